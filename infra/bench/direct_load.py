@@ -174,7 +174,7 @@ def _moved(name: str, kind: str, job: str, time_ns: int, steps: int, ids: int) -
     if name == "job":
         return f"'{job}'"
     if kind.startswith("DateTime64"):
-        return f"addNanoseconds(r.{name}, {time_ns})"
+        return f"if(toUnixTimestamp(r.{name}) = 0, r.{name}, addNanoseconds(r.{name}, {time_ns}))"  # 0: none
     if name in ("id", "parent_id"):
         return f"if(r.{name} = 0, 0, r.{name} + {ids})"
     if name == "ordinal":

@@ -107,6 +107,10 @@ class PanelQuery:
         """Return (name, kind) of each column."""
         return [(name, kind) for name, _, kind in (part.partition(":") for part in self.columns.split())]
 
+    def named(self, kind: str) -> list[str]:
+        """Return the columns of a kind."""
+        return [name for name, of_kind in self.declared if of_kind == kind]
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -125,11 +129,20 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Describes how one column of a table, or one series, is shown."""
+    """Describes how one column of a table, or one series, is shown.
+
+    header: its name for people; without, that of the column without underscores (render/columns.py).
+    width: of a table's column, px; the one that `fills` takes what is left, at least its width.
+    texts: shown instead of numbers, as they are; `levels`: as names of verdict levels.
+    """
 
     unit: str = ""
+    header: str = ""
     link: Link | None = None
     width: int = 0
+    fills: bool = False
+    wraps: bool = False
+    texts: Mapping[int, str] = field(default_factory=dict)
     decimals: int | None = None
     hidden: bool = False
     thresholds: tuple[tuple[float, str], ...] = ()
@@ -142,8 +155,11 @@ class Field:
 class Panel:
     """Describes a panel.
 
-    thresholds: (from, colour), drawn as lines in a timeseries.
+    thresholds: (from, colour), drawn as lines in a timeseries, or as the colour of bars (`marks`).
+    base: colour below the first threshold.
+    series: name of a line, made of its labels: "rank {rank}".
     levels: values are verdict levels.
+    shades: colour of which all lines are shades.
     empty: shown instead of "No data".
     key: name by which alert rules find the panel.
     """
@@ -157,9 +173,13 @@ class Panel:
     height: int = 8
     min_interval: str = ""
     thresholds: tuple[tuple[float, str], ...] = ()
+    base: str = "text"
+    series: str = ""
     fields: Mapping[str, Field] = field(default_factory=dict)
     link: Link | None = None
     levels: bool = False
+    marks: bool = False
+    shades: str = ""
     stacked: bool = False
     bars: bool = False  # glossary: Grafana's drawStyle
     minimum: float | None = 0

@@ -24,7 +24,6 @@ VERDICT_WINDOWS, VERDICT_S = 4, 900
 STALLED_STEPS, STALLED_PAUSES, STALLED_S = 5.0, 2.0, 300.0
 #: Bus bandwidth against the same collectives' before. The verdict "slow link" asks for 1.3 times the time.
 BANDWIDTH_RATIO = 1 / 1.3
-BANDWIDTH = ((0.0, "red"), (BANDWIDTH_RATIO, "green"))
 
 #: Reasons for a lower clock that are a fault of cooling or power, not of load: HW slowdown 0x8, SW thermal 0x20, HW
 #: thermal 0x40, HW power brake 0x80 (NVML, nvmlClocksEventReasons). A power cap (0x4) is how a busy GPU runs.
@@ -40,7 +39,7 @@ PAGEABLE = ((PAGEABLE_SHARE, "orange"), (CRITICAL, "red"))
 
 #: GPU idle while a job holds it: utilisation in percent at most this, for so long; minutes.
 IDLE_PERCENT, IDLE_MINUTES = 5.0, 15
-IDLE = ((0.0, "red"), (IDLE_PERCENT, "green"))
+IDLE = ((IDLE_PERCENT, "green"),)
 
 #: Raw rows that are newer than the newest results made of them; s. Windows are 10 s, steps a window up to some minutes.
 LAG_S = 120.0
@@ -50,3 +49,5 @@ SILENT_S = 60.0
 SILENT = ((SILENT_S, "red"),)
 #: Any lost row, dead letter, XID or uncorrected ECC error matters.
 ANY = ((1.0, "red"),)
+#: GPU time or money that was lost: any is worth a colour.
+LOST = ((1e-9, "orange"),)

@@ -39,7 +39,8 @@ HOSTS = Variable(
     "LIMIT 1000",
     multi=True, has_all=True, description="hosts whose GPUs were sampled in this time range",
 )  # fmt: skip
-PRICE = Variable("price", "Price of a GPU-hour", default="1", description="any currency; 1 shows GPU-hours")
+PRICE = Variable("price", "Price of a GPU-hour", default="1", description="1 shows GPU-hours")
+CURRENCY = Variable("currency", "Currency", default="USD", description="of the price; shown in headers only")
 
 _TEXT = (
     "concat(if(rank < 0, 'whole job', concat('rank ', toString(rank), ' on ', host)), ': ', state, "

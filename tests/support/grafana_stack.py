@@ -49,6 +49,9 @@ class Stored:
 
     def copy(self, table: str, job: str, where: str = "1", **changed: str) -> None:
         """Rows of the recorded job under another job's name, with columns `changed` to expressions: a made-up fault."""
+        self._insert(table, table, job, where, changed)
+
+    def _insert(self, table: str, rows: str, job: str, where: str, changed: dict[str, str]) -> None:
         columns = [
             str(row[0])
             for row in self.writer.query(f"DESCRIBE TABLE {table}").result_rows
@@ -56,10 +59,22 @@ class Stored:
         ]
         shown = [changed.get(name, f"'{job}'" if name == "job" else name) for name in columns]
         self.writer.command(
-            f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(shown)} FROM {table} "
+            f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(shown)} FROM {rows} "
             f"WHERE job = '{JOB}' AND {where}",
             settings={"insert_deduplicate": 0, "deduplicate_blocks_in_dependent_materialized_views": 0},
         )
+
+    def widen(self, table: str, new_job: str, where: str = "1", **changed: str) -> None:
+        """Rows of the recorded job's 4 ranks as those of 1,024 ranks and hosts the day before; `n`: 0 to 255."""
+        wider = {name: f"concat({name}, '-', toString(n))" for name in ("host", "gpu_uuid", "process_id")}
+        times = self.writer.query(
+            f"SELECT name FROM system.columns WHERE database = currentDatabase() AND table = '{table}' "
+            "AND type LIKE 'DateTime%'"
+        ).result_rows
+        wider |= {str(name): f"{name} - INTERVAL 1 DAY" for (name,) in times}
+        many = f"(SELECT *, arrayJoin(range(256)) AS n FROM {table})"
+        changed = {"job": f"'{new_job}'", "rank": "if(rank < 0, -1, rank + 4 * n)"} | wider | changed
+        self._insert(table, many, new_job, where, changed)
 
 
 @cache

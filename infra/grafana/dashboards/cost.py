@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.dashboards.verdict_panels import KEY_COLUMNS, KEY_FIELDS, KEYS, TO_JOB, TO_RANK
+from drumline.infra.grafana.bands import worst
+from drumline.infra.grafana.dashboards.status import cause, stat
+from drumline.infra.grafana.dashboards.verdict_panels import (
+    ACTION,
+    ACTION_FIELD,
+    KEY_COLUMNS,
+    KEY_FIELDS,
+    KEYS,
+    TO_JOB,
+    TO_RANK,
+)
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery, typed
-from drumline.infra.grafana.variables import JOBS, MARKS_OF_JOBS, PRICE
+from drumline.infra.grafana.thresholds import LOST, SHARE
+from drumline.infra.grafana.variables import CURRENCY, JOBS, MARKS_OF_JOBS, PRICE
 
 _PRICE = f"toFloat64OrZero({typed('price')})"
 _S = "toStartOfMinute($__fromTime) AND second <= $__toTime"
@@ -21,37 +32,46 @@ WHERE @jobs AND @window GROUP BY job, run
 """
 
 
-def _stat(title: str, description: str, query: str, unit: str) -> Panel:
-    return Panel("stat", title, description, PanelQuery(query, "value:n", "table"), unit, width=6, height=4, decimals=2)
-
-
 NUMBERS = (
-    _stat(
+    stat(
         "GPU time",
         "Of all ranks, from first to last kernel.",
         f"SELECT sum(gpu_hours) * 3600 AS value FROM ({_HELD})",
         "s",
+        width=6,
     ),
-    _stat(
-        "Cost", "GPU-hours times the price above.", f"SELECT sum(gpu_hours) * {_PRICE} AS value FROM ({_HELD})", "none"
+    stat(
+        "Cost, ${currency}",
+        "GPU-hours times the price above.",
+        f"SELECT sum(gpu_hours) * {_PRICE} AS value FROM ({_HELD})",
+        "none",
+        width=6,
+        decimals=2,
     ),
-    _stat(
+    stat(
         "GPU time lost",
         "To late ranks, slow links, changed jobs.",
         f"SELECT sum(lost_hours) * 3600 AS value FROM ({_LOST})",
         "s",
+        width=6,
+        limits=LOST,
     ),
-    _stat(
-        "Cost of it",
+    stat(
+        "Cost of lost time, ${currency}",
         "Lost GPU-hours times the price above.",
         f"SELECT sum(lost_hours) * {_PRICE} AS value FROM ({_LOST})",
         "none",
+        width=6,
+        limits=LOST,
+        decimals=2,
     ),
 )
+_MONEY = Field("none", "Cost, ${currency}", decimals=2)
 RUNS = Panel(
     "table",
     "Runs",
-    "GPU-hours, cost, and what was lost. `kernel_hours`: sum of kernel durations, waiting NCCL kernels included.",
+    "GPU-hours from first to last kernel, their cost, and what was lost. Hours of kernels: sum of their durations, "
+    "waiting NCCL kernels included.",
     PanelQuery(
         f"""
         SELECT job, run, gpu_hours, gpu_hours * {_PRICE} AS cost, kernel_hours, lost_hours,
@@ -63,7 +83,17 @@ RUNS = Panel(
         "table",
     ),
     width=24,
-    fields={"job": Field(link=TO_JOB), "lost_share": Field("percentunit", decimals=1), **KEY_FIELDS},
+    fields={
+        "job": Field(link=TO_JOB),
+        "run": Field(width=170),
+        "gpu_hours": Field("none", "GPU-hours", decimals=2),
+        "cost": _MONEY,
+        "kernel_hours": Field("none", "Hours of kernels", decimals=2),
+        "lost_hours": Field("none", "GPU-hours lost", decimals=2, thresholds=LOST),
+        "lost_share": Field("percentunit", "Share lost", decimals=1, thresholds=SHARE),
+        "lost_cost": Field("none", "Cost of lost time, ${currency}", decimals=2, thresholds=LOST),
+        **KEY_FIELDS,
+    },
 )
 CAUSES = Panel(
     "table",
@@ -71,19 +101,27 @@ CAUSES = Panel(
     "GPU time lost by cause, of all windows; which rank lost most.",
     PanelQuery(
         f"""
-        SELECT job, run, cause, detail, sum(s.gpu_seconds_lost) AS gpu_seconds, gpu_seconds / 3600 * {_PRICE} AS cost,
-            argMax(s.rank, s.gpu_seconds_lost) AS rank, argMax(s.host, s.gpu_seconds_lost) AS host, {KEYS}
-        FROM stragglers AS s WHERE @jobs AND @window AND @bad GROUP BY job, run, cause, detail
-        ORDER BY gpu_seconds DESC LIMIT 200
+        SELECT job, run, {cause("c")} AS cause, rank, host, gpu_seconds,
+            gpu_seconds / 3600 * {_PRICE} AS cost, action, {KEYS}
+        FROM (
+            SELECT job, run, cause, detail, sum(s.gpu_seconds_lost) AS gpu_seconds, {ACTION},
+                argMax(s.rank, s.gpu_seconds_lost) AS rank, argMax(s.host, s.gpu_seconds_lost) AS host
+            FROM stragglers AS s WHERE @jobs AND @window AND @bad GROUP BY job, run, cause, detail
+        ) AS c ORDER BY gpu_seconds DESC LIMIT 200
         """,
-        f"job:s run:s cause:s detail:s gpu_seconds:n cost:n rank:n host:s {KEY_COLUMNS}",
+        f"job:s run:s cause:s rank:n host:s gpu_seconds:n cost:n action:s {KEY_COLUMNS}",
         "table",
     ),
     width=24,
     fields={
         "job": Field(link=TO_JOB),
-        "rank": Field(link=TO_RANK, decimals=0),
-        "gpu_seconds": Field("s"),
+        "run": Field(width=170),
+        "cause": Field(width=200),
+        "rank": Field("none", "Worst rank", link=TO_RANK, decimals=0, texts={-1: "whole job"}),
+        "host": Field(header="On host"),
+        "gpu_seconds": Field("s", "GPU time lost", decimals=1, thresholds=LOST),
+        "cost": Field("none", "Cost, ${currency}", decimals=2, thresholds=LOST),
+        "action": ACTION_FIELD,
         **KEY_FIELDS,
     },
     empty="nothing was lost",
@@ -91,19 +129,24 @@ CAUSES = Panel(
 OVER_TIME = Panel(
     "timeseries",
     "GPU time lost by job",
-    "GPU seconds lost in each interval.",
+    "GPU time lost in each interval, the ten jobs that lost most.",
     PanelQuery(
-        """
-        SELECT $__timeInterval_ms(window_end) AS time, job, sum(gpu_seconds_lost) AS lost
-        FROM stragglers WHERE @jobs AND @window GROUP BY time, job ORDER BY time, job
-        """,
-        "time:t job:s lost:n",
+        worst(
+            """
+            SELECT $__timeInterval_ms(window_end) AS time, job AS member, sum(gpu_seconds_lost) AS v
+            FROM stragglers WHERE @jobs AND @window GROUP BY time, job
+            """,
+            "lost", by="sum(v)", bands=False,
+        ),
+        "time:t series:s member:s lost:n",
     ),
+    series="{series}",
     unit="s",
+    shades="orange",
     bars=True,
     min_interval="1m",
     empty="nothing was lost",
-)
+)  # fmt: skip
 FAMILIES = Panel(
     "table",
     "Cost by kernel family",
@@ -118,7 +161,11 @@ FAMILIES = Panel(
         "family:s gpu_seconds:n cost:n share:n",
         "table",
     ),
-    fields={"gpu_seconds": Field("s"), "share": Field("percentunit", gauge=True)},
+    fields={
+        "gpu_seconds": Field("s", "GPU time", decimals=1),
+        "cost": _MONEY,
+        "share": Field("percentunit", gauge=True, width=150, decimals=1),
+    },
 )
 
 COST = Dashboard(
@@ -127,7 +174,7 @@ COST = Dashboard(
     "What did GPUs cost, and how much of it was lost, to what? Set the price of a GPU-hour above.",
     "fleet",
     (NUMBERS, (RUNS,), (CAUSES,), (OVER_TIME, FAMILIES)),
-    (JOBS, PRICE),
+    (JOBS, PRICE, CURRENCY),
     MARKS_OF_JOBS,
     start="now-24h",
     refresh="5m",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from drumline.infra.grafana.bands import worst
+from drumline.infra.grafana.dashboards.status import faults, stat
 from drumline.infra.grafana.dashboards.verdict_panels import (
     KEY_COLUMNS,
     KEY_FIELDS,
@@ -13,36 +15,19 @@ from drumline.infra.grafana.dashboards.verdict_panels import (
 )
 from drumline.infra.grafana.liveness import ACTIVE_RUNS
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
-from drumline.infra.grafana.thresholds import ACTIVE_S, ANY, LEVEL, SHARE, THROTTLED_BITS
+from drumline.infra.grafana.thresholds import ACTIVE_S, ANY, LEVEL, LOST, SHARE, THROTTLED_BITS
 from drumline.infra.grafana.variables import MARKS_OF_ALL
 
 _RUNS = "FROM records_per_minute WHERE @minute AND job != ''"
 
-
-def _stat(
-    title: str, description: str, query: str, unit: str = "short", red: bool = False, empty: str = "none"
-) -> Panel:
-    return Panel(
-        "stat",
-        title,
-        description,
-        PanelQuery(query, "value:n", "table"),
-        unit,
-        width=4,
-        height=4,
-        thresholds=ANY if red else (),
-        empty=empty,
-    )
-
-
 NUMBERS = (
-    _stat("Runs", "Starts of jobs that sent anything.", f"SELECT uniqExact(job, run) AS value {_RUNS} AND run != ''"),
-    _stat(
+    stat("Runs", "Starts of jobs that sent anything.", f"SELECT uniqExact(job, run) AS value {_RUNS} AND run != ''"),
+    stat(
         "Ranks",
         "Ranks that sent anything, over all runs.",
         f"SELECT sum(n) AS value FROM (SELECT uniqExactIfMerge(ranks) AS n {_RUNS} AND run != '' GROUP BY job, run)",
     ),
-    _stat(
+    faults(
         "Ranks late now",
         "Ranks whose last verdict in this time range is a warning or critical, of jobs that are active at its end.",
         f"""
@@ -51,42 +36,39 @@ NUMBERS = (
             WHERE (job, run) IN ({ACTIVE_RUNS}) AND @window AND rank >= 0 GROUP BY job, run, rank
         )
         """,
-        red=True,
     ),
-    _stat(
+    stat(
         "GPU time lost",
         "GPU time that ranks spent waiting for late ones, slow links or changed jobs.",
         "SELECT sum(gpu_seconds_lost) AS value FROM stragglers WHERE @window",
         "s",
+        limits=LOST,
     ),
-    _stat(
+    faults(
         "Rows lost",
         "Rows that producers dropped because a buffer or spool was full.",
         f"SELECT sum(dropped_rows) AS value {_RUNS}",
-        red=True,
     ),
-    _stat(
+    faults(
         "GPUs throttled",
         "GPUs that were slowed down by heat or a power fault, not by their power cap.",
         f"SELECT uniqExactIf(gpu_uuid, bitAnd(throttle_reasons, {THROTTLED_BITS}) != 0) AS value FROM "
         f"devices_per_minute WHERE @minute",
-        red=True,
     ),
 )
 
 JOBS = Panel(
     "table",
     "Jobs",
-    "Every run with data: size, its worst level in force and what its most expensive rank costs now (none where the "
-    "run is not active any more), rows that were lost.",
+    "Every run with data: its worst level in force and what its most expensive rank costs now (none where the "
+    "run is not active any more), GPU time and rows that were lost.",
     PanelQuery(
         f"""
-        SELECT job, run, ranks, hosts,
+        SELECT job, run, ranks,
             if(last_record > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND, last_level, NULL) AS level,
-            if(isNull(level), NULL, share) AS lost_share, gpu_seconds_lost, rows, dropped_rows, last_record,
+            if(isNull(level), NULL, share) AS lost_share, gpu_seconds_lost, dropped_rows, last_record,
             {KEYS} FROM (
-            SELECT job, run, uniqExactIfMerge(r.ranks) AS ranks, uniqExactIfMerge(r.hosts) AS hosts,
-                sum(r.rows) AS rows,
+            SELECT job, run, uniqExactIfMerge(r.ranks) AS ranks,
                 sum(r.dropped_rows) AS dropped_rows,
                 toDateTime64(maxIf(r.last_published, @produced), 3, 'UTC') AS last_record
             FROM records_per_minute AS r WHERE @minute AND job != '' AND run != '' GROUP BY job, run
@@ -101,18 +83,19 @@ JOBS = Panel(
         ) AS verdicts USING (job, run)
         ORDER BY level DESC, lost_share DESC, last_record DESC LIMIT 200
         """,
-        "job:s run:s ranks:n hosts:n level:n lost_share:n gpu_seconds_lost:n rows:n dropped_rows:n last_record:t "
-        f"{KEY_COLUMNS}",
+        f"job:s run:s ranks:n level:n lost_share:n gpu_seconds_lost:n dropped_rows:n last_record:t {KEY_COLUMNS}",
         "table",
     ),
     unit="short",
-    width=24,
+    width=16,
     fields={
         "job": Field(link=TO_JOB),
-        "level": Field(levels=True, link=TO_STRAGGLERS, thresholds=LEVEL),
-        "lost_share": Field("percentunit", thresholds=SHARE, decimals=1),
-        "gpu_seconds_lost": Field("s", decimals=1),
-        "dropped_rows": Field(thresholds=ANY),
+        "run": Field(width=150),
+        "level": Field(header="Level now", width=90, levels=True, link=TO_STRAGGLERS, thresholds=LEVEL),
+        "lost_share": Field("percentunit", "Time lost", thresholds=SHARE, decimals=1),
+        "gpu_seconds_lost": Field("s", "GPU time lost", decimals=1, thresholds=LOST),
+        "dropped_rows": Field(header="Rows lost", thresholds=ANY),
+        "last_record": Field(header="Last data"),
         **KEY_FIELDS,
     },
     empty="no data of any job",
@@ -120,54 +103,68 @@ JOBS = Panel(
 
 LAUNCHES = Panel(
     "timeseries",
-    "Kernel launches",
-    "Kernels started per second, all ranks of a job together.",
+    "Kernel launches by job",
+    "Kernels started per second, all ranks of a job together. The ten jobs with most of them.",
     PanelQuery(
-        """
-        SELECT $__timeInterval(second) AS time, job, sum(launches) / $__interval_s AS launches
-        FROM ranks_per_second WHERE @second GROUP BY time, job ORDER BY time, job
-        """,
-        "time:t job:s launches:n",
+        worst(
+            """
+            SELECT $__timeInterval(second) AS time, job AS member, sum(launches) / $__interval_s AS v
+            FROM ranks_per_second WHERE @second GROUP BY time, job
+            """,
+            "launches", by="sum(v)", bands=False,
+        ),
+        "time:t series:s member:s launches:n",
     ),
     unit="ops",
+    series="{series}",
     min_interval="10s",
-)
+)  # fmt: skip
 UTILISATION = Panel(
     "timeseries",
     "GPU utilisation by host",
     "As NVML reports it: share of time with any kernel running, mean over the host's GPUs. It does not measure how "
-    "well they ran.",
+    "well they ran. The ten hosts with the least, beside all.",
     PanelQuery(
-        """
-        SELECT $__timeInterval(minute) AS time, host, avgMerge(util_gpu) AS utilisation
-        FROM devices_per_minute WHERE @minute GROUP BY time, host ORDER BY time, host
-        """,
-        "time:t host:s utilisation:n",
+        worst(
+            """
+            SELECT $__timeInterval(minute) AS time, host AS member, avgMerge(util_gpu) AS v
+            FROM devices_per_minute WHERE @minute GROUP BY time, host
+            """,
+            "utilisation", by="-avg(v)",
+        ),
+        "time:t series:s member:s utilisation:n",
     ),
     unit="percent",
+    series="{series}",
     maximum=100,
     min_interval="1m",
-)
+)  # fmt: skip
 POWER = Panel(
     "timeseries",
     "Power by host",
-    "Sum over the host's GPUs of their mean power. A GPU shared by jobs counts once.",
+    "Sum over the host's GPUs of their mean power; a GPU shared by jobs counts once. The ten hosts with most, beside "
+    "all.",
     PanelQuery(
-        """
-        SELECT time, host, sum(watts) AS watts FROM (
-            SELECT $__timeInterval(minute) AS time, host, gpu_uuid, avgMerge(power_mw) / 1000 AS watts
-            FROM devices_per_minute WHERE @minute GROUP BY time, host, gpu_uuid
-        ) GROUP BY time, host ORDER BY time, host
-        """,
-        "time:t host:s watts:n",
+        worst(
+            """
+            SELECT time, host AS member, sum(watts) AS v FROM (
+                SELECT $__timeInterval(minute) AS time, host, gpu_uuid, avgMerge(power_mw) / 1000 AS watts
+                FROM devices_per_minute WHERE @minute GROUP BY time, host, gpu_uuid
+            ) GROUP BY time, host
+            """,
+            "watts", by="avg(v)",
+        ),
+        "time:t series:s member:s watts:n",
     ),
     unit="watt",
+    series="{series}",
     min_interval="1m",
-)
+)  # fmt: skip
 ALERTS = Panel(
     "alertlist",
     "Alerts",
     "Rules of the folder drumline that fire or are about to.",
+    width=8,
     options={
         "viewMode": "list",
         "groupMode": "default",
@@ -187,7 +184,7 @@ FLEET = Dashboard(
     "Fleet",
     "Which job, which rank, which host needs attention now? Start here; every name is a link.",
     "fleet",
-    (NUMBERS, (JOBS,), (late_ranks("1"),), (lost_share("1", "job"), LAUNCHES), (UTILISATION, POWER), (ALERTS,)),
+    (NUMBERS, (JOBS, ALERTS), (late_ranks("1", job=True),), (lost_share("1", "job"), LAUNCHES), (UTILISATION, POWER)),
     annotations=MARKS_OF_ALL,
     start="now-6h",
     refresh="1m",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from drumline.infra.grafana.bands import worst
+from drumline.infra.grafana.dashboards.status import faults, stat
 from drumline.infra.grafana.dashboards.verdict_panels import KEY_COLUMNS, KEY_FIELDS, KEYS, TO_RANK
 from drumline.infra.grafana.liveness import RANKS
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
@@ -11,7 +13,7 @@ from drumline.infra.grafana.variables import JOBS
 _WHERE = "@jobs AND @minute"
 
 
-def _by_topic(title: str, description: str, value: str, unit: str, key: str = "", alarm: bool = False) -> Panel:
+def _by_topic(title: str, description: str, value: str, unit: str) -> Panel:
     return Panel(
         "timeseries",
         title,
@@ -24,40 +26,87 @@ def _by_topic(title: str, description: str, value: str, unit: str, key: str = ""
             "time:t topic:s value:n",
         ),
         unit,
+        series="{topic}",
         min_interval="1m",
-        thresholds=ANY if alarm else (),
-        bars=alarm,
-        key=key,
     )
 
 
+def _lost(title: str, description: str, value: str, key: str, empty: str) -> Panel:
+    """Return red bars where a topic lost something."""
+    return Panel(
+        "timeseries",
+        title,
+        f"{description} Any is an alert.",
+        PanelQuery(
+            f"""
+            SELECT $__timeInterval(minute) AS time, topic, {value} AS value
+            FROM records_per_minute AS r WHERE {_WHERE} GROUP BY time, topic HAVING value > 0 ORDER BY time, topic
+            """,
+            "time:t topic:s value:n",
+        ),
+        series="{topic}",
+        min_interval="1m",
+        thresholds=ANY,
+        marks=True,
+        bars=True,
+        height=6,
+        key=key,
+        empty=empty,
+    )
+
+
+_SUM = f"SELECT {{}} AS value FROM records_per_minute AS r WHERE {_WHERE}"
+NUMBERS = (
+    stat("Rows stored", "Rows of all topics.", _SUM.format("sum(r.rows)")),
+    faults("Rows dropped", "Rows that producers lost.", _SUM.format("sum(r.dropped_rows)")),
+    faults("Dead letters", "Records that could not be read or stored.", _SUM.format("sum(r.dead_letters)")),
+    stat("Duplicates", "Records that came twice and were stored once.", _SUM.format("sum(r.duplicates)")),
+    faults(
+        "Ranks silent",
+        "Ranks of active jobs without a report of their process.",
+        f"SELECT countIf(silent_s > {SILENT[0][0]:g} AND @jobs) AS value FROM ({RANKS})",
+    ),
+    stat(
+        "Last data",
+        "Time since the broker got the newest record, at the end of this time range.",
+        f"SELECT if(count() = 0, NULL, greatest(dateDiff('second', max(r.last_published), $__toTime_ms), 0)) AS value "
+        f"FROM records_per_minute AS r WHERE {_WHERE}",
+        "s",
+        decimals=0,
+        empty="no data",
+    ),
+)
 LAGGING = Panel(
     "timeseries",
     "Results behind raw rows",
-    "Kernels that are stored against the newest rolling windows made of them, both by the broker's clock. Line: the "
-    "alert's limit.",
+    "Kernels that are stored against the newest rolling windows made of them, both by the broker's clock; the ten jobs "
+    "that are most behind. Line: the alert's limit.",
     PanelQuery(
-        f"""
-        SELECT time, job, greatest(dateDiff('second', results, raw), 0) AS behind FROM (
-            SELECT $__timeInterval(minute) AS time, job, maxIf(last_published, topic = 'gpu.kernel.v1'
-                AND rows > 0) AS raw,
-                maxIf(last_published, topic = 'gpu.kernel-frequency.v1') AS results
-            FROM records_per_minute WHERE {_WHERE} GROUP BY time, job
-            HAVING toUnixTimestamp(raw) > 0 AND toUnixTimestamp(results) > 0
-        ) ORDER BY time, job
-        """,
-        "time:t job:s behind:n",
+        worst(
+            f"""
+            SELECT time, job AS member, greatest(dateDiff('second', results, raw), 0) AS v FROM (
+                SELECT $__timeInterval(minute) AS time, job, maxIf(last_published, topic = 'gpu.kernel.v1'
+                    AND rows > 0) AS raw,
+                    maxIf(last_published, topic = 'gpu.kernel-frequency.v1') AS results
+                FROM records_per_minute WHERE {_WHERE} GROUP BY time, job
+                HAVING toUnixTimestamp(raw) > 0 AND toUnixTimestamp(results) > 0
+            )
+            """,
+            "behind", bands=False,
+        ),
+        "time:t series:s member:s behind:n",
     ),
+    series="{series}",
     unit="s",
     thresholds=LAG,
     min_interval="1m",
     key="lag",
-)
+)  # fmt: skip
 SILENCE = Panel(
     "table",
     "Silent ranks",
-    "Ranks of active jobs whose process has not reported for longer than the alert's limit; `reported`: what was "
-    "recorded of it then. Left out: processes that reported their end, and replays.",
+    "Ranks of active jobs whose process has not reported for longer than the alert's limit, and what was recorded "
+    "of it then. Left out: processes that reported their end, and replays.",
     PanelQuery(
         f"""
         SELECT job, run, rank, host, reported, last_report, silent_s, {KEYS} FROM ({RANKS})
@@ -67,10 +116,16 @@ SILENCE = Panel(
         "table",
     ),
     unit="none",
+    width=24,
+    height=5,
     key="silent",
     fields={
-        "silent_s": Field("s", thresholds=SILENT),
+        "job": Field(width=160),
+        "run": Field(width=170),
         "rank": Field(link=TO_RANK),
+        "host": Field(width=160),
+        "reported": Field(width=250, fills=True),
+        "silent_s": Field("s", "Silent for", thresholds=SILENT),
         **KEY_FIELDS,
     },
     empty="no rank is silent",
@@ -82,9 +137,9 @@ COLLECTING = Panel(
     "why, shares of a core taken beside the job and in it, bytes sent to Kafka, rows lost. Replays: -.",
     PanelQuery(
         f"""
-        SELECT job, run, rank, policy, toFloat64OrNull(collector['decoder_cpu_s']) / alive_s AS beside,
+        SELECT job, rank, policy, toFloat64OrNull(collector['decoder_cpu_s']) / alive_s AS beside,
             toFloat64OrNull(collector['job_thread_cpu_s']) / alive_s AS inside,
-            toUInt64OrNull(collector['kernels']) AS kernels, toUInt64OrNull(collector['spool_bytes']) AS bytes,
+            toUInt64OrNull(collector['spool_bytes']) AS bytes,
             toUInt64OrNull(collector['records_dropped']) + toUInt64OrZero(collector['spool_dropped']) AS lost,
             arrayStringConcat(mapValues(mapFilter((name, text) -> startsWith(name, 'problem'), collector)), ', ')
                 AS problems, nullIf(toFloat64OrNull(collector['decoder_s']), 0) AS alive_s,
@@ -92,19 +147,21 @@ COLLECTING = Panel(
         FROM processes AS p WHERE @jobs AND p.published >= $__fromTime_ms AND start <= $__toTime_ms
         ORDER BY problems != '' DESC, lost DESC NULLS LAST, inside DESC NULLS LAST, rank LIMIT 200
         """,
-        f"job:s run:s rank:n policy:s beside:n inside:n kernels:n bytes:n lost:n problems:s alive_s:n {KEY_COLUMNS}",
+        f"job:s rank:n policy:s beside:n inside:n bytes:n lost:n problems:s alive_s:n {KEY_COLUMNS}",
         "table",
     ),
     unit="short",
     width=24,
     fields={
-        "rank": Field(link=TO_RANK),
-        "beside": Field("percentunit", decimals=1),
-        "inside": Field("percentunit", decimals=2),
-        "bytes": Field("bytes"),
-        "lost": Field(thresholds=ANY),
-        "problems": Field(inspect=True),
-        "alive_s": Field("s"),
+        "job": Field(width=160),
+        "rank": Field("none", link=TO_RANK),
+        "policy": Field(header="Recorded", width=200),
+        "beside": Field("percentunit", "CPU of the decoder", decimals=1),
+        "inside": Field("percentunit", "CPU in the job", decimals=2),
+        "bytes": Field("bytes", "To Kafka"),
+        "lost": Field(header="Rows lost", thresholds=ANY),
+        "problems": Field(width=250, fills=True, inspect=True),
+        "alive_s": Field(hidden=True),
         **KEY_FIELDS,
     },
     empty="no process reported in this time range",
@@ -122,6 +179,7 @@ ERRORS = Panel(
         "table",
     ),
     unit="none",
+    fields={"topic": Field(width=180), "error": Field(width=200, fills=True)},
     empty="no dead letters",
 )
 STORAGE = Panel(
@@ -141,7 +199,11 @@ STORAGE = Panel(
         "table",
     ),
     unit="short",
-    fields={"disk": Field("bytes"), "bytes_per_row": Field("bytes", decimals=1)},
+    fields={
+        "table": Field(width=190, fills=True),
+        "disk": Field("bytes", "On disk"),
+        "bytes_per_row": Field("bytes", "A row", decimals=1),
+    },
     empty="no tables",
 )
 
@@ -152,6 +214,7 @@ HEALTH = Dashboard(
     "docs/reference/metrics.md.",
     "pipeline",
     (
+        NUMBERS,
         (
             _by_topic(
                 "Rows by topic",
@@ -178,32 +241,22 @@ HEALTH = Dashboard(
             ),
         ),
         (
-            _by_topic(
-                "Rows dropped",
-                "Rows that producers lost because a buffer or spool was full. Any is an alert.",
+            _lost(
+                "Rows dropped by topic",
+                "Rows that producers lost because a buffer or spool was full.",
                 "sum(r.dropped_rows)",
-                "short",
                 "drops",
-                True,
+                "no row was dropped",
             ),
-            _by_topic(
-                "Dead letters",
-                "Records that could not be read. Any is an alert.",
+            _lost(
+                "Dead letters by topic",
+                "Records that could not be read.",
                 "sum(r.dead_letters)",
-                "short",
                 "dead",
-                True,
+                "no dead letters",
             ),
         ),
-        (
-            _by_topic(
-                "Duplicates",
-                "Records that were published twice and stored once: restarts of agents.",
-                "sum(r.duplicates)",
-                "short",
-            ),
-            SILENCE,
-        ),
+        (SILENCE,),
         (COLLECTING,),
         (ERRORS, STORAGE),
     ),

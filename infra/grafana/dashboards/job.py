@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.dashboards.verdict_panels import late_ranks, lost_share
+from drumline.infra.grafana.bands import BAND_COLUMNS, banded, worst
+from drumline.infra.grafana.dashboards.status import faults, in_sql, stat
+from drumline.infra.grafana.dashboards.verdict_panels import FROM_LINE, late_ranks, lost_share
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
-from drumline.infra.grafana.thresholds import ANY, LEVEL, SHARE
+from drumline.infra.grafana.thresholds import ANY, LEVEL, LOST, SHARE
 from drumline.infra.grafana.variables import JOB, MARKS, RUN
-
-TO_RANK = Link("This rank", "drumline-rank", {"rank": "${__field.labels.rank}"})
-
-
-def _stat(
-    title: str,
-    description: str,
-    query: str,
-    unit: str,
-    limits: tuple[tuple[float, str], ...] = (),
-    levels: bool = False,
-) -> Panel:
-    return Panel(
-        "stat",
-        title,
-        description,
-        PanelQuery(query, "value:n", "table"),
-        unit,
-        width=4,
-        height=4,
-        thresholds=limits,
-        levels=levels,
-        decimals=None if unit == "short" else 1,
-        empty="none",
-    )
-
+from drumline.infra.guidance.hangs import HANGS
 
 NUMBERS = (
-    _stat(
+    stat(
         "Level",
         "Highest level in force of any rank, after the last window in this time range.",
         """
@@ -44,10 +21,10 @@ NUMBERS = (
         )
         """,
         "none",
-        LEVEL,
-        True,
+        limits=LEVEL,
+        levels=True,
     ),
-    _stat(
+    stat(
         "Lost now",
         "Share of the job's time lost to its most expensive rank in the last window.",
         """
@@ -57,9 +34,9 @@ NUMBERS = (
         )
         """,
         "percentunit",
-        SHARE,
+        limits=SHARE,
     ),
-    _stat(
+    stat(
         "Step time",
         "Median over all steps and ranks. On the GPU, from the end of a step's last collective to that of the next's; "
         "the host's time of the step where it has no collectives.",
@@ -67,43 +44,44 @@ NUMBERS = (
         "skipped = 0 AND gpu_duration_ns > 0",
         "ns",
     ),
-    _stat(
+    stat(
         "Ranks",
         "Ranks that finished steps.",
         "SELECT uniqExact(run, rank) AS value FROM steps WHERE @job AND @run AND @start",
-        "short",
     ),
-    _stat(
+    stat(
         "GPU time lost",
         "GPU time spent waiting for what was late.",
         "SELECT sum(gpu_seconds_lost) AS value FROM stragglers WHERE @job AND @run AND @window",
         "s",
+        limits=LOST,
     ),
-    _stat(
+    faults(
         "Rows lost",
         "Rows that producers dropped.",
         "SELECT sum(dropped_rows) AS value FROM records_per_minute WHERE @job AND @run AND @minute",
-        "short",
-        ANY,
     ),
 )
 
 STEPS = Panel(
     "timeseries",
-    "Step time by rank",
-    "Mean duration of the steps that began in each interval, the host's where steps have no collectives. Ranks run in "
-    "lockstep, so their lines lie on each other; what holds them back shows below.",
+    "Step time of all ranks",
+    "Duration of the steps that began in each interval, the host's where steps have no collectives: mean of each rank, "
+    "and of these the fastest, median, p95 and slowest. Ranks run in lockstep, so they hardly differ; what holds them "
+    "back shows below.",
     PanelQuery(
-        """
-        SELECT $__timeInterval_ms(start) AS time, toString(rank) AS rank, avg(gpu_duration_ns) AS step_time
-        FROM (SELECT start, rank, gpu_duration_ns FROM steps WHERE @job AND @run AND @start AND skipped = 0)
-        GROUP BY time, rank ORDER BY time, rank
-        """,
-        "time:t rank:s step_time:n",
+        banded(
+            """
+            SELECT $__timeInterval_ms(start) AS time, rank, avg(gpu_duration_ns) AS v
+            FROM (SELECT start, rank, gpu_duration_ns FROM steps WHERE @job AND @run AND @start AND skipped = 0)
+            GROUP BY time, rank
+            """
+        ),
+        BAND_COLUMNS,
     ),
     unit="ns",
     min_interval="1s",
-    link=TO_RANK,
+    fields={"lowest": Field(header="Fastest rank"), "highest": Field(header="Slowest rank")},
     key="steps",
     empty="no steps in this time range",
 )
@@ -131,39 +109,44 @@ BUSY = Panel(
     "timeseries",
     "Kernel time by rank",
     "Kernel seconds per second. Above 1 where kernels overlap; NCCL kernels that wait count too, so a late rank has "
-    "the least.",
+    "the least. The ten ranks with the least, beside all.",
     PanelQuery(
-        """
-        SELECT $__timeInterval(second) AS time, toString(rank) AS rank, sum(gpu_ns) / 1e9 / $__interval_s AS kernel_time
-        FROM (SELECT second, rank, gpu_ns FROM ranks_per_second WHERE @job AND @run AND @second)
-        GROUP BY time, rank ORDER BY time, rank
-        """,
-        "time:t rank:s kernel_time:n",
+        worst(
+            """
+            SELECT $__timeInterval(second) AS time, toString(rank) AS member, sum(gpu_ns) / 1e9 / $__interval_s AS v
+            FROM (SELECT second, rank, gpu_ns FROM ranks_per_second WHERE @job AND @run AND @second)
+            GROUP BY time, rank
+            """,
+            "kernel_time", by="-avg(v)", prefix="rank ",
+        ),
+        "time:t series:s member:s kernel_time:n",
     ),
     unit="percentunit",
+    series="{series}",
     min_interval="1s",
-    link=TO_RANK,
-)
+    link=FROM_LINE,
+)  # fmt: skip
 LAUNCHES = Panel(
     "timeseries",
-    "Kernel launches by rank",
-    "Kernels started per second.",
+    "Kernel launches of a rank",
+    "Kernels started per second by one rank: the lowest, median, p95 and highest of all.",
     PanelQuery(
-        """
-        SELECT $__timeInterval(second) AS time, toString(rank) AS rank, sum(launches) / $__interval_s AS launches
-        FROM (SELECT second, rank, launches FROM ranks_per_second WHERE @job AND @run AND @second)
-        GROUP BY time, rank ORDER BY time, rank
-        """,
-        "time:t rank:s launches:n",
+        banded(
+            """
+            SELECT $__timeInterval(second) AS time, rank, sum(launches) / $__interval_s AS v
+            FROM (SELECT second, rank, launches FROM ranks_per_second WHERE @job AND @run AND @second)
+            GROUP BY time, rank
+            """
+        ),
+        BAND_COLUMNS,
     ),
     unit="ops",
     min_interval="1s",
-    link=TO_RANK,
 )
 FAMILIES = Panel(
     "timeseries",
     "GPU time by kernel family",
-    "GPU seconds per second of all ranks, by what kernels do.",
+    "GPUs busy with each family of kernels, all ranks together: GPU seconds per second.",
     PanelQuery(
         """
         SELECT $__timeInterval(minute) AS time, family, sum(gpu) / 1e9 / $__interval_s AS gpu_time FROM (
@@ -174,51 +157,71 @@ FAMILIES = Panel(
         """,
         "time:t family:s gpu_time:n",
     ),
-    unit="short",
+    unit="none",
+    decimals=1,
+    series="{family}",
     stacked=True,
     min_interval="1m",
 )
 PLACES = Panel(
     "table",
-    "Ranks",
+    "Where its ranks run",
     "Host, GPU, process and versions of each rank.",
     PanelQuery(
         """
-        SELECT rank, host, gpu_index AS gpu, gpu_model AS model, pid, k8s_pod AS pod, slurm_job AS slurm,
+        SELECT rank, host, gpu_index AS gpu, gpu_model AS model, pid, if(k8s_pod != '', k8s_pod, slurm_job) AS placed,
             arrayStringConcat(arrayMap((k, v) -> concat(k, ' ', v), mapKeys(versions), mapValues(versions)), ',
                 ') AS versions, start AS since
         FROM processes WHERE @job AND @run AND start <= $__toTime_ms ORDER BY since DESC, rank LIMIT 2000
         """,
-        "rank:n host:s gpu:n model:s pid:n pod:s slurm:s versions:s since:t",
+        "rank:n host:s gpu:n model:s pid:n placed:s versions:s since:t",
         "table",
     ),
     unit="none",
-    fields={"rank": Field(link=Link("This rank", "drumline-rank", {"rank": "${__data.fields.rank}"}))},
+    width=24,
+    fields={
+        "rank": Field(link=Link("This rank", "drumline-rank", {"rank": "${__data.fields.rank}"}), decimals=0),
+        "host": Field(width=140),
+        "model": Field(header="GPU model", width=150),
+        "placed": Field(header="Pod or Slurm job", width=200),
+        "versions": Field(width=360, fills=True, inspect=True),
+    },
     empty="no process of this job is known",
 )
-
-HANGS = Panel(
+_STATES = {-2: "over", -1: "moving", 0: "standing", 1: "hung"}
+_REASONS = in_sql(entry.detail for entry in HANGS)
+_ACTS = in_sql(["", *(entry.act for entry in HANGS)])
+HANGS_TABLE = Panel(
     "table",
     "Times at which the job stood still",
     "States of each: standing after 10 s, hung when ranks have waited for DRUMLINE_STREAM__HUNG_S, moving or over at "
     "its end. Named are the ranks that the others wait for.",
     PanelQuery(
-        """
-        SELECT h.time AS at, h.state AS state, CAST(h.state, 'String') = 'hung' AS pages,
-            if(h.rank < 0, 'all', toString(h.rank)) AS rank, h.host AS host,
-            h.reason AS reason, h.operation AS operation, h.note AS note
+        f"""
+        SELECT h.time AS at, transform(CAST(h.state, 'String'), {list(_STATES.values())}, {list(_STATES)}, -1) AS state,
+            if(h.rank < 0, 'all', toString(h.rank)) AS rank, h.host AS host, replaceAll(h.reason, '_', ' ') AS reason,
+            h.operation AS operation, h.note AS note, {_ACTS}[1 + indexOf({_REASONS}, h.reason)] AS action
         FROM hangs AS h WHERE @job AND @run AND h.time >= $__fromTime_ms AND h.time <= $__toTime_ms
         ORDER BY h.time DESC, h.rank LIMIT 500
         """,
-        "at:t state:s pages:n rank:s host:s reason:s operation:s note:s",
+        "at:t state:n rank:s host:s reason:s operation:s note:s action:s",
         "table",
     ),
     unit="none",
     width=24,
-    fields={"pages": Field(thresholds=ANY)},
+    fields={
+        "at": Field(header="Time"),
+        "state": Field(thresholds=ANY, texts=_STATES),
+        "rank": Field(width=70),
+        "reason": Field(width=120),
+        "note": Field(width=250, wraps=True),
+        "action": Field(
+            header="What to do", width=300, fills=True, wraps=True,
+        ),
+    },
     key="hangs",
     empty="the job did not stand still in this time range",
-)
+)  # fmt: skip
 
 JOB_BOARD = Dashboard(
     "drumline-job",
@@ -227,11 +230,11 @@ JOB_BOARD = Dashboard(
     "job",
     (
         NUMBERS,
-        (STEPS, BUDGET),
         (late_ranks("@job AND @run"),),
+        (STEPS, BUDGET),
         (lost_share("@job AND @run AND rank >= 0"), BUSY),
         (LAUNCHES, FAMILIES),
-        (HANGS,),
+        (HANGS_TABLE,),
         (PLACES,),
     ),
     (JOB, RUN),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery, Variable, is_chosen
+from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery, Variable, is_chosen
 from drumline.infra.grafana.occupancy import sm_sql, with_occupancy
 from drumline.infra.grafana.variables import FAMILIES, JOB, MARKS, RANKS, RUN
 
@@ -39,7 +39,8 @@ _KERNELS = is_chosen("name", "kernel")
 FAMILY_TIME = Panel(
     "timeseries",
     "GPU time by family",
-    "GPU seconds per second of the chosen ranks, by what kernels do (docs/reference/tables.md has the rules).",
+    "GPUs busy with each family of kernels: GPU seconds per second of the chosen ranks (docs/reference/tables.md has "
+    "the rules).",
     PanelQuery(
         f"""
         SELECT $__timeInterval(minute) AS time, family, sum(gpu) / 1e9 / $__interval_s AS gpu_time FROM (
@@ -49,6 +50,9 @@ FAMILY_TIME = Panel(
         """,
         "time:t family:s gpu_time:n",
     ),
+    unit="none",
+    decimals=1,
+    series="{family}",
     stacked=True,
     min_interval="1m",
 )
@@ -68,67 +72,80 @@ RATE = Panel(
         "time:t family:s launches:n",
     ),
     unit="ops",
+    series="{family}",
     min_interval="1m",
 )
 TOP = Panel(
     "table",
     "Kernels by GPU time",
-    "Durations, launch configuration and theoretical occupancy (upper bound from threads, registers and shared "
-    "memory of the p95 "
-    "launch; empty for a GPU model that is not known). `waves`: p95 blocks / (SMs x resident blocks): below 1 the "
-    "GPU is not filled.",
+    "Durations of the kernels with most GPU time.",
     PanelQuery(
         f"""
         SELECT short AS kernel, family, launches, gpu_ns / 1e9 AS gpu_s, gpu_ns / sum(gpu_ns) OVER () AS share,
-            gpu_ns / launches AS mean_ns, d[1] AS p50_ns, d[2] AS p95_ns, d[3] AS p99_ns, longest_ns,
-            g[2] AS p95_grid, t[2] AS p95_block, registers, shared_bytes, occupancy, limited_by,
-            if(sms * resident = 0, NULL, g[2] / (sms * resident)) AS waves, from_graphs / launches AS graphs, demangled
-        FROM ({_SHAPED}) AS k LEFT JOIN kernel_names AS n ON k.name = n.name
+            d[1] AS p50_ns, d[2] AS p95_ns, longest_ns
+        FROM ({_NAMED}) AS k LEFT JOIN kernel_names AS n ON k.name = n.name
         WHERE {_FAMILY} AND {_KERNELS} ORDER BY gpu_s DESC LIMIT 200
         """,
-        "kernel:s family:s launches:n gpu_s:n share:n mean_ns:n p50_ns:n p95_ns:n p99_ns:n longest_ns:n p95_grid:n "
-        "p95_block:n "
-        "registers:n shared_bytes:n occupancy:n limited_by:s waves:n graphs:n demangled:s",
+        "kernel:s family:s launches:n gpu_s:n share:n p50_ns:n p95_ns:n longest_ns:n",
         "table",
     ),
     width=24,
-    height=14,
+    height=10,
     fields={
-        "kernel": Field(width=280),
-        "gpu_s": Field("s"),
-        "share": Field("percentunit", gauge=True),
-        "mean_ns": Field("ns"),
-        "p50_ns": Field("ns"),
-        "p95_ns": Field("ns"),
-        "p99_ns": Field("ns"),
+        "kernel": Field(width=300, fills=True),
+        "gpu_s": Field("s", "GPU time", decimals=1),
+        "share": Field("percentunit", "Share of GPU time", gauge=True, width=160, decimals=1),
+        "p50_ns": Field("ns", "Median"),
+        "p95_ns": Field("ns", "p95"),
         "longest_ns": Field("ns"),
-        "p95_grid": Field(decimals=0),
-        "p95_block": Field(decimals=0),
-        "shared_bytes": Field("bytes"),
-        "occupancy": Field("percentunit", gauge=True),
+    },
+)
+SHAPES = Panel(
+    "table",
+    "Their launches",
+    "Launch configuration (p95 launch) and theoretical occupancy of the same kernels: an upper bound from threads, "
+    "registers and shared memory, empty for a GPU model that is not known. Waves: p95 blocks / (SMs x resident "
+    "blocks); below 1 the GPU is not filled.",
+    PanelQuery(
+        f"""
+        SELECT short AS kernel, g[2] AS p95_grid, t[2] AS p95_block, registers, shared_bytes, occupancy, limited_by,
+            if(sms * resident = 0, NULL, g[2] / (sms * resident)) AS waves
+        FROM ({_SHAPED}) AS k LEFT JOIN kernel_names AS n ON k.name = n.name
+        WHERE {_FAMILY} AND {_KERNELS} ORDER BY gpu_ns DESC LIMIT 200
+        """,
+        "kernel:s p95_grid:n p95_block:n registers:n shared_bytes:n occupancy:n limited_by:s waves:n",
+        "table",
+    ),
+    width=24,
+    fields={
+        "kernel": Field(width=300, fills=True),
+        "p95_grid": Field(header="Blocks", decimals=0),
+        "p95_block": Field(header="Threads a block", decimals=0),
+        "shared_bytes": Field("bytes", "Shared memory"),
+        "occupancy": Field("percentunit", gauge=True, width=150, decimals=0),
+        "limited_by": Field(width=140),
         "waves": Field(decimals=2),
-        "graphs": Field("percentunit", decimals=0),
-        "demangled": Field(inspect=True, width=160),
     },
 )
 P95 = Panel(
     "timeseries",
     "p95 duration of the chosen kernels",
-    "By short name, all chosen ranks. Choose kernels above; with All, the ten with most GPU time.",
+    "By short name, all chosen ranks. Choose kernels above; with All, the six with most GPU time.",
     PanelQuery(
         f"""
-        SELECT time, short AS kernel, quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(state)[2] AS p95 FROM (
+        SELECT time, substring(short, 1, 32) AS kernel, quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(state)[2] AS p95 FROM (
             SELECT $__timeInterval(minute) AS time, name, quantilesDDMergeState(0.01, 0.5, 0.95,
                 0.99)(durations) AS state
             FROM kernels_per_minute WHERE {_WHERE} AND {_KERNELS} AND name IN (
                 SELECT name FROM kernels_per_minute WHERE {_WHERE} AND {_KERNELS}
-                GROUP BY name ORDER BY sum(gpu_ns) DESC LIMIT 10
+                GROUP BY name ORDER BY sum(gpu_ns) DESC LIMIT 6
             ) GROUP BY time, name
         ) AS k LEFT JOIN kernel_names AS n ON k.name = n.name GROUP BY time, kernel ORDER BY time, kernel
         """,
         "time:t kernel:s p95:n",
     ),
     unit="ns",
+    series="{kernel}",
     min_interval="1m",
 )
 BY_RANK = Panel(
@@ -148,11 +165,12 @@ BY_RANK = Panel(
         "table",
     ),
     fields={
-        "gpu_s": Field("s"),
-        "p50_ns": Field("ns"),
-        "p95_ns": Field("ns"),
+        "rank": Field("none", link=Link("This rank", "drumline-rank", {"rank": "${__data.fields.rank}"}), decimals=0),
+        "gpu_s": Field("s", "GPU time", decimals=1),
+        "p50_ns": Field("ns", "Median"),
+        "p95_ns": Field("ns", "p95"),
         "d": Field(hidden=True),
-        "to_median": Field(decimals=3),
+        "to_median": Field("none", "To other ranks", decimals=3),
     },
 )
 SMALL = Panel(
@@ -163,14 +181,21 @@ SMALL = Panel(
     PanelQuery(
         f"""
         SELECT short AS kernel, family, launches, gpu_ns / 1e9 AS gpu_s, g[2] AS p95_grid, sms,
-            gpu_ns / launches AS mean_ns
+            gpu_ns / launches AS mean_ns, from_graphs / launches AS graphs
         FROM ({_SHAPED}) AS k LEFT JOIN kernel_names AS n ON k.name = n.name
         WHERE {_FAMILY} AND 1.01 * g[2] < sms ORDER BY gpu_s DESC LIMIT 100
         """,
-        "kernel:s family:s launches:n gpu_s:n p95_grid:n sms:n mean_ns:n",
+        "kernel:s family:s launches:n gpu_s:n p95_grid:n sms:n mean_ns:n graphs:n",
         "table",
     ),
-    fields={"kernel": Field(width=280), "gpu_s": Field("s"), "mean_ns": Field("ns"), "p95_grid": Field(decimals=0)},
+    width=24,
+    fields={
+        "kernel": Field(width=300, fills=True),
+        "gpu_s": Field("s", "GPU time", decimals=1),
+        "p95_grid": Field(header="Blocks", decimals=0),
+        "mean_ns": Field("ns"),
+        "graphs": Field("percentunit", "In graphs", decimals=0),
+    },
     empty="none, or a GPU model that is not known",
 )
 
@@ -179,7 +204,7 @@ KERNELS = Dashboard(
     "Kernels",
     "Where does GPU time go, how long do kernels take, and do their launches fill the GPU?",
     "kernel",
-    ((FAMILY_TIME, RATE), (TOP,), (P95, BY_RANK), (SMALL,)),
+    ((FAMILY_TIME, RATE), (TOP,), (P95, BY_RANK), (SHAPES,), (SMALL,)),
     (JOB, RUN, RANKS, FAMILIES, KERNEL),
     MARKS,
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from drumline.infra.grafana.bands import worst
+from drumline.infra.grafana.dashboards.verdict_panels import FROM_LINE
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import PAGEABLE
 from drumline.infra.grafana.variables import JOB, MARKS, RANKS, RUN
 
 _WHERE = "@job AND @run AND @ranks"
-TO_RANK = Link("This rank", "drumline-rank", {"rank": "${__field.labels.rank}"})
 
 MOVED = Panel(
     "timeseries",
@@ -24,48 +25,57 @@ MOVED = Panel(
         "time:t direction:s bytes_per_s:n",
     ),
     unit="Bps",
+    series="{direction}",
     min_interval="5s",
 )
 ACHIEVED = Panel(
     "timeseries",
     "Achieved bandwidth while copying",
-    "Bytes divided by the time that copies took, by direction and memory kinds: what the link gave. Pageable memory "
-    "stands out.",
+    "Bytes divided by the time that copies took, by direction and memory kinds: what the link gave. The ten slowest; "
+    "pageable memory stands out.",
     PanelQuery(
-        f"""
-        SELECT $__timeInterval_ms(window_end) AS time, direction, trimBoth(concat(source, ' to ', target)) AS memory,
-            sum(bytes) / sum(busy_ns) * 1e9 AS bytes_per_s
-        FROM memcpy_bandwidth WHERE {_WHERE} AND @window AND direction != 'memset' GROUP BY time, direction,
-            memory HAVING sum(busy_ns) > 0
-        ORDER BY time, direction, memory
-        """,
-        "time:t direction:s memory:s bytes_per_s:n",
+        worst(
+            f"""
+            SELECT $__timeInterval_ms(window_end) AS time,
+                concat(direction, if(source = '', '', concat(', ', source, ' to ', target))) AS member,
+                sum(bytes) / sum(busy_ns) * 1e9 AS v
+            FROM memcpy_bandwidth WHERE {_WHERE} AND @window AND direction != 'memset'
+            GROUP BY time, member HAVING sum(busy_ns) > 0
+            """,
+            "bytes_per_s", by="-avg(v)", bands=False,
+        ),
+        "time:t series:s member:s bytes_per_s:n",
     ),
     unit="Bps",
+    series="{series}",
     min_interval="5s",
-)
+)  # fmt: skip
 SHARE = Panel(
     "timeseries",
     "Time in pageable copies by rank",
-    "Share of a window spent copying from or to pageable memory, which blocks its stream. Lines: the alert's limit, "
-    "and critical.",
+    "Share of a window spent copying from or to pageable memory, which blocks its stream; the ten ranks with most, "
+    "beside all. Lines: the alert's limit, and critical.",
     PanelQuery(
-        f"""
-        SELECT time, toString(rank) AS rank, max(part) AS share FROM (
-            SELECT $__timeInterval_ms(window_end) AS time, rank, window_end,
-                sumIf(busy_ns, source = 'pageable' OR target = 'pageable') / 1e6 / dateDiff('millisecond',
-                    window_start, window_end) AS part
-            FROM memcpy_bandwidth WHERE {_WHERE} AND @window GROUP BY time, rank, window_start, window_end
-        ) GROUP BY time, rank ORDER BY time, rank
-        """,
-        "time:t rank:s share:n",
+        worst(
+            f"""
+            SELECT time, toString(rank) AS member, max(part) AS v FROM (
+                SELECT $__timeInterval_ms(window_end) AS time, rank, window_end,
+                    sumIf(busy_ns, source = 'pageable' OR target = 'pageable') / 1e6 / dateDiff('millisecond',
+                        window_start, window_end) AS part
+                FROM memcpy_bandwidth WHERE {_WHERE} AND @window GROUP BY time, rank, window_start, window_end
+            ) GROUP BY time, rank
+            """,
+            "share", prefix="rank ",
+        ),
+        "time:t series:s member:s share:n",
     ),
     unit="percentunit",
+    series="{series}",
     thresholds=PAGEABLE,
     min_interval="5s",
-    link=TO_RANK,
+    link=FROM_LINE,
     key="pageable",
-)
+)  # fmt: skip
 COPIES = Panel(
     "timeseries",
     "Copies by direction",
@@ -78,6 +88,7 @@ COPIES = Panel(
         "time:t direction:s copies:n",
     ),
     unit="ops",
+    series="{direction}",
     min_interval="1m",
 )
 KINDS = Panel(
@@ -86,21 +97,26 @@ KINDS = Panel(
     "Direction and kinds of memory: how many, how large, how fast, and the longest.",
     PanelQuery(
         f"""
-        SELECT direction, source, target, sum(m.copies) AS copies, sum(m.bytes) AS bytes, bytes / copies AS mean_bytes,
-            sum(m.busy_ns) AS busy_ns,
+        SELECT direction, if(source = '', '', concat(source, ' to ', target)) AS memory, sum(m.copies) AS copies,
+            sum(m.bytes) AS bytes, bytes / copies AS mean_bytes, sum(m.busy_ns) AS busy_ns,
             if(busy_ns > 0, bytes / busy_ns * 1e9, 0) AS bytes_per_s, toUInt64(max(m.max_ns)) AS longest_ns
-        FROM memcpys_per_minute AS m WHERE {_WHERE} AND @minute GROUP BY direction, source, target ORDER BY busy_ns DESC
+        FROM memcpys_per_minute AS m WHERE {_WHERE} AND @minute GROUP BY direction, memory ORDER BY busy_ns DESC
         """,
-        "direction:s source:s target:s copies:n bytes:n mean_bytes:n busy_ns:n bytes_per_s:n longest_ns:n",
+        "direction:s memory:s copies:n bytes:n mean_bytes:n busy_ns:n bytes_per_s:n longest_ns:n",
         "table",
     ),
     unit="short",
     width=24,
+    height=6,
     fields={
-        "bytes": Field("bytes"), "mean_bytes": Field("bytes"), "busy_ns": Field("ns"), "bytes_per_s": Field("Bps"),
+        "memory": Field(width=200, fills=True),
+        "bytes": Field("bytes"),
+        "mean_bytes": Field("bytes", "Mean size"),
+        "busy_ns": Field("ns", "Time copying"),
+        "bytes_per_s": Field("Bps", "Bandwidth"),
         "longest_ns": Field("ns"),
     },
-)  # fmt: skip
+)
 RANKS_TABLE = Panel(
     "table",
     "Copies to and from the host by rank",
@@ -119,7 +135,8 @@ RANKS_TABLE = Panel(
     width=24,
     fields={
         "rank": Field(link=Link("This rank", "drumline-rank", {"rank": "${__data.fields.rank}"}), decimals=0),
-        "bytes": Field("bytes"), "busy_ns": Field("ns"), "pageable": Field("percentunit", gauge=True),
+        "host": Field(width=200), "bytes": Field("bytes"), "busy_ns": Field("ns", "Time copying"),
+        "pageable": Field("percentunit", "Of pageable memory", gauge=True, width=170, decimals=0),
     },
 )  # fmt: skip
 

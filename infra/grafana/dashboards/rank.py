@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from drumline.infra.grafana.dashboards.status import faults, stat
 from drumline.infra.grafana.dashboards.verdict_panels import lost_share
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery, chosen
-from drumline.infra.grafana.thresholds import LEVEL
+from drumline.infra.grafana.thresholds import LEVEL, LOST, SHARE, TEMPERATURE, THROTTLED_BITS
 from drumline.infra.grafana.variables import JOB, MARKS, RANK, RUN
 
 _THIS_RANK = "@job AND @run AND @rank"
@@ -24,23 +25,76 @@ _PARTS = {
 }
 _BUDGET = ", ".join(f"avg(s.{column}) AS {name}" for name, column in _PARTS.items())
 
+_LAST = f"window_end, @evaluated) AS value FROM stragglers WHERE {_VERDICTS} AND @window"
+_ITS_GPU = "gpu_uuid IN (SELECT gpu_uuid FROM processes WHERE @job AND @run AND @rank)"
+NUMBERS = (
+    stat(
+        "Level",
+        "Level in force after the last window in this time range.",
+        f"SELECT argMaxIf(@level, {_LAST}",
+        "none",
+        limits=LEVEL,
+        levels=True,
+    ),
+    stat(
+        "Lost now",
+        "Share of the job's time lost to this rank in the last window.",
+        f"SELECT argMaxIf(lost_share, {_LAST}",
+        "percentunit",
+        limits=SHARE,
+    ),
+    stat(
+        "GPU time lost",
+        "GPU time that other ranks spent waiting for this one.",
+        f"SELECT sum(gpu_seconds_lost) AS value FROM stragglers WHERE {_VERDICTS} AND @window",
+        "s",
+        limits=LOST,
+    ),
+    stat(
+        "Step time",
+        "Median of its steps.",
+        f"SELECT quantileExactInclusive(0.5)(gpu_duration_ns) AS value FROM steps WHERE {_THIS_RANK} AND @start "
+        "AND skipped = 0 AND gpu_duration_ns > 0",
+        "ns",
+    ),
+    stat(
+        "Temperature of its GPU",
+        "Highest in this time range.",
+        f"SELECT max(max_temperature) AS value FROM devices_per_minute WHERE @minute AND @job AND {_ITS_GPU}",
+        "celsius",
+        limits=TEMPERATURE,
+        decimals=0,
+    ),
+    faults(
+        "Minutes throttled",
+        "Minutes in which heat or a power fault slowed its GPU down.",
+        f"SELECT uniqExactIf(minute, bitAnd(throttle_reasons, {THROTTLED_BITS}) != 0) AS value FROM devices_per_minute "
+        f"WHERE @minute AND @job AND {_ITS_GPU}",
+    ),
+)
 PROCESSES = Panel(
     "table",
     "Processes",
     "The rank's processes, newest first.",
     PanelQuery(
         """
-        SELECT host, gpu_index AS gpu, gpu_model AS model, gpu_uuid, pid, k8s_namespace AS namespace, k8s_pod AS pod,
-            slurm_job AS slurm,
-            policy, source, start AS since
+        SELECT host, gpu_index AS gpu, gpu_model AS model, gpu_uuid, pid,
+            if(k8s_pod != '', concat(k8s_namespace, '/', k8s_pod), slurm_job) AS placed, policy, start AS since
         FROM processes WHERE @job AND @run AND @rank AND start <= $__toTime_ms ORDER BY since DESC LIMIT 10
         """,
-        "host:s gpu:n model:s gpu_uuid:s pid:n namespace:s pod:s slurm:s policy:s source:s since:t",
+        "host:s gpu:n model:s gpu_uuid:s pid:n placed:s policy:s since:t",
         "table",
     ),
     unit="none",
     width=24,
     height=4,
+    fields={
+        "host": Field(width=140),
+        "model": Field(header="GPU model", width=140),
+        "gpu_uuid": Field(width=350),
+        "placed": Field(header="Pod or Slurm job", width=200),
+        "policy": Field(header="Recorded", width=170, fills=True),
+    },
     empty="choose a rank",
 )
 VERDICT = Panel(
@@ -56,6 +110,7 @@ VERDICT = Panel(
         "time:t level:n",
     ),
     unit="none",
+    series="level",
     width=24,
     height=4,
     levels=True,
@@ -82,22 +137,23 @@ BUDGET = Panel(
 FREQUENCY = Panel(
     "timeseries",
     "Kernel frequency",
-    "Launches per second of the ten most launched kernels, from rolling windows of the stream processor (10 s every "
+    "Launches per second of the six most launched kernels, from rolling windows of the stream processor (10 s every "
     "5 s).",
     PanelQuery(
         f"""
-        SELECT time, short AS kernel, max(rate) AS launches FROM (
+        SELECT time, substring(short, 1, 32) AS kernel, max(rate) AS launches FROM (
             SELECT $__timeInterval_ms(window_end) AS time, name,
                 max(f.launches / (dateDiff('millisecond', window_start, window_end) / 1e3)) AS rate
             FROM kernel_frequency AS f WHERE {_THIS_RANK} AND @window AND name IN (
                 SELECT name FROM kernels_per_minute WHERE {_THIS_RANK} AND @minute GROUP BY name
-                    ORDER BY sum(launches) DESC LIMIT 10
+                    ORDER BY sum(launches) DESC LIMIT 6
             ) GROUP BY time, name
         ) AS k LEFT JOIN kernel_names AS n ON k.name = n.name GROUP BY time, kernel ORDER BY time, kernel
         """,
         "time:t kernel:s launches:n",
     ),
     unit="ops",
+    series="{kernel}",
     min_interval="5s",
 )
 COPIES = Panel(
@@ -115,6 +171,7 @@ COPIES = Panel(
         "time:t direction:s bytes_per_s:n",
     ),
     unit="Bps",
+    series="{direction}",
     min_interval="5s",
 )
 DEVICE = Panel(
@@ -122,18 +179,17 @@ DEVICE = Panel(
     "Its GPU",
     "Utilisation and clock as shares: of time with any kernel, and of the highest SM clock seen in this time range.",
     PanelQuery(
-        """
+        f"""
         SELECT time, utilisation, clock / greatest(max(clock) OVER (), 1) AS sm_clock FROM (
             SELECT $__timeInterval(minute) AS time, avgMerge(util_gpu) / 100 AS utilisation,
                 toFloat64(min(min_sm_clock)) AS clock
-            FROM devices_per_minute WHERE @minute AND @job AND gpu_uuid IN (
-                SELECT gpu_uuid FROM processes WHERE @job AND @run AND @rank
-            ) GROUP BY time
+            FROM devices_per_minute WHERE @minute AND @job AND {_ITS_GPU} GROUP BY time
         ) ORDER BY time
         """,
         "time:t utilisation:n sm_clock:n",
     ),
     unit="percentunit",
+    fields={"sm_clock": Field(header="SM clock, share of its highest")},
     maximum=1,
     min_interval="1m",
 )
@@ -157,25 +213,34 @@ PEERS = Panel(
     ),
     unit="ns",
 )
+#: What the host did in a step: column of `steps` -> name.
+_HOST = {"load_ns": "loading data", "gc_ns": "garbage collection", "checkpoint_ns": "checkpoint", "sync_ns": "waiting"}
+_ON_HOST = ", ".join(
+    f"if(ifNull({column}, 0) > 0, concat('{name} ', toString(round({column} / 1e6, 1)), ' ms'), '')"
+    for column, name in _HOST.items()
+)
 SLOWEST = Panel(
     "table",
     "Slowest steps",
-    "Of this rank; each leads to its kernels. Times of the host need PyTorch, waiting for the GPU CUPTI: - without.",
+    "Of this rank; each leads to its kernels. What the host did needs PyTorch; waiting for the GPU needs CUPTI.",
     PanelQuery(
         f"""
-        SELECT step, start, duration_ns, compute_ns, copy_ns, comm_exposed_ns, idle_ns, load_ns, gc_ns,
-            checkpoint_ns, sync_ns, kernels,
+        SELECT step, start, duration_ns, compute_ns, comm_exposed_ns, copy_ns, idle_ns,
+            arrayStringConcat(arrayFilter(part -> part != '', [{_ON_HOST}]), ', ') AS on_host,
             toUnixTimestamp64Milli(start) - 1 AS from_ms, toUnixTimestamp64Milli(end_time) + 1 AS to_ms
         FROM steps WHERE {_THIS_RANK} AND @start ORDER BY duration_ns DESC LIMIT 50
         """,
-        "step:n start:t duration_ns:n compute_ns:n copy_ns:n comm_exposed_ns:n idle_ns:n load_ns:n gc_ns:n "
-        "checkpoint_ns:n sync_ns:n kernels:n from_ms:n to_ms:n",
+        "step:n start:t duration_ns:n compute_ns:n comm_exposed_ns:n copy_ns:n idle_ns:n on_host:s from_ms:n to_ms:n",
         "table",
     ),
     unit="ns",
+    width=24,
     fields={
         "step": Field("none", link=TO_STEP, decimals=0),
-        "kernels": Field("short"),
+        "start": Field(width=190),
+        "comm_exposed_ns": Field(header="Communication"),
+        "copy_ns": Field(header="Copies"),
+        "on_host": Field(header="On its host", width=300, fills=True),
         "from_ms": Field(hidden=True),
         "to_ms": Field(hidden=True),
     },
@@ -187,12 +252,13 @@ RANK_BOARD = Dashboard(
     "What did one process and its GPU do, and what was different from its peers?",
     "rank",
     (
-        (PROCESSES,),
+        NUMBERS,
         (VERDICT,),
         (BUDGET, lost_share(_VERDICTS)),
-        (PEERS, SLOWEST),
+        (PEERS, DEVICE),
+        (SLOWEST,),
         (FREQUENCY, COPIES),
-        (DEVICE,),
+        (PROCESSES,),
     ),
     (JOB, RUN, RANK),
     MARKS,

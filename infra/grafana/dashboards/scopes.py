@@ -62,7 +62,7 @@ FLAME = Panel(
 TABLE = Panel(
     "table",
     "Scopes",
-    f"By path from the outermost scope, of the first {TAKEN:,} ranges. `per_step_ns`: host time in a step of one rank.",
+    f"By path from the outermost scope, of the first {TAKEN:,} ranges. A step: host time in a step of one rank.",
     PanelQuery(
         f"""
         SELECT arrayStringConcat(path, ' / ') AS scope, times, total_ns, total_ns / times AS mean_ns, longest_ns,
@@ -78,11 +78,11 @@ TABLE = Panel(
     width=24,
     height=10,
     fields={
+        "scope": Field(width=420, fills=True),
         "total_ns": Field("ns"),
         "mean_ns": Field("ns"),
         "longest_ns": Field("ns"),
-        "per_step_ns": Field("ns"),
-        "scope": Field(width=420),
+        "per_step_ns": Field("ns", "A step"),
     },
     empty="no scopes in this time range",
 )
@@ -103,6 +103,7 @@ BY_TIME = Panel(
         "time:t scope:s mean:n",
     ),
     unit="ns",
+    series="{scope}",
     min_interval="1s",
     empty="no scopes in this time range",
 )
@@ -121,7 +122,12 @@ BY_RANK = Panel(
         "rank:n host:s scope:s times:n mean_ns:n to_median:n",
         "table",
     ),
-    fields={"mean_ns": Field("ns"), "to_median": Field(decimals=3), "rank": Field(decimals=0)},
+    fields={
+        "rank": Field(decimals=0),
+        "scope": Field(width=170, fills=True),
+        "mean_ns": Field("ns"),
+        "to_median": Field("none", "To other ranks", decimals=3),
+    },
     empty="no scopes in this time range",
 )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.dashboards.verdict_panels import late_ranks, lost_share
+from drumline.infra.grafana.bands import worst
+from drumline.infra.grafana.dashboards.status import cause, faults, stat
+from drumline.infra.grafana.dashboards.verdict_panels import ACTION, ACTION_FIELD, FROM_LINE, late_ranks, lost_share
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
-from drumline.infra.grafana.thresholds import LEVEL, SHARE
+from drumline.infra.grafana.thresholds import LEVEL, LOST, SHARE
 from drumline.infra.grafana.variables import JOB, MARKS, RANKS, RUN
 
 TO_RANK = Link("This rank", "drumline-rank", {"rank": "${__data.fields.rank}"})
@@ -12,93 +14,138 @@ TO_WINDOW = Link(
     "These steps on the timeline", "drumline-timeline", {"rank": "${__data.fields.rank}"},
     time=("${__data.fields.from_ms}", "${__data.fields.to_ms}"),
 )  # fmt: skip
+_CHOSEN = "stragglers WHERE @job AND @run AND @ranks AND @window"
+_LAST = f"window_end, @evaluated) AS last FROM {_CHOSEN} GROUP BY run, rank"
 
+NUMBERS = (
+    stat(
+        "Level",
+        "Highest level in force of the chosen ranks, after the last window in this time range.",
+        f"SELECT max(last) AS value FROM (SELECT argMaxIf(@level, {_LAST})",
+        "none",
+        limits=LEVEL,
+        levels=True,
+    ),
+    faults(
+        "Ranks late",
+        "Ranks at warning or critical after the last window in this time range.",
+        f"SELECT countIf(last >= 2) AS value FROM (SELECT argMaxIf(if(rank < 0, 0, @level), {_LAST})",
+    ),
+    stat(
+        "Lost now",
+        "Share of the job's time lost to its most expensive rank in the last window.",
+        f"SELECT max(last) AS value FROM (SELECT argMaxIf(lost_share, {_LAST})",
+        "percentunit",
+        limits=SHARE,
+    ),
+    stat(
+        "GPU time lost",
+        "GPU time spent waiting for what was late.",
+        f"SELECT sum(gpu_seconds_lost) AS value FROM {_CHOSEN}",
+        "s",
+        limits=LOST,
+    ),
+    stat(
+        "Windows evaluated",
+        "Windows of steps with enough data for a verdict.",
+        f"SELECT uniqExactIf((run, window_start), @evaluated) AS value FROM {_CHOSEN}",
+    ),
+    stat(
+        "Windows without a verdict",
+        "Windows with too few ranks or steps to compare.",
+        f"SELECT uniqExact((run, window_start)) - uniqExactIf((run, window_start), @evaluated) AS value FROM {_CHOSEN}",
+    ),
+)
 STATES = Panel(
     "state-timeline",
     "Level in force by rank",
     "Level of each rank after the last window, with recurrence: two of three windows raise a level, three in a row "
-    "lower it. "
-    "Rank -1 is the job as a whole.",
+    "lower it. The ten ranks with the worst levels; 'whole job' is a slow link, or all ranks slower.",
     PanelQuery(
-        """
-        SELECT $__timeInterval_ms(window_end) AS time, concat('rank ', toString(s.rank)) AS rank, argMax(@level,
-            window_end) AS level
-        FROM (SELECT rank, window_end, state FROM stragglers WHERE @job AND @run AND @ranks AND @window) AS s
-        GROUP BY time, s.rank ORDER BY time, s.rank
-        """,
-        "time:t rank:s level:n",
+        worst(
+            """
+            SELECT $__timeInterval_ms(window_end) AS time,
+                if(s.rank < 0, 'whole job', concat('rank ', toString(s.rank))) AS member,
+                argMax(@level, window_end) AS v
+            FROM (SELECT rank, window_end, state FROM stragglers WHERE @job AND @run AND @ranks AND @window) AS s
+            GROUP BY time, s.rank
+            """,
+            "level", by="sum(v)", bands=False,
+        ),
+        "time:t series:s member:s level:n",
     ),
     unit="none",
+    series="{series}",
     height=9,
     levels=True,
     thresholds=LEVEL,
     minimum=None,
-    link=Link("This rank", "drumline-rank", keeps=("job", "run", "rank")),
     empty="no verdicts in this time range",
-)
+)  # fmt: skip
 LATENESS = Panel(
     "heatmap",
     "Lateness by rank",
-    "Time by which a rank was later than the last of its waiting peers, per step, mean over the window. It "
-    "names victims too: "
-    "a rank that waited elsewhere comes late. Lost time (right) follows the attribution.",
+    "Time by which a rank was later than the last of its waiting peers, per step, mean over the window; the ten latest "
+    "ranks. It names victims too: a rank that waited elsewhere comes late. Lost time (below) follows the attribution.",
     PanelQuery(
-        """
-        SELECT $__timeInterval_ms(window_end) AS time, toString(s.rank) AS rank,
-            avg(lateness_ns / greatest(steps_used, 1)) AS lateness
-        FROM (
-            SELECT rank, window_end, lateness_ns, steps_used FROM stragglers
-            WHERE @job AND @run AND @ranks AND rank >= 0 AND @window AND @known
-        ) AS s GROUP BY time, s.rank ORDER BY time, s.rank
-        """,
-        "time:t rank:s lateness:n",
+        worst(
+            """
+            SELECT $__timeInterval_ms(window_end) AS time, toString(s.rank) AS member,
+                avg(lateness_ns / greatest(steps_used, 1)) AS v
+            FROM (
+                SELECT rank, window_end, lateness_ns, steps_used FROM stragglers
+                WHERE @job AND @run AND @ranks AND rank >= 0 AND @window AND @known
+            ) AS s GROUP BY time, s.rank
+            """,
+            "lateness", by="avg(v)", prefix="rank ", bands=False,
+        ),
+        "time:t series:s member:s lateness:n",
     ),
     unit="ns",
+    series="{series}",
     height=9,
     empty="no verdicts in this time range",
-)
+)  # fmt: skip
+#: Milliseconds that a rank's steps had more than its peers', by part, and the collective that waited longest.
+_COLLECTIVE = "JSONExtract{}(evidence_json, 'collective', '{}')"
+_EVIDENCE = f"""
+arrayStringConcat(arrayFilter(part -> part != '', [
+    arrayStringConcat(arrayMap(p -> concat(replaceOne(p.1, '_ns', ''), ' ',
+        toString(round(toFloat64OrZero(p.2) / 1e6, 1)), ' ms'),
+        JSONExtractKeysAndValuesRaw(evidence_json, 'excess_ns')), ', '),
+    if({_COLLECTIVE.format("String", "operation")} = '', '', concat({_COLLECTIVE.format("String", "operation")}, ' #',
+        toString({_COLLECTIVE.format("Int", "ordinal")}), ' of step ', toString({_COLLECTIVE.format("Int", "step")})))
+]), '; ')"""
 CHANGES = Panel(
     "table",
     "Verdicts, with their evidence",
-    "One row for each change of a verdict: level, steps, and the numbers it rests on "
-    "(docs/design/stragglers.md). "
-    "`excess_ms`: what the rank's steps had more than its peers', by part of its budget.",
+    "One row for each change of a verdict: level, steps (they lead to the timeline), the numbers it rests on "
+    "(docs/design/stragglers.md), what to do. Evidence: what the rank's steps had more than its peers', ms by part, "
+    "and the collective that waited longest.",
     PanelQuery(
-        """
-        SELECT window_start AS time, rank, host, @level AS level, cause, detail,
-            group AS late_with, confidence,
-            lost_share, lost_ns, gpu_seconds_lost, money_lost, first_step, last_step,
-            JSONExtractString(evidence_json, 'communicator') AS communicator,
-            concat(JSONExtractString(evidence_json, 'collective', 'operation'), ' #',
-                toString(JSONExtractInt(evidence_json, 'collective', 'ordinal')),
-                ' of step ', toString(JSONExtractInt(evidence_json, 'collective', 'step'))) AS worst_collective,
-            arrayStringConcat(arrayMap(p -> concat(replaceOne(p.1, '_ns', ''), ' ',
-                toString(round(toFloat64OrZero(p.2) / 1e6, 1))),
-                JSONExtractKeysAndValuesRaw(evidence_json, 'excess_ns')), ', ') AS excess_ms,
-            evidence_json AS evidence, toUnixTimestamp64Milli(window_start) AS from_ms,
-                toUnixTimestamp64Milli(window_end) AS to_ms
-        FROM stragglers WHERE @job AND @run AND @ranks AND @window AND changed AND severity != 'ok'
-        ORDER BY time DESC LIMIT 500
+        f"""
+        SELECT window_start AS time, rank, level, {cause("v")} AS cause, lost_share,
+            concat(toString(first_step), ' to ', toString(last_step)) AS steps, {_EVIDENCE} AS evidence,
+            action, toUnixTimestamp64Milli(window_start) AS from_ms, toUnixTimestamp64Milli(window_end) AS to_ms
+        FROM (
+            SELECT *, @level AS level, {ACTION}
+            FROM {_CHOSEN} AND changed AND @bad
+        ) AS v ORDER BY time DESC LIMIT 500
         """,
-        "time:t rank:n host:s level:n cause:s detail:s late_with:s confidence:s lost_share:n lost_ns:n "
-        "gpu_seconds_lost:n "
-        "money_lost:n first_step:n last_step:n communicator:s worst_collective:s excess_ms:s evidence:s from_ms:n "
-        "to_ms:n",
+        "time:t rank:n level:n cause:s lost_share:n steps:s evidence:s action:s from_ms:n to_ms:n",
         "table",
     ),
     unit="none",
     width=24,
-    height=9,
+    height=10,
     fields={
-        "rank": Field(link=TO_RANK),
-        "level": Field(levels=True, thresholds=LEVEL),
-        "lost_share": Field("percentunit", thresholds=SHARE, decimals=1),
-        "lost_ns": Field("ns"),
-        "gpu_seconds_lost": Field("s", decimals=2),
-        "money_lost": Field(decimals=2),
-        "first_step": Field(link=TO_WINDOW, decimals=0),
-        "last_step": Field(decimals=0),
-        "evidence": Field(inspect=True, width=160),
+        "rank": Field(link=TO_RANK, width=90, decimals=0, texts={-1: "whole job"}),
+        "level": Field(width=90, levels=True, thresholds=LEVEL),
+        "cause": Field(width=200),
+        "lost_share": Field("percentunit", "Time lost", thresholds=SHARE, decimals=1),
+        "steps": Field(link=TO_WINDOW),
+        "evidence": Field(width=280, wraps=True, inspect=True),
+        "action": ACTION_FIELD,
         "from_ms": Field(hidden=True),
         "to_ms": Field(hidden=True),
     },
@@ -124,15 +171,21 @@ BUS = Panel(
     "Bus bandwidth of collectives",
     "Of collectives of 1 MiB and more: bytes moved per second as nccl-tests count them (AllReduce 2(n-1)/n), over "
     "the shortest duration of all ranks, so that waiting for a late one does not count. Median by operation and "
-    f"communicator; of a sample where there are more than {SAMPLED:,} rows.",
+    f"communicator, the ten slowest; of a sample where there are more than {SAMPLED:,} rows.",
     PanelQuery(
-        f"""
-        SELECT $__timeInterval_ms(at) AS time, operation, communicator, quantile(0.5)(bus) AS bytes_per_s
-        FROM ({_BY_COLLECTIVE.format(least=1 << 20)})
-        GROUP BY time, operation, communicator ORDER BY time, operation, communicator
-        """,
-        "time:t operation:s communicator:s bytes_per_s:n",
+        worst(
+            f"""
+            SELECT $__timeInterval_ms(at) AS time, concat(operation, ' on ', substring(communicator, 1, 8)) AS member,
+                quantile(0.5)(bus) AS v
+            FROM ({_BY_COLLECTIVE.format(least=1 << 20)}) GROUP BY time, member
+            """,
+            "bytes_per_s",
+            by="-avg(v)",
+            bands=False,
+        ),
+        "time:t series:s member:s bytes_per_s:n",
     ),
+    series="{series}",
     unit="Bps",
     min_interval="5s",
     key="bandwidth",
@@ -153,28 +206,38 @@ SIZES = Panel(
         "table",
     ),
     unit="short",
-    fields={"bytes": Field("bytes"), "p50_ns": Field("ns"), "bytes_per_s": Field("Bps")},
+    fields={
+        "communicator": Field(width=165),
+        "bytes": Field("bytes", "Size"),
+        "p50_ns": Field("ns", "Median"),
+        "bytes_per_s": Field("Bps", "Bus bandwidth"),
+    },
     empty="no collectives",
 )
 WAITING = Panel(
     "timeseries",
     "Waiting in collectives by rank",
     "Time per step that a rank stood in collectives until the last one came, all communicators together. The late "
-    "rank waits least.",
+    "rank waits least: the ten that wait least, beside all.",
     PanelQuery(
-        """
-        SELECT $__timeInterval_ms(window_end) AS time, toString(s.rank) AS rank,
-            avg(wait_ns / greatest(steps_used, 1)) AS waited
-        FROM (
-            SELECT rank, window_end, wait_ns, steps_used FROM stragglers
-            WHERE @job AND @run AND @ranks AND rank >= 0 AND @window AND @known
-        ) AS s GROUP BY time, s.rank ORDER BY time, s.rank
-        """,
-        "time:t rank:s waited:n",
+        worst(
+            """
+            SELECT $__timeInterval_ms(window_end) AS time, toString(s.rank) AS member,
+                avg(wait_ns / greatest(steps_used, 1)) AS v
+            FROM (
+                SELECT rank, window_end, wait_ns, steps_used FROM stragglers
+                WHERE @job AND @run AND @ranks AND rank >= 0 AND @window AND @known
+            ) AS s GROUP BY time, s.rank
+            """,
+            "waited", by="-avg(v)", prefix="rank ",
+        ),
+        "time:t series:s member:s waited:n",
     ),
     unit="ns",
+    series="{series}",
+    link=FROM_LINE,
     empty="no verdicts in this time range",
-)
+)  # fmt: skip
 
 STRAGGLERS = Dashboard(
     "drumline-stragglers",
@@ -182,6 +245,7 @@ STRAGGLERS = Dashboard(
     "Who is late, since when, why, what does it cost, and how do we know?",
     "job",
     (
+        NUMBERS,
         (STATES, LATENESS),
         (late_ranks("@job AND @run AND @ranks"),),
         (lost_share("@job AND @run AND @ranks AND rank >= 0", key="lost"), WAITING),

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+from drumline.infra.grafana.dashboards.status import stat
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
 from drumline.infra.grafana.variables import JOB, MARKS, RANK, RUN
 
 #: More are not drawn, as the panel states; the numbers above count all.
 DRAWN = 1_000
+STREAMS = 12
 LONGEST_COLLECTIVES = 200
 _RAN = "FROM kernels WHERE @job AND @run AND @rank AND @start"
 
 
-def _stat(title: str, description: str, query: str, unit: str) -> Panel:
-    return Panel("stat", title, description, PanelQuery(query, "value:n", "table"), unit, width=6, height=3)
-
-
 NUMBERS = (
-    _stat("Kernels", f"In this time range; the first {DRAWN} are drawn.", f"SELECT count() AS value {_RAN}", "short"),
-    _stat(
+    stat("Kernels", f"In this time range; the first {DRAWN} are drawn.", f"SELECT count() AS value {_RAN}", width=6),
+    stat(
         "Kernel time",
         "Sum of durations; overlapping kernels count twice.",
         f"SELECT sum(duration_ns) AS value {_RAN}",
         "ns",
+        width=6,
     ),
-    _stat("Longest kernel", "In this time range.", f"SELECT max(duration_ns) AS value {_RAN}", "ns"),
-    _stat("Streams", "With kernels.", f"SELECT uniqExact(stream) AS value {_RAN}", "short"),
+    stat("Longest kernel", "In this time range.", f"SELECT max(duration_ns) AS value {_RAN}", "ns", width=6),
+    stat("Streams", "With kernels.", f"SELECT uniqExact(stream) AS value {_RAN}", width=6),
 )
 TIMELINE = Panel(
     "state-timeline",
@@ -38,7 +37,9 @@ TIMELINE = Panel(
             SELECT stream, arrayJoin([(start, toNullable(short)), (ends, NULL)]) AS edge FROM (
                 SELECT k.stream AS stream, k.start AS start, addNanoseconds(k.start, k.duration_ns) AS ends,
                     n.short AS short FROM (
-                    SELECT stream, start, duration_ns, name {_RAN} ORDER BY start LIMIT {DRAWN}
+                    SELECT stream, start, duration_ns, name {_RAN} AND stream IN (
+                        SELECT stream {_RAN} GROUP BY stream ORDER BY count() DESC, stream LIMIT {STREAMS}
+                    ) ORDER BY start LIMIT {DRAWN}
                 ) AS k LEFT JOIN kernel_names AS n ON k.name = n.name
             )
         ) ORDER BY time, isNotNull(kernel)
@@ -80,7 +81,13 @@ GAPS = Panel(
         "table",
     ),
     unit="none",
-    fields={"gap_ns": Field("ns")},
+    width=24,
+    fields={
+        "since": Field(width=200),
+        "gap_ns": Field("ns"),
+        "before": Field(header="Kernel before", width=400),
+        "after": Field(header="Kernel after", width=400, fills=True),
+    },
     empty="no gaps",
 )
 LONGEST = Panel(
@@ -89,20 +96,28 @@ LONGEST = Panel(
     "The 50 longest of the time range, with their launch configuration.",
     PanelQuery(
         f"""
-        SELECT k.start AS start, n.short AS kernel, k.duration_ns AS duration_ns, k.stream AS stream, grid, block,
-            registers, shared_bytes, graph FROM (
+        SELECT n.short AS kernel, k.start AS start, k.duration_ns AS duration_ns, k.stream AS stream, grid, block,
+            registers, shared_bytes FROM (
             SELECT start, name, duration_ns, stream, concat(toString(grid_x), ' x ', toString(grid_y), ' x ',
                 toString(grid_z)) AS grid,
                 concat(toString(block_x), ' x ', toString(block_y), ' x ', toString(block_z)) AS block, registers,
-                shared_static + shared_dynamic AS shared_bytes, graph
+                shared_static + shared_dynamic AS shared_bytes
             {_RAN} ORDER BY duration_ns DESC LIMIT 50
         ) AS k LEFT JOIN kernel_names AS n ON k.name = n.name ORDER BY duration_ns DESC
         """,
-        "start:t kernel:s duration_ns:n stream:n grid:s block:s registers:n shared_bytes:n graph:n",
+        "kernel:s start:t duration_ns:n stream:n grid:s block:s registers:n shared_bytes:n",
         "table",
     ),
     unit="none",
-    fields={"duration_ns": Field("ns"), "shared_bytes": Field("bytes"), "kernel": Field(width=260)},
+    width=24,
+    fields={
+        "kernel": Field(width=300, fills=True),
+        "start": Field(width=200),
+        "grid": Field(width=150),
+        "block": Field(width=130),
+        "duration_ns": Field("ns"),
+        "shared_bytes": Field("bytes", "Shared memory"),
+    },
 )
 COPIES = Panel(
     "table",
@@ -118,13 +133,22 @@ COPIES = Panel(
         "table",
     ),
     unit="none",
-    fields={"bytes": Field("bytes"), "duration_ns": Field("ns"), "bytes_per_s": Field("Bps")},
+    width=24,
+    height=6,
+    fields={
+        "start": Field(width=200),
+        "source": Field(header="From", fills=True),
+        "target": Field(header="To"),
+        "bytes": Field("bytes"),
+        "duration_ns": Field("ns"),
+        "bytes_per_s": Field("Bps", "Bandwidth"),
+    },
     empty="no copies",
 )
 COLLECTIVES = Panel(
     "table",
     "Collectives",
-    f"The {LONGEST_COLLECTIVES} longest of this rank in the time range, in order of time; `covered`: time in which "
+    f"The {LONGEST_COLLECTIVES} longest of this rank in the time range, in order of time; covered: time in which "
     "other kernels of this rank ran beside it.",
     PanelQuery(
         f"""
@@ -138,7 +162,15 @@ COLLECTIVES = Panel(
         "table",
     ),
     unit="none",
-    fields={"bytes": Field("bytes"), "duration_ns": Field("ns"), "covered_ns": Field("ns")},
+    width=24,
+    fields={
+        "start": Field(width=200),
+        "communicator": Field(width=150, fills=True),
+        "bytes": Field("bytes"),
+        "ordinal": Field(header="Number in step"),
+        "duration_ns": Field("ns"),
+        "covered_ns": Field("ns"),
+    },
     empty="no collectives",
 )
 
@@ -148,7 +180,7 @@ TIMELINE_BOARD = Dashboard(
     "What ran on one GPU, launch by launch? Choose some milliseconds to seconds; steps of the Rank dashboard lead "
     "here.",
     "kernel",
-    (NUMBERS, (TIMELINE,), (GAPS, LONGEST), (COPIES, COLLECTIVES)),
+    (NUMBERS, (TIMELINE,), (GAPS,), (LONGEST,), (COLLECTIVES,), (COPIES,)),
     (JOB, RUN, RANK),
     MARKS,
     start="now-1m",

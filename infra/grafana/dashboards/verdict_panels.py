@@ -2,73 +2,76 @@
 
 from __future__ import annotations
 
+from drumline.infra.grafana.alerts.causes import number
+from drumline.infra.grafana.bands import worst
+from drumline.infra.grafana.dashboards.status import cause, in_sql
 from drumline.infra.grafana.liveness import ACTIVE_RUNS
 from drumline.infra.grafana.model import Field, Link, Panel, PanelQuery, encoded
-from drumline.infra.grafana.thresholds import LEVEL, SHARE
+from drumline.infra.grafana.thresholds import LEVEL, LOST, SHARE
+from drumline.infra.guidance.causes import CAUSES
 
 #: Columns that links to a job need beside its name, and how tables show them.
 KEYS = f"{encoded('job')} AS job_key, {encoded('run')} AS run_key"
 KEY_COLUMNS = "job_key:s run_key:s"
 KEY_FIELDS = {"job_key": Field(hidden=True), "run_key": Field(hidden=True)}
-TO_JOB = Link(
-    "This job", "drumline-job", {"job": "${__data.fields.job_key}", "run": "${__data.fields.run_key}"}, keeps=()
-)
-TO_RANK = Link(
-    "This rank",
-    "drumline-rank",
-    {"job": "${__data.fields.job_key}", "run": "${__data.fields.run_key}", "rank": "${__data.fields.rank}"},
-    keeps=(),
-)
-TO_STRAGGLERS = Link(
-    "Its verdicts",
-    "drumline-stragglers",
-    {"job": "${__data.fields.job_key}", "run": "${__data.fields.run_key}"},
-    keeps=(),
-)
+_RUN = {"job": "${__data.fields.job_key}", "run": "${__data.fields.run_key}"}
+TO_JOB = Link("This job", "drumline-job", _RUN, keeps=())
+TO_RANK = Link("This rank", "drumline-rank", {**_RUN, "rank": "${__data.fields.rank}"}, keeps=())
+TO_STRAGGLERS = Link("Its verdicts", "drumline-stragglers", _RUN, keeps=())
+#: From a line of `worst` over ranks.
+FROM_LINE = Link("This rank", "drumline-rank", {"rank": "${__field.labels.member}"})
+#: What to do about a cause, from the guidance.
+_TEXTS = ("see docs/reference/causes.md", *(entry.act for entry in CAUSES))
+ACTION = f"{in_sql(_TEXTS)}[1 + {number('cause', 'detail')}] AS action"
+ACTION_FIELD = Field(header="What to do", width=300, fills=True, wraps=True)
+RANK_FIELD = Field(link=TO_RANK, width=90, decimals=0, texts={-1: "whole job"})
 
 
-def late_ranks(where: str, limit: int = 50) -> Panel:
-    """Return the table of ranks with their last verdict in the range, the most expensive first."""
+def late_ranks(where: str, limit: int = 50, job: bool = False) -> Panel:
+    """Return the table of ranks with their last verdict in the range, the most expensive first. `job`: of many jobs."""
+    shown = ("job:s", "") if job else ("", "lost_share:n ")
+    columns = f"{shown[0]} rank:n host:s level:n worst:n cause:s {shown[1]}gpu_seconds_lost:n action:s"
+    names = ", ".join(part.partition(":")[0] for part in columns.split())
+    hidden = "" if job else "job:s"
     return Panel(
         "table",
         "Late ranks",
         "Ranks that were late in this time range: level in force at its end (none where the job is not "
-        "active any more), the worst level, cause and end of the "
-        "last bad "
-        "window, largest share of the job's time lost, GPU-seconds and money of all windows. Rank -1 is the job as a "
-        "whole "
-        "(a slow link, or all ranks slower).",
+        "active any more), the worst level, cause of the last bad window and what to do about it"
+        + ("" if job else ", largest share of the job's time lost")
+        + ", GPU time lost in all windows. The whole job is named where a link is slow or all ranks are slower.",
         PanelQuery(
             f"""
-            SELECT job, run, rank, host, level, worst, cause, detail, late_with, confidence, lost_share,
-                gpu_seconds_lost,
-                money_lost, until, {KEYS}
+            SELECT {names}, {KEYS}{"" if job else ", job"}
             FROM (
-                SELECT job, run, rank, argMax(s.host, window_end) AS host,
-                    if((job, run) IN ({ACTIVE_RUNS}), argMaxIf(@level, window_end, @evaluated), NULL) AS level,
-                    max(@level) AS worst,
-                    argMaxIf(cause, window_end, @bad) AS cause, argMaxIf(detail, window_end, @bad) AS detail,
-                    argMaxIf(group, window_end, @bad) AS late_with,
-                    argMaxIf(confidence, window_end, @bad) AS confidence,
-                    maxIf(s.lost_share, @bad) AS lost_share, sum(s.gpu_seconds_lost) AS gpu_seconds_lost,
-                    sum(s.money_lost) AS money_lost, maxIf(window_end, @bad) AS until
-                FROM stragglers AS s WHERE {where} AND @window GROUP BY job, run, rank
+                SELECT job, run, rank, host, level, worst, gpu_seconds_lost, lost_share,
+                    {cause("numbered")} AS cause, action FROM (
+                    SELECT *, {ACTION} FROM (
+                        SELECT job, run, rank, argMax(s.host, window_end) AS host,
+                            if((job, run) IN ({ACTIVE_RUNS}), argMaxIf(@level, window_end, @evaluated), NULL) AS level,
+                            max(@level) AS worst,
+                            argMaxIf(cause, window_end, @bad) AS cause, argMaxIf(detail, window_end, @bad) AS detail,
+                            maxIf(s.lost_share, @bad) AS lost_share, sum(s.gpu_seconds_lost) AS gpu_seconds_lost
+                        FROM stragglers AS s WHERE {where} AND @window GROUP BY job, run, rank
+                    )
+                ) AS numbered
             ) WHERE worst > 0 ORDER BY level DESC, worst DESC, gpu_seconds_lost DESC LIMIT {limit}
             """,
-            "job:s run:s rank:n host:s level:n worst:n cause:s detail:s late_with:s confidence:s lost_share:n "
-            f"gpu_seconds_lost:n money_lost:n until:t {KEY_COLUMNS}",
+            f"{columns} {KEY_COLUMNS} {hidden}",
             "table",
         ),
         unit="none",
         width=24,
+        height=9,
         fields={
-            "job": Field(link=TO_JOB),
-            "rank": Field(link=TO_RANK, decimals=0),
-            "level": Field(levels=True, link=TO_STRAGGLERS, thresholds=LEVEL),
-            "worst": Field(levels=True, thresholds=LEVEL),
-            "lost_share": Field("percentunit", thresholds=SHARE, decimals=1),
-            "gpu_seconds_lost": Field("s", decimals=1),
-            "money_lost": Field(decimals=2),
+            "job": Field(link=TO_JOB) if job else Field(hidden=True),
+            "rank": RANK_FIELD,
+            "level": Field(header="Level now", width=90, levels=True, link=TO_STRAGGLERS, thresholds=LEVEL),
+            "worst": Field(header="Worst level", levels=True, thresholds=LEVEL),
+            "cause": Field(width=200),
+            **({} if job else {"lost_share": Field("percentunit", "Time lost", thresholds=SHARE, decimals=1)}),
+            "gpu_seconds_lost": Field("s", "GPU time lost", decimals=1, thresholds=LOST),
+            "action": ACTION_FIELD,
             **KEY_FIELDS,
         },
         empty="no rank is late",
@@ -76,24 +79,25 @@ def late_ranks(where: str, limit: int = 50) -> Panel:
 
 
 def lost_share(where: str, by: str = "rank", key: str = "") -> Panel:
-    """Return lost share over time, a line per rank (or per job: the largest of its ranks)."""
-    label = "toString(s.rank) AS rank" if by == "rank" else "job"
+    """Return lost share over time: the ranks (or jobs, by the largest of their ranks) that cost most, and all."""
+    member, prefix = ("toString(s.rank)", "rank ") if by == "rank" else ("job", "")
+    rows = f"""
+    SELECT $__timeInterval_ms(window_end) AS time, {member} AS member, max(s.lost_share) AS v FROM (
+        SELECT job, rank, window_end, lost_share FROM stragglers WHERE {where} AND @window AND @known
+    ) AS s GROUP BY time, s.{by}
+    """
     return Panel(
         "timeseries",
         f"Lost time by {by}",
         "Share of the job's time lost to one rank, by window of steps"
         + (", the largest of its ranks" if by == "job" else "")
-        + ". Lines: the levels suspect, warning and critical, at which alerts fire too (after recurrence).",
-        PanelQuery(
-            f"""
-            SELECT $__timeInterval_ms(window_end) AS time, {label}, max(s.lost_share) AS lost FROM (
-                SELECT job, rank, window_end, lost_share FROM stragglers WHERE {where} AND @window AND @known
-            ) AS s GROUP BY time, s.{by} ORDER BY time, s.{by}
-            """,
-            f"time:t {by}:s lost:n",
-        ),
+        + f". The ten {by}s that cost most, beside all. Lines: the levels suspect, warning and critical, at which "
+        "alerts fire too (after recurrence).",
+        PanelQuery(worst(rows, "lost", prefix=prefix, bands=by == "rank"), "time:t series:s member:s lost:n"),
         unit="percentunit",
+        series="{series}",
         thresholds=SHARE,
+        link=FROM_LINE if by == "rank" else None,
         key=key,
         empty="no verdicts in this time range",
     )

@@ -22,7 +22,7 @@ def dashboard_json(dashboard: Dashboard) -> Json:
         "schemaVersion": 42,
         "editable": False,
         "graphTooltip": 1,
-        "timezone": "utc",
+        "timezone": "browser",
         "refresh": dashboard.refresh,
         "time": {"from": dashboard.start, "to": dashboard.end},
         "links": [

@@ -60,7 +60,7 @@ def custom(panel: Panel) -> Json:
             "showPoints": "auto",
             "spanNulls": False,
             "stacking": {"mode": "normal" if panel.stacked else "none", "group": "A"},
-            "thresholdsStyle": {"mode": "line" if panel.thresholds else "off"},
+            "thresholdsStyle": {"mode": "line" if panel.thresholds and not panel.marks else "off"},
         }
     if panel.kind == "state-timeline":
         return {"fillOpacity": 80, "lineWidth": 0}
@@ -71,7 +71,7 @@ def custom(panel: Panel) -> Json:
 
 def options(panel: Panel) -> Json:
     """Return `options`."""
-    legend = {"showLegend": True, "displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "max"]}
+    legend = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
     match panel.kind:
         case "timeseries":
             return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
@@ -89,7 +89,7 @@ def options(panel: Panel) -> Json:
                 "alignValue": "left",
                 "rowHeight": 0.9,
                 "perPage": 20,
-                "legend": {**legend, "displayMode": "list", "calcs": []},
+                "legend": legend,
                 "tooltip": {"mode": "single", "sort": "none"},
             }
         case "heatmap":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from drumline.infra.grafana.model import PLUGIN, PLUGIN_VERSION, Field, Json, Link, Panel, PanelQuery
+from drumline.infra.grafana.render.columns import filling, header, visible, widths
 from drumline.infra.grafana.render.options import custom, options
 
 SOURCE = {"type": PLUGIN, "uid": "${datasource}"}
@@ -13,7 +15,7 @@ FORMATS = {"timeseries": 0, "table": 1}
 POINTS = 500
 #: Verdict levels (streams/core/thresholds.py): text and colour.
 LEVELS = {
-    -1: ("not enough data", "text"),
+    -1: ("too little data", "#808080"),
     0: ("ok", "green"),
     1: ("suspect", "blue"),
     2: ("warning", "orange"),
@@ -25,6 +27,9 @@ LEVEL_MAPPING = {
 }
 #: In tables the text for "no data" would also fill every cell that is empty or null.
 EMPTY_CELLS = {"matcher": {"id": "byRegexp", "options": "/.*/"}, "properties": [{"id": "noValue", "value": "-"}]}
+#: Name of the lines of `bands.worst`, and those that are of one rank, GPU or job: bands have no link.
+BANDED = "{series}"
+ONE_OF_ALL = {"id": "byRegexp", "options": "/^(?!.* of all)/"}
 
 
 def panel_json(panel: Panel, number: int, place: Json) -> Json:
@@ -39,8 +44,12 @@ def panel_json(panel: Panel, number: int, place: Json) -> Json:
     if panel.query is None:
         return {**panel_model, "fieldConfig": {"defaults": {}, "overrides": []}, "options": dict(panel.options)}
     defaults: Json = {"unit": panel.unit, "noValue": panel.empty, "color": {"mode": "palette-classic"}}
-    if panel.kind in ("stat", "bargauge", "table", "heatmap", "state-timeline"):
+    if panel.kind in ("stat", "bargauge", "table", "heatmap", "state-timeline") or panel.marks:
         defaults["color"] = {"mode": "thresholds"}
+    if panel.shades:
+        defaults["color"] = {"mode": "shades", "fixedColor": panel.shades}
+    if panel.series:
+        defaults["displayName"] = re.sub(r"\{(\w+)\}", r"${__field.labels.\1}", panel.series)
     if panel.minimum is not None and panel.kind in ("timeseries", "bargauge"):
         defaults["min"] = panel.minimum
     if panel.maximum is not None:
@@ -49,14 +58,14 @@ def panel_json(panel: Panel, number: int, place: Json) -> Json:
         defaults["decimals"] = panel.decimals
     if panel.levels:
         defaults["mappings"] = [LEVEL_MAPPING]
-    if panel.link is not None:
-        defaults["links"] = [{"title": panel.link.title, "url": _link_url(panel.link), "targetBlank": False}]
-    base = "green" if panel.kind in ("stat", "bargauge", "timeseries") else "text"
-    defaults["thresholds"] = _thresholds(panel.thresholds, base)
+    links = [_link(panel.link)] if panel.link is not None else []
+    if links and panel.series != BANDED:
+        defaults["links"] = links
+    defaults["thresholds"] = _thresholds(panel.thresholds, panel.base)
     defaults["custom"] = custom(panel)
-    overrides = [_override(name, shown) for name, shown in panel.fields.items()]
-    if panel.kind == "table":
-        overrides.insert(0, EMPTY_CELLS)
+    overrides = _overrides(panel)
+    if links and panel.series == BANDED:
+        overrides.append({"matcher": ONE_OF_ALL, "properties": [{"id": "links", "value": links}]})
     panel_model |= {
         "datasource": SOURCE,
         "targets": [_target(panel.query)],
@@ -91,34 +100,59 @@ def _thresholds(steps: tuple[tuple[float, str], ...], base: str) -> Json:
     }
 
 
-def _override(name: str, shown: Field) -> Json:
-    values: list[tuple[str, Any]] = []
+def _overrides(panel: Panel) -> list[Json]:
+    """Return how columns and series are shown: each has a name for people, and columns of tables a width."""
+    if panel.kind == "table":
+        fits, fills = widths(panel), filling(panel)
+        shown = {name: _properties(name, field, fits[name], name == fills) for name, _, field in visible(panel)}
+        hidden = [("custom.hideFrom.viz", True)]
+        names = [name for name, _ in (panel.query.declared if panel.query else [])]
+        return [EMPTY_CELLS, *(_override(name, shown.get(name, hidden)) for name in names)]
+    values = panel.query.named("n") if panel.query and panel.kind == "timeseries" and not panel.series else []
+    fields = {**{name: Field() for name in values}, **panel.fields}
+    return [_override(name, _properties(name, field)) for name, field in fields.items()]
+
+
+def _properties(name: str, shown: Field, width: int = 0, fills: bool = False) -> list[tuple[str, Any]]:
+    cell: Json = {"wrapText": True} if shown.wraps else {}
+    values: list[tuple[str, Any]] = [("displayName", header(name, shown))]
     if shown.unit:
         values.append(("unit", shown.unit))
     if shown.decimals is not None:
         values.append(("decimals", shown.decimals))
-    if shown.width:
-        values.append(("custom.width", shown.width))
-    if shown.hidden:
-        values.append(("custom.hideFrom.viz", True))
+    if width:
+        values.append(("custom.minWidth" if fills else "custom.width", width))
     if shown.link is not None:
-        values.append(("links", [{"title": shown.link.title, "url": _link_url(shown.link), "targetBlank": False}]))
-    if shown.levels:
-        values.append(("mappings", [LEVEL_MAPPING]))
-        values.append(("custom.cellOptions", {"type": "color-text"}))
+        values.append(("links", [_link(shown.link)]))
+    if shown.levels or shown.texts:
+        values.append(("custom.align", "left"))
+        texts = {str(value): {"text": text, "index": i} for i, (value, text) in enumerate(shown.texts.items())}
+        values.append(("mappings", [LEVEL_MAPPING if shown.levels else {"type": "value", "options": texts}]))
     if shown.thresholds:
         values.append(("thresholds", _thresholds(shown.thresholds, "text")))
-        values.append(("custom.cellOptions", {"type": "color-text"}))
+    if shown.levels or shown.thresholds:
+        cell = {"type": "color-text", **cell}
     if shown.gauge:
-        values.append(("custom.cellOptions", {"type": "gauge", "mode": "basic"}))
-        values.append(("min", 0))
-        values.append(("max", 1))
+        values += [("min", 0), ("max", 1)]
+        cell = {"type": "gauge", "mode": "basic"}
+    if shown.wraps:
+        values.append(("custom.wrapText", True))  # Grafana before 12.2: in cellOptions
+    if cell:
+        values.append(("custom.cellOptions", {"type": "auto", **cell}))
     if shown.inspect:
         values.append(("custom.inspect", True))
+    return values
+
+
+def _override(name: str, properties: list[tuple[str, Any]]) -> Json:
     return {
         "matcher": {"id": "byName", "options": name},
-        "properties": [{"id": key, "value": value} for key, value in values],
+        "properties": [{"id": key, "value": value} for key, value in properties],
     }
+
+
+def _link(link: Link) -> Json:
+    return {"title": link.title, "url": _link_url(link), "targetBlank": False}
 
 
 def _link_url(link: Link) -> str:

@@ -103,6 +103,7 @@ def test_panels_are_described_have_units_and_an_empty_state_and_do_not_overlap(b
         assert place["x"] + place["w"] <= 24
         taken |= cells
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    assert len({panel["title"] for panel in board["panels"]}) == len(board["panels"])
     for panel in panels(board):
         assert panel["title"]
         assert panel["description"].endswith(".")
@@ -219,7 +220,8 @@ def test_the_panel_of_an_alert_draws_the_limit_of_the_rule(rule):
             {p["id"]: p["value"] for p in override["properties"]} for override in panel["fieldConfig"]["overrides"]
         ]
     else:
-        assert shown[0]["custom"]["thresholdsStyle"] == {"mode": "line"}
+        drawn_as = (shown[0]["custom"]["thresholdsStyle"]["mode"], shown[0]["color"]["mode"])
+        assert drawn_as in (("line", "palette-classic"), ("off", "thresholds")), "a line, or bars of its colour"
     colours = {
         step["value"]: step["color"] for defaults in shown for step in defaults.get("thresholds", {}).get("steps", ())
     }

@@ -1,12 +1,14 @@
 """Every statement of every dashboard runs on the engine over a recorded job and returns what it declares."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from support.grafana_stack import JOB, RUN, stored
 
 from drumline.infra.bench.grafana_macros import ALL_VALUES, PanelRequest
+from drumline.infra.grafana.bands import BANDS, WORST
 from drumline.infra.grafana.catalog import statements
 from drumline.infra.grafana.model import sql
 
@@ -24,10 +26,17 @@ OPTIONS = {
     "family": ["nccl"],
     "kernel": [ALLREDUCE],
 }
+#: Lines that a person can tell from each other.
+SERIES = 20
+DAY_MS = 86_400_000
 #: Faults that the recording does not have, and what its GPUs did not report.
 EMPTY = {
     "XIDs",
     "Dead letters by reason",
+    "Dead letters by topic",
+    "Rows dropped by topic",
+    "Slowed by heat or a power fault",
+    "Uncorrected ECC errors",
     "Silent ranks",
     "Times at which the job stood still",
     "NVLink",
@@ -57,6 +66,13 @@ def moment(db, statement, all_values):
     )  # fmt: skip
 
 
+def series(statement, rows):
+    """The lines that Grafana draws: one for each column of numbers and combination of labels."""
+    kinds = [of_kind for _, of_kind in statement.query.declared]
+    labels = {tuple(value for value, of_kind in zip(row, kinds, strict=True) if of_kind == "s") for row in rows}
+    return [(label, number) for label in labels for number in range(kinds.count("n"))]
+
+
 def kind(text):
     return "t" if TIMES.match(text) else "n" if NUMBERS.match(text) else "s"
 
@@ -74,8 +90,50 @@ def test_statement_runs_and_returns_the_declared_columns(db, name, all_values):
             assert columns[0][0] == "time"
             times = [row[0] for row in rows]
             assert times == sorted(times), "Grafana refuses series that are not in order"
+            assert len(series(statement, rows)) <= SERIES
     if all_values:
         assert rows or statement.name in EMPTY, "the recording has something to show"
+
+
+@pytest.fixture(scope="module")
+def wide(db):
+    """The recorded job with 1,024 ranks, and 40 jobs, all of them the day before."""
+    newer = {"revision": "revision + 1"}
+    for table, where, changed in (
+        ("steps", "1", {}),
+        ("collectives", "step BETWEEN 20 AND 22", {}),
+        ("ranks_per_second", "1", {}),
+        ("device_samples", "1", {"gpu_index": "toInt32(n % 8)"}),
+        ("processes_versions", "1", {}),
+        ("stragglers_versions", "1", newer),
+        ("memcpy_bandwidth_versions", "1", newer),
+    ):
+        db.widen(table, "wide", where, **changed)
+    for table in ("ranks_per_second", "stragglers_versions"):
+        db.widen(table, "", "n < 40", job="concat('job ', toString(n))", rank="rank", host="host")
+    return db
+
+
+#: Panels with lines for ranks, hosts, GPUs or jobs.
+BOUNDED = [
+    name
+    for name, statement in STATEMENTS.items()
+    if statement.panel and (statement.panel.series == "{series}" or "lowest" in statement.query.columns)
+]
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_panels_draw_few_lines_of_1024_ranks(wide, name):
+    statement = STATEMENTS[name]
+    at = moment(wide, statement, True)
+    jobs = {"job": ["wide"] if at.variables.get("job") == [JOB] else "wide"} if "run" in at.variables else {}
+    day_before = {"from_ms": at.from_ms - DAY_MS, "to_ms": at.to_ms - DAY_MS}
+    _, rows = wide.run_panel(statement.sql, replace(at, variables={**at.variables, **jobs}, **day_before))
+    lines = {label[0] for label, _ in series(statement, rows) if label}
+    assert len(series(statement, rows)) <= SERIES
+    if "'lowest of all'" in statement.sql and name not in ("rank: Lost time by rank", "devices: NVLink"):
+        assert {f"{band} of all" for band in BANDS} <= lines, "they show where the others are"
+        assert len(lines) == WORST + len(BANDS)
 
 
 @pytest.mark.parametrize("name", [n for n, s in STATEMENTS.items() if s.kind == "panel"])
@@ -139,7 +197,7 @@ NAMES = (
 
 
 def test_variables_choose_the_jobs_and_runs_that_are_shown_whatever_their_names_hold(db):
-    yesterday_ms = int(db.first * 1000) - 86_400_000
+    yesterday_ms = int(db.first * 1000) - DAY_MS
     minute = datetime.fromtimestamp(yesterday_ms // 1000, UTC)
     rows = [(job, run, "gpu.kernel.v1", minute, 1) for job in NAMES for run in (job, "both")]
     db.writer.insert("records_per_minute", rows, column_names=["job", "run", "topic", "minute", "records"])
@@ -176,8 +234,8 @@ def test_what_collecting_costs_is_a_share_of_a_core_and_problems_come_first(db):
     first, last = int(db.first * 1000), round(db.last * 1000) + 1_000
     at = PanelRequest(first, last, 60_000, {"job": "costly"}, {"job": ["costly"]})
     _, rows = db.run_panel(STATEMENTS["health: Cost of collecting"].sql, at)
-    assert [row[2:11] for row in rows] == [
-        (1, "on: always", 0.1, 0.005, 1000, 2000, 9, "records of 9 bytes", 50.0),
-        (0, "on: always", 0.1, 0.005, 1000, 2000, 0, "", 50.0),
-        (2, "on: always", None, None, None, None, None, "", None),
+    assert [row[1:9] for row in rows] == [
+        (1, "on: always", 0.1, 0.005, 2000, 9, "records of 9 bytes", 50.0),
+        (0, "on: always", 0.1, 0.005, 2000, 0, "", 50.0),
+        (2, "on: always", None, None, None, None, "", None),
     ]
