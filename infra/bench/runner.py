@@ -12,12 +12,12 @@ from pathlib import Path
 
 import typer
 from confluent_kafka import KafkaException
-from rich.console import Console
 
 from drumline.infra.bench.render import is_replaceable, show, write
 from drumline.infra.bench.result import BenchReport, Progress, machine
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.infra.runtime.terminal import terminal_console
 
 #: Takes a recording and a function that shows progress.
 Measure = Callable[[Path, Progress], BenchReport]
@@ -36,7 +36,7 @@ def run(name: str, data: Path | None, measure: Measure, as_json: bool, path: Pat
         data = DEMO_RECORDING
     if path is not None:
         _require_usable(path)
-    errors = Console(stderr=True)
+    errors = terminal_console(stderr=True)
     where = machine()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a private stack must not outlive its benchmark
     try:
@@ -55,7 +55,7 @@ def run(name: str, data: Path | None, measure: Measure, as_json: bool, path: Pat
     if as_json:
         typer.echo(json.dumps(report.as_json()))
     else:
-        show(report, Console())
+        show(report, terminal_console())
     if path is not None:
         try:
             write(report, f"drumline bench {name}{_options()}", path)

@@ -87,7 +87,7 @@ def print_kernels(console: Console, query: RunQuery, run: str) -> None:
     )  # fmt: skip
     for r in query(TOP_KERNELS, {"run": run}):
         name = kernel_name(r["name"]).short
-        table.add_row(name[:40], f"{r['launches']:,}", f"{r['gpu_s']:.2f}", f"{r['mean_us']:.1f}", f"{r['p99_us']:.1f}")
+        table.add_row(name, f"{r['launches']:,}", f"{r['gpu_s']:.2f}", f"{r['mean_us']:.1f}", f"{r['p99_us']:.1f}")
     console.print(table)
 
 

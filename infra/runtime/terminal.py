@@ -41,12 +41,21 @@ def write_stream(parts: Iterable[bytes]) -> None:
 def terminal_console(**options: Any) -> Console:
     """Return rich's console (`options` are its), which escapes what views did not.
 
-    Views escape cells themselves, so that columns are wide enough.
+    Views escape cells themselves, so that columns are wide enough. No table is cut (tables.py).
     """
     from rich.console import Console
     from rich.segment import Segment
+    from rich.table import Table
+
+    from drumline.infra.runtime.tables import arranged
 
     class EscapingConsole(Console):
+        def print(self, *objects: Any, **kwargs: Any) -> None:
+            shown = (arranged(item, self) if isinstance(item, Table) else item for item in objects)
+            if not self.is_terminal:
+                kwargs.setdefault("soft_wrap", True)  # a pipe gets whole lines
+            super().print(*shown, **kwargs)
+
         def render(self, *args: Any, **kwargs: Any) -> Any:
             for segment in super().render(*args, **kwargs):
                 text = segment.text if segment.control else escape_controls(segment.text, LAYOUT)

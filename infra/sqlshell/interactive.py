@@ -99,17 +99,11 @@ def loop(read: Callable[[], str], execute: Execute, errors: tuple[type[Exception
 
 
 def prompt_session(history: Path, catalogue: Catalogue) -> PromptSession[str]:
-    """Return the editor of lines; its history is kept in a file that only the user reads.
-
-    Raises ModuleNotFoundError that names the extra.
-    """
-    try:
-        from prompt_toolkit import PromptSession
-        from prompt_toolkit.completion import Completer, Completion
-        from prompt_toolkit.history import FileHistory
-        from prompt_toolkit.key_binding import KeyBindings
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"the interactive mode: {error}", name="drumline[sql]") from None
+    """Return the editor of lines; its history is kept in a file that only the user reads."""
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import Completer, Completion
+    from prompt_toolkit.history import FileHistory
+    from prompt_toolkit.key_binding import KeyBindings
 
     class Names(Completer):
         def get_completions(self, document: Any, complete_event: Any) -> Iterator[Any]:

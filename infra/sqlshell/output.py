@@ -6,14 +6,11 @@ import contextlib
 import re
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Iterator
+from typing import BinaryIO
 
 from drumline.infra.clickhouse.client import Client, failure
 from drumline.infra.runtime.terminal import LAYOUT, echo, escape_controls, terminal_console, write_stream
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 #: Maximum rows of the table, which states that it is cut. --json and --csv stream all rows.
 SHOWN = 1_000
@@ -93,6 +90,9 @@ def _show(answer: bytes) -> None:
 
     On a terminal a table, or the rows below each other where it is too wide. Elsewhere tab-separated lines.
     """
+    from rich.table import Table
+    from rich.text import Text
+
     if not answer:
         echo("done")
         return
@@ -103,30 +103,11 @@ def _show(answer: bytes) -> None:
         for line in [names, *shown]:
             echo("\t".join(escape_controls(cell) for cell in line))
     else:
-        console = terminal_console()
-        console.print(laid_out(names, shown, console.width))
-    if len(rows) > SHOWN:
-        echo(f"the first {SHOWN} rows; use LIMIT, or --csv or --json for all", err=not sys.stdout.isatty())
-
-
-def laid_out(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> RenderableType:
-    """Return a table if it fits into `width` characters, else each row as lines of name and value: nothing is cut."""
-    from rich.cells import cell_len
-    from rich.table import Table
-    from rich.text import Text
-
-    columns = zip(names, *rows, strict=True)
-    widths = [max(cell_len(part) for cell in column for part in cell.split("\n")) for column in columns]
-    if sum(widths) + 3 * len(names) + 1 <= width:  # a border and two spaces for each column
         view = Table()
         for name in names:
             view.add_column(Text(name))
-        for row in rows:
+        for row in shown:
             view.add_row(*map(Text, row))
-        return view
-    margin = max(map(cell_len, names)) + 2
-    out = []
-    for number, row in enumerate(rows, 1):
-        out.append(f"row {number}")
-        out += [f"  {name}{' ' * (margin - cell_len(name))}{cell}" for name, cell in zip(names, row, strict=True)]
-    return Text("\n".join(out or names))
+        terminal_console().print(view)
+    if len(rows) > SHOWN:
+        echo(f"the first {SHOWN} rows; use LIMIT, or --csv or --json for all", err=not sys.stdout.isatty())

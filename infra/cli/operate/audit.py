@@ -82,7 +82,7 @@ def _print(report: AuditReport) -> None:
         view.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
     for account in report.topics:
         view.add_row(account.topic, *(f"{getattr(account, name):,}" for name in columns))
-    console = terminal_console(width=max(terminal_console().width, 110))
+    console = terminal_console()
     console.print(view)
     for row in report.dropped:
         console.print(

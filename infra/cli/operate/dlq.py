@@ -57,7 +57,7 @@ def list_dead_letters(as_json: AsJson = False) -> None:
     for group in groups:
         values = [group.as_json()[name] for name in columns]
         table.add_row(*(f"{v:,}" if isinstance(v, int) else escape(escape_controls(v)) for v in values))
-    terminal_console(width=max(terminal_console().width, 120)).print(table)
+    terminal_console().print(table)
     echo("; ".join(f"{topic}: {count:,} records in all" for topic, count in records.items()))
 
 

@@ -40,7 +40,7 @@ def names() -> None:
     table = Table("name", "default", "meaning", box=None, pad_edge=False)
     for limit in LIMITS:
         table.add_row(limit.name, f"{limit.default:.4g}", limit.meaning)
-    terminal_console(width=max(terminal_console().width, 100)).print(table)
+    terminal_console().print(table)
 
 
 @app.command("show")
@@ -60,7 +60,7 @@ def show(as_json: AsJson = False) -> None:
     for limit in limits:
         texts = (limit["name"], _text(limit["value"]), limit["job"], limit["label"], limit["changed"], limit["note"])
         table.add_row(*(escape(escape_controls(text)) for text in texts))
-    terminal_console(width=max(terminal_console().width, 120)).print(table)
+    terminal_console().print(table)
 
 
 @app.command("set")

@@ -84,7 +84,7 @@ def list_topics(
         days = "newest per key" if spec.cleanup == "compact" else _days(spec.retention_ms / DAY_MS)
         table.add_row(spec.topic, spec.key, days, record or "internal", dead_letters or "")
     if not as_json:
-        terminal_console(width=max(terminal_console().width, 140)).print(table)
+        terminal_console().print(table)
 
 
 def _days(days: float) -> str:

@@ -19,6 +19,8 @@ from drumline.infra.evaluate.window_input import Job, job_of, rows
 from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.producers.replay.trace import read_trace
 
+TERMINAL = {"COLUMNS": "80", "TTY_COMPATIBLE": "1", "TERM": "dumb"}
+
 
 @pytest.fixture(scope="module")
 def trace():
@@ -59,7 +61,7 @@ def test_the_command_prints_every_method_and_keeps_its_exit_code():
 
 
 def test_the_table_names_all_methods_and_what_they_lack():
-    result = CliRunner().invoke(app, [str(DEMO_RECORDING), "--window-steps", "5", "--compare"], env={"COLUMNS": "80"})
+    result = CliRunner().invoke(app, [str(DEMO_RECORDING), "--window-steps", "5", "--compare"], env=TERMINAL)
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert "…" not in result.stdout
     assert "*: not exactly the injected ranks" in result.stdout

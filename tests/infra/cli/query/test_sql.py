@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 import pyarrow.parquet as pq
 import pytest
 from pydantic import SecretStr
-from rich.console import Console
 from typer.testing import CliRunner
 
 from drumline.infra.cli.query.sql import app
@@ -21,7 +20,7 @@ from drumline.infra.clickhouse.client import PermanentError, TransientError, fai
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.infra.sqlshell.hints import unsupported_statement_hint
-from drumline.infra.sqlshell.output import cells, laid_out, run_statement
+from drumline.infra.sqlshell.output import cells, run_statement
 
 
 class ServerError(Exception):
@@ -161,22 +160,6 @@ def test_three_shapes_of_the_same_answer(run_sql):
     assert [line.split("\t")[0] for line in table.stdout.splitlines()] == ["n", "0", "1"], "a pipe gets plain lines"
     read = list(csv.DictReader(io.StringIO(run_sql("--csv", QUERY).stdout)))
     assert [row["n"] for row in read] == ["0", "1"]
-
-
-def printed(names, rows, width):
-    console = Console(width=width, file=io.StringIO(), color_system=None)
-    console.print(laid_out(names, rows, width))
-    return console.file.getvalue()
-
-
-@pytest.mark.parametrize("width", [40, 80, 200])
-def test_a_row_that_is_too_wide_for_the_terminal_is_shown_downwards_and_nothing_is_cut(width):
-    names, row = [f"column_{i}" for i in range(12)], [str(10**15 + i) for i in range(12)]
-    text = printed(names, [row, row], width)
-    assert all(text.count(cell) == 2 for cell in row), "also in 80 columns every digit is there"
-    assert text.count("row 2") == 1
-    assert "│ 1 " in printed(["n"], [["1"]], width)
-    assert "c\n" in printed(["n"], [["a\nc"]], width).replace(" │", ""), "a line break stays one"
 
 
 @pytest.mark.stack

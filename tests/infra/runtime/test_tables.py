@@ -1,0 +1,227 @@
+"""Every table that a command prints, at 80 columns without colours and in a pipe: no value is cut, no column lost."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.table import Table
+from typer.testing import CliRunner
+
+import drumline.infra
+from drumline.infra.bench import render
+from drumline.infra.bench.result import BenchReport
+from drumline.infra.chaos import report as chaos_report
+from drumline.infra.cli.operate import audit, dlq, limits, topics
+from drumline.infra.cli.query import evaluate
+from drumline.infra.cli.record import replay
+from drumline.infra.cli.stack import status
+from drumline.infra.clickhouse.row_counts import StoredCount
+from drumline.infra.demo import report as demo_report
+from drumline.infra.evaluate import comparison_table
+from drumline.infra.evaluate.scoring import EvaluationReport, Phase
+from drumline.infra.runtime import tables
+from drumline.infra.runtime.terminal import terminal_console
+from drumline.infra.sqlshell import output
+from drumline.producers.replay.replay import ReplaySummary
+from drumline.sinks.audit.report import AuditReport, TopicAccount
+
+LONG = "a-topic-with-a-name-that-is-longer-than-half-a-terminal.dlq"
+KERNEL = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT_splitK_TNT"
+PROSE = "a sentence of more words than fit into one line beside all that other columns of this table have to state"
+NUMBER = 123_456_789_012
+PHASE = Phase(
+    KERNEL,
+    True,
+    0,
+    10,
+    2,
+    0,
+    [],
+    [1, 2],
+    [1, 2, 3],
+    ["slow_compute", "unbalanced_batch"],
+    "slow_compute",
+    "more_work",
+    {},
+    0.4,
+)
+REPORT = EvaluationReport([PHASE] * 2, 1)
+
+
+def sql(wide):
+    names = [f"column_{i}" for i in range(12 if wide else 3)]
+    row = [str(NUMBER + i) for i in range(len(names) - 1)] + [PROSE if wide else "a\\nb"]
+    output._show("".join("\t".join(line) + "\n" for line in (names, row, row)).encode())
+
+
+def dead_letters(monkeypatch):
+    group = {"topic": LONG, "reason": "ClickHouseRejected", "by": "drumline-streams", "letters": NUMBER}
+    group |= {
+        "records": NUMBER,
+        "bytes": NUMBER,
+        "first": "2026-01-02T03:04:05+00:00",
+        "last": "2026-01-02T03:04:05+00:00",
+    }
+    monkeypatch.setattr("drumline.infra.kafka.tail.without_empty", lambda *_: [])
+    groups = [SimpleNamespace(as_json=lambda: group)]
+    monkeypatch.setattr("drumline.infra.deadletters.listing.grouped", lambda _: (groups, {LONG: 3}))
+    dlq.list_dead_letters(as_json=False)
+
+
+def topic_steps(monkeypatch):
+    step = SimpleNamespace(topic=LONG, action="error", drift={"retention.ms": ("1", "2")}, problem=PROSE)
+    admin = SimpleNamespace(existing=lambda _: {})
+    monkeypatch.setattr("drumline.infra.kafka.topics.TopicsAdmin", lambda _: admin)
+    monkeypatch.setattr("drumline.infra.kafka.topics.plan", lambda *_: [step])
+    with pytest.raises(Exception, match="1"):
+        topics.apply(dry_run=True, partitions=None, as_json=False)
+
+
+def limit_rows(monkeypatch):
+    row = {
+        "name": "stalled_s",
+        "value": 3600.0,
+        "job": LONG,
+        "label": "team=a",
+        "changed": "2026-01-02 03:04:05",
+        "note": PROSE,
+    }
+    monkeypatch.setattr("drumline.infra.grafana.limit_rows.current", lambda _: [row])
+    monkeypatch.setattr(limits, "_connected", lambda **_: pytest.MonkeyPatch.context())
+    limits.show(as_json=False)
+
+
+def bench(_):
+    report = BenchReport("sink", "demo", "inserts")
+    report.add(PROSE, NUMBER, "rows per CPU second", NUMBER, target=1.0)
+    render.show(report, terminal_console())
+
+
+def chaos(_):
+    report = chaos_report.ChaosReport(1)
+    line = {
+        "kills": 1,
+        "while_recovering": 2,
+        "recovery_p50_s": 3.5,
+        "recovery_max_s": NUMBER,
+        "halted_s": 4,
+        "in_flight": {},
+    }
+    report.targets = lambda: {"a worker with a long name": line}
+    chaos_report.show(report, terminal_console())
+
+
+def replayed(_):
+    replay._print(
+        ReplaySummary("j" * 90, "r", 1, 1, {LONG: NUMBER}, {LONG: NUMBER}, 0, 0, False, "", 0, 1, 1.0, 0, 0, 0, 0)
+    )
+
+
+def stack_status(_):
+    entry = {"pid": 1234567, "rss_mib": 123.0, "uptime_s": 123456.0, "answers": True, "restarts": 3, "orphan": True}
+    names = dict.fromkeys(("supervisor", "broker", "broker2", "engine"), entry)
+    addresses = {"kafka": ",".join(f"127.0.0.1:1909{i}" for i in range(5)), "clickhouse_http": "http://127.0.0.1:18123"}
+    addresses["clickhouse_native"] = "127.0.0.1:19000"
+    status.show({"running": True, "processes": names, "addresses": addresses, "logs": "/l", "password_files": {}})
+
+
+def demo(_):
+    console, row = terminal_console(), {"rank": 1, "host": LONG, "per_second": 1e9, "busy": 1.0, "copies": NUMBER}
+    row |= {"gigabytes": 1.5, "gb_per_s": 2.5, "kind": 0, "src_kind": 1, "dst_kind": 2}
+    row |= {"name": KERNEL, "launches": NUMBER, "gpu_s": 1.5, "mean_us": 2.5, "p99_us": 3.5}
+    demo_report.print_counts(console, [StoredCount(LONG, NUMBER, NUMBER)])
+    demo_report.print_verdicts(console, REPORT)
+    demo_report.print_kernels(console, lambda *_: [row], "r")
+    demo_report.print_rates(console, lambda *_: [row], "r", 5.0)
+
+
+def compared(_):
+    results = [SimpleNamespace(method=f"m{i}", source="s", lacks="", report=REPORT, victims=1) for i in range(6)]
+    terminal_console().print(comparison_table.table(results, KERNEL))
+
+
+#: Module that builds tables -> what prints them with values as long as they come.
+CASES = {
+    "bench/render.py": bench,
+    "chaos/report.py": chaos,
+    "cli/operate/audit.py": lambda _: audit._print(AuditReport([TopicAccount(LONG, *[NUMBER] * 9)])),
+    "cli/operate/dlq.py": dead_letters,
+    "cli/operate/limits.py": limit_rows,
+    "cli/operate/topics.py": topic_steps,
+    "cli/query/evaluate.py": lambda _: evaluate._print(REPORT, KERNEL, 6),
+    "cli/record/replay.py": replayed,
+    "cli/stack/status.py": stack_status,
+    "demo/report.py": demo,
+    "evaluate/comparison_table.py": compared,
+    "sqlshell/output.py": lambda _: sql(wide=True),
+}
+
+
+@pytest.mark.parametrize("is_terminal", [True, False], ids=["80 columns", "pipe"])
+@pytest.mark.parametrize("module", CASES)
+def test_no_value_of_a_table_is_cut(module, is_terminal, monkeypatch, capsys):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", str(int(is_terminal)))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    cells = []
+    arrange = tables.arranged
+
+    def seen(table, console):
+        for column in table.columns:
+            cells.extend(line for text in tables._texts(column, console) for line in text.split("\n"))
+        return arrange(table, console)
+
+    monkeypatch.setattr(tables, "arranged", seen)
+    CASES[module](monkeypatch)
+    text = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)
+    assert "…" not in text
+    if is_terminal:
+        assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+        assert cells
+    solid = "".join(re.split(r"[\s│┃|]+", text))
+    for cell in cells:
+        parts = [cell] if not is_terminal else cell.split()
+        for part in parts:
+            if len(part) < tables.LONG or not is_terminal:
+                assert part in text, f"{part!r} is cut"
+            else:  # continued on the next line
+                assert part[: tables.LONG // 2] in text
+                assert part[-6:] in solid
+
+
+def test_every_table_of_a_command_has_its_case():
+    root = Path(drumline.infra.__file__).parent
+    building = {str(path.relative_to(root)) for path in root.rglob("*.py") if re.search(r"\bTable\(", path.read_text())}
+    assert building - {
+        "top/view.py",
+        "runtime/tables.py",
+        "runtime/terminal.py",
+        "bench/processes/stream_child.py",
+    } == set(CASES)
+    consoles = {
+        str(path.relative_to(root)) for path in root.rglob("*.py") if re.search(r"\bConsole\(", path.read_text())
+    }
+    assert consoles <= {"runtime/terminal.py", "localstack/kafka/jars.py"}, "terminal_console() cuts no table"
+
+
+def test_the_list_of_topics_is_whole_in_a_pipe():
+    text = CliRunner().invoke(topics.app, ["list"], env={"COLUMNS": "80"}).output
+    assert "…" not in text
+    assert "gpu.memcpy-bandwidth.v1" in text
+
+
+@pytest.mark.parametrize(("width", "is_table"), [(40, False), (80, True), (200, True)])
+def test_prose_is_wrapped_and_what_is_still_too_wide_becomes_lines(width, is_table, monkeypatch, capsys):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    table = Table("name", "number", "note")
+    table.columns[1].justify = "right"
+    table.add_row("a" * 20, str(NUMBER), PROSE)
+    terminal_console(width=width).print(table)
+    text = capsys.readouterr().out
+    assert ("row 1" in text) != is_table
+    assert str(NUMBER) in text
+    assert set(PROSE.split()) <= set(re.split(r"[\s│┃|]+", text))
