@@ -42,7 +42,7 @@ ORDER BY lateness_ns DESC, rank LIMIT 4096
 """
 
 VERDICTS = f"""
-SELECT rank, first_step, last_step, state, cause, detail, lost_share, gpu_seconds
+SELECT rank, host, started, first_step, last_step, state, cause, detail, lost_share, gpu_seconds
 FROM ({episodes(_RUN)}) ORDER BY last_step DESC, gpu_seconds DESC LIMIT {{most:UInt32}}
 """
 
@@ -85,7 +85,7 @@ class Detail:
 
 @dataclass(frozen=True)
 class TopSnapshot:
-    """Holds the jobs, newest data first, and details of the first one.
+    """Holds the jobs, newest data first, and details of the first or the selected one.
 
     missing: reason why a job that was named has no data.
     """
@@ -99,17 +99,18 @@ class TopSnapshot:
         return {"jobs": self.jobs, "detail": vars(self.detail) if self.detail else None}
 
 
-def snapshot(query: Query, job: str) -> TopSnapshot:
-    """Query the jobs, or only `job`. Raises the query's errors."""
+def snapshot(query: Query, job: str, selected: str = "") -> TopSnapshot:
+    """Query the jobs, or only `job`, and details of the `selected` one, else the first. Raises the query's errors."""
     jobs = query(JOBS, {"job": job, "most": JOBS_SHOWN})
     if not jobs:
         return TopSnapshot([], None, _missing(query, job) if job else "")
-    scope = {"job": jobs[0]["job"], "run": jobs[0]["run"]}
+    chosen = next((row for row in jobs if row["job"] == selected), jobs[0])
+    scope = {"job": chosen["job"], "run": chosen["run"]}
     window = query(WINDOW, scope)
-    unbounded = {"since": jobs[0]["ended"], "first_step": -(1 << 63), "last_step": (1 << 63) - 1}
+    unbounded = {"since": chosen["ended"], "first_step": -(1 << 63), "last_step": (1 << 63) - 1}
     newest = window[0] if window else unbounded
     times = {
-        "ended": jobs[0]["ended"], "since": newest["since"], "first": newest["first_step"], "last": newest["last_step"],
+        "ended": chosen["ended"], "since": newest["since"], "first": newest["first_step"], "last": newest["last_step"],
     }  # fmt: skip
     return TopSnapshot(
         jobs,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -11,6 +14,7 @@ from drumline.infra.report.data import Row
 from drumline.infra.report.text import LEVELS, action
 from drumline.infra.runtime.terminal import escape_controls
 from drumline.infra.top.data import Detail, TopSnapshot
+from drumline.infra.top.keys import HELP, ViewState
 
 #: Width below which less important columns are left out.
 NARROW = 90
@@ -22,23 +26,39 @@ OTHER_LINES, OLD_S = 10, 30.0
 ACTION_LINES = 4
 #: Characters of a job's name in a narrow terminal, and at most; those of a run.
 SHORT, LONG, RUN = 30, 64, 24
+#: Colour of the gauge of a rank that is late and has no alarm: another rank holds it up.
+VICTIM = "grey50"
+#: Part of a step from which on that is stated.
+VICTIM_SHARE = 0.1
 #: State of the alarm -> its colour.
 STATES = {"ok": "green", "cleared": "green", "suspect": "yellow", "warning": "dark_orange", "critical": "bold red",
           "insufficient_data": "dim"}  # fmt: skip
 
 
-def view(seen: TopSnapshot, width: int, height: int, header: str, error: str = "") -> RenderableType:
-    """Return the whole view. `error`: reason why the data shown are old."""
+def view(
+    seen: TopSnapshot, width: int, height: int, header: str, error: str = "", state: ViewState = ViewState()
+) -> RenderableType:
+    """Return the whole view. `error`: reason why the data shown are old. `state`: selected job, order, help."""
     parts: list[RenderableType] = [Text(header, style="dim", no_wrap=True, overflow="ellipsis")]
     if error:
         parts.append(Text(error, style="bold red"))
     if seen.detail is None:
         nothing = "no data yet: nothing is stored; start a job, `drumline replay` or `make demo`"
         return Group(*parts, Text(seen.missing or nothing))
-    parts += [_jobs(seen.jobs, width), Text()]
-    used_lines = OTHER_LINES + ACTION_LINES + -(-len(error) // width) + len(seen.jobs) + len(seen.detail.verdicts)
+    if state.has_help:
+        parts += [Text(line, style="bold") for line in HELP]
+    jobs = [job for job in seen.jobs if job["job"] == seen.detail.job] if state.is_focused else seen.jobs
+    parts += [_jobs(jobs, width, state.selected), Text()]
+    verdicts = 0 if state.is_focused else len(seen.detail.verdicts) + ACTION_LINES
+    used_lines = (
+        OTHER_LINES
+        + -(-len(error) // width)
+        + len(jobs)
+        + verdicts
+        + sum(-(-len(line) // width) for line in HELP) * state.has_help
+    )
     used_lines += sum(-(-len(row["note"]) // width) + 1 for row in seen.detail.hang)
-    parts += _detail(seen.detail, width, max(3, height - used_lines))
+    parts += _detail(seen.detail, width, max(3, height - used_lines), state)
     return Group(*parts)
 
 
@@ -52,7 +72,7 @@ def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     return table
 
 
-def _jobs(jobs: list[Row], width: int) -> Table:
+def _jobs(jobs: list[Row], width: int, selected: str) -> Table:
     narrow = width < NARROW
     long = SHORT if narrow else min(LONG, width - 75)
     names = ("job", "ranks", "kernels", "dropped", "data") if narrow else (
@@ -61,7 +81,7 @@ def _jobs(jobs: list[Row], width: int) -> Table:
     table = _table(*names, right=("ranks", "hosts", "kernels", "dropped", "data"))
     for job in jobs:
         cells: dict[str, Text | str] = {
-            "job": Text(_cut(job["job"], long)),
+            "job": Text(_cut(job["job"], long), style="reverse" if job["job"] == selected else ""),
             "run": Text(_cut(job["run"], RUN)),
             "ranks": str(job["ranks"]),
             "hosts": str(job["hosts"]),
@@ -90,7 +110,7 @@ def age(seconds: float) -> Text:
     return Text(text, style="green" if seconds < OLD_S else "yellow")
 
 
-def _detail(detail: Detail, width: int, most: int) -> list[RenderableType]:
+def _detail(detail: Detail, width: int, most: int, state: ViewState) -> list[RenderableType]:
     whole = next((row for row in detail.window if row["rank"] == -1), None)
     title = f"{_cut(detail.job, SHORT)}: "
     if whole is None:
@@ -99,11 +119,12 @@ def _detail(detail: Detail, width: int, most: int) -> list[RenderableType]:
         title += f"steps {whole['first_step']} to {whole['last_step']}, the last that could be evaluated"
     parts: list[RenderableType] = [Text(title, style="bold", no_wrap=True, overflow="ellipsis")]
     parts += [_hang(row) for row in detail.hang]
-    parts.append(_ranks(detail, width, most))
+    parts.append(_ranks(detail, width, most, state.order))
     hidden = max(0, len({row["rank"] for row in detail.steps} | _evaluated_ranks(detail)) - most)
     if hidden:
         parts.append(Text(f"less late: {hidden} more rank{'s' if hidden > 1 else ''}", style="dim"))
-    parts += [Text(), _verdicts(detail)]
+    if not state.is_focused:
+        parts += [Text(), _verdicts(detail, width)]
     lost = {"dropped": detail.dropped_rows, "late": detail.late_rows, "unreadable": detail.dead}
     counts = ", ".join(f"{count:,} {name}" for name, count in lost.items())
     doubled = f"; {detail.duplicates:,} came twice, stored once" if detail.duplicates else ""
@@ -121,8 +142,8 @@ def _evaluated_ranks(detail: Detail) -> set[int]:
     return {row["rank"] for row in detail.window if row["rank"] >= 0}
 
 
-def _ranks(detail: Detail, width: int, most: int) -> Table:
-    """Return the latest ranks; a gauge is the part of the step that the rank was late."""
+def _ranks(detail: Detail, width: int, most: int, order: str) -> Table:
+    """Return the latest ranks in an order of ORDERS; a gauge is the part of the step that the rank was late."""
     narrow = width < NARROW
     names = ("rank", "step", "step ms", "late ms", "", "alarm")
     table = _table(*(names if narrow else ("rank", "host", *names[1:])), right=("rank", "step", "step ms", "late ms"))
@@ -130,7 +151,13 @@ def _ranks(detail: Detail, width: int, most: int) -> Table:
     verdicts = {row["rank"]: row for row in detail.window if row["rank"] >= 0}
     latest = sorted(steps.keys() | verdicts, key=lambda rank: (-verdicts.get(rank, {"late_ms": 0})["late_ms"], rank))
     scale = max([row["step_ms"] for row in verdicts.values()] + [1e-9])
-    for rank in sorted(latest[:most]):
+    keys: dict[str, Callable[[int], Any]] = {
+        "rank": lambda rank: rank,
+        "step": lambda rank: (steps.get(rank, {"step": -1})["step"], rank),
+        "host": lambda rank: ((steps.get(rank) or verdicts.get(rank) or {})["host"], rank),
+    }
+    shown = latest[:most]
+    for rank in sorted(shown, key=keys[order]) if order in keys else shown:
         step, verdict = steps.get(rank), verdicts.get(rank)
         host = (step or verdict or {}).get("host", "")
         cells: list[RenderableType] = [str(rank)]
@@ -141,31 +168,43 @@ def _ranks(detail: Detail, width: int, most: int) -> Table:
             cells += ["-", "", Text("insufficient data", style="dim")]
         else:
             late, style = verdict["late_ms"], STATES.get(verdict["state"], "")
+            style = VICTIM if verdict["state"] == "ok" else style
             width = 10 if narrow else 24
             gauge = ProgressBar(scale, min(late, scale), width=width, complete_style=style, finished_style=style)
-            cells += [f"{late:.1f}", gauge, _verdict_text(verdict)]
+            cells += [f"{late:.1f}", gauge, _verdict_text(verdict, is_victim=late > VICTIM_SHARE * scale)]
         table.add_row(*cells)
     return table
 
 
-def _verdict_text(row: Row) -> Text:
+def _plain(cell: str | Text) -> Text:
+    return Text(cell) if isinstance(cell, str) else cell
+
+
+def _verdict_text(row: Row, is_victim: bool = False, narrow: bool = False) -> Text:
     text = Text().append(escape_controls(row["state"]).replace("_", " "), style=STATES.get(row["state"], ""))
+    if row["state"] == "ok" and is_victim:
+        return text.append("; held up by others", style="dim")
     if row["state"] not in LEVELS:
         return text
     if row["cause"] == "ok":  # an alarm that is in force until enough windows were good
         return text.append("; this window is ok")
     cause = " ".join(part.replace("_", " ") for part in (row["cause"], row["detail"]) if part)
-    return text.append(f" {row['lost_share']:.0%} lost: {escape_controls(cause)}")
+    return text.append(f" {row['lost_share']:.0%}{' lost' * (not narrow)}: {escape_controls(cause)}")
 
 
-def _verdicts(detail: Detail) -> RenderableType:
+def _verdicts(detail: Detail, width: int) -> RenderableType:
     if not detail.verdicts:
         return Text("no verdict so far", style="dim")
-    table = _table("verdicts", "steps", "", "GPU-s lost", right=("steps", "GPU-s lost"))
+    narrow = width < NARROW
+    lost = "GPU-s" if narrow else "GPU-s lost"
+    names = ("verdicts", "UTC", "steps", "", lost) if narrow else ("verdicts", "host", "UTC", "steps", "", lost)
+    table = _table(*names, right=("steps", lost))
     for row in detail.verdicts:
         subject = "job" if row["rank"] < 0 else f"rank {row['rank']}"
-        cost = f"{row['gpu_seconds']:.1f}"
-        table.add_row(subject, f"{row['first_step']}–{row['last_step']}", _verdict_text(row), cost)
+        host = _cut(row["host"], 10 if narrow else 24)
+        place = [f"{subject} {host}".strip()] if narrow else [subject, Text(host)]
+        cells = [row["started"][11:19], f"{row['first_step']}–{row['last_step']}", _verdict_text(row, narrow=narrow)]
+        table.add_row(*map(_plain, [*place, *cells, f"{row['gpu_seconds']:.1f}"]))
     worst = max(detail.verdicts, key=lambda row: (row["last_step"], row["gpu_seconds"]))
     todo = action(worst["cause"], worst["detail"])
     return Group(table, Text(f"what to do: {todo}", style="dim")) if todo else table

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     from drumline.infra.config.settings import Settings
     from drumline.infra.top.data import TopSnapshot
+    from drumline.infra.top.keys import ViewState
+
+#: Time after which a terminal of another size is drawn again; s.
+RESIZE_S = 0.25
 
 app = typer.Typer(add_completion=False)
 
@@ -38,11 +42,13 @@ def top(
     """Watch the jobs: ranks, step times, lateness, verdicts, what was dropped, and how fresh the data are.
 
     It reads the stored rows as the read-only user. The length of a bar chart is the part of a step by which a rank was
-    late in the newest window. A rank may be late because it waited for another; the verdict has the cause. Ctrl-C ends
-    it.
+    late in the newest window. A rank may be late because it waited for another; the verdict has the cause.
 
-    Exit codes: 0 printed once. 1 ClickHouse does not answer (a live view shows it and retries). 2 no such job with
-    --once (a live view waits for it). 130 Ctrl-C.
+    Keys: q ends it, arrows or j and k select a job, enter shows all its ranks, s changes their order (lateness first),
+    ? explains.
+
+    Exit codes: 0 printed once, or q. 1 ClickHouse does not answer (a live view shows it and retries). 2 no such job
+    with --once (a live view waits for it). 130 Ctrl-C.
     """
 
     from drumline.infra.clickhouse.client import ClickHouseFailed, with_hint
@@ -67,27 +73,33 @@ def top(
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _query(config: Settings, job: str) -> TopSnapshot:
+def _query(config: Settings, job: str, selected: str = "") -> TopSnapshot:
     """Query with a new connection, which works after a restart or a new address of the server."""
     from drumline.infra.clickhouse.client import connect, rows
     from drumline.infra.top.data import snapshot
 
     client = connect(config, reader=True, timeout_s=10, database=config.clickhouse.database)
     try:
-        return snapshot(lambda sql, parameters: rows(client, sql, parameters), job)
+        return snapshot(lambda sql, parameters: rows(client, sql, parameters), job, selected)
     finally:
         client.close()
 
 
 def _shown(
-    console: Console, config: Settings, seen: TopSnapshot, interval: float = 0, error: str = ""
+    console: Console,
+    config: Settings,
+    seen: TopSnapshot,
+    interval: float = 0,
+    error: str = "",
+    state: ViewState | None = None,
 ) -> RenderableType:
+    from drumline.infra.top.keys import ViewState
     from drumline.infra.top.view import view
 
     now = f"{datetime.now(UTC):%H:%M:%S} UTC"
-    live = f"  every {interval:g} s, Ctrl-C ends" if interval else ""
+    live = f"  every {interval:g} s, ? for keys" if interval else ""
     header = f"drumline top  {now}  {config.clickhouse_url}{live}"
-    return view(seen, console.width, console.height, header, error)
+    return view(seen, console.width, console.height, header, error, state or ViewState())
 
 
 def _lines(config: Settings, job: str, interval: float, once: bool, seen: TopSnapshot) -> None:
@@ -103,13 +115,31 @@ def _live(config: Settings, console: Console, job: str, interval: float, seen: T
     from rich.live import Live
 
     from drumline.infra.clickhouse.client import ClickHouseFailed, with_hint
+    from drumline.infra.top.keys import ViewState, key_reader, press
 
-    with Live(_shown(console, config, seen, interval), console=console, screen=True, auto_refresh=False) as live:
+    state, problem, size = ViewState(), "", console.size
+    with (
+        key_reader() as read_key,
+        Live(
+            _shown(console, config, seen, interval, problem, state), console=console, screen=True, auto_refresh=False
+        ) as live,
+    ):
+        due = time.monotonic() + interval
         while True:
-            time.sleep(interval)
-            problem = ""
-            try:
-                seen = _query(config, job)
-            except ClickHouseFailed as error:
-                problem = with_hint(error)
-            live.update(_shown(console, config, seen, interval, problem), refresh=True)
+            key = read_key(min(RESIZE_S, max(0.0, due - time.monotonic())))
+            if key:
+                pressed = press(state, key, [row["job"] for row in seen.jobs])
+                if pressed is None:
+                    return
+                due = due if pressed.selected == state.selected else 0.0
+                state = pressed
+            if time.monotonic() >= due:
+                try:
+                    seen, problem = _query(config, job, state.selected), ""
+                except ClickHouseFailed as error:
+                    problem = with_hint(error)
+                due = time.monotonic() + interval
+            elif not key and console.size == size:
+                continue
+            size = console.size
+            live.update(_shown(console, config, seen, interval, problem, state), refresh=True)

@@ -1,6 +1,8 @@
 """`drumline top`: what it shows on wide and narrow terminals, and how it ends."""
 
 import io
+import os
+import pty
 import subprocess
 import sys
 
@@ -14,6 +16,7 @@ from drumline.infra.localstack.ephemeral import environment, ephemeral_settings
 from drumline.infra.report import queries as report_queries
 from drumline.infra.top import data as top_data
 from drumline.infra.top.data import Detail, TopSnapshot
+from drumline.infra.top.keys import ViewState, key_reader, press
 from drumline.infra.top.view import view
 
 JOB = {"job": "[red]job[/red]", "run": "r1", "ranks": 4, "hosts": 2, "kernels": 1_234, "dropped_rows": 7,
@@ -29,7 +32,7 @@ def window(rank, state="ok", late_ms=0.5):
 def snapshot(ranks=4):
     late = {3: ("critical", 60.0), -1: ("ok", 0.0)}
     rows = [window(rank, *late.get(rank, ("ok", 0.5))) for rank in range(-1, ranks)]
-    verdict = {**window(3, "critical"), "gpu_seconds": 12.34}
+    verdict = {**window(3, "critical"), "gpu_seconds": 12.34, "started": "2026-01-02 03:04:05.000000000"}
     steps = [{"rank": rank, "host": "node-a", "step": 39, "step_ms": 101.5} for rank in range(ranks)]
     return TopSnapshot([dict(JOB)], Detail("[red]job[/red]", "r1", steps, rows, [verdict], dropped_rows=7, late_rows=2))
 
@@ -107,7 +110,7 @@ def test_four_ranks_and_three_jobs_fit_a_terminal_of_24_lines_outage_included():
     error = "ClickHouse does not answer at an address that is rather long; `drumline up` starts the local stack"
     shown = text(TopSnapshot([JOB] * 3, seen.detail), 80, 24, error).splitlines()
     assert len(shown) <= 24
-    assert [line.split()[0] for line in shown if "101.5" in line] == ["0", "1", "2", "3"]
+    assert [line.split()[0] for line in shown if "101.5" in line] == ["3", "0", "1", "2"], "the latest first"
 
 
 def test_long_names_end_in_an_ellipsis():
@@ -168,7 +171,7 @@ def test_an_outage_while_it_runs_is_shown_and_asked_again_until_ctrl_c(monkeypat
     monkeypatch.setattr(command_top.time, "sleep", lambda _: None)
     monkeypatch.setattr(command_top, "_shown", lambda *a: shown.append(a[4:]) or "")
     with pytest.raises(typer.Exit) as end:
-        command_top.top(job="", interval=1.0, once=False, as_json=False)
+        command_top.top(job="", interval=0.01, once=False, as_json=False)
     assert end.value.exit_code == 130
     assert [bool(error and error[0]) for error in shown] == [False, True, False]
 
@@ -185,3 +188,79 @@ def test_a_name_that_is_no_jobs_ends_it_with_those_that_there_are(monkeypatch, t
         command_top.top(job="other", interval=1.0, once=True, as_json=True)
     assert end.value.exit_code == 2
     assert "there are: 'demo'" in capsys.readouterr().err
+
+
+def test_a_verdict_has_its_host_and_time_of_day_also_in_80_columns():
+    for width in (80, 120):
+        line = next(line for line in text(snapshot(), width).splitlines() if "03:04:05" in line)
+        assert "rank 3" in line
+        assert "node-a" in line
+        assert "slow copy pageable" in line
+        assert line.endswith("12.3")
+
+
+def test_a_rank_that_waits_for_a_late_one_is_no_healthy_green():
+    seen = snapshot()
+    [victim] = [row for row in seen.detail.window if row["rank"] == 1]
+    victim["late_ms"] = 45.0
+    line = next(line for line in text(seen).splitlines() if "45.0" in line)
+    assert line.rstrip().endswith("ok; held up by others")
+    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system="256")
+    console.print(view(seen, 120, 40, ""))
+    line = next(line for line in console.file.getvalue().splitlines() if "45.0" in line)
+    gauge = line[: line.index("━")].rpartition("\x1b[")[2]
+    assert gauge == "38;5;244m", "grey"
+
+
+@pytest.mark.parametrize(
+    ("pressed", "state"),
+    [
+        (["j"], {"selected": "b"}),
+        (["down", "down", "down"], {"selected": "c"}),
+        (["down", "k", "up"], {"selected": "a"}),
+        (["enter"], {"selected": "a", "is_focused": True}),
+        (["down", "enter", "down"], {"selected": "b", "is_focused": True}),
+        (["enter", "escape"], {"selected": "a"}),
+        (["s"], {"order": "rank"}),
+        (["s"] * 4, {}),
+        (["?"], {"has_help": True}),
+        (["x", "?", "?"], {}),
+    ],
+)
+def test_a_key_changes_the_view(pressed, state):
+    now = ViewState()
+    for key in pressed:
+        now = press(now, {"j": "down", "k": "up"}.get(key, key), ["a", "b", "c"])
+    assert now == ViewState(**state)
+
+
+def test_q_ends_it_and_no_key_needs_a_job():
+    assert press(ViewState(), "q", []) is None
+    assert all(press(ViewState(), key, []) == ViewState() for key in ("up", "down", "enter"))
+
+
+def test_the_view_follows_order_selection_focus_and_help():
+    def ranks(**state):
+        console = Console(file=io.StringIO(), width=80, color_system=None)
+        console.print(view(snapshot(), 80, 24, "", "", ViewState(**state)))
+        shown = console.file.getvalue()
+        return [line.split()[0] for line in shown.splitlines() if "101.5" in line], shown
+
+    assert ranks()[0] == ["3", "0", "1", "2"]
+    assert ranks(order="rank")[0] == ["0", "1", "2", "3"]
+    assert "GPU-s" in ranks()[1]
+    assert "GPU-s" not in ranks(is_focused=True)[1]
+    assert "q  end" in ranks(has_help=True)[1]
+    assert len(ranks(has_help=True)[1].splitlines()) <= 24
+
+
+def test_keys_and_a_new_size_of_a_real_terminal(monkeypatch):
+    parent, child = pty.openpty()
+    with open(child, "rb", buffering=0, closefd=True) as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        with key_reader() as read:
+            for sent, key in ((b"\x1b[A", "up"), (b"j", "down"), (b"\r", "enter"), (b"?", "?"), (b"\x1b", "escape")):
+                os.write(parent, sent)
+                assert read(5.0) == key
+            assert read(0.0) == ""
+    os.close(parent)
