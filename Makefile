@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# KEEP=1: `make demo` leaves the stack up.
+# KEEP=1: `make demo` leaves the stack and the web page up.
 KEEP ?=
 # Tests run in so many processes, each with a stack of its own (about 1 GB); they wait more than they compute.
 JOBS ?= 4
@@ -55,7 +55,7 @@ $(VENV)/ready: pyproject.toml $(LOCKS)/dev.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: setup ## Run a recorded GPU job through the whole platform (KEEP=1 leaves the stack up)
+demo: setup ## Run a recorded GPU job through the whole platform (KEEP=1 leaves it and its web page up)
 	@$(BIN)/drumline demo $(if $(KEEP),--keep)
 
 ##@ Check it

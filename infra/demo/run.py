@@ -27,6 +27,8 @@ from drumline.infra.runtime.resources import DEMO_RECORDING
 #: The recording's phases are 10 to 24 steps long; the default of 20 would leave most of them without a whole window.
 WINDOW_STEPS = 5
 DRAIN_S = 180.0
+#: Times that a live demo plays the recording, so that there is time to watch it.
+LIVE_LOOPS = 8
 
 
 def drumline(*args: str, ok: tuple[int, ...] = (0,)) -> str:
@@ -84,8 +86,10 @@ def stage(console: Console, text: str) -> Iterator[None]:
     console.print(f"  {text} [dim]{time.monotonic() - started:.1f} s[/dim]")
 
 
-def run_demo(settings: Settings, console: Console, keep: bool) -> bool:
-    """Run the demo on the local stack, which it starts and, without `keep`, stops.
+def run_demo(settings: Settings, console: Console, keep: bool, live: bool = False) -> bool:
+    """Run the demo on the local stack, which it starts and, without `keep` or `live`, stops.
+
+    `live`: the web page is there first, and the job takes its own time, LIVE_LOOPS times.
 
     Returns True if all counts are equal, the audit is clean, and exactly the injected stragglers were found. Raises
     DemoFailed.
@@ -96,16 +100,35 @@ def run_demo(settings: Settings, console: Console, keep: bool) -> bool:
         was_up = run_json("status", ok=(0, 1))["running"]
         drumline("up")
     try:
-        return _on_the_stack(settings, console)
+        is_right = _on_the_stack(settings, console, live)
+        if keep and not live:
+            _show_page(settings, console)
+        elif not live:
+            console.print("as a web page: make demo KEEP=1, or drumline up && drumline serve", soft_wrap=True)
+        return is_right
     except ClickHouseFailed as error:
         raise DemoFailed(f"ClickHouse: {error}; see `drumline status`") from None
     finally:
-        if not keep and not was_up:
+        if not (keep or live or was_up):
             with stage(console, "Shutting down"):
                 drumline("down")
 
 
-def _on_the_stack(settings: Settings, console: Console) -> bool:
+def _show_page(settings: Settings, console: Console, path: str = "/job/demo") -> None:
+    """Start the web page, if it is not there, and print its address."""
+    from drumline.infra.serve.access import AccessNotSafe
+    from drumline.infra.serve.web_server import CannotServe, start_page
+
+    try:
+        address = start_page(settings)
+    except (AccessNotSafe, CannotServe) as error:
+        raise DemoFailed(str(error)) from None
+    console.print(
+        f"\n[bold]web page: {address}{path}[/bold]   (`drumline down` ends it, and the stack)", soft_wrap=True
+    )
+
+
+def _on_the_stack(settings: Settings, console: Console, live: bool) -> bool:
     with stage(console, "Topics and tables"):
         drumline("topics", "apply")
         drumline("migrate")
@@ -126,8 +149,13 @@ def _on_the_stack(settings: Settings, console: Console) -> bool:
             commit_ends(settings)
             for program in programs:
                 program.start()
-            with stage(console, "Replaying the recording"):
-                summary = run_json("replay", str(DEMO_RECORDING), "--speed", "max", "--job", "demo")
+            replay_options = ["--speed", "1", "--loop", str(LIVE_LOOPS)] if live else ["--speed", "max"]
+            if live:
+                _show_page(settings, console, "/")
+            with stage(
+                console, f"Playing the job {LIVE_LOOPS} times, 13 s each" if live else "Replaying the recording"
+            ):
+                summary = run_json("replay", str(DEMO_RECORDING), *replay_options, "--job", "demo")
             with stage(console, "Waiting until every row is stored and every window closed"):
                 waited = wait_stored(settings, DRAIN_S, lambda: check_all(programs))
                 if not waited:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import psutil
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import State
 from drumline.infra.localstack.kafka.broker import broker_folder, broker_name, marker, numbers
+
+#: Module of the web page, which a kept demo starts with the state directory and its port as arguments.
+PAGE = "drumline.infra.serve.web_server"
 
 
 def own_processes(settings: Settings) -> dict[str, list[psutil.Process]]:
@@ -20,13 +24,7 @@ def own_processes(settings: Settings) -> dict[str, list[psutil.Process]]:
     further = {str(broker_folder(state, n) / "server.properties"): broker_name(n) for n in numbers(settings)[1:]}
     names = ("supervisor", "broker", *further.values(), "engine")
     result: dict[str, list[psutil.Process]] = {name: [] for name in names}
-    for process in psutil.process_iter():
-        try:
-            if process.uids().real != os.getuid():
-                continue
-            arguments = process.cmdline()
-        except psutil.Error:
-            continue
+    for process, arguments in _processes():
         if marker(state) in arguments and "kafka.Kafka" in arguments:
             result[further.get(arguments[-1], "broker")].append(process)
         elif arguments[1:4] == ["-m", "drumline.infra.localstack.supervisor", str(state.root)]:
@@ -34,6 +32,24 @@ def own_processes(settings: Settings) -> dict[str, list[psutil.Process]]:
         elif arguments[1:4] == ["-m", "drumline.infra.localstack.clickhouse.process", str(state.clickhouse)]:
             result["engine"].append(process)
     return result
+
+
+def page_processes(settings: Settings) -> dict[int, psutil.Process]:
+    """Return the web pages of this state directory that a kept demo started: port -> process."""
+    start = ["-m", PAGE, str(State.of(settings).root)]
+    return {
+        int(arguments[4]): process for process, arguments in _processes() if arguments[1:4] == start and arguments[4:]
+    }
+
+
+def _processes() -> Iterator[tuple[psutil.Process, list[str]]]:
+    """Yield the user's processes with their arguments."""
+    for process in psutil.process_iter():
+        try:
+            if process.uids().real == os.getuid():
+                yield process, process.cmdline()
+        except psutil.Error:
+            continue
 
 
 def stop_processes(processes: list[psutil.Process], timeout_s: float) -> None:

@@ -21,7 +21,7 @@ from drumline.infra.localstack.clickhouse.config import engine_ports, prepare_en
 from drumline.infra.localstack.clickhouse.engine import START_S, answers, is_local_engine, log_tail, wait_until
 from drumline.infra.localstack.kafka.broker import broker_answers, broker_name, broker_ports, numbers, prepare_brokers
 from drumline.infra.localstack.ports import require_free
-from drumline.infra.localstack.processes import own_processes, stop_orphans, stop_processes
+from drumline.infra.localstack.processes import own_processes, page_processes, stop_orphans, stop_processes
 from drumline.infra.localstack.supervisor import Child
 
 BUSY = "another `drumline up` or `down` has been running for two minutes; see `drumline status`"
@@ -162,6 +162,8 @@ def stop(settings: Settings) -> bool:
     is_running = held(state.lock)
     if is_running:
         stop_processes(own_processes(settings)["supervisor"], timeout_s=45)
+    pages = list(page_processes(settings).values())
+    stop_processes(pages, timeout_s=10)
     orphans = stop_orphans(settings)
     state.supervisor.unlink(missing_ok=True)
-    return is_running or orphans > 0
+    return is_running or orphans > 0 or bool(pages)

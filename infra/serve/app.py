@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -80,16 +81,19 @@ class Pages:
         self._settings = settings
         self._price = settings.stream.price_per_gpu_hour
         self._database = Database(settings)
-        self._environment = environment("drumline.infra.serve")
-        self._environment.globals.update(
-            text=text, job_url=job_url, age=lambda seconds: age(seconds).plain, words=_spaced, price=self._price,
-            cost=lambda seconds: text.cost(self._price, seconds), signed=_signed, version=metadata.version("drumline"),
-        )  # fmt: skip
         folder = resources.files("drumline.infra.serve") / "static"
         self._files = {
             "style.css": (str(style()) + (folder / "style.css").read_text("utf-8"), "text/css"),
             "live.js": ((folder / "live.js").read_text("utf-8"), "text/javascript"),
         }
+        # In their addresses, so that a browser keeps no file of an older version.
+        mark = hashlib.sha256("".join(content for content, _ in self._files.values()).encode()).hexdigest()[:12]
+        self._environment = environment("drumline.infra.serve")
+        self._environment.globals.update(
+            text=text, job_url=job_url, age=lambda seconds: age(seconds).plain, words=_spaced, price=self._price,
+            cost=lambda seconds: text.cost(self._price, seconds), signed=_signed, mark=mark,
+            version=metadata.version("drumline"),
+        )  # fmt: skip
 
     def fleet(self, request: Request) -> Response:
         """Show the newest run of each job."""

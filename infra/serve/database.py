@@ -10,12 +10,14 @@ from typing import Any
 
 from drumline.infra.clickhouse.client import ClickHouseFailed, Client, connect, failure, rows
 from drumline.infra.config.settings import Settings
+from drumline.infra.config.state_dir import StackError
 from drumline.infra.report.data import Row
 
 #: Connections: below the queries that the reader's role may run at a time, which people at a terminal need too.
 CONNECTIONS = 4
-#: Time for which an answer is shared: many people may watch one job. Answers kept at most.
-SHARED_S, MOST_SHARED = 2.0, 256
+#: Time for which an answer is shared: many people may watch one job. For OLD_S after it the old answer is given while
+#: the new one is on its way. Answers kept at most.
+SHARED_S, OLD_S, MOST_SHARED = 2.0, 8.0, 256
 QUERY_S = 60
 
 
@@ -25,7 +27,7 @@ class _Answer:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.rows: list[Row] = []
-        self.until = 0.0
+        self.until = -OLD_S
 
 
 class Database:
@@ -42,19 +44,35 @@ class Database:
         self._answers: dict[tuple[str, str], _Answer] = {}
 
     def query(self, sql: str, parameters: Mapping[str, Any]) -> list[Row]:
-        """Return the rows of a query, at most SHARED_S old. Raises ClickHouseFailed, StackError."""
+        """Return the rows of a query, at most SHARED_S + OLD_S old. Raises ClickHouseFailed, StackError."""
         key = (sql, repr(sorted(parameters.items())))
         now = time.monotonic()
         with self._lock:
             if len(self._answers) > MOST_SHARED:
-                self._answers = {key: answer for key, answer in self._answers.items() if answer.until > now}
+                self._answers = {key: answer for key, answer in self._answers.items() if answer.until + OLD_S > now}
             answer = self._answers.setdefault(key, _Answer())
+        if answer.until + OLD_S > now:
+            if answer.until <= now and answer.lock.acquire(blocking=False):
+                threading.Thread(target=self._renew, args=(answer, sql, parameters), daemon=True).start()
+            return answer.rows
         with answer.lock:
             if answer.until <= time.monotonic():
-                with self._client() as client:
-                    answer.rows = rows(client, sql, parameters)
-                answer.until = time.monotonic() + SHARED_S
+                self._load(answer, sql, parameters)
             return answer.rows
+
+    def _renew(self, answer: _Answer, sql: str, parameters: Mapping[str, Any]) -> None:
+        """Replace an old answer; the caller has taken its lock. After a failure the next request queries itself."""
+        try:
+            self._load(answer, sql, parameters)
+        except (ClickHouseFailed, StackError):
+            answer.until = -OLD_S
+        finally:
+            answer.lock.release()
+
+    def _load(self, answer: _Answer, sql: str, parameters: Mapping[str, Any]) -> None:
+        with self._client() as client:
+            answer.rows = rows(client, sql, parameters)
+        answer.until = time.monotonic() + SHARED_S
 
     def text(self, sql: str, parameters: Mapping[str, str], most: int) -> tuple[list[str], list[list[str]]]:
         """Return the names and at most `most` + 1 rows of a statement as ClickHouse writes them.

@@ -62,21 +62,21 @@ def fleet(query: Query, sort: str = "state") -> list[FleetJob]:
     if not rows:
         return []
     names = {"jobs": [row["job"] for row in rows], "runs": [row["run"] for row in rows]}
-    verdicts = {(row["job"], row["run"]): row for row in query(queries.FLEET_VERDICTS, names)}
-    hangs = {(row["job"], row["run"]): row for row in query(queries.FLEET_HANGS, {})}
-    jobs = [
-        _job(row, verdicts.get((row["job"], row["run"])), hangs.get((row["job"], row["run"])))  #
-        for row in rows
-    ]
+    costs, now, hangs = (
+        {(row["job"], row["run"]): row for row in query(sql, values)}
+        for sql, values in ((queries.FLEET_COSTS, names), (queries.FLEET_NOW, names), (queries.FLEET_HANGS, {}))
+    )
+    runs = [(row, (row["job"], row["run"])) for row in rows]
+    jobs = [_job(row, costs.get(run), now.get(run), hangs.get(run)) for row, run in runs]
     return sorted(jobs, key=_SORTS.get(sort, _SORTS["state"]))
 
 
-def _job(row: Row, verdict: Row | None, hang: Row | None) -> FleetJob:
+def _job(row: Row, cost: Row | None, newest: Row | None, hang: Row | None) -> FleetJob:
     now = costliest = None
-    if verdict and verdict["last_step"] > 0:
-        now = dict(zip(("rank", "host", "state", "cause", "detail", "lost_share"), verdict["now"], strict=True))
-    if verdict and verdict["gpu_seconds"] > 0:
-        costliest = dict(zip(("rank", "host", "cause", "detail", "gpu_seconds"), verdict["costliest"], strict=True))
+    if newest:
+        now = dict(zip(("rank", "host", "state", "cause", "detail", "lost_share"), newest["now"], strict=True))
+    if cost and cost["gpu_seconds"] > 0:
+        costliest = dict(zip(("rank", "host", "cause", "detail"), cost["costliest"], strict=True))
     if hang:
         level = hang["state"]
     elif row["age_s"] > ENDED_S:
@@ -87,6 +87,6 @@ def _job(row: Row, verdict: Row | None, hang: Row | None) -> FleetJob:
         level = now["state"] if now["state"] in LEVELS else "ok"
     return FleetJob(
         row["job"], row["run"], int(row["ranks"]), int(row["hosts"]), max(0.0, row["age_s"]), int(row["dropped_rows"]),
-        level, hang, now, costliest, float(verdict["gpu_seconds"]) if verdict else 0.0,
-        int(verdict["named"]) if verdict else 0,
+        level, hang, now, costliest, float(cost["gpu_seconds"]) if cost else 0.0,
+        int(cost["named"]) if cost else 0,
     )  # fmt: skip

@@ -6,18 +6,24 @@ _RUNS = "SELECT arrayJoin(arrayZip({jobs:Array(String)}, {runs:Array(String)}))"
 _LEVEL = "indexOf(['suspect', 'warning', 'critical'], s.state)"
 _SCOPE = "job = {job:String} AND run = {run:String}"
 
-# Of each run: what it lost, the rank that cost most, and the worst rank of its newest window of steps.
-FLEET_VERDICTS = f"""
-SELECT job, run, sum(r.lost) AS gpu_seconds, countIf(r.rank >= 0 AND r.lost > 0) AS named,
-       argMax((r.rank, r.host, r.why.1, r.why.2, r.lost), r.lost) AS costliest,
-       argMax((r.rank, r.host, r.now.1, r.now.2, r.now.3, r.now.4), r.newest) AS now, max(r.newest).1 AS last_step
+# Of each run: what it lost, how many ranks are named, and the rank that cost most.
+FLEET_COSTS = f"""
+SELECT job, run, sum(r.lost) AS gpu_seconds, countIf(r.rank >= 0) AS named,
+       argMax((r.rank, r.host, r.why.1, r.why.2), r.lost) AS costliest
 FROM (
-    SELECT job, run, rank, anyLast(s.host) AS host, sumIf(s.gpu_seconds_lost, s.severity >= 'suspect') AS lost,
-           argMaxIf((s.cause, s.detail), s.lost_ns, s.severity >= 'suspect') AS why,
-           maxIf((s.last_step, {_LEVEL}, s.lost_ns), s.severity >= 'ok') AS newest,
-           argMaxIf((s.state, s.cause, s.detail, s.lost_share), s.last_step, s.severity >= 'ok') AS now
-    FROM stragglers AS s WHERE (job, run) IN ({_RUNS}) GROUP BY job, run, rank
+    SELECT job, run, rank, anyLast(s.host) AS host, sum(s.gpu_seconds_lost) AS lost,
+           argMax((s.cause, s.detail), s.lost_ns) AS why
+    FROM stragglers AS s WHERE (job, run) IN ({_RUNS}) AND s.severity >= 'suspect' GROUP BY job, run, rank
 ) AS r GROUP BY job, run
+"""
+
+# Of each run: the worst rank of its newest window of steps. The key of the table has first_step: no older one is read.
+FLEET_NOW = f"""
+SELECT job, run, argMax((rank, s.host, s.state, s.cause, s.detail, s.lost_share), ({_LEVEL}, s.lost_ns)) AS now
+FROM stragglers AS s WHERE (job, run, first_step) IN (
+    SELECT job, run, max(first_step) FROM stragglers WHERE (job, run) IN ({_RUNS}) AND severity >= 'ok'
+    GROUP BY job, run
+) GROUP BY job, run
 """
 
 # Jobs that stand still, by run.

@@ -41,7 +41,7 @@ def serve(
     config = config.model_copy(update={"serve": config.serve.model_copy(update=changed)})
     with exit_on_error("serve", AccessNotSafe, CannotServe, code=BAD_INPUT):
         listener = listen(config.serve)
-    echo(f"open {page_address(config.serve, listener)} in a browser; Ctrl-C ends it", flush=True)
+    echo(f"open {page_address(config.serve, listener.getsockname()[1])} in a browser; Ctrl-C ends it", flush=True)
     if config.serve.certificate is None and not is_loopback(config.serve.address):
         echo("drumline serve: http shows the token to the network; DRUMLINE_SERVE__CERTIFICATE encrypts", err=True)
     with exit_on_error("serve", ModuleNotFoundError, code=BAD_INPUT):

@@ -14,14 +14,20 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def demo(
-    keep: Annotated[bool, typer.Option("--keep", help="leave Kafka and ClickHouse up afterwards")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="leave Kafka, ClickHouse and the web page up afterwards")
+    ] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="play the job in its own time: watch verdicts arrive in the web page; keeps")
+    ] = False,
 ) -> None:
     """Run a recorded 4-GPU job through Kafka, Faust and ClickHouse on this machine, and check what comes out.
 
     The recording holds four injected faults. The demo starts the local stack, a stream worker and the sinks, replays
     the recording as fast as possible, waits until all is stored, audits it and prints the verdicts beside what was
-    injected. Everything stops again unless --keep is given; what is stored stays, and `drumline sql` still answers.
-    Its stream worker has an app id of its own; no other worker may run on this machine meanwhile.
+    injected. Everything stops again; what is stored stays, and `drumline sql` still answers. --keep leaves the stack
+    up, and the web page, whose address is printed; `drumline down` ends both. --live starts the page first. The stream
+    worker has an app id of its own; no other worker may run on this machine meanwhile.
 
     Exit code: 0 all counts equal and every injected straggler found, 1 not, 130 interrupted.
     """
@@ -31,5 +37,5 @@ def demo(
     from drumline.infra.runtime.exit_codes import FAILED, OK
 
     with exit_on_error("demo", DemoFailed, interrupt_message="interrupted; the next run starts clean"):
-        is_right = run_demo(settings(), terminal_console(), keep)
+        is_right = run_demo(settings(), terminal_console(), keep, live)
     raise typer.Exit(OK if is_right else FAILED)

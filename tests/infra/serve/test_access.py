@@ -105,7 +105,7 @@ def test_a_token_is_not_shown_and_may_not_be_short(tmp_path):
 def test_an_address_in_use_names_the_setting():
     with listen(ServeSettings(port=0)) as taken:
         port = taken.getsockname()[1]
-        assert page_address(ServeSettings(), taken) == f"http://127.0.0.1:{port}"
+        assert page_address(ServeSettings(), port) == f"http://127.0.0.1:{port}"
         with pytest.raises(CannotServe, match="DRUMLINE_SERVE__PORT"):
             listen(ServeSettings(port=port))
 
