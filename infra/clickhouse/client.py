@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from drumline.infra.config.settings import Settings
 
 #: ClickHouse error codes that no retry fixes: wrong user or password, missing grants, database, table, column, function
-#: or setting, bad SQL, values that do not fit. All else may pass: network, memory, too many parts, shutting down.
+#: or setting, bad SQL, values and parameters that do not fit. All else may pass: network, memory, too many parts.
 PERMANENT = frozenset(
     {6, 16, 27, 36, 38, 41, 43, 44, 46, 47, 48, 50, 53, 60, 62, 70, 72, 80, 81, 115, 117, 164, 192, 193, 194, 291, 452}
-    | {497, 516}
+    | {457, 497, 516}
 )
 
 #: Codes of a missing column, identifier, table or database: those of a server that is not migrated, or not far enough.
@@ -65,6 +65,9 @@ class Client(Protocol):
 
     def query(self, query: str, **kwargs: Any) -> Any:
         """Return the parsed rows of a query."""
+
+    def query_arrow(self, query: str, **kwargs: Any) -> Any:
+        """Return the rows of a query as a pyarrow.Table."""
 
     def raw_query(self, query: str, **kwargs: Any) -> bytes:
         """Return a query's answer as the bytes of its format."""
