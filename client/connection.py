@@ -124,7 +124,9 @@ class Connection:
         """Return the named questions: name -> question, parameters with defaults, SQL."""
         return dict(queries())
 
-    def ask(self, question: str, /, *, all_runs: bool = False, **parameters: object) -> pa.Table:
+    def ask(  # glossary: the word that people use for it
+        self, question: str, /, *, all_runs: bool = False, **parameters: object
+    ) -> pa.Table:
         """Return the answer of a named question; `parameters` are those of `drumline sql NAME --help`.
 
         A question about a job is about its newest run, unless `run` is given, or `all_runs`. Times: a datetime, or text

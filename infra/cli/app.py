@@ -42,6 +42,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "serve": "Serve the web page: jobs, ranks, causes, questions.",
         "report": "Write an HTML page about a job: stragglers, causes, cost.",
         "sql": "Query ClickHouse, read-only, with SQL or a named query.",
+        "mcp": "Serve agents over the Model Context Protocol, read-only.",
         "evaluate": "Score the straggler verdicts of a recording with known faults.",
     }),
     ("Operate: topics, tables and the programs between them", "operate", {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("producers", "streams", "schemas", "sinks", "infra")
+PRODUCT = ("client", "producers", "streams", "schemas", "sinks", "infra")
 #: Not installed: what containers and environments are built from.
 LEFT_OUT = ("infra/compose/", "infra/requirements/")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from glossary import ROOT, Glossary, read_glossary
 
-PRODUCT = ("producers", "streams", "schemas", "sinks", "infra")
+PRODUCT = ("client", "producers", "streams", "schemas", "sinks", "infra")
 REST = (ROOT / "tests", ROOT / "docs")
 QUESTION_OPENERS = {"what", "who", "whose", "whom", "whether", "where", "when", "why", "how", "which"}
 EXEMPTION = re.compile(r"#\s*glossary:\s*\S")

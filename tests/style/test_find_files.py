@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("producers", "streams", "schemas", "sinks", "infra")
+PACKAGES = ("client", "producers", "streams", "schemas", "sinks", "infra")
 MOST_CANDIDATES = 3
 LEAST_FOUND = 0.83
 
