@@ -29,7 +29,7 @@ help: ## Print this list
 ##@ Run it
 
 setup: java $(VENV)/ready ## Install everything: Java, Maven and a C compiler (with apt as root), Python packages, Kafka's jars
-	@$(BIN)/python -m drumline.infra.localstack.kafka.jars > /dev/null
+	@echo "Kafka's jars (fetched once)"; $(BIN)/python -m drumline.infra.localstack.kafka.jars > /dev/null
 	@echo "ready: $(BIN)/drumline"
 
 # Maven runs once, for the jars; Java runs the local broker; a C compiler builds what CUPTI and NCCL call.
@@ -51,7 +51,12 @@ $(VENV)/ready: pyproject.toml $(LOCKS)/dev.txt
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) || { \
 		echo "no venv module: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
 	@echo "installing Python packages into $(VENV) (a few minutes the first time)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement $(LOCKS)/dev.txt
+	@rm -f $(VENV)/failed; { PYTHONUNBUFFERED=1 \
+		$(BIN)/pip install --disable-pip-version-check --progress-bar off --require-hashes --requirement $(LOCKS)/dev.txt \
+		|| touch $(VENV)/failed; } | awk -v all=$$(grep -c '==' $(LOCKS)/dev.txt) \
+		'/^Collecting / && ++n % 20 == 0 { print "  " n " of " all " packages"; fflush() } \
+		/^Installing collected/ { print "  installing " n " packages (about a minute)"; fflush() }'; [ ! -e $(VENV)/failed ]
+	@echo "  building drumline"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 

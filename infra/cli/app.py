@@ -14,6 +14,7 @@ from typing import Any
 import click
 import typer
 import typer.main
+from click.shell_completion import CompletionItem
 from pydantic import ValidationError
 
 from drumline.infra.config.unknown_variables import InvalidVariables
@@ -56,6 +57,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "limits": "Give some jobs limits of their own in alert rules.",
         "grafana": "Write, apply, compare and fetch dashboards and alert rules.",
         "config": "Print the settings in force, without secrets.",
+        "completion": "Print the script that completes commands in your shell.",
     }),
     ("Develop: measure and test drumline itself", "develop", {
         "bench": "Measure speed and memory on recorded data, beside baselines.",
@@ -81,6 +83,13 @@ class TyperCommand(click.Command):
         """Leave all arguments to typer."""
         ctx.args = list(args)
         return ctx.args
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what may follow in a shell; click knows of no arguments."""
+        from drumline.infra.cli.completions import complete
+
+        names = complete((self.name or "",), typer.main.get_command(self._app), ctx.args, incomplete)
+        return [CompletionItem(name) for name in names]
 
     def invoke(self, ctx: click.Context) -> None:
         """Run the typer command; end with INTERRUPTED on Ctrl-C."""
