@@ -56,10 +56,13 @@ def show(state: dict[str, Any]) -> None:
     if state["password_files"]:
         native = state["addresses"]["clickhouse_native"]
         console.print(
-            f"ClickHouse clients: {where['engine']} or {native} (native), password in the file:", soft_wrap=True
+            f"ClickHouse clients: {where['engine']} or {native} (native), password in the file:",
+            soft_wrap=True,
         )
         for user, path in state["password_files"].items():
             console.print(f"  {user:<8} {path}", soft_wrap=True)
+        if state["processes"]["engine"]["answers"]:
+            console.print(f"ClickHouse in a browser: {where['engine']}/play", soft_wrap=True)
 
 
 def describe(name: str, entry: dict[str, Any], state: dict[str, Any]) -> str:
