@@ -17,7 +17,6 @@ from drumline.infra.config.servers import ServeSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import State
 from drumline.infra.localstack.clickhouse.engine import START_S, log_tail, wait_until
-from drumline.infra.localstack.processes import PAGE, page_processes
 from drumline.infra.serve.access import require_safe
 
 
@@ -73,6 +72,8 @@ def start_page(settings: Settings) -> str:
 
     Another port is used where that of the settings is taken. Raises AccessNotSafe, CannotServe.
     """
+    from drumline.infra.localstack.processes import PAGE, page_processes  # of the extra `local`
+
     if running := page_processes(settings):
         return page_address(settings.serve, next(iter(running)))
     try:

@@ -66,12 +66,20 @@ def test_a_gpu_nodes_programs_start_with_what_their_extra_brings_and_nothing_els
     assert not done.returncode, done.stderr[-800:]
 
 
-def test_who_asks_a_remote_server_needs_no_engine():
-    hidden = hidden_without("sql")
+@pytest.mark.parametrize(
+    ("extra", "commands", "modules"),
+    [
+        ("sql", ("sql", "report", "explain"), ("localstack.clickhouse.engine", "report.page", "sqlshell.output")),
+        ("serve", ("serve",), ("serve.web_server", "serve.app")),
+        ("mcp", ("mcp",), ("mcp.protocol",)),
+    ],
+)
+def test_who_reads_a_remote_server_needs_no_engine(extra, commands, modules):
+    hidden = hidden_without(extra)
     assert {"psutil", "chdb", "faust"} <= set(hidden)
-    modules = [f"drumline.infra.cli.{MODULES[command]}" for command in ("sql", "report", "explain")]
-    modules += [f"drumline.infra.{name}" for name in ("localstack.clickhouse.engine", "report.page", "sqlshell.output")]
-    child = [sys.executable, "-c", WITHOUT, json.dumps(hidden), *modules]
+    loaded = [f"drumline.infra.cli.{MODULES[command]}" for command in commands]
+    loaded += [f"drumline.infra.{name}" for name in modules]
+    child = [sys.executable, "-c", WITHOUT, json.dumps(hidden), *loaded]
     done = subprocess.run(child, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr[-800:]
 
