@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from drumline.infra.grafana.dashboards.compare import COMPARE
 from drumline.infra.grafana.dashboards.cost import COST
 from drumline.infra.grafana.dashboards.devices import DEVICES
 from drumline.infra.grafana.dashboards.fleet import FLEET
@@ -22,7 +23,7 @@ from drumline.infra.grafana.render.dashboard import dashboard_json, text
 
 GENERATED = Path(__file__).parent / "generated"
 DASHBOARDS: tuple[Dashboard, ...] = (
-    FLEET, JOB_BOARD, RANK_BOARD, STRAGGLERS, KERNELS, TIMELINE_BOARD, SCOPES, MEMCPY, DEVICES, COST, HEALTH,
+    FLEET, JOB_BOARD, RANK_BOARD, STRAGGLERS, COMPARE, KERNELS, TIMELINE_BOARD, SCOPES, MEMCPY, DEVICES, COST, HEALTH,
 )  # fmt: skip
 
 

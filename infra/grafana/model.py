@@ -48,16 +48,38 @@ def is_chosen(column: str, variable: str, cast: str = "{}") -> str:
     Several values come as `{a,b}`. A subquery, because ClickHouse prunes by it and not by an array that a lambda makes.
     cast: SQL of a value from its text.
     """
-    name = cast.format(f"decodeURLFormComponent(arrayJoin(splitByChar(',', trim(BOTH '{{}}' FROM {typed(variable)}))))")
-    return f"$__conditionalAll({column} IN (SELECT {name}), ${variable})"
+    return f"$__conditionalAll({column} IN (SELECT {_values(variable, cast)}), ${variable})"
+
+
+def _values(variable: str, cast: str = "{}") -> str:
+    return cast.format(f"decodeURLFormComponent(arrayJoin(splitByChar(',', trim(BOTH '{{}}' FROM {typed(variable)}))))")
+
+
+def of_process(condition: str, variable: str, rows: str = "processes_versions", cast: str = "{}") -> str:
+    """Return the condition that a run has a process with one of a variable's values, true where All are chosen."""
+    runs = f"SELECT job, run FROM {rows} WHERE {condition} IN (SELECT {_values(variable, cast)})"
+    return f"$__conditionalAll((job, run) IN ({runs}), ${variable})"
+
+
+#: Labels of `drumline run --label KEY=VALUE`: one row for each.
+LABELS = """(
+SELECT job, run, published, arrayJoin(arrayMap((k, v) -> concat(k, '=', v), mapKeys(labels), mapValues(labels)))
+    AS pair FROM processes_versions
+)"""
+_LABELLED = " AND ".join(
+    of_process("pair", name, LABELS, cast)
+    for name, cast in (("team", "concat('team=', {})"), ("user", "concat('user=', {})"), ("label", "{}"))
+)
 
 
 #: token -> SQL. `$__conditionalAll(cond, $x)` is 1=1 where x is All.
 #: Rollups are keyed by the start of a minute, so a range that begins inside one still needs that minute.
 TOKENS: dict[str, str] = {
     "job": f"job = {chosen('job')}",
-    "jobs": is_chosen("job", "job"),
-    "run": is_chosen("run", "run"),
+    "jobs": f"{is_chosen('job', 'job')} AND {_LABELLED}",
+    "run": f"{is_chosen('run', 'run')} AND {_LABELLED}",
+    "labelled": _LABELLED,
+    "placed": of_process("host", "host"),
     "rank": f"rank = toInt32OrDefault({chosen('rank')}, toInt32(-1))",
     "ranks": is_chosen("rank", "rank", "toInt32OrDefault({}, toInt32(-2))"),
     "hosts": is_chosen("host", "host"),

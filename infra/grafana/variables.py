@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.model import Annotation, PanelQuery, Variable
+from drumline.infra.grafana.model import LABELS, Annotation, PanelQuery, Variable
 
 #: What ran in the time range. The rollup of records is small however many kernels there are.
 _SEEN = "FROM records_per_minute WHERE @minute AND job != ''"
 
+
+def _label(name: str, title: str, description: str, value: str, where: str) -> Variable:
+    return Variable(
+        name,
+        title,
+        f"SELECT DISTINCT {value} AS value, value AS text FROM {LABELS} WHERE published <= $__toTime_ms AND {where} "
+        "ORDER BY value LIMIT 1000",
+        multi=True,
+        has_all=True,
+        description=description,
+    )
+
+
+def _by_key(key: str) -> Variable:
+    where = f"startsWith(pair, '{key}=')"
+    return _label(key, key.capitalize(), f"label {key} of drumline run", f"substring(pair, {len(key) + 2})", where)
+
+
+#: Labels of `drumline run` choose runs on every dashboard.
+LABELLED = (
+    _by_key("team"),
+    _by_key("user"),
+    _label("label", "Label", "other labels of drumline run", "pair", "NOT match(pair, '^(team|user)=')"),
+)
 JOB = Variable(
     "job",
     "Job",
-    f"SELECT job AS value, job AS text {_SEEN} GROUP BY job ORDER BY job LIMIT 1000",
+    f"SELECT job AS value, job AS text {_SEEN} AND @labelled GROUP BY job ORDER BY job LIMIT 1000",
     description="active in this time range",
 )
 JOBS = Variable("job", "Job", JOB.query, multi=True, has_all=True, description="active in this time range")
 RUN = Variable(
     "run", "Run",
-    f"SELECT run AS value, run AS text {_SEEN} AND @job AND run != '' GROUP BY run "
+    f"SELECT run AS value, run AS text {_SEEN} AND @job AND @labelled AND run != '' GROUP BY run "
     "ORDER BY max(last_published) DESC LIMIT 1000",
     multi=True, has_all=True, description="one start of the job each",
 )  # fmt: skip
@@ -74,4 +98,3 @@ def _xids(where: str) -> Annotation:
 #: For dashboards of one job, and for those of several.
 MARKS = (_verdicts("@job AND @run"), _xids("@job"))
 MARKS_OF_JOBS = (_verdicts("@jobs"), _xids("@jobs"))
-MARKS_OF_ALL = (_verdicts("1"), _xids("1"))

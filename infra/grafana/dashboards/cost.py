@@ -15,7 +15,7 @@ from drumline.infra.grafana.dashboards.verdict_panels import (
 )
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery, typed
 from drumline.infra.grafana.thresholds import LOST, SHARE
-from drumline.infra.grafana.variables import CURRENCY, JOBS, MARKS_OF_JOBS, PRICE
+from drumline.infra.grafana.variables import CURRENCY, JOBS, LABELLED, MARKS_OF_JOBS, PRICE
 
 _PRICE = f"toFloat64OrZero({typed('price')})"
 _S = "toStartOfMinute($__fromTime) AND second <= $__toTime"
@@ -174,7 +174,7 @@ COST = Dashboard(
     "What did GPUs cost, and how much of it was lost, to what? Set the price of a GPU-hour above.",
     "fleet",
     (NUMBERS, (RUNS,), (CAUSES,), (OVER_TIME, FAMILIES)),
-    (JOBS, PRICE, CURRENCY),
+    (*LABELLED, JOBS, PRICE, CURRENCY),
     MARKS_OF_JOBS,
     start="now-24h",
     refresh="5m",

@@ -8,7 +8,7 @@ from drumline.infra.grafana.bands import worst
 from drumline.infra.grafana.dashboards.status import faults, stat
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery, encoded
 from drumline.infra.grafana.thresholds import ANY, IDLE, TEMPERATURE, THROTTLED_BITS
-from drumline.infra.grafana.variables import HOSTS, JOBS, MARKS_OF_JOBS
+from drumline.infra.grafana.variables import HOSTS, JOBS, LABELLED, MARKS_OF_JOBS
 
 _WHERE = "@jobs AND @hosts AND @minute"
 _GPU = "concat(host, ' GPU ', toString(gpu_index))"
@@ -221,6 +221,6 @@ DEVICES = Dashboard(
     "Are the GPUs well, and are they used?",
     "host",
     (NUMBERS, (TABLE,), *LINES, (REAL,)),
-    (JOBS, HOSTS),
+    (*LABELLED, JOBS, HOSTS),
     MARKS_OF_JOBS,
 )

@@ -16,9 +16,9 @@ from drumline.infra.grafana.dashboards.verdict_panels import (
 from drumline.infra.grafana.liveness import ACTIVE_RUNS
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ACTIVE_S, ANY, LEVEL, LOST, SHARE, THROTTLED_BITS
-from drumline.infra.grafana.variables import MARKS_OF_ALL
+from drumline.infra.grafana.variables import HOSTS, JOBS, LABELLED, MARKS_OF_JOBS
 
-_RUNS = "FROM records_per_minute WHERE @minute AND job != ''"
+_RUNS = "FROM records_per_minute WHERE @minute AND job != '' AND @jobs AND @placed"
 
 NUMBERS = (
     stat("Runs", "Starts of jobs that sent anything.", f"SELECT uniqExact(job, run) AS value {_RUNS} AND run != ''"),
@@ -33,14 +33,14 @@ NUMBERS = (
         f"""
         SELECT countIf(level >= 2) AS value FROM (
             SELECT argMaxIf(@level, window_end, @evaluated) AS level FROM stragglers
-            WHERE (job, run) IN ({ACTIVE_RUNS}) AND @window AND rank >= 0 GROUP BY job, run, rank
+            WHERE (job, run) IN ({ACTIVE_RUNS}) AND @jobs AND @hosts AND @window AND rank >= 0 GROUP BY job, run, rank
         )
         """,
     ),
     stat(
         "GPU time lost",
         "GPU time that ranks spent waiting for late ones, slow links or changed jobs.",
-        "SELECT sum(gpu_seconds_lost) AS value FROM stragglers WHERE @window",
+        "SELECT sum(gpu_seconds_lost) AS value FROM stragglers WHERE @jobs AND @hosts AND @window",
         "s",
         limits=LOST,
     ),
@@ -53,11 +53,11 @@ NUMBERS = (
         "GPUs throttled",
         "GPUs that were slowed down by heat or a power fault, not by their power cap.",
         f"SELECT uniqExactIf(gpu_uuid, bitAnd(throttle_reasons, {THROTTLED_BITS}) != 0) AS value FROM "
-        f"devices_per_minute WHERE @minute",
+        f"devices_per_minute WHERE @jobs AND @hosts AND @minute",
     ),
 )
 
-JOBS = Panel(
+RUNS = Panel(
     "table",
     "Jobs",
     "Every run with data: its worst level in force and what its most expensive rank costs now (none where the "
@@ -71,14 +71,15 @@ JOBS = Panel(
             SELECT job, run, uniqExactIfMerge(r.ranks) AS ranks,
                 sum(r.dropped_rows) AS dropped_rows,
                 toDateTime64(maxIf(r.last_published, @produced), 3, 'UTC') AS last_record
-            FROM records_per_minute AS r WHERE @minute AND job != '' AND run != '' GROUP BY job, run
+            FROM records_per_minute AS r WHERE @minute AND job != '' AND run != '' AND @jobs AND @placed
+            GROUP BY job, run
         ) AS active_runs LEFT JOIN (
             SELECT job, run, max(level_rank) AS last_level, max(last_share) AS share, sum(lost)
                 AS gpu_seconds_lost FROM (
                 SELECT job, run, argMaxIf(@level, window_end, @evaluated) AS level_rank,
                     argMaxIf(s.lost_share, window_end, @evaluated) AS last_share,
                     sum(s.gpu_seconds_lost) AS lost
-                FROM stragglers AS s WHERE @window GROUP BY job, run, rank
+                FROM stragglers AS s WHERE @jobs AND @window GROUP BY job, run, rank
             ) GROUP BY job, run
         ) AS verdicts USING (job, run)
         ORDER BY level DESC, lost_share DESC, last_record DESC LIMIT 200
@@ -109,7 +110,7 @@ LAUNCHES = Panel(
         worst(
             """
             SELECT $__timeInterval(second) AS time, job AS member, sum(launches) / $__interval_s AS v
-            FROM ranks_per_second WHERE @second GROUP BY time, job
+            FROM ranks_per_second WHERE @jobs AND @hosts AND @second GROUP BY time, job
             """,
             "launches", by="sum(v)", bands=False,
         ),
@@ -128,7 +129,7 @@ UTILISATION = Panel(
         worst(
             """
             SELECT $__timeInterval(minute) AS time, host AS member, avgMerge(util_gpu) AS v
-            FROM devices_per_minute WHERE @minute GROUP BY time, host
+            FROM devices_per_minute WHERE @jobs AND @hosts AND @minute GROUP BY time, host
             """,
             "utilisation", by="-avg(v)",
         ),
@@ -149,7 +150,7 @@ POWER = Panel(
             """
             SELECT time, host AS member, sum(watts) AS v FROM (
                 SELECT $__timeInterval(minute) AS time, host, gpu_uuid, avgMerge(power_mw) / 1000 AS watts
-                FROM devices_per_minute WHERE @minute GROUP BY time, host, gpu_uuid
+                FROM devices_per_minute WHERE @jobs AND @hosts AND @minute GROUP BY time, host, gpu_uuid
             ) GROUP BY time, host
             """,
             "watts", by="avg(v)",
@@ -184,8 +185,15 @@ FLEET = Dashboard(
     "Fleet",
     "Which job, which rank, which host needs attention now? Start here; every name is a link.",
     "fleet",
-    (NUMBERS, (JOBS, ALERTS), (late_ranks("1", job=True),), (lost_share("1", "job"), LAUNCHES), (UTILISATION, POWER)),
-    annotations=MARKS_OF_ALL,
+    (
+        NUMBERS,
+        (RUNS, ALERTS),
+        (late_ranks("@jobs AND @hosts", job=True),),
+        (lost_share("@jobs AND @hosts", "job"), LAUNCHES),
+        (UTILISATION, POWER),
+    ),
+    annotations=MARKS_OF_JOBS,
+    variables=(*LABELLED, JOBS, HOSTS),
     start="now-6h",
     refresh="1m",
 )

@@ -8,7 +8,7 @@ from drumline.infra.grafana.dashboards.verdict_panels import KEY_COLUMNS, KEY_FI
 from drumline.infra.grafana.liveness import RANKS
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ANY, LAG, SILENT
-from drumline.infra.grafana.variables import JOBS
+from drumline.infra.grafana.variables import JOBS, LABELLED
 
 _WHERE = "@jobs AND @minute"
 
@@ -260,6 +260,9 @@ HEALTH = Dashboard(
         (COLLECTING,),
         (ERRORS, STORAGE),
     ),
-    (JOBS,),
+    (
+        *LABELLED,
+        JOBS,
+    ),
     start="now-6h",
 )

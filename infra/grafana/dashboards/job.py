@@ -7,7 +7,7 @@ from drumline.infra.grafana.dashboards.status import faults, in_sql, stat
 from drumline.infra.grafana.dashboards.verdict_panels import FROM_LINE, late_ranks, lost_share
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ANY, LEVEL, LOST, SHARE
-from drumline.infra.grafana.variables import JOB, MARKS, RUN
+from drumline.infra.grafana.variables import JOB, LABELLED, MARKS, RUN
 from drumline.infra.guidance.hangs import HANGS
 
 NUMBERS = (
@@ -237,6 +237,6 @@ JOB_BOARD = Dashboard(
         (HANGS_TABLE,),
         (PLACES,),
     ),
-    (JOB, RUN),
+    (*LABELLED, JOB, RUN),
     MARKS,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery, Variable, is_chosen
 from drumline.infra.grafana.occupancy import sm_sql, with_occupancy
-from drumline.infra.grafana.variables import FAMILIES, JOB, MARKS, RANKS, RUN
+from drumline.infra.grafana.variables import FAMILIES, JOB, LABELLED, MARKS, RANKS, RUN
 
 _WHERE = "@job AND @run AND @ranks AND @minute"
 _FAMILY = is_chosen("family", "family")
@@ -205,6 +205,6 @@ KERNELS = Dashboard(
     "Where does GPU time go, how long do kernels take, and do their launches fill the GPU?",
     "kernel",
     ((FAMILY_TIME, RATE), (TOP,), (P95, BY_RANK), (SHAPES,), (SMALL,)),
-    (JOB, RUN, RANKS, FAMILIES, KERNEL),
+    (*LABELLED, JOB, RUN, RANKS, FAMILIES, KERNEL),
     MARKS,
 )

@@ -6,7 +6,7 @@ from drumline.infra.grafana.bands import worst
 from drumline.infra.grafana.dashboards.verdict_panels import FROM_LINE
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import PAGEABLE
-from drumline.infra.grafana.variables import JOB, MARKS, RANKS, RUN
+from drumline.infra.grafana.variables import JOB, LABELLED, MARKS, RANKS, RUN
 
 _WHERE = "@job AND @run AND @ranks"
 
@@ -146,6 +146,6 @@ MEMCPY = Dashboard(
     "How fast do copies run, which way, and which ranks copy from pageable memory?",
     "job",
     ((MOVED, ACHIEVED), (SHARE, COPIES), (KINDS,), (RANKS_TABLE,)),
-    (JOB, RUN, RANKS),
+    (*LABELLED, JOB, RUN, RANKS),
     MARKS,
 )

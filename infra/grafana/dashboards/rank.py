@@ -6,7 +6,7 @@ from drumline.infra.grafana.dashboards.status import faults, stat
 from drumline.infra.grafana.dashboards.verdict_panels import lost_share
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery, chosen
 from drumline.infra.grafana.thresholds import LEVEL, LOST, SHARE, TEMPERATURE, THROTTLED_BITS
-from drumline.infra.grafana.variables import JOB, MARKS, RANK, RUN
+from drumline.infra.grafana.variables import JOB, LABELLED, MARKS, RANK, RUN
 
 _THIS_RANK = "@job AND @run AND @rank"
 #: Without a choice none; rank -1 has the verdicts on the job as a whole.
@@ -260,6 +260,6 @@ RANK_BOARD = Dashboard(
         (FREQUENCY, COPIES),
         (PROCESSES,),
     ),
-    (JOB, RUN, RANK),
+    (*LABELLED, JOB, RUN, RANK),
     MARKS,
 )

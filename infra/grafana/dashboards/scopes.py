@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
-from drumline.infra.grafana.variables import JOB, MARKS, RANKS, RUN
+from drumline.infra.grafana.variables import JOB, LABELLED, MARKS, RANKS, RUN
 
 #: Ranges read, the first of the time range: their tree is built in memory.
 TAKEN = 20_000
@@ -137,7 +137,7 @@ SCOPES = Dashboard(
     "In which part of the program is the host, and for how long? From NVTX ranges and drumline.scope().",
     "rank",
     ((FLAME,), (TABLE,), (BY_TIME, BY_RANK)),
-    (JOB, RUN, RANKS),
+    (*LABELLED, JOB, RUN, RANKS),
     MARKS,
     start="now-5m",
     refresh="",

@@ -7,7 +7,7 @@ from drumline.infra.grafana.dashboards.status import cause, faults, stat
 from drumline.infra.grafana.dashboards.verdict_panels import ACTION, ACTION_FIELD, FROM_LINE, late_ranks, lost_share
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import LEVEL, LOST, SHARE
-from drumline.infra.grafana.variables import JOB, MARKS, RANKS, RUN
+from drumline.infra.grafana.variables import JOB, LABELLED, MARKS, RANKS, RUN
 
 TO_RANK = Link("This rank", "drumline-rank", {"rank": "${__data.fields.rank}"})
 TO_WINDOW = Link(
@@ -252,6 +252,6 @@ STRAGGLERS = Dashboard(
         (CHANGES,),
         (BUS, SIZES),
     ),
-    (JOB, RUN, RANKS),
+    (*LABELLED, JOB, RUN, RANKS),
     MARKS,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drumline.infra.grafana.dashboards.status import stat
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
-from drumline.infra.grafana.variables import JOB, MARKS, RANK, RUN
+from drumline.infra.grafana.variables import JOB, LABELLED, MARKS, RANK, RUN
 
 #: More are not drawn, as the panel states; the numbers above count all.
 DRAWN = 1_000
@@ -181,7 +181,7 @@ TIMELINE_BOARD = Dashboard(
     "here.",
     "kernel",
     (NUMBERS, (TIMELINE,), (GAPS,), (LONGEST,), (COLLECTIVES,), (COPIES,)),
-    (JOB, RUN, RANK),
+    (*LABELLED, JOB, RUN, RANK),
     MARKS,
     start="now-1m",
     refresh="",

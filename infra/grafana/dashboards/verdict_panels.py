@@ -52,7 +52,7 @@ def late_ranks(where: str, limit: int = 50, job: bool = False) -> Panel:
                             max(@level) AS worst,
                             argMaxIf(cause, window_end, @bad) AS cause, argMaxIf(detail, window_end, @bad) AS detail,
                             maxIf(s.lost_share, @bad) AS lost_share, sum(s.gpu_seconds_lost) AS gpu_seconds_lost
-                        FROM stragglers AS s WHERE {where} AND @window GROUP BY job, run, rank
+                        FROM (SELECT * FROM stragglers WHERE {where} AND @window) AS s GROUP BY job, run, rank
                     )
                 ) AS numbered
             ) WHERE worst > 0 ORDER BY level DESC, worst DESC, gpu_seconds_lost DESC LIMIT {limit}

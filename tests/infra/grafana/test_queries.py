@@ -18,6 +18,8 @@ TIMES = re.compile(r"^(Nullable\()?(DateTime|Date)")
 NUMBERS = re.compile(r"^(Nullable\()?(U?Int|Float)")
 ALLREDUCE = "_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE"
 CHOSEN = {"job": JOB, "run": RUN, "rank": "3", "price": "2.5", "host": "node-b", "family": "nccl", "kernel": ALLREDUCE}
+CHOSEN |= {"team": "vision", "user": "ada", "label": "tier=a", "run_a": RUN, "run_b": RUN, "currency": "EUR"}
+NO_LABELS = dict.fromkeys(("team", "user", "label"), ALL_VALUES)
 OPTIONS = {
     "rank": ["0", "1", "2", "3"],
     "host": ["node-a", "node-b"],
@@ -33,6 +35,9 @@ DAY_MS = 86_400_000
 EMPTY = {
     "XIDs",
     "Dead letters by reason",
+    "Kernels of one run only",
+    "team",
+    "user",
     "Dead letters by topic",
     "Rows dropped by topic",
     "Slowed by heat or a power fault",
@@ -156,7 +161,7 @@ def test_the_timelines_tables_look_at_the_whole_range_however_many_kernels_it_ha
         "INSERT INTO collectives (job, run, rank, step, ordinal, start, duration_ns) SELECT 'dense', 'r1', 0, 0, "
         f"number, {start} + INTERVAL number MILLISECOND, 1000 * number FROM numbers(201)"
     )
-    chosen = {"job": "dense", "run": "r1", "rank": "0"}
+    chosen = {**NO_LABELS, "job": "dense", "run": "r1", "rank": "0"}
     at = PanelRequest(int(db.first * 1000), int(db.first * 1000) + 60_000, 1_000, chosen, OPTIONS)
     _, gaps = db.run_panel(STATEMENTS["timeline: Longest gaps"].sql, at)
     assert len(gaps) == 30
@@ -174,9 +179,10 @@ def test_a_job_that_is_over_needs_no_attention_any_more(db):
         if statement.dashboard.uid == "drumline-fleet" and statement.name in ("Jobs", "Late ranks", "Ranks late now")
     }
     assert len(needs) == 3, "a stat and two tables"
+    anything = {**NO_LABELS, "job": ALL_VALUES, "host": ALL_VALUES}
     for to_ms, over in ((db.phase("slow_copy")[1] // 10**6, False), (round(db.last * 1000) + 600_000, True)):
         for name, (text, declared) in needs.items():
-            _, rows = db.run_panel(text, PanelRequest(int(db.first * 1000) - 1000, to_ms))
+            _, rows = db.run_panel(text, PanelRequest(int(db.first * 1000) - 1000, to_ms, variables=anything))
             columns = [column for column, _ in declared]
             shown_rows = [dict(zip(columns, row, strict=True)) for row in rows]
             job_rows = [row for row in shown_rows if row.get("job", JOB) == JOB]
@@ -203,7 +209,7 @@ def test_variables_choose_the_jobs_and_runs_that_are_shown_whatever_their_names_
     db.writer.insert("records_per_minute", rows, column_names=["job", "run", "topic", "minute", "records"])
 
     def run(statement, **chosen):
-        at = PanelRequest(yesterday_ms - 60_000, yesterday_ms + 60_000, 60_000, chosen)
+        at = PanelRequest(yesterday_ms - 60_000, yesterday_ms + 60_000, 60_000, {**NO_LABELS, **chosen})
         return db.run_panel(statement, at)[1]
 
     jobs = {text: value for value, text in run(STATEMENTS["job: job"].sql)}
@@ -221,6 +227,29 @@ def test_variables_choose_the_jobs_and_runs_that_are_shown_whatever_their_names_
     assert {job for job, _ in run(shown, job=[jobs[job] for job in several], run=ALL_VALUES)} == set(several)
 
 
+def test_labels_and_hosts_choose_the_runs_that_the_fleet_shows(db):
+    """`drumline run --label team=vision --label user=ada --label tier=a`, and a job without labels."""
+    labels = "map('team', 'vision', 'user', 'ada', 'tier', 'a')"
+    for table, changed in (("processes_versions", {"labels": labels}), ("records_per_minute", {})):
+        db.copy(table, "labelled", **changed)
+    first, last = int(db.first * 1000), round(db.last * 1000) + 1_000
+
+    def run(name, **chosen):
+        anything = {**NO_LABELS, "job": ALL_VALUES, "host": ALL_VALUES}
+        return db.run_panel(STATEMENTS[name].sql, PanelRequest(first, last, 1_000, {**anything, **chosen}))[1]
+
+    team, user, label = ([text for _, text in run(f"fleet: {name}")] for name in ("team", "user", "label"))
+    assert (team, user) == (["vision"], ["ada"])
+    assert "tier=a" in label
+    assert {row[0] for row in run("fleet: Jobs")} >= {JOB, "labelled"}
+    for chosen in ({"team": ["vision"]}, {"user": ["ada"]}, {"label": ["tier%3Da"]}, {"team": ["vision", "audio"]}):
+        assert {row[0] for row in run("fleet: Jobs", **chosen)} == {"labelled"}
+        assert {text for _, text in run("cost: job", **chosen)} == {"labelled"}
+    assert run("fleet: Jobs", team=["audio"]) == run("fleet: Jobs", team=["vision"], user=["bob"]) == []
+    assert {row[0] for row in run("fleet: Jobs", host=["node-a"])} >= {JOB}
+    assert run("fleet: Jobs", host=["nowhere"]) == []
+
+
 def test_what_collecting_costs_is_a_share_of_a_core_and_problems_come_first(db):
     reported_at = f"fromUnixTimestamp64Milli({round(db.last * 1000)}) AS reported_at"
     cost = (
@@ -232,7 +261,7 @@ def test_what_collecting_costs_is_a_share_of_a_core_and_problems_come_first(db):
     db.copy("processes_versions", "costly", "rank = 1", collector=f"map({cost}, {lost})", **on)
     db.copy("processes_versions", "costly", "rank = 2", collector="map()", **on)
     first, last = int(db.first * 1000), round(db.last * 1000) + 1_000
-    at = PanelRequest(first, last, 60_000, {"job": "costly"}, {"job": ["costly"]})
+    at = PanelRequest(first, last, 60_000, {**NO_LABELS, "job": "costly"}, {"job": ["costly"]})
     _, rows = db.run_panel(STATEMENTS["health: Cost of collecting"].sql, at)
     assert [row[1:9] for row in rows] == [
         (1, "on: always", 0.1, 0.005, 2000, 9, "records of 9 bytes", 50.0),

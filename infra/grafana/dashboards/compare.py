@@ -1,0 +1,173 @@
+"""Compare runs: what is different between two runs of a job?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from drumline.infra.grafana.dashboards.status import cause, stat
+from drumline.infra.grafana.dashboards.verdict_panels import ACTION, ACTION_FIELD
+from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery, chosen
+from drumline.infra.grafana.thresholds import LEVEL, LOST
+from drumline.infra.grafana.variables import JOB, LABELLED, RUN
+
+_A, _B = (f"run = {chosen(name)}" for name in ("run_a", "run_b"))
+_BOTH = f"@job AND ({_A} OR {_B})"
+_STEPS = f"FROM steps WHERE {_BOTH} AND @start AND skipped = 0 AND gpu_duration_ns > 0"
+_MEDIAN = "quantileExactInclusiveIf(0.5)(gpu_duration_ns, {})"
+_CHOICE = replace(RUN, multi=False, has_all=False)
+RUN_A = replace(_CHOICE, name="run_a", label="Run A", description="the run before")
+RUN_B = replace(_CHOICE, name="run_b", label="Run B", description="the run after")
+
+NUMBERS = (
+    stat("Step time of A", "Median of all ranks.", f"SELECT {_MEDIAN.format(_A)} AS value {_STEPS}", "ns"),
+    stat("Step time of B", "Median of all ranks.", f"SELECT {_MEDIAN.format(_B)} AS value {_STEPS}", "ns"),
+    stat(
+        "B to A",
+        "Median step time of B divided by that of A: above 1, B is slower.",
+        f"SELECT {_MEDIAN.format(_B)} / {_MEDIAN.format(_A)} AS value {_STEPS}",
+        "none",
+        limits=((1.02, "orange"), (1.1, "red")),
+        decimals=3,
+    ),
+    stat("Ranks of A and B", "Ranks that finished steps.", f"SELECT uniqExact(run, rank) AS value {_STEPS}"),
+    *(
+        stat(
+            f"GPU time lost in {name}",
+            "GPU time spent waiting for what was late.",
+            f"SELECT sumIf(gpu_seconds_lost, {run}) AS value FROM stragglers WHERE {_BOTH} AND @window",
+            "s",
+            limits=LOST,
+        )
+        for name, run in (("A", _A), ("B", _B))
+    ),
+)
+_PARTS = {
+    "whole step": "gpu_duration_ns",
+    "compute": "compute_ns",
+    "copies": "copy_ns",
+    "communication": "comm_exposed_ns",
+    "idle": "idle_ns",
+}
+_PAIRS = ", ".join(f"('{name}', toFloat64({column}))" for name, column in _PARTS.items())
+PARTS = Panel(
+    "table",
+    "A step, part by part",
+    "Mean over all steps and ranks of each run in this time range, and what B has more than A.",
+    PanelQuery(
+        f"""
+        SELECT part, in_a, in_b, in_b - in_a AS more FROM (
+            SELECT part, avgIf(value, is_a) AS in_a, avgIf(value, NOT is_a) AS in_b FROM (
+                SELECT {_A} AS is_a, arrayJoin([{_PAIRS}]) AS pair, pair.1 AS part, pair.2 AS value {_STEPS}
+            ) GROUP BY part
+        ) ORDER BY abs(more) DESC
+        """,
+        "part:s in_a:n in_b:n more:n",
+        "table",
+    ),
+    unit="ns",
+    width=24,
+    height=7,
+    fields={
+        "in_a": Field(header="Run A"),
+        "in_b": Field(header="Run B"),
+        "more": Field(header="B more than A", width=140),
+    },
+    empty="choose two runs with steps in this time range",
+)
+_KERNELS = f"""
+SELECT name, sumIf(k.launches, {_A}) / greatest(any(steps.1), 1) AS launches_a,
+    sumIf(k.launches, {_B}) / greatest(any(steps.2), 1) AS launches_b,
+    sumIf(k.gpu_ns, {_A}) / greatest(any(steps.1), 1) AS gpu_a,
+    sumIf(k.gpu_ns, {_B}) / greatest(any(steps.2), 1) AS gpu_b,
+    (SELECT (countIf({_A}), countIf({_B})) FROM steps WHERE {_BOTH} AND @start) AS steps
+FROM kernels_per_minute AS k WHERE {_BOTH} AND @minute GROUP BY name
+"""
+_COLUMNS = "kernel:s family:s launches_a:n launches_b:n gpu_a:n gpu_b:n more:n"
+_KERNEL_FIELDS = {
+    "kernel": Field(width=300, fills=True),
+    "launches_a": Field("none", "Launches in A", decimals=1),
+    "launches_b": Field("none", "Launches in B", decimals=1),
+    "gpu_a": Field("ns", "GPU time in A"),
+    "gpu_b": Field("ns", "GPU time in B"),
+    "more": Field("ns", "B more than A"),
+}
+
+
+def _kernels(title: str, description: str, where: str, empty: str) -> Panel:
+    return Panel(
+        "table",
+        title,
+        description,
+        PanelQuery(
+            f"""
+            SELECT short AS kernel, family, launches_a, launches_b, gpu_a, gpu_b, gpu_b - gpu_a AS more
+            FROM ({_KERNELS}) AS k LEFT JOIN kernel_names AS n ON k.name = n.name
+            WHERE {where} ORDER BY abs(more) DESC LIMIT 100
+            """,
+            _COLUMNS,
+            "table",
+        ),
+        width=24,
+        fields=_KERNEL_FIELDS,
+        empty=empty,
+    )
+
+
+CHANGED = _kernels(
+    "Kernels of both runs",
+    "Launches and GPU time in a step of one rank; those that differ most first.",
+    "launches_a > 0 AND launches_b > 0",
+    "no kernel ran in both runs",
+)
+ONE_SIDE = _kernels(
+    "Kernels of one run only",
+    "Launches and GPU time in a step of one rank: another version, shape or compiler has other kernels.",
+    "(launches_a > 0) != (launches_b > 0)",
+    "both runs have the same kernels",
+)
+VERDICTS = Panel(
+    "table",
+    "Verdicts of both runs",
+    "Ranks that were late in either run: their worst level, the cause that cost most, GPU time lost, what to do.",
+    PanelQuery(
+        f"""
+        SELECT of_run, rank, host, worst, {cause("v")} AS cause, gpu_seconds_lost, action FROM (
+            SELECT *, {ACTION} FROM (
+                SELECT if({_A}, 'A', 'B') AS of_run, rank, argMax(s.host, window_end) AS host, max(@level) AS worst,
+                    argMaxIf(cause, s.gpu_seconds_lost, @bad) AS cause,
+                    argMaxIf(detail, s.gpu_seconds_lost, @bad) AS detail, sum(s.gpu_seconds_lost) AS gpu_seconds_lost
+                FROM stragglers AS s WHERE {_BOTH} AND @window GROUP BY of_run, rank
+            ) WHERE worst > 0
+        ) AS v ORDER BY gpu_seconds_lost DESC LIMIT 100
+        """,
+        "of_run:s rank:n host:s worst:n cause:s gpu_seconds_lost:n action:s",
+        "table",
+    ),
+    unit="none",
+    width=24,
+    fields={
+        "of_run": Field(header="Run", width=60),
+        "rank": Field(
+            width=90,
+            decimals=0,
+            texts={-1: "whole job"},
+            link=Link("This rank", "drumline-rank", {"rank": "${__data.fields.rank}"}, keeps=("job",)),
+        ),
+        "worst": Field(header="Worst level", levels=True, thresholds=LEVEL),
+        "cause": Field(width=200),
+        "gpu_seconds_lost": Field("s", "GPU time lost", decimals=1, thresholds=LOST),
+        "action": ACTION_FIELD,
+    },
+    empty="no rank was late in either run",
+)
+
+COMPARE = Dashboard(
+    "drumline-compare",
+    "Compare runs",
+    "What is different between two runs of a job? Choose a time range that has both.",
+    "job",
+    (NUMBERS, (PARTS,), (VERDICTS,), (CHANGED,), (ONE_SIDE,)),
+    (*LABELLED, JOB, RUN_A, RUN_B),
+    start="now-24h",
+    refresh="",
+)
