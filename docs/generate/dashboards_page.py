@@ -13,6 +13,9 @@ HEAD = f"""{NOTE.format(name="dashboards_page")}# Dashboards
 Which dashboards does drumline have? They are in Grafana's folder `{FOLDER}`. [Grafana](../guide/grafana.md) explains
 how to install and change them; [alerts](alerts.md) lists the alert rules.
 
+The [pictures](#pictures) show the demo's recording. Grafana's own components draw numbers, tables and lines; where only
+a server has a panel, a stand-in is drawn, and the picture states it.
+
 """
 
 
@@ -22,7 +25,9 @@ def page() -> str:
     for dashboard in DASHBOARDS:
         choices = ", ".join(variable.label.lower() for variable in dashboard.variables)
         rows.append((dashboard.title, dashboard.description, dashboard.start, choices))
-    return HEAD + table(("dashboard", "answers", "time range", "choices"), rows)
+    names = {dashboard.title: dashboard.uid.removeprefix("drumline-") for dashboard in DASHBOARDS}
+    pictures = "".join(f"\n### {title}\n\n![{title}](../img/dashboards/{name}.png)\n" for title, name in names.items())
+    return HEAD + table(("dashboard", "answers", "time range", "choices"), rows) + "\n## Pictures\n" + pictures
 
 
 if __name__ == "__main__":
