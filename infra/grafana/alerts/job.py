@@ -79,13 +79,13 @@ WARNING = Rule(
     "4% of the job's time or more in two of three windows of steps. Recurrence and hysteresis are the stream "
     "processor's, so the rule waits no longer. A verdict counts for 15 minutes, or four times as long as its window of "
     "steps where that is longer, while the job is active.",
-    _STRAGGLERS, _JOB, job_limit=STRAGGLER,
+    _STRAGGLERS, _JOB, job_limit=STRAGGLER, opens_rank=True,
 )  # fmt: skip
 CRITICAL = Rule(
     "drumline-straggler-critical", "Straggler, critical", "critical", _LATE,
     "gt", (LEVEL_CRITICAL - 0.5,), 86_400, _SUMMARY, _DESCRIPTION, _ACTION,
     "Level `critical` in force: 20% or more, every fifth step is lost.",
-    _STRAGGLERS, _JOB, job_limit=STRAGGLER,
+    _STRAGGLERS, _JOB, job_limit=STRAGGLER, opens_rank=True,
 )  # fmt: skip
 
 

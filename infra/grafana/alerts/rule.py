@@ -42,6 +42,7 @@ class Rule:
     shows: dashboard uid and panel key; `selects`: variable -> label for the link.
     action: what the person does who gets the message.
     reason: of the limit, for docs/reference/alerts.md. job_limit: the limit that a job may have of its own.
+    opens_rank: the link opens the dashboard of the label `rank`, unless that is `all`.
     """
 
     uid: str
@@ -63,6 +64,7 @@ class Rule:
     no_data: NoData = "OK"
     until_s: int = 0
     job_limit: Limit | None = None
+    opens_rank: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,4 +90,8 @@ def link(rule: Rule, panel: int) -> str:
     chosen = "".join(
         f"&var-{name}={{{{ $labels.{label} | urlquery | urlquery }}}}" for name, label in rule.selects.items()
     )
-    return f"{{{{ externalURL }}}}d/{rule.shows[0]}?viewPanel={panel}{chosen}"
+    place = f"{rule.shows[0]}?viewPanel={panel}"
+    if rule.opens_rank:
+        rank = "drumline-rank?var-rank={{ $labels.rank | urlquery | urlquery }}"
+        place = f'{{{{ if eq $labels.rank "all" }}}}{place}{{{{ else }}}}{rank}{{{{ end }}}}'
+    return f"{{{{ externalURL }}}}d/{place}{chosen}"

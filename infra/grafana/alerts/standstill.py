@@ -109,5 +109,5 @@ HUNG = Rule(
     "State `hung` of `hangs`: no rank has called or ended an operation of NCCL for `DRUMLINE_STREAM__HUNG_S` (120 s) "
     "while others wait. Longer checkpoints and evaluations of one rank: raise it. Needs NCCL's plugin (policy `auto`, "
     "the default, or `light`). The alert is resolved when the job goes on or is over.",
-    ("drumline-job", "hangs"), _JOB,
+    ("drumline-job", "hangs"), _JOB, opens_rank=True,
 )  # fmt: skip

@@ -251,7 +251,13 @@ def test_a_message_leads_to_the_panel_at_the_time_of_the_alert():
     text = provisioning_files()[GENERATED / "provisioning/alerting/rules.yaml"]
     for rule in yaml.safe_load(text)["groups"][0]["rules"]:
         link = rule["annotations"]["dashboard"]
-        assert f"d/{rule['dashboardUid']}?viewPanel={rule['panelId']}&var-job=" in link
+        whole, _, rank = link.partition("{{ else }}")
+        assert f"{rule['dashboardUid']}?viewPanel={rule['panelId']}" in whole
+        assert "&var-job=" in link
+        if rank:
+            assert 'd/{{ if eq $labels.rank "all" }}' in whole
+            assert rank.startswith("drumline-rank?var-rank={{ $labels.rank | urlquery | urlquery }}{{ end }}&var-job=")
+        assert bool(rank) == ("$labels.rank" in rule["annotations"]["summary"]), rule["title"]
         assert "| urlquery | urlquery }}" in link, "once for the variable's value, once for the URL"
         assert "from=" not in link, "an annotation does not know when its alert began"
     [template] = yaml.safe_load(provisioning_files()[GENERATED / "provisioning/alerting/templates.yaml"])["templates"]
