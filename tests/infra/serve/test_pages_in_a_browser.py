@@ -93,7 +93,13 @@ def test_from_the_fleet_to_what_to_do_by_keyboard(address, chromium):
     assert page.locator("h1").inner_text() == JOB
     follow(f"{AT}/rank/1")
     assert "slow copy" in page.locator("section.notice").inner_text()
-    assert page.locator("dl.steps dt").all_inner_texts() == ["Evidence", "Check", "Do", "Next"]
+    assert page.locator("dl.steps dt").all_inner_texts() == [
+        "Evidence",
+        "Check",
+        "Do",
+        "Escalate",
+        "Next",
+    ]
     assert problems == []
 
 
