@@ -117,7 +117,8 @@ def run_demo(settings: Settings, console: Console, keep: bool, live: bool = Fals
 def _show_page(settings: Settings, console: Console, path: str = "/job/demo") -> None:
     """Start the web page, if it is not there, and print its address."""
     from drumline.infra.serve.access import AccessNotSafe
-    from drumline.infra.serve.web_server import CannotServe, start_page
+    from drumline.infra.serve.kept_page import start_page
+    from drumline.infra.serve.web_server import CannotServe
 
     try:
         address = start_page(settings)

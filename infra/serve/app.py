@@ -35,6 +35,7 @@ from drumline.infra.serve.access import Application, Guard
 from drumline.infra.serve.database import Database
 from drumline.infra.serve.job_page import MOST_RANKS, is_live, job_page
 from drumline.infra.serve.rank_page import PARTS, rank_page
+from drumline.infra.sqlshell.questions import is_time
 from drumline.infra.sqlshell.request import BadRequest
 from drumline.infra.telemetry.prometheus_rules import RULES
 from drumline.infra.top.data import JOBS
@@ -178,8 +179,8 @@ class Pages:
         query = urlencode(sent)
         return self._page(
             "question.html", q=named, sent=sent, answer=answer, most=question_form.MOST_ROWS, jobs=jobs,
-            command=command, query=query, files=list(question_form.FILES), every=0,
-            status=400 if answer and answer.problem else 200,
+            command=command, query=query, hint=question_form.hint, is_time=is_time,
+            files=list(question_form.FILES), every=0, status=400 if answer and answer.problem else 200,
         )  # fmt: skip
 
     def causes(self, _: Request) -> Response:

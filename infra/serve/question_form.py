@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from itertools import groupby
 
 from drumline.infra.clickhouse.client import ClickHouseFailed
+from drumline.infra.clickhouse.queries import Parameter, queries, takes_newest_run
 from drumline.infra.clickhouse.queries import Query as NamedQuery
-from drumline.infra.clickhouse.queries import queries
 from drumline.infra.report.data import NoSuchRun, find_run
 from drumline.infra.serve.database import Database
 from drumline.infra.sqlshell.hints import HINTS
+from drumline.infra.sqlshell.questions import is_time
 from drumline.infra.sqlshell.request import BadRequest, Request
 
 #: Rows of the table on the page; files have all.
@@ -54,6 +55,13 @@ def values(database: Database, named: NamedQuery, sent: Mapping[str, str]) -> di
         chosen, _ = find_run(database.query, given["job"], "")
         request = request.of_run(chosen["run"])
     return request.values(datetime.now(UTC))
+
+
+def hint(named: NamedQuery, parameter: Parameter) -> str:
+    """Return what an empty field stands for."""
+    if parameter.name == "run" and takes_newest_run(named):
+        return "newest"
+    return "any" if is_time(parameter) or not parameter.default else parameter.default
 
 
 def answer(database: Database, named: NamedQuery, sent: Mapping[str, str]) -> Answer:
