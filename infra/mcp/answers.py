@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,13 +27,19 @@ def plain(value: Any) -> Any:
     return value
 
 
+def short_type(kind: str) -> str:
+    """Return ClickHouse's type without its storage: the inner type of SimpleAggregateFunction and LowCardinality."""
+    kind = re.sub(r"^SimpleAggregateFunction\(\w+, (.*)\)$", r"\1", kind)
+    return re.sub(r"LowCardinality\(([^()]*(?:\([^()]*\))?)\)", r"\1", kind)
+
+
 def table(answer: bytes, most: int) -> dict[str, Any]:
     """Return ClickHouse's JSONCompact as {columns, rows, cut}.
 
     `cut`: "" for a complete answer, else what is left out and what to do. `most`: rows.
     """
     parsed = json.loads(answer) if answer.strip() else {"meta": [], "data": []}
-    columns = [{"name": plain(column["name"]), "type": column["type"]} for column in parsed["meta"]]
+    columns = [{"name": plain(column["name"]), "type": short_type(column["type"])} for column in parsed["meta"]]
     rows: list[Any] = []
     size = 0
     for row in parsed["data"][:most]:

@@ -12,7 +12,7 @@ from drumline.infra.clickhouse.client import ClickHouseFailed, TransientError
 from drumline.infra.clickhouse.queries import THEMES, Query, UnknownQuery, queries, query
 from drumline.infra.guidance.causes import CAUSES
 from drumline.infra.guidance.hangs import HANGS
-from drumline.infra.mcp.answers import MOST_ROWS, ROWS, plain, table
+from drumline.infra.mcp.answers import MOST_ROWS, ROWS, plain, short_type, table
 from drumline.infra.report.data import NoSuchRun
 from drumline.infra.report.explanation import explain, no_verdict
 from drumline.infra.sqlshell.hints import HINTS, unsupported_statement_hint
@@ -98,7 +98,7 @@ class Tools:
         columns = self._use(lambda db: db.rows(_COLUMNS, {"table": name}))
         if not columns:
             raise ToolFailed(f"no table or view is called {name!r}; schema without a table names all")
-        return {"table": name, "columns": plain(columns)}
+        return {"table": name, "columns": [plain({**row, "type": short_type(row["type"])}) for row in columns]}
 
     def sql(self, statement: str, parameters: Mapping[str, object], max_rows: int = ROWS) -> dict[str, Any]:
         """Return the answer of one read-only statement."""

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from drumline.infra.mcp.answers import ANSWER_CHARS, CELL_CHARS, plain, table
+from drumline.infra.mcp.answers import ANSWER_CHARS, CELL_CHARS, plain, short_type, table
 
 
 def answer(rows, names=("name",)):
@@ -45,3 +45,16 @@ def test_numbers_keep_their_digits_and_no_answer_is_an_empty_table():
     numbers = b'{"meta": [{"name": "n", "type": "UInt64"}], "data": [[18446744073709551615], [null]]}'
     assert table(numbers, 5)["rows"] == [[18446744073709551615], [None]]
     assert table(b"", 5) == {"columns": [], "rows": [], "cut": ""}
+
+
+@pytest.mark.parametrize(
+    ("kind", "short"),
+    [
+        ("SimpleAggregateFunction(min, DateTime64(9, 'UTC'))", "DateTime64(9, 'UTC')"),
+        ("LowCardinality(String)", "String"),
+        ("Map(LowCardinality(Nullable(String)), UInt64)", "Map(Nullable(String), UInt64)"),
+        ("Enum8('ok' = 0)", "Enum8('ok' = 0)"),
+    ],
+)
+def test_types_are_shown_without_their_encoding(kind, short):
+    assert short_type(kind) == short
