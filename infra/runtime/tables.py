@@ -14,13 +14,16 @@ if TYPE_CHECKING:
 LONG = 40
 #: Characters of the narrowest column of prose.
 PROSE = 20
+#: Parts of a table at most, and spaces between their columns.
+MOST_PARTS, GAP = 3, 2
 
 
 def arranged(table: Table, console: Console) -> RenderableType:
     """Return what to print of a table whose cells are text: nothing of it is cut.
 
     A file or a pipe gets it in its natural width. On a terminal, columns of prose are wrapped at spaces, long names
-    within, numbers never. Where that is not enough, each row becomes lines of name and value.
+    within, numbers never. Where that is not enough, a table without borders, whose first column is a name, is printed
+    in parts that repeat it; of any other, each row becomes lines of name and value.
     """
     from rich.measure import Measurement
 
@@ -39,7 +42,7 @@ def arranged(table: Table, console: Console) -> RenderableType:
     while sum(widths) > free:
         wide = max((i for i in range(len(widths)) if widths[i] > least[i]), key=widths.__getitem__, default=-1)
         if wide < 0:
-            return _lines(table, texts, console)
+            return _parts(table, texts, natural, console.width) or _lines(table, texts, console)
         widths[wide] -= 1
     for column, width in zip(table.columns, widths, strict=True):
         column.width, column.no_wrap, column.overflow = width, False, "fold"
@@ -58,6 +61,33 @@ def _widest(texts: list[str]) -> int:
     from rich.cells import cell_len
 
     return max((cell_len(line) for text in texts for line in text.split("\n")), default=0)
+
+
+def _parts(table: Table, texts: list[list[str]], natural: list[int], width: int) -> RenderableType | None:
+    """Return tables that fit, with the first column in front of each; None where there is none such."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    groups: list[list[int]] = [[]]
+    for index, size in enumerate(natural[1:], 1):
+        if natural[0] + sum(natural[i] + GAP for i in groups[-1]) + size + GAP > width:
+            groups.append([])
+        groups[-1].append(index)
+    fits = natural[0] + max(natural[1:], default=0) + GAP <= width
+    if table.box is not None or len(groups) > MOST_PARTS or not (fits and all(groups)):
+        return None
+    parts: list[RenderableType] = []
+    for group in groups:
+        part = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), title=None if parts else table.title)
+        part.title_justify, part.title_style = table.title_justify, table.title_style
+        for index in (0, *group):
+            column = table.columns[index]
+            part.add_column(Text(texts[index][0]), justify=column.justify, no_wrap=True, overflow="fold")
+        for row in zip(*(texts[index][1:] for index in (0, *group)), strict=True):
+            part.add_row(*map(Text, row))
+        parts += [part, Text()]
+    return Group(*parts[:-1])
 
 
 def _lines(table: Table, texts: list[list[str]], console: Console) -> RenderableType:

@@ -225,3 +225,16 @@ def test_prose_is_wrapped_and_what_is_still_too_wide_becomes_lines(width, is_tab
     assert ("row 1" in text) != is_table
     assert str(NUMBER) in text
     assert set(PROSE.split()) <= set(re.split(r"[\s│┃|]+", text))
+
+
+def test_a_table_of_numbers_by_name_is_printed_in_parts(monkeypatch, capsys):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("topic")
+    for index in range(9):
+        table.add_column(f"column {index}", justify="right")
+    table.add_row("gpu.kernel.v1", *(str(NUMBER + index) for index in range(9)))
+    terminal_console(width=80).print(table)
+    rows = [line for line in capsys.readouterr().out.splitlines() if "gpu.kernel.v1" in line]
+    assert len(rows) == 3
+    assert all(str(NUMBER + index) in "".join(rows) for index in range(9))
