@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from drumline.infra.config.servers import WEB_PAGE
 from drumline.infra.grafana.dashboards.compare import COMPARE
 from drumline.infra.grafana.dashboards.cost import COST
 from drumline.infra.grafana.dashboards.devices import DEVICES
@@ -57,7 +58,8 @@ def statements() -> Iterator[Statement]:
                 yield Statement(dashboard, "variable", variable.name, variable.sql, None)
 
 
-def dashboard_files() -> dict[Path, str]:
-    """Return path -> content, as committed."""
+def dashboard_files(web_page: str = "") -> dict[Path, str]:
+    """Return path -> content, as committed. `web_page`: address of `drumline serve`, for links."""
     folder = GENERATED / "dashboards"
-    return {folder / f"{dashboard.uid}.json": text(dashboard_json(dashboard)) for dashboard in DASHBOARDS}
+    address = web_page or WEB_PAGE
+    return {folder / f"{board.uid}.json": text(dashboard_json(board, address)) for board in DASHBOARDS}

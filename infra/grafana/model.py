@@ -155,6 +155,7 @@ class Field:
 
     header: its name for people; without, that of the column without underscores (render/columns.py).
     width: of a table's column, px; the one that `fills` takes what is left, at least its width.
+    page: path on the web page of `drumline serve` to which a cell leads.
     texts: shown instead of numbers, as they are; `levels`: as names of verdict levels.
     """
 
@@ -165,6 +166,7 @@ class Field:
     fills: bool = False
     wraps: bool = False
     texts: Mapping[int, str] = field(default_factory=dict)
+    page: str = ""
     decimals: int | None = None
     hidden: bool = False
     thresholds: tuple[tuple[float, str], ...] = ()

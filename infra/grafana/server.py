@@ -132,7 +132,7 @@ class Server:
         yield self._change(f"folder {FOLDER}", {"title": FOLDER}, current and {"title": current["title"]}, make, rename)
         yield self._source()
         for dashboard in DASHBOARDS:
-            wanted = dashboard_json(dashboard)
+            wanted = dashboard_json(dashboard, self._settings.serve.url or WEB_PAGE)
             answer = self._get(dashboard.uid, partial(api.dashboard.get_dashboard, dashboard.uid))
             body = {
                 "dashboard": wanted,

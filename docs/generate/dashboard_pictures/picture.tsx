@@ -177,7 +177,7 @@ function Framed({ panel }: { panel: Panel }) {
 }
 
 const bus = new EventBusSrv();
-const choices = dashboard.templating.list.filter((v: any) => v.name !== 'datasource');
+const choices = dashboard.templating.list.filter((v: any) => v.hide !== 2 && v.name !== 'datasource');
 createRoot(document.getElementById('root')!).render(
   <ThemeContext.Provider value={theme}>
     <GlobalStyles />

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from drumline.infra.grafana.bands import worst
 from drumline.infra.grafana.dashboards.status import cause, faults, stat
-from drumline.infra.grafana.dashboards.verdict_panels import ACTION, ACTION_FIELD, FROM_LINE, late_ranks, lost_share
+from drumline.infra.grafana.dashboards.verdict_panels import (
+    ACTION,
+    ACTION_FIELD,
+    CAUSE_FIELD,
+    FROM_LINE,
+    late_ranks,
+    lost_share,
+)
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import LEVEL, LOST, SHARE
 from drumline.infra.grafana.variables import JOB, LABELLED, MARKS, RANKS, RUN
@@ -124,7 +131,8 @@ CHANGES = Panel(
     "and the collective that waited longest.",
     PanelQuery(
         f"""
-        SELECT window_start AS time, rank, level, {cause("v")} AS cause, lost_share,
+        SELECT window_start AS time, rank, level, {cause("v")} AS cause, encodeURLComponent(v.cause) AS cause_key,
+            lost_share,
             concat(toString(first_step), ' to ', toString(last_step)) AS steps, {_EVIDENCE} AS evidence,
             action, toUnixTimestamp64Milli(window_start) AS from_ms, toUnixTimestamp64Milli(window_end) AS to_ms
         FROM (
@@ -132,7 +140,7 @@ CHANGES = Panel(
             FROM {_CHOSEN} AND changed AND @bad
         ) AS v ORDER BY time DESC LIMIT 500
         """,
-        "time:t rank:n level:n cause:s lost_share:n steps:s evidence:s action:s from_ms:n to_ms:n",
+        "time:t rank:n level:n cause:s cause_key:s lost_share:n steps:s evidence:s action:s from_ms:n to_ms:n",
         "table",
     ),
     unit="none",
@@ -141,7 +149,8 @@ CHANGES = Panel(
     fields={
         "rank": Field(link=TO_RANK, width=90, decimals=0, texts={-1: "whole job"}),
         "level": Field(width=90, levels=True, thresholds=LEVEL),
-        "cause": Field(width=200),
+        "cause": CAUSE_FIELD,
+        "cause_key": Field(hidden=True),
         "lost_share": Field("percentunit", "Time lost", thresholds=SHARE, decimals=1),
         "steps": Field(link=TO_WINDOW),
         "evidence": Field(width=280, wraps=True, inspect=True),

@@ -23,6 +23,7 @@ FROM_LINE = Link("This rank", "drumline-rank", {"rank": "${__field.labels.member
 #: What to do about a cause, from the guidance.
 _TEXTS = ("see docs/reference/causes.md", *(entry.act for entry in CAUSES))
 ACTION = f"{in_sql(_TEXTS)}[1 + {number('cause', 'detail')}] AS action"
+CAUSE_FIELD = Field(width=200, page="/cause/${__data.fields.cause_key}")
 ACTION_FIELD = Field(header="What to do", width=300, fills=True, wraps=True)
 RANK_FIELD = Field(link=TO_RANK, width=90, decimals=0, texts={-1: "whole job"})
 
@@ -42,10 +43,10 @@ def late_ranks(where: str, limit: int = 50, job: bool = False) -> Panel:
         + ", GPU time lost in all windows. The whole job is named where a link is slow or all ranks are slower.",
         PanelQuery(
             f"""
-            SELECT {names}, {KEYS}{"" if job else ", job"}
+            SELECT {names}, cause_key, {KEYS}{"" if job else ", job"}
             FROM (
                 SELECT job, run, rank, host, level, worst, gpu_seconds_lost, lost_share,
-                    {cause("numbered")} AS cause, action FROM (
+                    {cause("numbered")} AS cause, encodeURLComponent(numbered.cause) AS cause_key, action FROM (
                     SELECT *, {ACTION} FROM (
                         SELECT job, run, rank, argMax(s.host, window_end) AS host,
                             if((job, run) IN ({ACTIVE_RUNS}), argMaxIf(@level, window_end, @evaluated), NULL) AS level,
@@ -57,7 +58,7 @@ def late_ranks(where: str, limit: int = 50, job: bool = False) -> Panel:
                 ) AS numbered
             ) WHERE worst > 0 ORDER BY level DESC, worst DESC, gpu_seconds_lost DESC LIMIT {limit}
             """,
-            f"{columns} {KEY_COLUMNS} {hidden}",
+            f"{columns} cause_key:s {KEY_COLUMNS} {hidden}",
             "table",
         ),
         unit="none",
@@ -68,7 +69,8 @@ def late_ranks(where: str, limit: int = 50, job: bool = False) -> Panel:
             "rank": RANK_FIELD,
             "level": Field(header="Level now", width=90, levels=True, link=TO_STRAGGLERS, thresholds=LEVEL),
             "worst": Field(header="Worst level", levels=True, thresholds=LEVEL),
-            "cause": Field(width=200),
+            "cause": CAUSE_FIELD,
+            "cause_key": Field(hidden=True),
             **({} if job else {"lost_share": Field("percentunit", "Time lost", thresholds=SHARE, decimals=1)}),
             "gpu_seconds_lost": Field("s", "GPU time lost", decimals=1, thresholds=LOST),
             "action": ACTION_FIELD,

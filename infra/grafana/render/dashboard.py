@@ -8,12 +8,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from drumline.infra.config.servers import WEB_PAGE
 from drumline.infra.grafana.model import PLUGIN, Annotation, Dashboard, Json, Panel, Variable
 from drumline.infra.grafana.render.panel import FORMATS, SOURCE, panel_json
 
 
-def dashboard_json(dashboard: Dashboard) -> Json:
-    """Return the bare model, as file provisioning needs it."""
+def dashboard_json(dashboard: Dashboard, web_page: str = WEB_PAGE) -> Json:
+    """Return the bare model, as file provisioning needs it. `web_page`: address of `drumline serve`, for links."""
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -38,7 +39,7 @@ def dashboard_json(dashboard: Dashboard) -> Json:
                 "tooltip": "the other dashboards, with this time and selection",
             }
         ],
-        "templating": {"list": [_source_variable(), *(_variable(v) for v in dashboard.variables)]},
+        "templating": {"list": [_source_variable(), _web_page(web_page), *(_variable(v) for v in dashboard.variables)]},
         "annotations": {"list": [_built_in(), *(_annotation(a) for a in dashboard.annotations)]},
         "panels": _placed(dashboard),
     }
@@ -99,6 +100,19 @@ def _source_variable() -> Json:
         "multi": False,
         "includeAll": False,
         "current": {"text": "ClickHouse", "value": "clickhouse"},
+    }
+
+
+def _web_page(address: str) -> Json:
+    current = {"text": address, "value": address}
+    return {
+        "name": "web_page",
+        "label": "Web page",
+        "description": "address of drumline serve",
+        "type": "constant",
+        "query": address,
+        "hide": 2,
+        "current": current,
     }
 
 

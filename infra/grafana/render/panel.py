@@ -124,6 +124,9 @@ def _properties(name: str, shown: Field, width: int = 0, fills: bool = False) ->
         values.append(("custom.minWidth" if fills else "custom.width", width))
     if shown.link is not None:
         values.append(("links", [_link(shown.link)]))
+    if shown.page:
+        url = "${web_page:raw}" + shown.page
+        values.append(("links", [{"title": "What it means, how to check it", "url": url, "targetBlank": True}]))
     if shown.levels or shown.texts:
         values.append(("custom.align", "left"))
         texts = {str(value): {"text": text, "index": i} for i, (value, text) in enumerate(shown.texts.items())}

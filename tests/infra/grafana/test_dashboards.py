@@ -168,6 +168,15 @@ def test_links_carry_encoded_names_that_the_panel_selects(board):
                 ), f"{panel.title}: {name}"
 
 
+def test_a_cause_leads_to_its_page_at_the_address_that_is_set():
+    files = {path.name: text for path, text in dashboard_files("https://gpus.example").items()}
+    board = json.loads(files["drumline-fleet.json"])
+    assert {"text": "https://gpus.example", "value": "https://gpus.example"} in [
+        v["current"] for v in board["templating"]["list"] if v["type"] == "constant"
+    ]
+    assert "${web_page:raw}/cause/${__data.fields.cause_key}" in files["drumline-fleet.json"]
+
+
 @each_board
 def test_variables_are_chained_in_order_and_renewed_with_the_time(board):
     known = set()
