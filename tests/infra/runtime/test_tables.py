@@ -10,7 +10,6 @@ import pytest
 from rich.table import Table
 from typer.testing import CliRunner
 
-import drumline.infra
 from drumline.infra.bench import render
 from drumline.infra.bench.result import BenchReport
 from drumline.infra.chaos import report as chaos_report
@@ -194,7 +193,7 @@ def test_no_value_of_a_table_is_cut(module, is_terminal, monkeypatch, capsys):
 
 
 def test_every_table_of_a_command_has_its_case():
-    root = Path(drumline.infra.__file__).parent
+    root = Path(__file__).parents[3] / "infra"
     building = {str(path.relative_to(root)) for path in root.rglob("*.py") if re.search(r"\bTable\(", path.read_text())}
     assert building - {
         "top/view.py",
