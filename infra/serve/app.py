@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata, resources
-from itertools import groupby
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
@@ -21,32 +20,23 @@ from drumline.infra.clickhouse.queries import UnknownQuery
 from drumline.infra.clickhouse.queries import query as named_query
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError
-from drumline.infra.grafana.provisioning.rules import GROUPS
-from drumline.infra.guidance.causes import CAUSES
-from drumline.infra.guidance.entry import DRUMLINE
-from drumline.infra.guidance.hangs import HANGS
 from drumline.infra.report import charts, text
 from drumline.infra.report.data import NoSuchRun
 from drumline.infra.report.explanation import hang_lines, no_verdict
 from drumline.infra.report.page import environment, sections, style
-from drumline.infra.runtime.times import BadTime, clickhouse_time, parse_time
-from drumline.infra.serve import fleet, question_form, timeline
+from drumline.infra.serve import fleet, guide, question_form, timeline
 from drumline.infra.serve.access import Application, Guard
+from drumline.infra.serve.addresses import BadAddress, job_url, number_of, times_of
 from drumline.infra.serve.database import Database
 from drumline.infra.serve.job_page import MOST_RANKS, is_live, job_page
 from drumline.infra.serve.rank_page import PARTS, rank_page
 from drumline.infra.sqlshell.questions import is_time
 from drumline.infra.sqlshell.request import BadRequest
-from drumline.infra.telemetry.prometheus_rules import RULES
 from drumline.infra.top.data import JOBS
 from drumline.infra.top.view import age
 
 #: Time between two refreshes of a page while data come, and while none come; s.
 LIVE_S, STILL_S = 3, 20
-
-
-class BadAddress(ValueError):
-    """A part of the address is not what the page takes; the message names it."""
 
 
 def application(settings: Settings) -> Application:
@@ -111,14 +101,14 @@ class Pages:
         if len(parts) == 1 and parts[0]:
             return self._job(request, parts[0], run)
         if len(parts) == 3 and parts[1] == "rank":
-            return self._rank(request, parts[0], run, _number("rank", parts[2]))
+            return self._rank(request, parts[0], run, number_of("rank", parts[2]))
         if len(parts) == 3 and parts[1] == "step":
             rank = request.query_params.get("rank", "")
-            return self._step(parts[0], run, _number("step", parts[2]), _number("rank", rank) if rank else None)
+            return self._step(parts[0], run, number_of("step", parts[2]), number_of("rank", rank) if rank else None)
         return self.not_found(request, None)
 
     def _job(self, request: Request, job: str, run: str) -> Response:
-        since, until = _times(request)
+        since, until = times_of(request)
         page = job_page(self._database.query, job, run, since, until, self._price)
         shown = len(page.ranks) if request.query_params.get("ranks") == "all" else MOST_RANKS
         stands = [row for row in page.data.hangs if row["lasts"]]
@@ -129,7 +119,7 @@ class Pages:
         )  # fmt: skip
 
     def _rank(self, request: Request, job: str, run: str, rank: int) -> Response:
-        since, until = _times(request)
+        since, until = times_of(request)
         page = rank_page(self._database.query, job, run, rank, since, until)
         name = page.run["run"]
         drawn = None
@@ -185,28 +175,20 @@ class Pages:
 
     def causes(self, _: Request) -> Response:
         """List the causes of verdicts and the reasons of a standstill."""
-        return self._page("causes.html", causes=_by_cause(), every=0)
+        return self._page("causes.html", causes=guide.by_cause(), every=0)
 
     def cause(self, request: Request) -> Response:
         """Explain one cause and its details: the target of links in alerts."""
         name = request.path_params["name"]
-        entries = _by_cause().get(name)
+        entries = guide.by_cause().get(name)
         if entries is None:
             return self.not_found(request, None)
         return self._page("cause.html", name=name, entries=entries, every=0)
 
     def alert(self, request: Request) -> Response:
         """Explain one alert rule of Grafana (by its uid) or Prometheus (by its name): the target of `runbook_url`."""
-        name = request.path_params["name"]
-        for group in GROUPS:
-            for rule in group.rules:
-                if rule.uid == name:
-                    return self._page("alert.html", title=rule.title, meaning="", rule=rule, limit=rule.reason,
-                                      job_limit=rule.job_limit, escalate=group.escalate, every=0)  # fmt: skip
-        for other in RULES:
-            if other.name == name:
-                return self._page("alert.html", title=name, meaning=other.meaning, rule=other, limit="",
-                                  job_limit=None, escalate=DRUMLINE, every=0)  # fmt: skip
+        if values := guide.alert(request.path_params["name"]):
+            return self._page("alert.html", **values, every=0)
         return self.not_found(request, None)
 
     def static(self, request: Request) -> Response:
@@ -252,20 +234,6 @@ class Pages:
         return HTMLResponse(self._environment.get_template(template).render(now=now, **variables), status)
 
 
-def job_url(job: str, run: str = "", rank: int | None = None, step: int | None = None, **more: Any) -> str:
-    """Return the address of a job, or of a rank or step of it; these addresses are stable."""
-    path = f"/job/{quote(job, safe='')}" + (f"/rank/{rank}" if rank is not None and step is None else "")
-    if step is not None:
-        path += f"/step/{step}"
-        more["rank"] = rank
-    query = urlencode({name: value for name, value in {"run": run, **more}.items() if value not in ("", None)})
-    return path + (f"?{query}" if query else "")
-
-
-def _by_cause() -> dict[str, list[Any]]:
-    return {name: list(group) for name, group in groupby((*CAUSES, *HANGS), lambda entry: entry.cause)}
-
-
 def _spaced(name: str) -> str:
     return name.replace("_", " ")
 
@@ -278,27 +246,3 @@ def _safe(svg: str) -> Any:
     from markupsafe import Markup
 
     return Markup(svg)
-
-
-def _number(name: str, value: str) -> int:
-    try:
-        return max(-1, min(int(value), (1 << 31) - 1 if name == "rank" else (1 << 63) - 1))
-    except ValueError:
-        raise BadAddress(f"{name} {value!r} is no number") from None
-
-
-def _times(request: Request) -> tuple[str, str]:
-    """Return `from` and `to` as ClickHouse reads them: forms of parse_time, or ms since the epoch as in Grafana."""
-    return _time("from", request), _time("to", request)
-
-
-def _time(name: str, request: Request) -> str:
-    text_of_time = request.query_params.get(name, "").strip()
-    if not text_of_time:
-        return ""
-    try:
-        if text_of_time.isdigit():
-            return clickhouse_time(datetime.fromtimestamp(int(text_of_time) / 1e3, UTC))
-        return clickhouse_time(parse_time(text_of_time, datetime.now(UTC)))
-    except (BadTime, ValueError, OverflowError, OSError) as error:
-        raise BadAddress(f"{name}: {error}") from None
