@@ -21,7 +21,8 @@ CREATE OR REPLACE VIEW {database}.alert_limits
     label String COMMENT 'label that these jobs have, NAME=VALUE; empty = with or without labels',
     value Float64 COMMENT 'the limit, in the unit of its name; inf = no alert',
     note String COMMENT 'why, in the words of the person that set it',
-    changed DateTime64(3, 'UTC') COMMENT 'when it was set'
+    changed DateTime64(3, 'UTC') COMMENT 'when it was set or cleared',
+    cleared UInt8 COMMENT '1 = it is not in force any more'
 )
-AS SELECT name, job, label, value, note, changed FROM {database}.alert_limits_versions FINAL WHERE cleared = 0
+AS SELECT * FROM {database}.alert_limits_versions FINAL WHERE cleared = 0
 COMMENT 'limits of alert rules for some jobs; the others have those of the rules';
