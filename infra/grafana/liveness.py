@@ -57,3 +57,8 @@ LAST_RECORD = f"""
         )
     )
 """
+#: Team and user of each active run, from `drumline run --label team=... --label user=...`.
+OWNERS = f"""
+    SELECT job, run, any(labels['team']) AS team, any(labels['user']) AS user
+    FROM processes WHERE (job, run) IN ({ACTIVE_RUNS}) GROUP BY job, run
+"""

@@ -82,11 +82,6 @@ def _publish(
         manifest = load_manifest(folder, phases=True)  # only to pick healthy ranks for --ranks
     except ValueError as error:  # BadTrace
         exit_with("replay", BAD_INPUT, str(error))
-    try:
-        if spool is None:
-            require_listener(settings())  # before what takes seconds
-    except BrokerUnreachable as error:
-        exit_with("replay", FAILED, str(error))
     from drumline.infra.kafka.acls import MissingTopics, require_acls
     from drumline.infra.kafka.registry import codec
     from drumline.producers.replay.publisher import Publisher
@@ -105,6 +100,7 @@ def _publish(
         if spool is not None:
             publisher = SpoolTarget(spool, settings().spool.max_mb << 20, settings().spool.segment_s)
         else:
+            require_listener(settings())
             require_acls(settings(), "drumline-replay", dict.fromkeys(recording.topics, ("WRITE",)))
             publisher = Publisher(settings(), codec(settings(), recording.topics), "drumline-replay")
     except (BrokerUnreachable, MissingTopics, RegistryUnavailable, BadSchema) as error:

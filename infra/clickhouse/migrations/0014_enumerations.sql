@@ -1,9 +1,9 @@
 -- Comments name every value of an enumeration (a test compares them with the programs' own lists). A view has comments
 -- of its own. Each comment begins as the contract does.
 ALTER TABLE {database}.stragglers_versions COMMENT COLUMN
-    detail 'finer cause; host_stall: data_loader, garbage_collection, checkpoint, synchronisation, cpu_contention, cpu_throttled, page_faults, disk; slow_compute: more_work, same_work, other_work, shared_gpu, throttled, slow_part; slow_copy: pageable; unknown: mixed; insufficient_data: no_peers, no_past, few_steps_compared, other_source, stalled, silent';
+    detail 'finer cause; host_stall: data_loader, garbage_collection, checkpoint, synchronisation, cpu_contention, cpu_throttled, page_faults, disk; slow_compute: more_work, same_work, other_work, shared_gpu, throttled, slow_part; slow_copy: pageable; unknown: mixed; insufficient_data: no_peers, no_past, few_steps_compared, other_source, stalled, silent, quarantine';
 ALTER TABLE {database}.stragglers COMMENT COLUMN
-    detail 'finer cause; host_stall: data_loader, garbage_collection, checkpoint, synchronisation, cpu_contention, cpu_throttled, page_faults, disk; slow_compute: more_work, same_work, other_work, shared_gpu, throttled, slow_part; slow_copy: pageable; unknown: mixed; insufficient_data: no_peers, no_past, few_steps_compared, other_source, stalled, silent';
+    detail 'finer cause; host_stall: data_loader, garbage_collection, checkpoint, synchronisation, cpu_contention, cpu_throttled, page_faults, disk; slow_compute: more_work, same_work, other_work, shared_gpu, throttled, slow_part; slow_copy: pageable; unknown: mixed; insufficient_data: no_peers, no_past, few_steps_compared, other_source, stalled, silent, quarantine';
 
 ALTER TABLE {database}.collectives COMMENT COLUMN
     operation 'operation: AllReduce, AllGather, ReduceScatter, Broadcast, Reduce, Send, Recv, SendRecv, AllToAll, Gather, Scatter; empty = unknown';

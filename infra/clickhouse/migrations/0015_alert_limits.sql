@@ -11,7 +11,8 @@ CREATE TABLE IF NOT EXISTS {database}.alert_limits_versions
 )
 ENGINE = ReplacingMergeTree(changed)
 ORDER BY (name, job, label)
-SETTINGS index_granularity = 8192, fsync_after_insert = 1, fsync_part_directory = 1
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 100000,
+    fsync_after_insert = 1, fsync_part_directory = 1
 COMMENT 'limits of alert rules for some jobs';
 
 CREATE OR REPLACE VIEW {database}.alert_limits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.alerts import causes
-from drumline.infra.grafana.alerts.rule import Group, Rule, Values, with_limit
+from drumline.infra.grafana.alerts.rule import Group, Rule, with_limit, with_owner
 from drumline.infra.grafana.alerts.standstill import HUNG, STALLED
 from drumline.infra.grafana.limits import BANDWIDTH as BANDWIDTH_LIMIT
 from drumline.infra.grafana.limits import PAGEABLE as PAGEABLE_LIMIT
@@ -13,14 +13,13 @@ from drumline.infra.grafana.thresholds import BANDWIDTH_RATIO, LEVEL_CRITICAL, L
 from drumline.infra.guidance.entry import JOB, NETWORK
 
 
-def _late(value: str, ref: str, more: str = "", names: str = "") -> Values:
+def _late(value: str, more: str = "", names: str = "") -> str:
     """Return a row for each rank of an active job with a bad window in the last minutes, or in the last four windows.
 
     A rank that recovers keeps its row and labels, so its alert is resolved with them. Labels say who it is and nothing
     that may change while it lasts: each set of labels is an alert of its own. `more`, `names`: further columns.
     """
-    return Values(
-        f"""
+    return f"""
         SELECT job, run, rank, host, if(number < 0, 'all', places.gpu) AS gpu, value{names} FROM (
             SELECT job, run, s.rank AS number, if(number < 0, 'all', toString(number)) AS rank,
                 if(number < 0, 'all hosts', argMax(s.host, window_end)) AS host, toFloat64({value}) AS value{more}
@@ -30,30 +29,27 @@ def _late(value: str, ref: str, more: str = "", names: str = "") -> Values:
             SELECT job, run, rank AS number, concat('GPU ', toString(any(gpu_index)), ' ', any(gpu_uuid)) AS gpu
             FROM processes GROUP BY job, run, rank
         ) AS places USING (job, run, number)
-        """,
-        ref,
-    )
+    """
 
 
-def _level() -> Values:
+def _level() -> str:
     """Return the level in force; 0 where the job's own limit is above the share that the rank costs."""
     level, share = "argMaxIf(@level, window_end, @evaluated)", "argMaxIf(s.lost_share, window_end, @bad)"
-    return Values(
-        f"""
+    return f"""
         SELECT job, run, rank, host, gpu, if(ifNull(own_limit, 0) > cost, 0, value) AS value
-        FROM ({_late(level, "A", f", toFloat64({share}) AS cost", ", cost").text}) AS leveled LEFT JOIN (
+        FROM ({_late(level, f", toFloat64({share}) AS cost", ", cost")}) AS leveled LEFT JOIN (
             SELECT job, run, toNullable(own_limit) AS own_limit FROM ({limits_of_jobs(STRAGGLER)})
         ) AS own USING (job, run)
-        """
-    )
+    """
 
 
+_CAUSE = causes.number("argMaxIf(cause, window_end, @bad)", "argMaxIf(detail, window_end, @bad)")
 _LATE = (
-    _level(),
-    _late("argMaxIf(s.lost_share, window_end, @bad)", "SHARE"),
-    _late("sum(s.gpu_seconds_lost)", "GPU_SECONDS"),
-    _late("sum(s.money_lost)", "MONEY"),
-    _late(causes.number("argMaxIf(cause, window_end, @bad)", "argMaxIf(detail, window_end, @bad)"), "CAUSE"),
+    with_owner(_level()),
+    with_owner(_late("argMaxIf(s.lost_share, window_end, @bad)"), "SHARE"),
+    with_owner(_late("sum(s.gpu_seconds_lost)"), "GPU_SECONDS"),
+    with_owner(_late("sum(s.money_lost)"), "MONEY"),
+    with_owner(_late(_CAUSE), "CAUSE"),
 )
 _SUMMARY = (
     "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} costs "

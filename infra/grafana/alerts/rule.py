@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from drumline.infra.grafana.limits import Limit, scaled
+from drumline.infra.grafana.liveness import OWNERS
 from drumline.infra.grafana.model import sql
 
 NoData = Literal["OK", "NoData", "Alerting", "KeepLast"]
@@ -26,6 +27,17 @@ class Values:
     def sql(self) -> str:
         """Return the statement without tokens."""
         return sql(self.text)
+
+
+def with_owner(text: str, ref: str = "A") -> Values:
+    """Return values of active runs with the labels job_team and job_user, by which notification policies may route."""
+    return Values(
+        f"""
+        SELECT whole.*, if(team = '', 'none', team) AS job_team, if(user = '', 'none', user) AS job_user
+        FROM ({text}) AS whole LEFT JOIN ({OWNERS}) AS owners USING (job, run)
+        """,
+        ref,
+    )
 
 
 def with_limit(text: str, limit: Limit) -> tuple[Values, Values]:

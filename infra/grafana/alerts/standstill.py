@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.alerts.rule import Rule, Values
+from drumline.infra.grafana.alerts.rule import Rule, Values, with_owner
 from drumline.infra.grafana.limits import STALLED as STALLED_LIMIT
 from drumline.infra.grafana.limits import limits_of_jobs
 from drumline.infra.grafana.liveness import ACTIVE_RUNS, NOT_RECORDED
@@ -13,7 +13,7 @@ _JOB = {"job": "job", "run": "run"}
 
 def _stalled(value: str, ref: str) -> Values:
     """Return a row for each active and recorded run. Steps are read only for runs without one for STALLED_S."""
-    return Values(
+    return with_owner(
         f"""
         WITH recorded AS (
             SELECT job, run, maxIf(last_published, @produced) AS last_record,
@@ -74,7 +74,7 @@ def _hung(value: str, ref: str) -> Values:
 
     `line`: where its main thread was when it was sampled first, so that the label does not change while it lasts.
     """
-    return Values(
+    return with_owner(
         f"""
         SELECT job, run, if(number < 0, 'all', toString(number)) AS rank,
             if(number < 0, 'any host', host) AS host, reason, operation, note,
