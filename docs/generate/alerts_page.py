@@ -37,7 +37,8 @@ def page() -> str:
 
 
 def _section(rule: Rule) -> str:
-    escalate = next(group.escalate for group in GROUPS if rule in group.rules)
+    by_group = next(group.escalate for group in GROUPS if rule in group.rules)
+    escalate = "it depends on the cause" if "$values" in rule.escalate else rule.escalate or by_group
     text = f"{_action(rule)}\n\nEscalate to: {escalate}.\n\n{rule.reason}{_job_limit(rule)}"
     return f"## {rule.title}\n\n{text}\n\nPanel: {_panel(rule)}.\n"
 

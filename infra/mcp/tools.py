@@ -142,7 +142,7 @@ class Tools:
         if not entries:
             known = ", ".join(dict.fromkeys(entry.cause for entry in (*CAUSES, *HANGS)))
             raise ToolFailed(f"no cause is called {cause!r}; there are: {known}")
-        keys = ("cause", "detail", "meaning", "check", "act")
+        keys = ("cause", "detail", "meaning", "check", "act", "escalate")
         return {"causes": [{key: getattr(entry, key) for key in keys} for entry in entries]}
 
     def _rows(self, text: str, values: Mapping[str, object], max_rows: int) -> dict[str, Any]:

@@ -22,8 +22,10 @@ def alert(name: str) -> dict[str, Any]:
     for group in GROUPS:
         for rule in group.rules:
             if rule.uid == name:
+                by_cause_only = "$values" in rule.escalate
+                escalate = "the owner that the cause names" if by_cause_only else rule.escalate or group.escalate
                 return {"title": rule.title, "meaning": "", "rule": rule, "limit": rule.reason,
-                        "job_limit": rule.job_limit, "escalate": group.escalate}  # fmt: skip
+                        "job_limit": rule.job_limit, "escalate": escalate}  # fmt: skip
     for other in RULES:
         if other.name == name:
             return {"title": name, "meaning": other.meaning, "rule": other, "limit": "", "job_limit": None,

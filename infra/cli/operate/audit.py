@@ -73,6 +73,7 @@ def _audit(job: str, run: str) -> AuditReport:
 
 def _print(report: AuditReport) -> None:
     """Print the accounts of all topics and the findings."""
+    from rich.markup import escape
     from rich.table import Table
 
     columns = ("records", "stored", "empty", "duplicate", "fenced", "dead", "waiting", "rows_published", "rows_stored")
@@ -86,7 +87,8 @@ def _print(report: AuditReport) -> None:
     console.print(view)
     for row in report.dropped:
         console.print(
-            f"{row['topic']}: {row['dropped']:,} rows of {row['of_job']} were dropped before publication (counted)"
+            f"{row['topic']}: {row['dropped']:,} rows of {row['of_job']} were dropped before publication (counted)",
+            markup=False,
         )
     counted = sum(int(row["in_windows"]) for row in report.windows)
     late = sum(int(row["late_rows"]) for row in report.windows)
@@ -94,5 +96,6 @@ def _print(report: AuditReport) -> None:
         console.print(f"windows: {counted:,} rows counted, {late:,} late")
     console.print("rollups: " + ", ".join(f"{name} {rows:,}" for name, rows in report.rollups.items()), highlight=False)
     for finding in report.findings:
-        console.print(f"[bold red]{finding.kind}[/] {finding.where}: {finding.text}", highlight=False)
+        text = escape(f"{finding.where}: {finding.text}")  # names in it are of jobs: no markup
+        console.print(f"[bold red]{finding.kind}[/] {text}", highlight=False)
     console.print("[bold green]clean[/]" if report.clean else f"[bold red]{len(report.findings)} findings[/]")

@@ -65,6 +65,7 @@ _DESCRIPTION = (
     "Rank `all`: a link or all ranks together."
 )
 _ACTION = causes.text("CAUSE", causes.ACTIONS)
+_ESCALATE = causes.text("CAUSE", causes.ESCALATIONS)
 _STRAGGLERS = ("drumline-stragglers", "lost")
 _JOB = {"job": "job", "run": "run"}
 
@@ -75,13 +76,13 @@ WARNING = Rule(
     "4% of the job's time or more in two of three windows of steps. Recurrence and hysteresis are the stream "
     "processor's, so the rule waits no longer. A verdict counts for 15 minutes, or four times as long as its window of "
     "steps where that is longer, while the job is active.",
-    _STRAGGLERS, _JOB, job_limit=STRAGGLER, opens_rank=True,
+    _STRAGGLERS, _JOB, job_limit=STRAGGLER, opens_rank=True, escalate=_ESCALATE,
 )  # fmt: skip
 CRITICAL = Rule(
     "drumline-straggler-critical", "Straggler, critical", "critical", _LATE,
     "gt", (LEVEL_CRITICAL - 0.5,), 86_400, _SUMMARY, _DESCRIPTION, _ACTION,
     "Level `critical` in force: 20% or more, every fifth step is lost.",
-    _STRAGGLERS, _JOB, job_limit=STRAGGLER, opens_rank=True,
+    _STRAGGLERS, _JOB, job_limit=STRAGGLER, opens_rank=True, escalate=_ESCALATE,
 )  # fmt: skip
 
 
@@ -147,7 +148,7 @@ PAGEABLE = Rule(
     "4% of the rank's active time, the share at which a straggler is a warning: copies from pageable memory block "
     "the stream "
     "and cannot overlap.",
-    ("drumline-memcpy", "pageable"), {**_JOB, "rank": "rank"}, for_s=60, job_limit=PAGEABLE_LIMIT,
+    ("drumline-memcpy", "pageable"), {**_JOB, "rank": "rank"}, for_s=60, job_limit=PAGEABLE_LIMIT, escalate=JOB,
 )  # fmt: skip
 
 JOBS = Group("drumline-jobs", 30, JOB, (WARNING, CRITICAL, HUNG, STALLED))

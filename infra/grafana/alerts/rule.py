@@ -54,6 +54,7 @@ class Rule:
     shows: dashboard uid and panel key; `selects`: variable -> label for the link.
     action: what the person does who gets the message.
     reason: of the limit, for docs/reference/alerts.md. job_limit: the limit that a job may have of its own.
+    escalate: who helps, where it is not the group's.
     opens_rank: the link opens the dashboard of the label `rank`, unless that is `all`.
     """
 
@@ -77,6 +78,7 @@ class Rule:
     until_s: int = 0
     job_limit: Limit | None = None
     opens_rank: bool = False
+    escalate: str = ""
 
 
 @dataclass(frozen=True, slots=True)

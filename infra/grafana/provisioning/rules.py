@@ -63,7 +63,7 @@ def _annotations(rule: Rule, web_page: str) -> Json:
         "summary": rule.summary,
         "description": rule.description,
         "action": rule.action,
-        "escalate": next(group.escalate for group in GROUPS if rule in group.rules),
+        "escalate": rule.escalate or next(group.escalate for group in GROUPS if rule in group.rules),
         "runbook_url": f"{web_page}/alert/{rule.uid}",
         "dashboard": link(rule, _panel_id(rule)),
         "limit": rule.reason,

@@ -11,7 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 import drumline
+from drumline.infra.cli.operate.audit import _print as print_report
 from drumline.infra.runtime.terminal import LAYOUT, echo, escape_controls, terminal_console, write_stream
+from drumline.sinks.audit.report import AuditReport, Finding
 
 INFRA = Path(drumline.__file__).parent / "infra"
 #: Title, colour, clear screen, C1's CSI, carriage return, NUL, right-to-left override, isolate, a lone surrogate.
@@ -88,3 +90,12 @@ def test_commands_write_text_by_this_module_only(folder):
                 ), (  # fmt: skip
                     f"{path.relative_to(INFRA)}:{node.lineno}: {called} writes stored names as they are"
                 )
+
+
+def test_an_audit_prints_names_of_jobs_as_they_are(capsys):
+    """Rich takes brackets for markup: such a name must neither end the command nor forge its result."""
+    name = "[/x] [bold green]clean[/]"
+    dropped = [{"topic": "t", "dropped": 1, "of_job": name}]
+    print_report(AuditReport(findings=[Finding("lost", name, name)], dropped=dropped))
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.count(name) == 3
