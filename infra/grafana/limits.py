@@ -24,7 +24,7 @@ class Limit:
 
 
 STRAGGLER = Limit("straggler_share", WARNING, "share of the job's time that a straggler costs at least; 0 to 1")
-STALLED = Limit("stalled_s", STALLED_S, "least time without a step; s")
+STALLED = Limit("stalled_s", STALLED_S, "least time without a step, 300 or more; s")
 BANDWIDTH = Limit("bandwidth_ratio", BANDWIDTH_RATIO, "bandwidth of collectives against before; 0 to 1", below=True)
 PAGEABLE = Limit("pageable_share", PAGEABLE_SHARE, "share of a rank's time in pageable copies; 0 to 1")
 LAG = Limit("lag_s", LAG_S, "time by which results are behind; s")

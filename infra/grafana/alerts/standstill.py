@@ -15,23 +15,19 @@ def _stalled(value: str, ref: str) -> Values:
     """Return a row for each active and recorded run. Steps are read only for runs without one for STALLED_S."""
     return with_owner(
         f"""
-        WITH recorded AS (
+        WITH active_jobs AS (
             SELECT job, run, maxIf(last_published, @produced) AS last_record,
                 maxIf(time_max, topic = 'gpu.step.v1' AND rows > 0) AS last_step
             FROM records_per_minute WHERE @minute AND run != '' AND (job, run) NOT IN ({NOT_RECORDED})
             GROUP BY job, run
             HAVING last_record > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND AND last_step > $__fromTime_ms
-        ), active_jobs AS (
-            SELECT job, run, last_record, last_step, ifNull(own_limit, {STALLED_S}) AS least_s
-            FROM recorded LEFT JOIN (
-                SELECT job, run, toNullable(own_limit) AS own_limit FROM ({limits_of_jobs(STALLED_LIMIT)})
-            ) AS own USING (job, run)
         ), suspects AS (
-            SELECT job, run, last_step FROM active_jobs WHERE dateDiff('second', last_step, last_record) > least_s
+            SELECT job, run, last_step FROM active_jobs WHERE dateDiff('second', last_step, last_record) > {STALLED_S}
         )
         SELECT job, run, toFloat64({value}) AS value FROM (
             SELECT job, run, dateDiff('second', greatest(last_step, last_end), last_record) AS ago_s,
-                greatest(least_s, {STALLED_STEPS} * longest_s, {STALLED_PAUSES} * pause_s) AS limit_s
+                greatest(ifNull(own_limit, 0), {STALLED_S}, {STALLED_STEPS} * longest_s,
+                    {STALLED_PAUSES} * pause_s) AS limit_s
             FROM active_jobs LEFT JOIN (
                 SELECT job, run, max(addNanoseconds(s.start, s.duration_ns)) AS last_end,
                     max(s.duration_ns) / 1e9 AS longest_s,
@@ -41,7 +37,9 @@ def _stalled(value: str, ref: str) -> Values:
                     AND start >= (SELECT min(last_step) FROM suspects) - INTERVAL 1 HOUR
                     AND start >= last_step - INTERVAL 1 HOUR
                 GROUP BY job, run
-            ) AS stepping USING (job, run)
+            ) AS stepping USING (job, run) LEFT JOIN (
+                SELECT job, run, toNullable(own_limit) AS own_limit FROM ({limits_of_jobs(STALLED_LIMIT)})
+            ) AS own USING (job, run)
         )
         """,
         ref,
