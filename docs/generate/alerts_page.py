@@ -6,7 +6,7 @@ from page import NOTE, REFERENCE, table, write
 
 from drumline.infra.grafana.alerts.rule import Rule
 from drumline.infra.grafana.catalog import DASHBOARDS
-from drumline.infra.grafana.provisioning.rules import GROUPS
+from drumline.infra.grafana.provisioning.rules import GROUPS, escalation
 
 PAGE = REFERENCE / "alerts.md"
 HEAD = f"""{NOTE.format(name="alerts_page")}# Alert rules
@@ -37,8 +37,7 @@ def page() -> str:
 
 
 def _section(rule: Rule) -> str:
-    by_group = next(group.escalate for group in GROUPS if rule in group.rules)
-    escalate = "it depends on the cause" if "$values" in rule.escalate else rule.escalate or by_group
+    escalate = "it depends on the cause" if "$values" in rule.escalate else escalation(rule)
     text = f"{_action(rule)}\n\nEscalate to: {escalate}.\n\n{rule.reason}{_job_limit(rule)}"
     return f"## {rule.title}\n\n{text}\n\nPanel: {_panel(rule)}.\n"
 

@@ -207,6 +207,11 @@ class ServeSettings(SettingsModel):
     certificate: Path | None = Field(None, description="certificate, PEM, for https; none = http")
     key: Path | None = Field(None, description="private key of that certificate, PEM, without password")
 
+    @property
+    def web_page(self) -> str:
+        """Return the address that links lead to."""
+        return self.url or WEB_PAGE
+
     @model_validator(mode="after")
     def _secrets(self) -> ServeSettings:
         self.token = read_secret("SERVE__TOKEN", self.token, self.token_file)

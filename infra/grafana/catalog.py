@@ -58,8 +58,7 @@ def statements() -> Iterator[Statement]:
                 yield Statement(dashboard, "variable", variable.name, variable.sql, None)
 
 
-def dashboard_files(web_page: str = "") -> dict[Path, str]:
+def dashboard_files(web_page: str = WEB_PAGE) -> dict[Path, str]:
     """Return path -> content, as committed. `web_page`: address of `drumline serve`, for links."""
     folder = GENERATED / "dashboards"
-    address = web_page or WEB_PAGE
-    return {folder / f"{board.uid}.json": text(dashboard_json(board, address)) for board in DASHBOARDS}
+    return {folder / f"{board.uid}.json": text(dashboard_json(board, web_page)) for board in DASHBOARDS}

@@ -36,13 +36,14 @@ _PATTERN = r"replaceAll(replaceRegexpAll(l.job, '([\\\\%_])', '\\\\\\1'), '*', '
 
 
 def limits_of_jobs(limit: Limit) -> str:
-    """Return SQL with the limit of each run that has one of its own: job, run, own_limit.
+    """Return SQL with the limit of each run that has one of its own: job, run, own_limit (so that a join has NULL).
 
     The closest row counts: one that names a job and a label, then one that names a job, then a label; then the newest.
     Nothing but `alert_limits` is read while that has no row.
     """
     return f"""
-        SELECT r.job AS job, r.run AS run, argMax(l.value, (l.job != '*', l.label != '', l.changed)) AS own_limit
+        SELECT r.job AS job, r.run AS run,
+            toNullable(argMax(l.value, (l.job != '*', l.label != '', l.changed))) AS own_limit
         FROM (
             SELECT job, run, any(labels) AS labels FROM processes
             WHERE (SELECT count() FROM alert_limits WHERE name = '{limit.name}') > 0 GROUP BY job, run
@@ -59,7 +60,5 @@ def scaled(statement: str, limit: Limit) -> str:
     return f"""
         SELECT * EXCEPT (value, own_limit),
             if(own_limit IS NULL, value, value * {limit.default!r} / own_limit) AS value
-        FROM ({statement}) AS whole LEFT JOIN (
-            SELECT job, run, toNullable(own_limit) AS own_limit FROM ({limits_of_jobs(limit)})
-        ) AS own USING (job, run)
+        FROM ({statement}) AS whole LEFT JOIN ({limits_of_jobs(limit)}) AS own USING (job, run)
     """

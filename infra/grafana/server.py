@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from drumline.infra.config.servers import WEB_PAGE
 from drumline.infra.config.settings import Settings
 from drumline.infra.grafana.catalog import DASHBOARDS
 from drumline.infra.grafana.model import FOLDER, FOLDER_UID, SOURCE_UID, Json
@@ -132,7 +131,7 @@ class Server:
         yield self._change(f"folder {FOLDER}", {"title": FOLDER}, current and {"title": current["title"]}, make, rename)
         yield self._source()
         for dashboard in DASHBOARDS:
-            wanted = dashboard_json(dashboard, self._settings.serve.url or WEB_PAGE)
+            wanted = dashboard_json(dashboard, self._settings.serve.web_page)
             answer = self._get(dashboard.uid, partial(api.dashboard.get_dashboard, dashboard.uid))
             body = {
                 "dashboard": wanted,
@@ -145,7 +144,7 @@ class Server:
             yield self._change(f"dashboard {dashboard.title}", {**wanted, "folder": FOLDER_UID}, placed, send)
         alerting = api.alertingprovisioning
         for group in GROUPS:
-            wanted = group_for_http(group, self._settings.serve.url or WEB_PAGE)
+            wanted = group_for_http(group, self._settings.serve.web_page)
             current = self._get(group.name, partial(alerting.get_rule_group, FOLDER_UID, group.name))
             send = partial(alerting.update_rule_group, FOLDER_UID, group.name, wanted)
             yield self._change(f"rules {group.name}", wanted, current, send)

@@ -125,8 +125,8 @@ def generate(
     changed = []
     with _exit_on_error():
         for path, content in {
-            **dashboard_files(settings().serve.url),
-            **provisioning_files(chosen, tls=tls, ca=ca, web_page=settings().serve.url),
+            **dashboard_files(settings().serve.web_page),
+            **provisioning_files(chosen, tls=tls, ca=ca, web_page=settings().serve.web_page),
         }.items():
             target = (out or GENERATED) / path.relative_to(GENERATED)
             if target.is_file() and target.read_text() == content:

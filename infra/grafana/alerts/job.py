@@ -37,9 +37,8 @@ def _level() -> str:
     level, share = "argMaxIf(@level, window_end, @evaluated)", "argMaxIf(s.lost_share, window_end, @bad)"
     return f"""
         SELECT job, run, rank, host, gpu, if(ifNull(own_limit, 0) > cost, 0, value) AS value
-        FROM ({_late(level, f", toFloat64({share}) AS cost", ", cost")}) AS leveled LEFT JOIN (
-            SELECT job, run, toNullable(own_limit) AS own_limit FROM ({limits_of_jobs(STRAGGLER)})
-        ) AS own USING (job, run)
+        FROM ({_late(level, f", toFloat64({share}) AS cost", ", cost")}) AS leveled
+        LEFT JOIN ({limits_of_jobs(STRAGGLER)}) AS own USING (job, run)
     """
 
 

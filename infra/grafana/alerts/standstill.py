@@ -37,9 +37,7 @@ def _stalled(value: str, ref: str) -> Values:
                     AND start >= (SELECT min(last_step) FROM suspects) - INTERVAL 1 HOUR
                     AND start >= last_step - INTERVAL 1 HOUR
                 GROUP BY job, run
-            ) AS stepping USING (job, run) LEFT JOIN (
-                SELECT job, run, toNullable(own_limit) AS own_limit FROM ({limits_of_jobs(STALLED_LIMIT)})
-            ) AS own USING (job, run)
+            ) AS stepping USING (job, run) LEFT JOIN ({limits_of_jobs(STALLED_LIMIT)}) AS own USING (job, run)
         )
         """,
         ref,

@@ -89,6 +89,20 @@ STATES = Panel(
     minimum=None,
     empty="no verdicts in this time range",
 )  # fmt: skip
+
+
+def _per_step(column: str) -> str:
+    """Return the mean of a column per step, by rank and time."""
+    return f"""
+    SELECT $__timeInterval_ms(window_end) AS time, toString(s.rank) AS member,
+        avg({column} / greatest(steps_used, 1)) AS v
+    FROM (
+        SELECT rank, window_end, {column}, steps_used FROM stragglers
+        WHERE @job AND @run AND @ranks AND rank >= 0 AND @window AND @known
+    ) AS s GROUP BY time, s.rank
+    """
+
+
 LATENESS = Panel(
     "heatmap",
     "Lateness by rank",
@@ -96,14 +110,7 @@ LATENESS = Panel(
     "ranks. It names victims too: a rank that waited elsewhere comes late. Lost time (below) follows the attribution.",
     PanelQuery(
         worst(
-            """
-            SELECT $__timeInterval_ms(window_end) AS time, toString(s.rank) AS member,
-                avg(lateness_ns / greatest(steps_used, 1)) AS v
-            FROM (
-                SELECT rank, window_end, lateness_ns, steps_used FROM stragglers
-                WHERE @job AND @run AND @ranks AND rank >= 0 AND @window AND @known
-            ) AS s GROUP BY time, s.rank
-            """,
+            _per_step("lateness_ns"),
             "lateness", by="avg(v)", prefix="rank ", bands=False,
         ),
         "time:t series:s member:s lateness:n",
@@ -230,14 +237,7 @@ WAITING = Panel(
     "rank waits least: the ten that wait least, beside all.",
     PanelQuery(
         worst(
-            """
-            SELECT $__timeInterval_ms(window_end) AS time, toString(s.rank) AS member,
-                avg(wait_ns / greatest(steps_used, 1)) AS v
-            FROM (
-                SELECT rank, window_end, wait_ns, steps_used FROM stragglers
-                WHERE @job AND @run AND @ranks AND rank >= 0 AND @window AND @known
-            ) AS s GROUP BY time, s.rank
-            """,
+            _per_step("wait_ns"),
             "waited", by="-avg(v)", prefix="rank ",
         ),
         "time:t series:s member:s waited:n",

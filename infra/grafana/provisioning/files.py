@@ -53,7 +53,7 @@ def _file_source(tls: bool, ca: bool) -> Json:
 
 
 def provisioning_files(
-    contacts: Iterable[Contact] = ("webhook",), *, tls: bool = False, ca: bool = False, web_page: str = ""
+    contacts: Iterable[Contact] = ("webhook",), *, tls: bool = False, ca: bool = False, web_page: str = WEB_PAGE
 ) -> dict[Path, str]:
     """Return path -> content, as committed.
 
@@ -78,7 +78,7 @@ def provisioning_files(
             "name": g.name,
             "folder": FOLDER,
             "interval": duration(g.interval_s),
-            "rules": [rule_for_file(r, web_page or WEB_PAGE) for r in g.rules],
+            "rules": [rule_for_file(r, web_page) for r in g.rules],
         }
         for g in GROUPS
     ]

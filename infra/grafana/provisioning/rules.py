@@ -22,6 +22,11 @@ def rules() -> list[Rule]:
     return [rule for group in GROUPS for rule in group.rules]
 
 
+def escalation(rule: Rule) -> str:
+    """Return who helps the person paged: the rule's own text, which may depend on the cause, else its group's."""
+    return rule.escalate or next(group.escalate for group in GROUPS if rule in group.rules)
+
+
 def duration(seconds: int) -> str:
     """Format as Grafana and Prometheus do: 90s, 5m."""
     return f"{seconds // 60}m" if seconds and seconds % 60 == 0 else f"{seconds}s"
@@ -63,7 +68,7 @@ def _annotations(rule: Rule, web_page: str) -> Json:
         "summary": rule.summary,
         "description": rule.description,
         "action": rule.action,
-        "escalate": rule.escalate or next(group.escalate for group in GROUPS if rule in group.rules),
+        "escalate": escalation(rule),
         "runbook_url": f"{web_page}/alert/{rule.uid}",
         "dashboard": link(rule, _panel_id(rule)),
         "limit": rule.reason,
