@@ -15,6 +15,7 @@ from drumline.infra.clickhouse.queries import Query, queries, query
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError
 from drumline.infra.localstack.clickhouse.engine import ensure_engine
+from drumline.infra.report.data import Query as RowQuery
 from drumline.infra.report.data import Row, find_run
 from drumline.infra.sqlshell.request import BadRequest, Request
 from drumline.sinks.tables.tables import SEVERITIES
@@ -22,7 +23,8 @@ from drumline.sinks.tables.tables import SEVERITIES
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_JOBS = "SELECT * FROM jobs ORDER BY started DESC, job, run"
+#: Runs of all jobs, the newest first.
+JOBS = "SELECT * FROM jobs ORDER BY started DESC, job, run"
 _RUNS = "SELECT * FROM jobs WHERE job = {job:String} ORDER BY started DESC, run"
 _VERDICTS = """SELECT * FROM stragglers
 WHERE job = {job:String} AND run = {run:String} AND severity >= {severity:String}
@@ -64,6 +66,18 @@ def connect(
     return Connection(chosen, timeout_s)
 
 
+def of_newest_run(request: Request, rows: RowQuery) -> tuple[Request, int]:
+    """Return a request about the newest run of its job, and the number of other runs, where it is about one run and
+    names none; else the same request, and 0.
+
+    Raises NoSuchRun, and the errors of `rows`, which queries.
+    """
+    if not request.wants_newest_run or "job" not in request.given:
+        return request, 0
+    chosen, others = find_run(rows, request.given["job"], "")
+    return request.of_run(str(chosen["run"])), len(others)
+
+
 class Connection:
     """Answers questions until `close`; a context manager. For one thread; each call blocks for its answer.
 
@@ -103,7 +117,7 @@ class Connection:
 
     def jobs(self) -> pa.Table:
         """Return a row for each run of each job, the newest first: columns of the view `jobs`."""
-        return self.sql(_JOBS)
+        return self.sql(JOBS)
 
     def runs(self, job: str) -> pa.Table:
         """Return a row for each run of a job, the newest first; no rows for an unknown job."""
@@ -140,9 +154,7 @@ class Connection:
         given = {name: str(value) for name, value in parameters.items()}
         request = Request(query(question), given, is_named=True, all_runs=all_runs)
         request.values(datetime.now(UTC))  # before anything is sent
-        if request.wants_newest_run:
-            chosen, _ = find_run(self.rows, given["job"], "")
-            request = request.of_run(str(chosen["run"]))
+        request, _ = of_newest_run(request, self.rows)
         return Prepared(request.query.sql, request.values(datetime.now(UTC)))
 
     def sql(self, text: str, parameters: Mapping[str, object] | None = None) -> pa.Table:

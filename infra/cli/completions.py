@@ -29,13 +29,13 @@ def complete(path: Sequence[str], command: Any, args: Sequence[str], incomplete:
 
 def _question(args: Sequence[str]) -> list[str]:
     """Return the options of the named question in `args`; none where there is no question."""
-    from drumline.infra.clickhouse.queries import queries, takes_newest_run
+    from drumline.infra.clickhouse.queries import queries
+    from drumline.infra.sqlshell.request import option_names
 
     query = next((queries()[name] for name in args if name in queries()), None)
     if query is None:
         return []
-    extra = ["--all-runs"] * takes_newest_run(query) + ["--help", "--json", "--csv", "--output", "--print"]
-    return [f"--{p.name}" for p in query.parameters] + extra
+    return [*option_names(query), "--help", "--json", "--csv", "--output", "--print"]
 
 
 def _values(path: Sequence[str], parameter: Any) -> list[str]:

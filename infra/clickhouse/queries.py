@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 FOLDER = resources.files("drumline.infra.clickhouse") / "sql"
 #: Parameters with the same meaning in all queries: name -> (default, None = required; meaning).
@@ -70,6 +71,11 @@ class Query:
                 f"{self.name} needs {' and '.join(f'--{name}' for name in missing)}; parameters: {usage}"
             )
         return {p.name: given.get(p.name, p.default or "") for p in self.parameters}
+
+    def described(self) -> dict[str, Any]:
+        """Return name, question, theme and parameters, as JSON for programs; `default` null = required."""
+        parameters = [{"name": p.name, "type": p.type, "default": p.default, "about": p.about} for p in self.parameters]
+        return {"name": self.name, "question": self.question, "theme": self.theme, "parameters": parameters}
 
 
 def parse(name: str, text: str) -> Query:

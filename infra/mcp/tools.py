@@ -7,15 +7,16 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from drumline.client.connection import Connection
+from drumline.client.connection import JOBS, Connection
 from drumline.infra.clickhouse.client import ClickHouseFailed, TransientError
-from drumline.infra.clickhouse.queries import THEMES, Query, UnknownQuery, queries, query
+from drumline.infra.clickhouse.queries import THEMES, UnknownQuery, queries, query
 from drumline.infra.guidance.causes import CAUSES
 from drumline.infra.guidance.hangs import HANGS
 from drumline.infra.mcp.answers import MOST_ROWS, ROWS, plain, short_type, table
 from drumline.infra.report.data import NoSuchRun
 from drumline.infra.report.explanation import explain, no_verdict
 from drumline.infra.sqlshell.hints import HINTS, unsupported_statement_hint
+from drumline.infra.sqlshell.interactive import DESCRIBE
 from drumline.infra.sqlshell.output import has_format
 from drumline.infra.sqlshell.request import BadRequest
 
@@ -42,8 +43,6 @@ _DENIED = frozenset({164, 497})
 _TABLES = """SELECT name, comment FROM system.tables
 WHERE database = currentDatabase() AND engine != 'MaterializedView' AND NOT match(name, '_versions$|^schema_')
 ORDER BY name"""
-_COLUMNS = """SELECT name, type, comment FROM system.columns
-WHERE database = currentDatabase() AND table = {table:String} ORDER BY position"""
 _Answer = TypeVar("_Answer")
 
 
@@ -75,7 +74,7 @@ class Tools:
         chosen = [entry for entry in queries().values() if theme in ("", entry.theme)]
         if not chosen:
             raise ToolFailed(f"no theme is called {theme!r}; there are: {', '.join(THEMES)}")
-        return {"questions": [_described(entry) for entry in chosen]}
+        return {"questions": [entry.described() for entry in chosen]}
 
     def named_question(
         self, question: str, parameters: Mapping[str, object], max_rows: int = ROWS, all_runs: bool = False
@@ -95,7 +94,7 @@ class Tools:
         """Return tables and views with their comments, or the columns of one."""
         if not name:
             return {"tables": plain(self._use(lambda db: db.rows(_TABLES)))}
-        columns = self._use(lambda db: db.rows(_COLUMNS, {"table": name}))
+        columns = self._use(lambda db: db.rows(DESCRIBE, {"table": name}))
         if not columns:
             raise ToolFailed(f"no table or view is called {name!r}; schema without a table names all")
         return {"table": name, "columns": [plain({**row, "type": short_type(row["type"])}) for row in columns]}
@@ -134,7 +133,7 @@ class Tools:
 
     def jobs(self, max_rows: int = ROWS) -> dict[str, Any]:
         """Return the runs of all jobs, the newest first."""
-        return self._rows("SELECT * FROM jobs ORDER BY started DESC, job, run", {}, max_rows)
+        return self._rows(JOBS, {}, max_rows)
 
     def causes(self, cause: str = "") -> dict[str, Any]:
         """Return what causes and reasons of hangs mean, how to check them, and what to do."""
@@ -170,8 +169,3 @@ def _message(error: ClickHouseFailed) -> str:
         return f"refused by the database: this connection only reads. {error}"
     hint = _HINTS.get(error.code, HINTS.get(error.code, ""))
     return f"{error}; {hint}" if hint else str(error)
-
-
-def _described(entry: Query) -> dict[str, Any]:
-    parameters = [{"name": p.name, "type": p.type, "default": p.default, "about": p.about} for p in entry.parameters]
-    return {"name": entry.name, "question": entry.question, "theme": entry.theme, "parameters": parameters}

@@ -110,7 +110,7 @@ def explain(
     texts = []
     for rows in ranked[: None if rank is not None else MOST_RANKS]:
         text = _explanation(job, chosen["run"], rows, float(windows["evaluated_s"]))
-        worst = max(rows, key=lambda row: row["gpu_seconds"])
+        worst = rows[0]  # EPISODES has the most expensive first
         states = state_lines(query, {**scope, **{name: worst[name] for name in ("rank", "started", "ended")}})
         texts.append(replace(text, place=places.get(text.rank, ""), states=tuple(states)))
     return chosen, texts, windows, query(queries.HANGS, scope)
@@ -139,7 +139,7 @@ def place_of(row: Row) -> str:
 
 
 def _explanation(job: str, run: str, rows: list[Row], evaluated_s: float) -> Explanation:
-    worst = max(rows, key=lambda row: row["gpu_seconds"])
+    worst = rows[0]
     entry = guidance(worst["cause"], worst["detail"])
     scope = f"--job {_quoted(job)} --run {_quoted(run)}" + (f" --rank {worst['rank']}" if worst["rank"] >= 0 else "")
     return Explanation(

@@ -162,7 +162,7 @@ class Pages:
             name = f'attachment; filename="{named.name}.{ending}"'
             return StreamingResponse(body(), media_type=media, headers={"Content-Disposition": name})
         answer = question_form.answer(self._database, named, sent) if sent else None
-        jobs = [row["job"] for row in self._database.query(JOBS, {"job": "", "most": fleet.MOST_JOBS})]
+        jobs = self._job_names()
         command = " ".join(
             ["drumline sql", named.name, *(f"--{k} {shlex.quote(v)}" for k, v in sent.items() if v.strip())]
         )
@@ -204,8 +204,7 @@ class Pages:
 
     def no_such_run(self, _: Request, error: Exception) -> Response:
         """Show which jobs there are."""
-        jobs = [row["job"] for row in self._database.query(JOBS, {"job": "", "most": fleet.MOST_JOBS})]
-        return self._page("missing.html", status=404, message=str(error), jobs=jobs, every=0)
+        return self._page("missing.html", status=404, message=str(error), jobs=self._job_names(), every=0)
 
     def not_found(self, request: Request, _: Exception | None) -> Response:
         """Answer for an address that is no page."""
@@ -228,6 +227,9 @@ class Pages:
             is_local=local,
             every=LIVE_S,
         )
+
+    def _job_names(self) -> list[str]:
+        return [row["job"] for row in self._database.query(JOBS, {"job": "", "most": fleet.MOST_JOBS})]
 
     def _page(self, template: str, *, status: int = 200, **variables: Any) -> Response:
         now = f"{datetime.now(UTC):%H:%M:%S} UTC"

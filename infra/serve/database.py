@@ -78,7 +78,7 @@ class Database:
         """Return the names and at most `most` + 1 rows of a statement as ClickHouse writes them.
 
         Raises ClickHouseFailed, StackError."""
-        from drumline.infra.sqlshell.output import cells
+        from drumline.infra.sqlshell.output import tsv_lines
 
         limits = {"max_result_rows": most + 1, "result_overflow_mode": "break"}
         with self._client() as client:
@@ -86,8 +86,8 @@ class Database:
                 answer = client.raw_query(sql, parameters=dict(parameters), fmt="TSVWithNames", settings=limits)
             except Exception as error:
                 raise failure(error) from None
-        lines = [cells(line) for line in answer.decode("utf-8", "replace").removesuffix("\n").split("\n")]
-        return lines[0], lines[1:]
+        names, *lines = tsv_lines(answer)
+        return names, lines
 
     def stream(self, sql: str, parameters: Mapping[str, str], form: str) -> Iterator[bytes]:
         """Yield the bytes of an answer in ClickHouse's format `form`, all rows. Raises ClickHouseFailed, StackError."""

@@ -63,7 +63,7 @@ def _ranks(data: ReportData, window: list[Row], live: bool) -> list[RankLine]:
     for rank in now.keys() | costs.keys():
         row, cost = now.get(rank), costs.get(rank)
         named = [episode for episode in data.episodes if episode["rank"] == rank]
-        worst = max(named, key=lambda episode: episode["gpu_seconds"], default={})
+        worst = named[0] if named else {}  # the most expensive
         lines.append(
             RankLine(
                 rank=rank,
@@ -91,8 +91,7 @@ def _late(line: RankLine) -> float:
 
 def bad_step(episodes: list[Row], rank: int | None = None) -> tuple[int, int] | None:
     """Return the step and rank of the most expensive episode's evidence, else the begin of that episode."""
-    candidates = [row for row in episodes if row["rank"] >= 0 and rank in (None, row["rank"])]
-    worst = max(candidates, key=lambda row: row["gpu_seconds"], default=None)
+    worst = next((row for row in episodes if row["rank"] >= 0 and rank in (None, row["rank"])), None)
     if worst is None:
         return None
     try:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 
+from drumline.client.connection import of_newest_run
 from drumline.infra.clickhouse.client import ClickHouseFailed
 from drumline.infra.clickhouse.queries import Parameter, queries, takes_newest_run
 from drumline.infra.clickhouse.queries import Query as NamedQuery
-from drumline.infra.report.data import NoSuchRun, find_run
+from drumline.infra.report.data import NoSuchRun
 from drumline.infra.serve.database import Database
-from drumline.infra.sqlshell.hints import HINTS
+from drumline.infra.sqlshell.hints import with_remedy
 from drumline.infra.sqlshell.questions import is_time
 from drumline.infra.sqlshell.request import BadRequest, Request
 
@@ -51,9 +52,7 @@ def values(database: Database, named: NamedQuery, sent: Mapping[str, str]) -> di
     names = {parameter.name for parameter in named.parameters}
     given = {name: text.strip() for name, text in sent.items() if name in names and text.strip()}
     request = Request(named, given, is_named=True)
-    if request.wants_newest_run and given.get("job"):
-        chosen, _ = find_run(database.query, given["job"], "")
-        request = request.of_run(chosen["run"])
+    request, _ = of_newest_run(request, database.query)
     return request.values(datetime.now(UTC))
 
 
@@ -73,8 +72,7 @@ def answer(database: Database, named: NamedQuery, sent: Mapping[str, str]) -> An
     except ClickHouseFailed as error:
         if not error.code:
             raise
-        hint = HINTS.get(error.code, "").replace("`drumline sql --list` shows types", "the field names its type")
-        return Answer([], [], [], f"{error}{f'; {hint}' if hint else ''}")
+        return Answer([], [], [], with_remedy(error))
     numbers = [bool(rows) and all(_is_number(row[place]) for row in rows) for place in range(len(names))]
     return Answer(names, numbers, rows)
 

@@ -55,12 +55,11 @@ def rank_page(query: Query, job: str, run: str, rank: int, since: str, until: st
     episodes = [row for row in query(report_queries.EPISODES, scope) if row["rank"] == rank]
     if process is None and window is None and not episodes:
         raise NoSuchRun(f"job {job!r} has no rank {rank} in run {name!r}; it has {chosen['ranks']} ranks")
-    worst = max(episodes, key=lambda row: row["gpu_seconds"], default=None)
+    worst = next(iter(episodes), None)
     # The time of the worst verdict: means over a whole run would hide it.
     moment = {**rank_scope, "since": worst["started"], "until": worst["ended"]} if worst else rank_scope
     steps = {"first": worst["first_step"], "last": worst["last_step"]} if worst else {"first": 0, "last": 1 << 62}
-    [extent] = query(report_queries.EXTENT, {**scope, "started": chosen["started"], "ended": chosen["ended"]}
-                     | {"since": scope["since"], "until": scope["until"]})  # fmt: skip
+    [extent] = query(report_queries.EXTENT, {**scope, "started": chosen["started"], "ended": chosen["ended"]})
     length_ns = max(int(extent["ns"]), 1)
     hangs = query(queries.RANK_HANGS, {"job": job, "run": name, "rank": rank})
     return RankPage(

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from drumline.infra.clickhouse.queries import Query, takes_newest_run
-from drumline.infra.sqlshell.request import ALL_RUNS
+from drumline.infra.clickhouse.queries import Query
+from drumline.infra.sqlshell.request import option_names
 
 #: What a line may begin with beside SQL and questions.
 COMMANDS = ("help", "\\d", "\\q")
@@ -41,8 +41,9 @@ def completions(text: str, catalogue: Catalogue) -> tuple[str, list[str]]:
         return question[1], _with_prefix(question[1], catalogue.questions)
     if query := catalogue.questions.get(first):
         part = "" if text.endswith(" ") else rest.split(" ")[-1]
-        flags = [f"--{p.name}" for p in query.parameters] + [ALL_RUNS] * takes_newest_run(query)
-        return part, _with_prefix(part, [flag for flag in flags if flag not in rest.split() or flag == part])
+        return part, _with_prefix(
+            part, [flag for flag in option_names(query) if flag not in rest.split() or flag == part]
+        )
     return _of_sql(text, catalogue)
 
 

@@ -85,6 +85,11 @@ def cells(line: str) -> list[str]:
     ]
 
 
+def tsv_lines(answer: bytes) -> list[list[str]]:
+    """Return the cells of all lines of an answer in TSV, the names of the columns first."""
+    return [cells(line) for line in answer.decode("utf-8", "replace").removesuffix("\n").split("\n")]
+
+
 def _show(answer: bytes) -> None:
     """Print text as ClickHouse writes it, so that no number or time loses digits; control characters are escaped.
 
@@ -96,8 +101,7 @@ def _show(answer: bytes) -> None:
     if not answer:
         echo("done")
         return
-    lines = [cells(line) for line in answer.decode("utf-8", "replace").removesuffix("\n").split("\n")]
-    names, *rows = [[escape_controls(cell, LAYOUT) for cell in line] for line in lines]
+    names, *rows = [[escape_controls(cell, LAYOUT) for cell in line] for line in tsv_lines(answer)]
     shown = rows[:SHOWN]
     if not sys.stdout.isatty():
         for line in [names, *shown]:

@@ -53,6 +53,11 @@ class Request:
         return values
 
 
+def option_names(query: Query) -> list[str]:
+    """Return the options of a named question: `--name` of each parameter, and --all-runs where it is about one run."""
+    return [f"--{parameter.name}" for parameter in query.parameters] + [ALL_RUNS] * takes_newest_run(query)
+
+
 def parse_request(arguments: Sequence[str]) -> Request:
     """Return the query that command line arguments name or contain. Raises BadRequest."""
     texts, given = _options(arguments)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -200,26 +201,24 @@ def answer(client: Client, request: Request, output_format: str = "", file: Bina
 
     Raises NoSuchRun where the job or the run is not stored, BadRequest and ClickHouseFailed.
     """
+    from drumline.client.connection import of_newest_run
     from drumline.infra.clickhouse.client import rows
     from drumline.infra.report.data import find_run
     from drumline.infra.sqlshell.output import run_statement
 
+    def load(sql: str, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return rows(client, sql, parameters)
+
     job, run, note = request.given.get("job", ""), request.given.get("run", ""), ""
-
-    def find() -> tuple[str, int]:
-        chosen, more_runs = find_run(lambda sql, parameters: rows(client, sql, parameters), job, run)
-        return str(chosen["run"]), len(more_runs)
-
-    if job and request.wants_newest_run:
-        newest, more_runs = find()
-        request = request.of_run(newest)
+    chosen, more_runs = of_newest_run(request, load)
+    if chosen is not request:
         more = (
             f", the newest of {more_runs + 1}; --all-runs or --run NAME for others" if more_runs else ", the only one"
         )
-        note = f"run {newest}{more}"
-    has_rows = run_statement(client, request.query.sql, request.values(datetime.now(UTC)), output_format, file)
+        note = f"run {chosen.given['run']}{more}"
+    has_rows = run_statement(client, chosen.query.sql, chosen.values(datetime.now(UTC)), output_format, file)
     if job and not has_rows:
-        find()
+        find_run(load, job, run)
     if note:
         echo(note, err=not sys.stdout.isatty())
 
@@ -233,11 +232,7 @@ def _list(as_json: bool) -> None:
         echo(question_list(all_queries, _width()))
         return
     for entry in all_queries:
-        parameters = [
-            {"name": p.name, "type": p.type, "default": p.default, "about": p.about} for p in entry.parameters
-        ]
-        line = {"name": entry.name, "question": entry.question, "theme": entry.theme, "parameters": parameters}
-        echo(json.dumps(line))
+        echo(json.dumps(entry.described()))
 
 
 def _width() -> int:
