@@ -74,8 +74,8 @@ def of_newest_run(request: Request, rows: RowQuery) -> tuple[Request, int]:
     """
     if not request.wants_newest_run or "job" not in request.given:
         return request, 0
-    chosen, others = find_run(rows, request.given["job"], "")
-    return request.of_run(str(chosen["run"])), len(others)
+    chosen, more_runs = find_run(rows, request.given["job"], "")
+    return request.of_run(str(chosen["run"])), len(more_runs)
 
 
 class Connection:
