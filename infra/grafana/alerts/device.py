@@ -46,8 +46,8 @@ XID = Rule(
     (
         Values(
             f"""
-            SELECT {_GPU}, toString(assumeNotNull(max(max_xid))) AS xid, toFloat64(countIf(max_xid > 0)) AS value
-            FROM devices_per_minute WHERE @minute AND isNotNull(max_xid) GROUP BY {_BY}
+            SELECT {_GPU}, toString(number) AS xid, toFloat64(uniqExactIf(minute, number > 0)) AS value
+            FROM devices_per_minute LEFT ARRAY JOIN xids AS number WHERE @minute GROUP BY {_BY}, number
             """
         ),
     ),
@@ -57,8 +57,8 @@ XID = Rule(
     "94, 95 from the hardware "
     "(docs.nvidia.com/deploy/xid-errors).",
     "Hardware XID: drain the host and run its diagnosis. Application XID: the job's owner reads the job's log.",
-    "The driver reports an XID only when something failed; a job seldom survives it. Ten minutes of range, so that "
-    "one event is one alert.",
+    "The driver reports an XID only when something failed; a job seldom survives it. Each number is an alert of its "
+    "own: 79 and 119 come together. Ten minutes of range, so that one event is one alert.",
     ("drumline-devices", "xid"), _SELECTS,
 )  # fmt: skip
 ECC = Rule(

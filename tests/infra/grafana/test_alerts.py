@@ -273,6 +273,14 @@ def test_xid_when_one_recorded_sample_carries_one(db):
     assert (alert["gpu"], alert["xid"]) == ("1", "79")
 
 
+def test_every_xid_of_a_minute_is_an_alert_whichever_number_is_larger(db):
+    at = "toDateTime64(toStartOfMinute(time), 9, 'UTC')"
+    for xid in (119, 79, 79, 0):
+        db.copy("device_samples", "twice", "gpu_index = 1 LIMIT 1", time=at, xid=f"toInt64({xid})")
+    alerts = fired(run(db, "drumline-gpu-xid", db.last, db.last), job="twice")
+    assert sorted((alert["gpu"], alert["xid"]) for alert in alerts) == [("1", "119"), ("1", "79")]
+
+
 def test_ecc_when_the_recorded_counter_grows(db):
     samples(db, "corrupt", ecc_uncorrected=f"if(gpu_index = 0, toInt64(intDiv({AGAIN}, 600)), 5)")
     evaluator = run(db, "drumline-gpu-ecc", db.first + 900, db.first + 900)
