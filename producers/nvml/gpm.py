@@ -1,4 +1,4 @@
-"""Gpm of the parts of a GPU by NVML's GPM: Hopper and later, without DCGM and without a profiler's rights.
+"""Activity of the parts of a GPU by NVML's GPM: Hopper and later, without DCGM and without a profiler's rights.
 
 Each reading is the mean over the time between two samples, in percent of the most possible, or a rate in kB/s.
 """

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from statistics import mean
 
@@ -65,21 +66,52 @@ def load(name: str, seconds: float) -> None:
     print(json.dumps({"calls_per_s": count / took}), flush=True)
 
 
-def timings(nvml: Nvml) -> dict[str, float]:
-    """Return the mean CPU and wall time of a sample; ms."""
-    [gpu] = nvml.gpus
+class TimedNvml:
+    """Passes calls on to NVML and adds up their CPU time; s."""
+
+    def __init__(self) -> None:
+        self.seconds, self.calls = Counter(), Counter()
+
+    def __getattr__(self, name: str) -> object:
+        value = getattr(pynvml, name)
+        if not name.startswith("nvml") or not callable(value):
+            return value
+
+        def call(*arguments: object) -> object:
+            if name == "nvmlDeviceGetFieldValues" and len(arguments[1]) > 1:
+                return [call(arguments[0], [field])[0] for field in arguments[1]]
+            key = f"{name} {arguments[1:]}" if name.endswith("FieldValues") else name
+            begun = time.thread_time()
+            try:
+                return value(*arguments)
+            finally:
+                self.seconds[key] += time.thread_time() - begun
+                self.calls[key] += 1
+
+        return call
+
+
+def timings(samples: int = 15) -> dict[str, float]:
+    """Return the mean CPU time of a sample, of a complete one, and of each call; ms."""
     result = {}
     for name, complete in (("sample", False), ("complete sample", True)):
-        nvml.sample(gpu, time.time_ns())
-        time.sleep(0.2)
-        cpu, wall, n = 0.0, 0.0, 15
-        for _ in range(n):
-            before, begun = time.thread_time(), time.perf_counter()
-            nvml.sample(gpu, time.time_ns(), complete=complete)
-            cpu, wall = cpu + time.thread_time() - before, wall + time.perf_counter() - begun
+        nvml = Nvml(pynvml)
+        nvml.sample(nvml.gpus[0], time.time_ns())
+        cpu = 0.0
+        for _ in range(samples):
             time.sleep(0.12)
-        result[f"{name}, CPU ms"], result[f"{name}, wall ms"] = cpu / n * 1e3, wall / n * 1e3
-    return result
+            before = time.thread_time()
+            nvml.sample(nvml.gpus[0], time.time_ns(), complete=complete)
+            cpu += time.thread_time() - before
+        nvml.close()
+        result[name] = cpu / samples * 1e3
+    lib = TimedNvml()
+    nvml = Nvml(lib)
+    for _ in range(samples):
+        nvml.sample(nvml.gpus[0], time.time_ns(), complete=True)
+        time.sleep(0.12)
+    nvml.close()
+    return result | {key: lib.seconds[key] / lib.calls[key] * 1e3 for key, _ in lib.seconds.most_common(30)}
 
 
 def main(out: Path) -> None:
@@ -90,10 +122,10 @@ def main(out: Path) -> None:
         "model": gpu.model,
         "library": pynvml.__version__ if hasattr(pynvml, "__version__") else "",
     }
-    cost = timings(nvml)
     nvml.sample(gpu, time.time_ns(), complete=True)
     facts["absent"] = dict(gpu.query.absent)
     nvml.close()
+    cost = timings()
     spool, processes = SpoolWriter(out / "spool", {"process_id": "agent-1", "sequence": 0}), []
     sampler = DeviceSampler(spool, DeviceBatches("agent-1", "h"), lambda: list(processes), SamplerOptions(1.0))
     sampler.start()
@@ -125,7 +157,9 @@ def main(out: Path) -> None:
             processes.clear()
     sampler.stop()
     rows = []
-    for frame in Segment(SpoolDirectory(spool.folder), "000000000000.seg").read(False):
+    names = sorted(path.name for path in Path(spool.folder).glob("*.seg"))
+    frames = (frame for name in names for frame in Segment(SpoolDirectory(spool.folder), name).read(False))
+    for frame in frames:
         batch = decode(model(Topic.DEVICE), frame.body)
         row = {name: values[0].item() for name, values in batch.columns.items()}
         rows.append({"job": batch.envelope["job"], "gpu_index": batch.envelope["gpu_index"], **row})
@@ -136,7 +170,7 @@ def main(out: Path) -> None:
 
 def report(facts: dict, cost: dict, phases: list, rows: list) -> None:
     print(json.dumps(facts, indent=1))
-    print({name: round(value, 3) for name, value in cost.items()})
+    print(json.dumps({name: round(value, 3) for name, value in cost.items()}, indent=1))
     for phase in phases:
         seconds = (phase["end_ns"] - phase["start_ns"]) / 1e9
         inside = [r for r in rows if phase["start_ns"] + 1.5e9 < r["time_ns"] < phase["end_ns"]]
