@@ -5,10 +5,10 @@ That nothing arrives shows a pipeline that is down while live processes are know
 
 from __future__ import annotations
 
-from drumline.infra.grafana.alerts.rule import Group, Rule, Values, with_limit
+from drumline.infra.grafana.alerts.rule import Group, Rule, Values, with_limit, with_owner
 from drumline.infra.grafana.limits import LAG as LAG_LIMIT
 from drumline.infra.grafana.limits import SILENT as SILENT_LIMIT
-from drumline.infra.grafana.liveness import LAST_RECORD, RANKS
+from drumline.infra.grafana.liveness import ACTIVE_RUNS, LAST_RECORD, RANKS
 from drumline.infra.grafana.thresholds import LAG_S, SILENT_S
 from drumline.infra.guidance.entry import DRUMLINE
 
@@ -40,7 +40,7 @@ LAG = Rule(
 DROPS = Rule(
     "drumline-rows-dropped", "Rows dropped", "warning",
     (
-        Values(
+        with_owner(
             """
             SELECT job, run, topic, toFloat64(sum(dropped_rows)) AS value
             FROM records_per_minute WHERE @minute AND job != '' GROUP BY job, run, topic
@@ -72,7 +72,7 @@ DEAD_LETTERS = Rule(
 QUARANTINE = Rule(
     "drumline-job-quarantine", "Job in quarantine", "warning",
     (
-        Values(
+        with_owner(
             """
             SELECT job, run, toFloat64(countIf(detail = 'quarantine')) AS value
             FROM stragglers AS s WHERE @window GROUP BY job, run
@@ -90,7 +90,8 @@ QUARANTINE = Rule(
 )  # fmt: skip
 SILENT = Rule(
     "drumline-silent-producer", "Silent producer", "warning",
-    with_limit(f"SELECT job, run, toString(rank) AS rank, host, silent_s AS value FROM ({RANKS})", SILENT_LIMIT),
+    with_limit(f"SELECT job, run, toString(rank) AS rank, host, silent_s AS value FROM ({RANKS})", SILENT_LIMIT,
+               ACTIVE_RUNS),
     "gt", (SILENT_S,), 86_400,
     "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} is silent",
     "Run {{ $labels.run }}: its process has not reported for {{ humanizeDuration $values.VALUE.Value }}, while the job "
@@ -101,7 +102,7 @@ SILENT = Rule(
     "than a restart of the agent. A process that reported its end is not silent, nor are the ranks of a job that is "
     "not active. Ranks of the last 24 hours are checked, so that the alert stays while one is silent. Replays report "
     "once, and are left out.",
-    ("drumline-health", "silent"), {}, for_s=60, job_limit=SILENT_LIMIT,
+    ("drumline-health", "silent"), {"job": "job", "run": "run"}, for_s=60, job_limit=SILENT_LIMIT, opens_rank=True,
 )  # fmt: skip
 
 ARRIVES = Rule(
