@@ -340,6 +340,30 @@ def test_pipeline_lag_when_recorded_kernels_come_on_and_results_do_not(db):
     assert not fired(evaluator, job=JOB)
 
 
+def light(db, job, ranks="1", where="1"):
+    """A recorded job without CUPTI, whose steps and collectives come on while results do not."""
+    db.copy("processes_versions", job, ranks)
+    rows = f"topic NOT IN ('gpu.kernel.v1', 'gpu.kernel-frequency.v1', 'gpu.memcpy.v1') AND {where}"
+    db.copy("ledger", job, rows)
+    db.copy("ledger", job, f"topic IN ('gpu.step.v1', 'gpu.collective.v1') AND {where}",
+            published=shift("published", 300))  # fmt: skip
+
+
+def test_pipeline_lag_without_kernels_when_steps_come_on_and_their_comparison_does_not(db):
+    light(db, "light")
+    light(db, "light from the start", where="topic NOT IN ('gpu.lateness.v1')")
+    light(db, "one rank", "rank = 0", "rank <= 0 AND topic NOT IN ('gpu.lateness.v1')")
+    evaluator = run(db, "drumline-pipeline-lag", db.last + 300, db.last + 360)
+    jobs = ("light", "light from the start")
+    assert [len(fired(evaluator, job=job)) for job in (*jobs, "one rank")] == [1, 1, 0]
+    for seconds in HOURS:
+        evaluator.evaluate(db.last + seconds)
+        assert all(fired(evaluator, job=job) for job in jobs), "the worker is still down"
+    db.copy("ledger", "light", "topic = 'gpu.lateness.v1'", published=shift("published", 7200))
+    evaluator.evaluate(db.last + 7260)
+    assert not fired(evaluator, job="light")
+
+
 def test_drops_when_a_recorded_batch_reports_that_rows_were_lost_before_it(db):
     db.copy("ledger", "dropping", "topic = 'gpu.kernel.v1'", dropped_before="7")
     evaluator = run(db, "drumline-rows-dropped", db.last, db.last)
