@@ -24,7 +24,7 @@ pytestmark = [
 ]
 AT = f"/job/{quote(JOB, safe='')}"
 PAGES = ("/", AT, f"{AT}/rank/1", f"{AT}/step/25?rank=1", "/questions", f"/question/top-kernels?job={quote(JOB)}",
-         "/causes", "/cause/host_stall", "/job/nothing")  # fmt: skip
+         "/causes", "/cause/host_stall", "/alert/drumline-straggler-warning", "/job/nothing")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
