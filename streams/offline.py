@@ -61,9 +61,9 @@ def verdicts(batches: Iterable[tuple[int, Batch]], config: StragglerConfig) -> I
     return (batch for batch in results(batches, stages, config.idle_ns) if batch.topic == Topic.STRAGGLER)
 
 
-def latest(published: Iterable[Batch]) -> dict[tuple[str, int], Batch]:
-    """Return (run, first step) -> the highest revision of each window."""
-    out: dict[tuple[str, int], Batch] = {}
+def latest(published: Iterable[Batch]) -> dict[tuple[str, str, int], Batch]:
+    """Return (job, run, first step) -> the highest revision of each window."""
+    out: dict[tuple[str, str, int], Batch] = {}
     for batch in published:
-        out[(batch.envelope["run"], int(batch.envelope["first_step"]))] = batch
+        out[(batch.envelope["job"], batch.envelope["run"], int(batch.envelope["first_step"]))] = batch
     return out

@@ -1,7 +1,7 @@
 """Isolation of the units of a stage: an error in one puts its state in quarantine, and the others continue.
 
-A unit is what state is kept of: a process, a communicator, or a run. `IsolatedStage` is the only place where stages
-iterate over units, and the only one that catches their errors.
+A unit is what state is kept of: a process, a communicator, or a run, each of one job. `IsolatedStage` is the only place
+where stages iterate over units, and the only one that catches their errors.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.errors import ForeignJob
 from drumline.streams.core.budget import ChargedStore, OverBudget, StateBudget, Store
-from drumline.streams.core.records import UnreadableValue
+from drumline.streams.core.records import UnreadableValue, split_run_key
 
 Unit = TypeVar("Unit", bound=Hashable)
 State = TypeVar("State")
@@ -63,7 +62,6 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         self.quarantine: dict[Unit, Incident] = {}
         self.incidents: list[Incident] = []
         self.quarantined_rows, self.denied_rows = 0, 0
-        self._jobs: dict[Unit, str] = {}
         self._stored: set[Unit] = set()  # in quarantine, and not deleted yet
         self._now_ns = 0
         self._resume: Unit | None = None  # where the next tick begins, as the last one had too much to do
@@ -89,16 +87,19 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         """Record that a result of a unit was acknowledged (see `Stage.mark_sent`)."""
 
     @abstractmethod
-    def _restore_key(self, unit: Unit, name: str) -> str:
-        """Index a stored value and return the unit's job, "" = not in this value."""
+    def _restore_key(self, unit: Unit, name: str) -> None:
+        """Index a stored value."""
 
     @abstractmethod
     def _memory_of(self, state: State) -> int:
         """Return about how many bytes of Python objects a state has beside its stored values; in constant time."""
 
     @abstractmethod
-    def _run_of(self, unit: Unit) -> str:
-        """Return the run of a unit."""
+    def _run_key_of(self, unit: Unit) -> str:
+        """Return the `run_key` of a unit's job and run."""
+
+    def _job_of(self, unit: Unit) -> str:
+        return split_run_key(self._run_key_of(unit))[0]
 
     def _is_new(self, unit: Unit) -> bool:
         """Return whether nothing is known of a unit."""
@@ -109,23 +110,15 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         return []
 
     def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply an input batch (see `Stage`). Raises what the unit's state raised; the unit is in quarantine then.
-
-        A unit is its first batch's job's: raises ForeignJob for a batch of another, which changes nothing.
-        """
+        """Apply an input batch (see `Stage`). Raises what the unit's state raised; the unit is in quarantine then."""
         self._set_clock(now_ns)
-        unit, job = self._unit_of(batch), str(batch.envelope["job"])
-        incident = self.quarantine.get(unit)
-        owner = incident.job if incident else self._jobs.get(unit)
-        if owner and owner != job:
-            raise ForeignJob("its process, communicator or run is another job's", topic=batch.topic, field="job")
-        if incident:
+        unit = self._unit_of(batch)
+        if unit in self.quarantine:
             self.quarantined_rows += batch.rows
             return []
-        if self.budget.denies(job) or (self.budget.full and self._is_new(unit)):
+        if self.budget.denies(batch.envelope["job"]) or (self.budget.full and self._is_new(unit)):
             self.denied_rows += batch.rows
             return []
-        self._jobs.setdefault(unit, job)
         out, error = self._attempt(unit, partial(self._apply, unit, batch, offset, now_ns))
         if error is not None:
             raise error
@@ -181,26 +174,21 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         """Index the stored values of every unit. Raises UnreadableValue."""
         for name in list(self.store):
             unit = self._unit_of_key(name)
-            if unit is not None and unit not in self.quarantine:
-                job, _ = self._guard(unit, partial(self._restore_key, unit, name))
-                self._jobs[unit] = job or self._jobs.get(unit, "")
-        for name in self.store:  # a unit's job is in one of its values
-            unit = self._unit_of_key(name)
             if unit is not None:
-                self.store.job = self._jobs.setdefault(unit, "")
+                self.store.job = self._job_of(unit)
                 self.store.charge_stored(name)
+                if unit not in self.quarantine:
+                    self._guard(unit, partial(self._restore_key, unit, name))
         for unit in self.states:
-            self.store.job = self._jobs[unit]
+            self.store.job = self._job_of(unit)
             self.store.charge(self._memory(unit))
 
     def _attempt(self, unit: Unit, work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
         """Return (result, error) of work on a unit, charged to its job."""
-        before, self.store.job = self._memory(unit), self._jobs.get(unit, "")
+        before, self.store.job = self._memory(unit), self._job_of(unit)
         outcome = self._guard(unit, work)
         if grown := self._memory(unit) - before:
             self.store.charge(grown)
-        if unit not in self.states and unit not in self._stored:
-            self._jobs.pop(unit, None)
         return outcome
 
     def _memory(self, unit: Unit) -> int:
@@ -221,8 +209,8 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         limits = self.budget.limits
         self.states.pop(unit, None)
         reason = BUDGET if isinstance(error, OverBudget) else FAILED
-        job, at_ns = self._jobs.get(unit, ""), self._now_ns
-        incident = Incident(unit, job, self._run_of(unit), reason, error, at_ns, at_ns + limits.quarantine_ns)
+        (job, run), at_ns = split_run_key(self._run_key_of(unit)), self._now_ns
+        incident = Incident(unit, job, run, reason, error, at_ns, at_ns + limits.quarantine_ns)
         self.quarantine[unit] = incident
         self.incidents.append(incident)
         self._stored.add(unit)
@@ -233,10 +221,8 @@ class IsolatedStage(ABC, Generic[Unit, State]):
             for name in list(self.store):
                 unit = self._unit_of_key(name)
                 if unit in self._stored:
-                    self.store.job = self._jobs.get(unit, "")
+                    self.store.job = self._job_of(unit)
                     del self.store[name]
-            for unit in self._stored:
-                self._jobs.pop(unit, None)
             self._stored.clear()
         surplus = len(self.quarantine) - self.budget.limits.quarantined
         released = [unit for unit, incident in self.quarantine.items() if incident.until_ns <= now_ns]

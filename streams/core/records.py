@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Rows = NDArray[np.void]
 _PREFIX = struct.Struct("<BqI")
 #: Raise it with every change of the packed data: fields of rows, names in heads. test_state_version.py guards it.
-_VERSION = 6
+_VERSION = 7
 
 
 class UnreadableValue(ValueError):
@@ -72,12 +72,25 @@ def newest_steps(rows: Rows, most: int) -> Rows:
 def unit_parts(name: str, begins: Mapping[str, int], count: int = 1) -> list[str] | None:
     """Return the last `count` parts of a state key, which name its unit; None for a key of the stage itself.
 
-    `begins`: kind of a key -> number of the parts before them. The last part is the run: see `key`.
+    `begins`: kind of a key -> number of the parts before them. The last part is a `run_key`: see `key`.
     """
     before = begins.get(name[0])
     return None if before is None else name.split("|", before + count - 1)[before:]
 
 
 def key(*parts: object) -> str:
-    """Return a state key: its parts joined by "|". The run comes last, since only it may hold any character."""
+    """Return a state key: its parts joined by "|". The `run_key` comes last: only it may hold any character."""
     return "|".join(str(part) for part in parts)
+
+
+def run_key(job: str, run: str) -> str:
+    """Return the text that names a run in state keys. Two jobs may use one run id: they are two runs."""
+    return f"{len(job)}:{job}|{run}"
+
+
+def split_run_key(text: str) -> tuple[str, str]:
+    """Return (job, run). Raises UnreadableValue for another text, as older versions wrote it."""
+    length, _, rest = text.partition(":")
+    if not (length.isdecimal() and len(length) < 10 and rest[int(length) : int(length) + 1] == "|"):
+        raise UnreadableValue(f"a state key of another version: it names the run {text[:200]!r} without its job")
+    return rest[: int(length)], rest[int(length) + 1 :]

@@ -12,6 +12,7 @@ import numpy as np
 from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.keys import derived_process_id
 from drumline.schemas.topics import Topic
+from drumline.streams.core.records import run_key
 from drumline.streams.hangs.explanation import NamedRank, Reason, Standstill
 from drumline.streams.hangs.snapshot import ProgressRow
 
@@ -112,7 +113,7 @@ def hang_batch(rows: Sequence[HangRow], envelope: dict[str, Any]) -> Batch:
     columns = {name: np.array(texts[name][1], "<u4") for name in _TEXTS}
     columns |= {name: np.array([getattr(row, name) for row in rows], dtype) for name, dtype in _NUMBERS.items()}
     dictionaries = {_TEXTS[name]: strings for name, (strings, _) in texts.items()}
-    process = derived_process_id(Topic.HANG, envelope["run"])
+    process = derived_process_id(Topic.HANG, run_key(envelope["job"], envelope["run"]))
     return Batch(Topic.HANG, {**envelope, "process_id": process, "rows": len(rows), **dictionaries}, columns)
 
 

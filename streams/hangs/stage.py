@@ -16,14 +16,15 @@ from drumline.schemas.batch import Batch
 from drumline.streams.core.budget import StateBudget, Store
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.isolation import IsolatedStage
-from drumline.streams.core.records import key, pack_rows, unit_parts, unpack_rows
+from drumline.streams.core.records import key, pack_rows, run_key, split_run_key, unit_parts, unpack_rows
 from drumline.streams.hangs.config import HangConfig
 from drumline.streams.hangs.explanation import Reason, Standstill, explain
 from drumline.streams.hangs.hang_batch import WHOLE_JOB, HangRow, digest, hang_batch, standing_rows
 from drumline.streams.hangs.snapshot import ProcessProgress
 
 NO_ROWS = np.dtype([("none", "u1")])
-#: Kind of a key -> number of its parts before the run: h|run, what is published; e|process|run, a process that ended.
+#: Kind of a key -> number of its parts before the `run_key`: h|run_key, what is published; e|process|run_key, a process
+#: that ended.
 _RUN_AT = {"h": 1, "e": 2}
 #: A process and a row of its record, as Python objects. Estimated.
 PROCESS_BYTES, ROW_BYTES = 1_500, 120
@@ -45,7 +46,6 @@ class JobProgress:
         rows: of all processes.
     """
 
-    job: str = ""
     world_size: int = 0
     processes: dict[str, ProcessProgress] = field(default_factory=dict)
     busy: set[str] = field(default_factory=set)
@@ -78,7 +78,7 @@ class HangStage(IsolatedStage[str, JobProgress]):
         return len(self._in_flight)
 
     def _unit_of(self, batch: Batch) -> str:
-        return str(batch.envelope["run"])
+        return run_key(batch.envelope["job"], batch.envelope["run"])
 
     def _unit_of_key(self, name: str) -> str | None:
         parts = unit_parts(name, _RUN_AT)
@@ -87,18 +87,16 @@ class HangStage(IsolatedStage[str, JobProgress]):
     def _memory_of(self, state: JobProgress) -> int:
         return PROCESS_BYTES * len(state.processes) + ROW_BYTES * state.rows
 
-    def _run_of(self, unit: str) -> str:
+    def _run_key_of(self, unit: str) -> str:
         return unit
 
-    def _restore_key(self, unit: str, name: str) -> str:
+    def _restore_key(self, unit: str, name: str) -> None:
         state, head = self.states.setdefault(unit, JobProgress()), unpack_rows(self.store[name], NO_ROWS).head
         if name[0] == "h":
             state.head, state.world_size = head["published"], head["world_size"]
         else:
             process = ProcessProgress.from_json(head["process"])
             state.processes[name.split("|", 2)[1]], state.rows = process, state.rows + len(process.rows)
-        state.job = head["job"]
-        return state.job
 
     def _apply(self, unit: str, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Take in the newest progress of a process."""
@@ -115,12 +113,12 @@ class HangStage(IsolatedStage[str, JobProgress]):
         state.processes[process_id] = process
         state.rows += batch.rows - (0 if before is None else _size(before))
         state.changed |= before is None or before.mark != process.mark
-        state.job, state.world_size = envelope["job"], max(state.world_size, int(envelope["world_size"]))
+        state.world_size = max(state.world_size, int(envelope["world_size"]))
         is_busy = not process.has_ended and process.quiet_ns < self.config.standing_ns
         (state.busy.add if is_busy else state.busy.discard)(process_id)
         state.silent.discard(process_id)
         if process.has_ended:  # it sends no more
-            value = {"job": state.job, "process": process.to_json()}
+            value = {"process": process.to_json()}
             self.store[key("e", process_id, unit)] = pack_rows(-1, value, np.zeros(0, NO_ROWS))
         if bool(state.busy) == state.stands:
             return self._evaluate(unit, state, now_ns)
@@ -194,9 +192,10 @@ class HangStage(IsolatedStage[str, JobProgress]):
             "digest": now,
             "named": [[row.rank, row.host, row.gpu_uuid] for row in rows if row.rank != WHOLE_JOB],
         }
+        job, run = split_run_key(unit)
         envelope = {
-            "job": state.job,
-            "run": unit,
+            "job": job,
+            "run": run,
             "world_size": state.world_size,
             "sequence": before["sequence"],
             "base_time_ns": now_ns,
@@ -218,7 +217,7 @@ class HangStage(IsolatedStage[str, JobProgress]):
         sent = self._in_flight.settle(unit, int(batch.envelope["sequence"]))
         if sent is not None and unit in self.states and self.states[unit].head["sequence"] == sent[1]["sequence"]:
             state = self.states[unit]
-            value = {"job": state.job, "world_size": state.world_size, "published": sent[1]}
+            value = {"world_size": state.world_size, "published": sent[1]}
             self.store[key("h", unit)] = pack_rows(-1, value, np.zeros(0, NO_ROWS))
 
     def _resend(self, now_ns: int) -> list[Batch]:

@@ -16,7 +16,7 @@ from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.isolation import IsolatedStage
-from drumline.streams.core.records import Rows, key, pack_rows, stacked, unit_parts, unpack_rows
+from drumline.streams.core.records import Rows, key, pack_rows, run_key, stacked, unit_parts, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import (
     KIND_ROW,
@@ -35,7 +35,7 @@ MAX_ROWS = 8192
 Key = tuple[str, str]
 #: A rank as Python objects: a `Member`, and its newest chunks unpacked.
 MEMBER_BYTES = 1_000
-#: Kind of a key -> number of its parts before communicator and run (state.py).
+#: Kind of a key -> number of its parts before communicator and `run_key` (state.py).
 _UNIT_AT = {"m": 3, "e": 1, "h": 1}
 
 
@@ -69,7 +69,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         return self.counts.duplicates
 
     def _unit_of(self, batch: Batch) -> Key:
-        return batch.envelope["run"], batch.envelope["communicator"]
+        return run_key(batch.envelope["job"], batch.envelope["run"]), batch.envelope["communicator"]
 
     def _unit_of_key(self, name: str) -> Key | None:
         parts = unit_parts(name, _UNIT_AT, 2)
@@ -78,11 +78,11 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
     def _memory_of(self, state: CommunicatorState) -> int:
         return MEMBER_BYTES * len(state.members)
 
-    def _run_of(self, unit: Key) -> str:
+    def _run_key_of(self, unit: Key) -> str:
         return unit[0]
 
-    def _restore_key(self, unit: Key, name: str) -> str:
-        state = self._state(*unit)
+    def _restore_key(self, unit: Key, name: str) -> None:
+        state = self._state(unit)
         if name[0] == "m":
             _, chunk, rank, _ = name.split("|", 3)
             state.restore_chunk(int(chunk), int(rank))
@@ -92,11 +92,10 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
                 state.emitted, state.sequence = head["emitted"], head["sequence"]
             else:
                 state.horizon = int(head["horizon"])
-        return state.job
 
     def _apply(self, unit: Key, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Apply a gpu.collective.v1 batch and return the lateness of steps that it completes."""
-        state = self._state(*unit)
+        state = self._state(unit)
         state.apply(batch, offset, now_ns)
         if self._frontier(state, now_ns) <= state.emitted:
             return []
@@ -136,11 +135,10 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         head = {"emitted": int(envelope["complete_step"]), "sequence": int(envelope["sequence"]) + 1}
         self.store[key("e", unit[1], unit[0])] = pack_rows(-1, head, np.zeros(0, NO_ROWS))
 
-    def _state(self, run: str, communicator: str) -> CommunicatorState:
-        where = (run, communicator)
-        if where not in self.states:
-            self.states[where] = CommunicatorState(self.store, run, communicator, self.config.max_steps, self.counts)
-        return self.states[where]
+    def _state(self, unit: Key) -> CommunicatorState:
+        if unit not in self.states:
+            self.states[unit] = CommunicatorState(self.store, *unit, self.config.max_steps, self.counts)
+        return self.states[unit]
 
     def _frontier(self, state: CommunicatorState, now_ns: int) -> int:
         """Return the last step that all live ranks have completed; with no live rank, the last step of any."""
@@ -170,7 +168,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         kept = 0 if self.budget.presses(state.job) else self.config.retention_steps
         horizon = max(frontier - kept, newest - self.config.max_steps)
         # Steps that are not acknowledged yet are emitted again after a crash.
-        unacked = [step for emitted in self._in_flight.of((state.run, state.communicator)) for step in emitted]
+        unacked = [step for emitted in self._in_flight.of((state.run_key, state.communicator)) for step in emitted]
         state.drop_before(min([horizon, *unacked]))
 
     def _emit_steps(self, state: CommunicatorState, steps: list[int], through: int, now_ns: int) -> Batch:
@@ -188,7 +186,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         batch.envelope["hidden_parts_ns"] = [part.hidden_ns for part in hidden.values()]
         batch.envelope["hidden_changes_ns"] = [part.changed_ns for part in hidden.values()]
         batch.envelope["hidden_spreads_ns"] = [part.spread_ns for part in hidden.values()]
-        where = (state.run, state.communicator)
+        where = (state.run_key, state.communicator)
         self._in_flight.add(where, state.sequence, steps, now_ns)
         state.sequence += 1
         return batch
@@ -222,7 +220,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
             "job": state.job,
             "run": state.run,
             "world_size": state.world_size,
-            "process_id": derived_process_id(TOPIC, state.communicator, state.run),
+            "process_id": derived_process_id(TOPIC, state.communicator, state.run_key),
             "sequence": state.sequence,
             "rows": len(rows),
             "sent_ns": now_ns,

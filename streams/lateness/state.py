@@ -2,9 +2,9 @@
 
 Keys of the store:
 
-- m|chunk|rank|communicator|run: one rank's rows of CHUNK_STEPS steps.
-- e|communicator|run: the last emitted step and sequence number.
-- h|communicator|run: the horizon. Rows before it are being deleted rank by rank, and are incomplete.
+- m|chunk|rank|communicator|run_key: one rank's rows of CHUNK_STEPS steps.
+- e|communicator|run_key: the last emitted step and sequence number.
+- h|communicator|run_key: the horizon. Rows before it are being deleted rank by rank, and are incomplete.
 
 A batch rewrites only the chunks that its steps fall in. The index in memory is rebuilt by `restore_chunk`.
 """
@@ -21,7 +21,7 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.streams.core.frontier import Frontier
 from drumline.streams.core.input_counts import InputCounts
-from drumline.streams.core.records import Rows, StateRecord, key, newest_steps, pack_rows, unpack_rows
+from drumline.streams.core.records import Rows, StateRecord, key, newest_steps, pack_rows, split_run_key, unpack_rows
 from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND, OTHER, merge, operation_number
 
 #: Steps of a chunk: more of them mean fewer keys, but more bytes rewritten by each batch.
@@ -69,7 +69,7 @@ def collective_rows(batch: Batch) -> Rows:
 
 
 class CommunicatorState:
-    """Keeps the state of one (run, communicator): the index in memory, and access to the store.
+    """Keeps the state of one communicator of a run: the index in memory, and access to the store.
 
     Attributes:
         members: rank -> its progress.
@@ -83,10 +83,11 @@ class CommunicatorState:
         counts: of the stage; rows for dropped steps are too old.
     """
 
-    def __init__(self, store: Store, run: str, communicator: str, max_steps: int, counts: InputCounts) -> None:
-        self.store, self.run, self.communicator, self._max_steps = store, run, communicator, max_steps
+    def __init__(self, store: Store, run_key: str, communicator: str, max_steps: int, counts: InputCounts) -> None:
+        self.store, self.run_key, self.communicator, self._max_steps = store, run_key, communicator, max_steps
         self.counts = counts
-        self.job, self.world_size = "", 0
+        self.job, self.run = split_run_key(run_key)
+        self.world_size = 0
         self.members: dict[int, Member] = {}
         self.frontier = Frontier(self.members.values)
         self.dirty: set[int] = set()
@@ -98,12 +99,12 @@ class CommunicatorState:
 
     def chunk_key(self, chunk: int, rank: int) -> str:
         """Return the store's key of a chunk of a rank."""
-        return key("m", chunk, rank, self.communicator, self.run)
+        return key("m", chunk, rank, self.communicator, self.run_key)
 
     @property
     def horizon_key(self) -> str:
         """Return the store's key of the horizon."""
-        return key("h", self.communicator, self.run)
+        return key("h", self.communicator, self.run_key)
 
     def chunk(self, chunk: int, rank: int) -> StateRecord | None:
         """Return a stored chunk, unpacked once for each value."""
@@ -127,7 +128,7 @@ class CommunicatorState:
             member.complete = int(record.head["complete"])
             member.host, member.gpu_uuid = record.head["host"], record.head["gpu_uuid"]
         self.first_seen_ns = 1  # long ago: the settling time is over
-        self.job, self.world_size = record.head["job"], record.head["world_size"]
+        self.world_size = record.head["world_size"]
         self.dirty.update(np.unique(record.rows["step"]).tolist())
         self.light |= bool(record.rows["light"].any())
 
@@ -135,7 +136,7 @@ class CommunicatorState:
         """Apply a batch. A chunk written at this offset or later stays; rows behind the horizon are counted."""
         envelope = batch.envelope
         rank = int(envelope["rank"])
-        self.job, self.world_size = envelope["job"], int(envelope["world_size"])
+        self.world_size = int(envelope["world_size"])
         self.first_seen_ns = self.first_seen_ns or now_ns
         member = self.members.get(rank)
         if member is None or member.silent:
@@ -155,7 +156,7 @@ class CommunicatorState:
         chunks = set(np.unique(rows["step"] // CHUNK_STEPS).tolist())
         if complete > member.complete and complete >= self.horizon:
             chunks.add(complete // CHUNK_STEPS)
-        head = {"complete": max(complete, member.complete), "job": self.job, "world_size": self.world_size}
+        head: dict[str, Any] = {"complete": max(complete, member.complete), "world_size": self.world_size}
         head |= {"host": member.host, "gpu_uuid": member.gpu_uuid}
         is_duplicate = False
         for chunk in sorted(chunks):

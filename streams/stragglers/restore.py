@@ -8,12 +8,12 @@ from drumline.streams.stragglers.sources import Place, Source
 from drumline.streams.stragglers.state import NO_ROWS, Cells, JobState
 from drumline.streams.stragglers.step_rows import STEP_ROW
 
-#: Kind of a key -> number of its parts before the run, which may hold any character (state.py, sample_state.py).
+#: Kind of a key -> number of its parts before the `run_key` (state.py, sample_state.py).
 _RUN_AT = {"s": 3, "l": 3, "c": 2, "d": 3, "p": 3, "v": 2, "h": 1}
 
 
-def run_of_key(name: str) -> str | None:
-    """Return the run that a key of the store belongs to; None = none."""
+def unit_of_key(name: str) -> str | None:
+    """Return the run, as `run_key` names it, that a key of the store belongs to; None = none."""
     parts = unit_parts(name, _RUN_AT)
     return None if parts is None else parts[0]
 
@@ -36,7 +36,7 @@ def restore_key(state: JobState, name: str) -> None:
         state.members[communicator] = tuple(head["ranks"])
         if head["pipeline"]:
             state.pipelines[communicator] = frozenset(head["pipeline"])
-        state.job, state.world_size = head["job"], max(state.world_size, head["world_size"])
+        state.world_size = max(state.world_size, head["world_size"])
     elif kind in state.samples:
         state.samples[kind].buckets.setdefault(int(parts[1]), set()).add(int(parts[0]))
     elif kind == "v":
@@ -58,7 +58,7 @@ def _restore_steps(state: JobState, window: int, rank: int, data: bytes) -> None
         source.complete = int(record.head["complete"])
         source.place = Place(record.head["host"], record.head["gpu_uuid"])
         source.steps_from = record.head["steps_from"]
-    state.job, state.world_size = record.head["job"], max(state.world_size, int(record.head["world_size"]))
+    state.world_size = max(state.world_size, int(record.head["world_size"]))
 
 
 def _check_window_length(kept: int, config: StragglerConfig) -> None:

@@ -1,6 +1,6 @@
 """Samples of the GPUs and processes of one run, in a store of bytes.
 
-Keys: d|bucket|rank|run for GPUs, p|bucket|rank|run for processes. A bucket is BUCKET_NS of one rank.
+Keys: d|bucket|rank|run_key for GPUs, p|bucket|rank|run_key for processes. A bucket is BUCKET_NS of one rank.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class SampleState:
     `buckets`: rank -> its stored buckets.
     """
 
-    def __init__(self, store: MutableMapping[str, bytes], run: str, kind: SampleKind) -> None:
-        self.store, self.run, self.kind = store, run, kind
+    def __init__(self, store: MutableMapping[str, bytes], run_key: str, kind: SampleKind) -> None:
+        self.store, self.run_key, self.kind = store, run_key, kind
         self.buckets: dict[int, set[int]] = {}
 
     def apply(self, batch: Batch, offset: int) -> tuple[int, int] | None:
@@ -81,4 +81,4 @@ class SampleState:
                 self.store.pop(self._key(bucket, rank), None)
 
     def _key(self, bucket: int, rank: int) -> str:
-        return key(self.kind.key, bucket, rank, self.run)
+        return key(self.kind.key, bucket, rank, self.run_key)

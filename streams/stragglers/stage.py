@@ -19,14 +19,14 @@ from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.isolation import IsolatedStage
-from drumline.streams.core.records import key, pack_rows
+from drumline.streams.core.records import key, pack_rows, run_key
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.alarm import load_alarm
 from drumline.streams.stragglers.analysis.baseline import load_baseline
 from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
 from drumline.streams.stragglers.analysis.verdict_rows import Samples
-from drumline.streams.stragglers.restore import restore_key, run_of_key
+from drumline.streams.stragglers.restore import restore_key, unit_of_key
 from drumline.streams.stragglers.stalled import add_silent_ranks, mark_silent, stalled_window
 from drumline.streams.stragglers.state import NO_ROWS, JobState, Store
 from drumline.streams.stragglers.verdict_batch import alarms_after, digest, summarize, verdict_batch
@@ -66,21 +66,19 @@ class JobStage(IsolatedStage[str, JobState]):
         return self.counts.duplicates
 
     def _unit_of(self, batch: Batch) -> str:
-        return str(batch.envelope["run"])
+        return run_key(batch.envelope["job"], batch.envelope["run"])
 
     def _unit_of_key(self, name: str) -> str | None:
-        return run_of_key(name)
+        return unit_of_key(name)
 
     def _memory_of(self, state: JobState) -> int:
         return RANK_BYTES * len(state.sources.ranks) * (1 + len(state.published))
 
-    def _run_of(self, unit: str) -> str:
+    def _run_key_of(self, unit: str) -> str:
         return unit
 
-    def _restore_key(self, unit: str, name: str) -> str:
-        state = self._state(unit)
-        restore_key(state, name)
-        return state.job
+    def _restore_key(self, unit: str, name: str) -> None:
+        restore_key(self._state(unit), name)
 
     def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Apply an input batch (see `Stage`), except samples of a GPU that no job uses."""
@@ -138,22 +136,22 @@ class JobStage(IsolatedStage[str, JobState]):
     def _resend(self, now_ns: int) -> list[Batch]:
         """Return the batches that were not acknowledged for too long; a superseded one must not follow the newer."""
         out = []
-        for run, sequence, (batch, head) in self._in_flight.expired(now_ns - self.config.resend_ns):
-            self._in_flight.settle(run, sequence)
+        for unit, sequence, (batch, head) in self._in_flight.expired(now_ns - self.config.resend_ns):
+            self._in_flight.settle(unit, sequence)
             if self._is_newest(batch):
-                self._in_flight.add(run, sequence, (batch, head), now_ns)
+                self._in_flight.add(unit, sequence, (batch, head), now_ns)
                 out.append(batch)
         return out
 
     def _is_newest(self, batch: Batch) -> bool:
-        run, window = batch.envelope["run"], self.config.window_of(int(batch.envelope["first_step"]))
-        head = self.states[run].published.get(window) if run in self.states else None
+        unit, window = self._unit_of(batch), self.config.window_of(int(batch.envelope["first_step"]))
+        head = self.states[unit].published.get(window) if unit in self.states else None
         return head is not None and head["revision"] == batch.envelope["revision"]
 
-    def _state(self, run: str) -> JobState:
-        if run not in self.states:
-            self.states[run] = JobState(self.store, run, self.config, self.counts)
-        return self.states[run]
+    def _state(self, unit: str) -> JobState:
+        if unit not in self.states:
+            self.states[unit] = JobState(self.store, unit, self.config, self.counts)
+        return self.states[unit]
 
     @property
     def _max_windows(self) -> int:
@@ -183,7 +181,7 @@ class JobStage(IsolatedStage[str, JobState]):
         through = newest if lowest is None else min(newest, self.config.window_of(lowest))
         retention = 0 if self.budget.presses(state.job) else self.config.retention_steps
         kept, oldest = -(-retention // self.config.window_steps), newest - self._max_windows
-        batches = [batch for batch, _ in self._in_flight.of(state.run)]
+        batches = [batch for batch, _ in self._in_flight.of(state.run_key)]
         unacked = (self.config.window_of(int(batch.envelope["first_step"])) for batch in batches)
         changed = (max(w, oldest) for w in state.dirty if w in state.published)
         first = min([*unacked, *changed], default=newest)
@@ -244,7 +242,7 @@ class JobStage(IsolatedStage[str, JobState]):
         state.sequence += 1
         head = {"revision": batch.envelope["revision"], "sequence": state.sequence, **kept}
         state.published[window] = head
-        self._in_flight.add(state.run, envelope["sequence"], (batch, dict(head)), now_ns)
+        self._in_flight.add(state.run_key, envelope["sequence"], (batch, dict(head)), now_ns)
         return [batch]
 
     def _envelope(self, state: JobState, window: int, span_ns: tuple[int, int], now_ns: int) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 Keys of the store:
 
-- s|window|rank|run: the rows of gpu.step.v1 of one rank in one window.
-- l|step|communicator|run: the rows of gpu.lateness.v1 of one step.
-- c|communicator|run: progress and ranks of a communicator.
-- v|window|run: the head of the published verdict.
-- h|run: the horizon. Rows of windows before it are being deleted one by one, and are incomplete.
+- s|window|rank|run_key: the rows of gpu.step.v1 of one rank in one window.
+- l|step|communicator|run_key: the rows of gpu.lateness.v1 of one step.
+- c|communicator|run_key: progress and ranks of a communicator.
+- v|window|run_key: the head of the published verdict.
+- h|run_key: the horizon. Rows of windows before it are being deleted one by one, and are incomplete.
 
 Keys of samples: sample_state.py. A batch rewrites only the values that its rows fall in. The index in memory is
 rebuilt by `restore_jobs`.
@@ -24,7 +24,16 @@ from drumline.schemas.batch import Batch
 from drumline.schemas.bounds import HIDDEN, KINDS
 from drumline.schemas.topics import Topic
 from drumline.streams.core.input_counts import InputCounts
-from drumline.streams.core.records import Rows, StateRecord, key, newest_steps, pack_rows, stacked, unpack_rows
+from drumline.streams.core.records import (
+    Rows,
+    StateRecord,
+    key,
+    newest_steps,
+    pack_rows,
+    split_run_key,
+    stacked,
+    unpack_rows,
+)
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, PIPELINE
 from drumline.streams.stragglers.sample_state import DEVICE, HOST, SampleState
@@ -62,9 +71,10 @@ class JobState:
         counts: of the stage; rows for dropped windows are too old.
     """
 
-    def __init__(self, store: Store, run: str, config: StragglerConfig, counts: InputCounts) -> None:
-        self.store, self.run, self.config, self.counts = store, run, config, counts
-        self.job, self.world_size, self.sequence = "", 0, 0
+    def __init__(self, store: Store, run_key: str, config: StragglerConfig, counts: InputCounts) -> None:
+        self.store, self.run_key, self.config, self.counts = store, run_key, config, counts
+        self.job, self.run = split_run_key(run_key)
+        self.world_size, self.sequence = 0, 0
         self.settled = False
         self.sources = Sources()
         self.members: dict[str, tuple[int, ...]] = {}
@@ -72,7 +82,7 @@ class JobState:
         self.windows: dict[int, Cells] = {}
         self.dirty: set[int] = set()
         self.published: dict[int, dict[str, Any]] = {}
-        self.samples = {kind.key: SampleState(store, run, kind) for kind in (DEVICE, HOST)}
+        self.samples = {kind.key: SampleState(store, run_key, kind) for kind in (DEVICE, HOST)}
         self.watched: dict[int, tuple[int, int]] = {}
         self.horizon = 0
 
@@ -85,12 +95,12 @@ class JobState:
 
     def rank_rows(self, window: int, rank: int) -> StateRecord | None:
         """Return the STEP_ROW rows of a rank in a window."""
-        data = self.store.get(key("s", window, rank, self.run))
+        data = self.store.get(key("s", window, rank, self.run_key))
         return None if data is None else unpack_rows(data, STEP_ROW)
 
     def lateness_rows(self, step: int, communicator: str) -> StateRecord | None:
         """Return the LATENESS_ROW rows of a communicator in a step."""
-        data = self.store.get(key("l", step, communicator, self.run))
+        data = self.store.get(key("l", step, communicator, self.run_key))
         return None if data is None else unpack_rows(data, LATENESS_ROW)
 
     def apply_steps(self, batch: Batch, offset: int, now_ns: int) -> None:
@@ -99,7 +109,7 @@ class JobState:
         rank, complete = int(envelope["rank"]), int(envelope["complete_step"])
         source = self.sources.update_rank(rank, complete, now_ns)
         source.place = Place(envelope["host"], envelope["gpu_uuid"])
-        self.job, self.world_size = envelope["job"], max(self.world_size, int(envelope["world_size"]))
+        self.world_size = max(self.world_size, int(envelope["world_size"]))
         received = step_rows(batch)
         rows = newest_steps(received, self.config.max_steps)
         self.counts.too_old += len(received) - len(rows)
@@ -107,7 +117,7 @@ class JobState:
         touched = self._accepted(np.unique(window_of).tolist(), window_of)
         if complete >= 0 and self.config.window_of(complete) >= self.horizon:
             touched.add(self.config.window_of(complete))
-        head = {"complete": source.complete, "job": self.job, "world_size": int(envelope["world_size"])}
+        head: dict[str, Any] = {"complete": source.complete, "world_size": int(envelope["world_size"])}
         source.steps_from = envelope.get("steps_from") or source.steps_from
         head |= {**source.place._asdict(), "steps_from": source.steps_from, "window_steps": self.config.window_steps}
         is_duplicate = False
@@ -118,7 +128,7 @@ class JobState:
                 continue
             new = rows[window_of == window]
             merged = new if old is None else stacked([old.rows, new])
-            self.store[key("s", window, rank, self.run)] = pack_rows(offset, head, latest_steps(merged))
+            self.store[key("s", window, rank, self.run_key)] = pack_rows(offset, head, latest_steps(merged))
             self.windows.setdefault(window, Cells()).ranks.add(rank)
             if len(new):
                 self.dirty.add(window)
@@ -130,7 +140,7 @@ class JobState:
         communicator = envelope["communicator"]
         source = self.sources.update_communicator(communicator, int(envelope["complete_step"]), now_ns)
         self.members[communicator] = tuple(sorted({*self.members.get(communicator, ()), *envelope["rank_list"]}))
-        self.job, self.world_size = envelope["job"], max(self.world_size, int(envelope["world_size"]))
+        self.world_size = max(self.world_size, int(envelope["world_size"]))
         rows = np.zeros(batch.rows, LATENESS_ROW)
         for name in LATENESS_ROW.names or ():
             rows[name] = columns[name]
@@ -152,15 +162,15 @@ class JobState:
                 continue
             new = rows[rows["step"] == step]
             lists = {"kinds": kinds.get(step, []), "hidden": hidden.get(step, [])}
-            self.store[key("l", step, communicator, self.run)] = pack_rows(offset, lists, new)
+            self.store[key("l", step, communicator, self.run_key)] = pack_rows(offset, lists, new)
             self.windows.setdefault(window, Cells()).lateness.add((step, communicator))
             if old is None or old.rows.tobytes() != new.tobytes() or old.head["hidden"] != lists["hidden"]:
                 self.dirty.add(window)
         self.counts.duplicates += is_duplicate
         self._update_pipeline(communicator, envelope["rank_list"] if envelope["point_to_point"] == PIPELINE else ())
-        head = {"complete": source.complete, "ranks": self.members[communicator], "job": self.job}
+        head = {"complete": source.complete, "ranks": self.members[communicator]}
         head |= {"world_size": self.world_size, "pipeline": sorted(self.pipelines.get(communicator, ()))}
-        self.store[key("c", communicator, self.run)] = pack_rows(offset, head, np.zeros(0, NO_ROWS))
+        self.store[key("c", communicator, self.run_key)] = pack_rows(offset, head, np.zeros(0, NO_ROWS))
 
     def apply_samples(self, batch: Batch, offset: int) -> None:
         """Apply a gpu.device.v1 or gpu.host.v1 batch: windows whose cause depends on samples are evaluated again."""
@@ -209,13 +219,13 @@ class JobState:
         if window > self.horizon:
             self.horizon = window
             head = {"horizon": window, "window_steps": self.config.window_steps}
-            self.store[key("h", self.run)] = pack_rows(-1, head, np.zeros(0, NO_ROWS))
+            self.store[key("h", self.run_key)] = pack_rows(-1, head, np.zeros(0, NO_ROWS))
         for old in [w for w in self.windows if w < self.horizon]:
             cells = self.windows.pop(old)
             for rank in cells.ranks:
-                self.store.pop(key("s", old, rank, self.run), None)
+                self.store.pop(key("s", old, rank, self.run_key), None)
             for step, communicator in cells.lateness:
-                self.store.pop(key("l", step, communicator, self.run), None)
+                self.store.pop(key("l", step, communicator, self.run_key), None)
         self.dirty = {w for w in self.dirty if w >= self.horizon}
         self.watched = {w: span for w, span in self.watched.items() if w >= self.horizon}
         # The baseline must outlast a fault of any length.
@@ -223,15 +233,15 @@ class JobState:
         baseline = [w for w in closed if self.published[w]["baseline"]][-self.config.baseline_windows :]
         for old in set(closed[: -self.config.history_windows]) - set(baseline):
             del self.published[old]
-            self.store.pop(key("v", old, self.run), None)
+            self.store.pop(key("v", old, self.run_key), None)
 
     def forget(self) -> None:
         """Delete all state of this run."""
         self.drop_before(1 << 60)
         for window in self.published:
-            self.store.pop(key("v", window, self.run), None)
+            self.store.pop(key("v", window, self.run_key), None)
         for samples in self.samples.values():
             samples.forget()
         for communicator in self.sources.communicators:
-            self.store.pop(key("c", communicator, self.run), None)
-        self.store.pop(key("h", self.run), None)
+            self.store.pop(key("c", communicator, self.run_key), None)
+        self.store.pop(key("h", self.run_key), None)

@@ -12,6 +12,7 @@ import numpy as np
 from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.bounds import EVIDENCE
 from drumline.schemas.keys import derived_process_id
+from drumline.streams.core.records import run_key
 from drumline.streams.core.thresholds import OK, StragglerConfig
 from drumline.streams.stragglers.alarm import STATES, Alarm, advance, hold
 from drumline.streams.stragglers.analysis.verdict import WindowVerdict
@@ -93,7 +94,7 @@ def verdict_batch(
     }
     complete_envelope = {
         **envelope,
-        "process_id": derived_process_id(TOPIC, envelope["run"]),
+        "process_id": derived_process_id(TOPIC, run_key(envelope["job"], envelope["run"])),
         "rows": len(rows),
         "ranks_seen": verdict.ranks_seen,
         "steps_used": verdict.steps_used,

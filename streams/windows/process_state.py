@@ -2,9 +2,9 @@
 
 Keys of the store:
 
-- p|process|run: a `ProcessState`.
-- n|chunk|process|run: the names that group ids stand for.
-- w|pane|process|run: a pane (panes.py).
+- p|process|run_key: a `ProcessState`.
+- n|chunk|process|run_key: the names that group ids stand for.
+- w|pane|process|run_key: a pane (panes.py).
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Names:
     `texts`: id -> text.
     """
 
-    def __init__(self, store: Store, process: str, run: str) -> None:
-        self._store, self._process, self._run = store, process, run
+    def __init__(self, store: Store, process: str, run_key: str) -> None:
+        self._store, self._process, self._run_key = store, process, run_key
         self.texts: list[str] = []
         self._ids: dict[str, int] = {}
         self._chunk: list[str] = []
@@ -106,7 +106,7 @@ class Names:
         self._bytes += len(text.encode())
 
     def _key(self, chunk: int) -> str:
-        return key("n", chunk, self._process, self._run)
+        return key("n", chunk, self._process, self._run_key)
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class ProcessState:
     """
 
     process: str
-    run: str
+    run_key: str
     names: Names
     identity: dict[str, Any]
     offset: int = -1
@@ -149,7 +149,7 @@ class ProcessState:
 
     def pane_key(self, pane: int) -> str:
         """Return the store's key of a pane."""
-        return key("w", pane, self.process, self.run)
+        return key("w", pane, self.process, self.run_key)
 
     def touch(self, windows: range) -> None:
         """Mark windows as changed."""
@@ -171,7 +171,7 @@ class ProcessState:
         rows["revision"] = [window.revision for window in self.windows.values()]
         rows["dirty"] = [window.dirty for window in self.windows.values()]
         values = np.frombuffer(rows.tobytes() + self.applied.contents.tobytes(), _BYTE)
-        store[key("p", self.process, self.run)] = pack_rows(self.offset, head, values)
+        store[key("p", self.process, self.run_key)] = pack_rows(self.offset, head, values)
 
 
 def identity_of(batch: Batch) -> dict[str, Any]:
@@ -179,10 +179,10 @@ def identity_of(batch: Batch) -> dict[str, Any]:
     return {name: batch.envelope[name] for name in IDENTITY}
 
 
-def load_process(store: Store, process: str, run: str, names: Names) -> ProcessState:
+def load_process(store: Store, process: str, run_key: str, names: Names) -> ProcessState:
     """Return the stored state of a process, or a new one. The stage fills in `panes`."""
-    data = store.get(key("p", process, run))
-    state = ProcessState(process, run, names, {})
+    data = store.get(key("p", process, run_key))
+    state = ProcessState(process, run_key, names, {})
     if data is None:
         return state
     record = unpack_rows(data, _BYTE)

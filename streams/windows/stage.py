@@ -14,7 +14,7 @@ from drumline.schemas.batch import Batch
 from drumline.streams.core.batch_dedup import Arrival
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.isolation import IsolatedStage
-from drumline.streams.core.records import key, unit_parts
+from drumline.streams.core.records import key, run_key, unit_parts
 from drumline.streams.windows.panes import Array, Pane, coarsen, combine, pack_pane, unpack_pane
 from drumline.streams.windows.process_state import Names, ProcessState, RollingWindow, Store, identity_of, load_process
 from drumline.streams.windows.watermark import WindowConfig, accepted, advanced, latest_plausible
@@ -22,7 +22,7 @@ from drumline.streams.windows.watermark import WindowConfig, accepted, advanced,
 Key = tuple[str, str]
 #: A kernel name as Python objects: a text, and its entries in a list and a dictionary. Measured.
 NAME_BYTES = 200
-#: Kind of a key -> number of its parts before process and run (process_state.py).
+#: Kind of a key -> number of its parts before process and `run_key` (process_state.py).
 _UNIT_AT = {"p": 1, "n": 2, "w": 2}
 #: A window as (dictionaries of the envelope, columns, number of rows).
 WindowResult = tuple[dict[str, object], dict[str, Array], int]
@@ -48,7 +48,7 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
     is not returned again; after a restart it is.
 
     Attributes:
-        processes: (process id, run) -> state.
+        processes: (process id, `run_key`) -> state.
         duplicates: batches that were applied before, since the stage was built.
         conflicts: batches that were applied beside another one of their sequence.
         repeated_rows: rows dropped, since a batch of their sequence was applied too long ago to compare them.
@@ -61,7 +61,7 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
         self.processes = self.states
         self.duplicates, self.conflicts, self.repeated_rows = 0, 0, 0
         self.too_old = 0
-        self._unloaded: dict[Key, tuple[int, str]] = {}  # when last seen, and its job
+        self._unloaded: dict[Key, int] = {}  # when last seen
         self._restore()
 
     @property
@@ -75,8 +75,9 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
         """Close what has timed out, and forget processes that were silent for very long."""
         out = super().on_tick(now_ns, caught_up)
-        for unit in [u for u, (seen_ns, _) in self._unloaded.items() if now_ns - seen_ns > self.config.forget_ns]:
-            _, self.store.job = self._unloaded.pop(unit)
+        for unit in [u for u, seen_ns in self._unloaded.items() if now_ns - seen_ns > self.config.forget_ns]:
+            del self._unloaded[unit]
+            self.store.job = self._job_of(unit)
             self.store.pop(key("p", *unit), None)
         return out
 
@@ -84,7 +85,7 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
         return unit not in self.states and unit not in self._unloaded
 
     def _unit_of(self, batch: Batch) -> Key:
-        return batch.envelope["process_id"], batch.envelope["run"]
+        return batch.envelope["process_id"], run_key(batch.envelope["job"], batch.envelope["run"])
 
     def _unit_of_key(self, name: str) -> Key | None:
         parts = unit_parts(name, _UNIT_AT, 2)
@@ -93,18 +94,17 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
     def _memory_of(self, state: ProcessState) -> int:
         return NAME_BYTES * len(state.names.texts) + state.applied.contents.nbytes
 
-    def _run_of(self, unit: Key) -> str:
+    def _run_key_of(self, unit: Key) -> str:
         return unit[1]
 
-    def _restore_key(self, unit: Key, name: str) -> str:
-        process = self._process(*unit)
+    def _restore_key(self, unit: Key, name: str) -> None:
+        process = self._process(unit)
         if name[0] == "w":
             process.panes.add(int(name.split("|", 2)[1]))
-        return str(process.identity.get("job", ""))
 
     def _apply(self, unit: Key, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Return the windows that a batch's watermark closes, and closed ones that late rows changed."""
-        process = self._process(*unit)
+        process = self._process(unit)
         process.seen_ns = now_ns
         arrival = Arrival.DUPLICATE
         if offset > process.offset:
@@ -152,12 +152,11 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
         process.late_published = max(process.late_published, int(envelope["late_rows"]))
         self._save(process)
 
-    def _process(self, process_id: str, run: str) -> ProcessState:
-        where = (process_id, run)
-        if where not in self.processes:
-            self._unloaded.pop(where, None)
-            self.processes[where] = load_process(self.store, process_id, run, Names(self.store, process_id, run))
-        return self.processes[where]
+    def _process(self, unit: Key) -> ProcessState:
+        if unit not in self.processes:
+            self._unloaded.pop(unit, None)
+            self.processes[unit] = load_process(self.store, *unit, Names(self.store, *unit))
+        return self.processes[unit]
 
     def _count(self, process: ProcessState, batch: Batch, offset: int, now_ns: int) -> None:
         config, starts = self.config, batch.columns["start_ns"]
@@ -253,7 +252,7 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
         self._retire(process)
         process.names.drop()
         del self.processes[unit]
-        self._unloaded[unit] = (process.seen_ns, str(process.identity.get("job", "")))
+        self._unloaded[unit] = process.seen_ns
 
 
 def _in_flight(process: ProcessState) -> bool:

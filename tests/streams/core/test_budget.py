@@ -124,7 +124,7 @@ def test_a_full_worker_counts_the_rows_of_new_jobs_and_takes_them_when_others_we
     lab.tick()
     assert not lab.budget.full
     feed(lab, "new", "new")
-    assert ("new", "r") in lab.stage.processes
+    assert ("new", "3:new|r") in lab.stage.processes
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -138,7 +138,7 @@ def test_a_process_that_was_silent_while_the_worker_was_full_replaces_no_window_
     lab.budget.charge("other", 1_000_000)
     lab.tick(601)
     assert not lab.stage.processes
-    assert list(lab.store) == ["p|p|r"], "names and panes are deleted"
+    assert list(lab.store) == ["p|p|1:j|r"], "names and panes are deleted"
     if is_restarted:
         lab.stage.release()
         lab.stage = ProcessWindows(lab.store, lab.config, lab.reducer, lab.budget)

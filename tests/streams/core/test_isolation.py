@@ -5,13 +5,13 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from support.labs.stage_feed import seen
 from support.labs.windows import CONFIG as WINDOWS
 from support.labs.windows import T0, Lab, S, kernels
 from support.straggler_simulator import MS, Fault, batches, ddp, simulate
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
-from drumline.schemas.errors import ForeignJob
 from drumline.streams.core.budget import OverBudget, StateBudget, StateLimits
 from drumline.streams.core.isolation import FAILED, Incident
 from drumline.streams.core.records import UnreadableValue
@@ -149,8 +149,9 @@ def of_job(batch, job):
 
 
 @pytest.mark.parametrize("topic", ["gpu.kernel.v1", "gpu.collective.v1", "gpu.step.v1", "gpu.lateness.v1"])
-@pytest.mark.parametrize("job", ["evil", ""])
-def test_a_batch_of_another_job_is_rejected_and_changes_nothing(topic, job):
+@pytest.mark.parametrize("job", ["evil", "", "1:j|r"])
+def test_a_job_that_uses_the_ids_of_another_first_takes_nothing_from_it(topic, job):
+    """The first job's batches had the unit: those of the innocent one were dead letters."""
     store = {}
     if topic == "gpu.kernel.v1":
         build, inputs = lambda: ProcessWindows(store, WINDOWS, KernelFrequency()), [kernels([(1, 10, "k")])]
@@ -160,17 +161,44 @@ def test_a_batch_of_another_job_is_rejected_and_changes_nothing(topic, job):
         build, stream = lambda: kind(store, CONFIG), [batch for _, batch in STREAM]
         stream += published(STREAM)[0] if topic == "gpu.lateness.v1" else []
         inputs = [batch for batch in stream if batch.topic == topic][:4]
+    undisturbed = build()
+    for offset, batch in enumerate(inputs, 1):
+        undisturbed.on_batch(batch, offset, T0)
+    expected = dict(store)
+    store.clear()
     stage = build()
-    for offset, batch in enumerate(inputs):
+    stage.on_batch(of_job(inputs[0], job), 0, T0)
+    foreign = dict(store)
+    for offset, batch in enumerate(inputs, 1):
         stage.on_batch(batch, offset, T0)
-    before = dict(store)
-    for known in (stage, build()):
-        with pytest.raises(ForeignJob, match=f"{topic}.job: .* is another job's"):
-            known.on_batch(of_job(inputs[0], job), 9, T0)
-        assert (store, known.incidents) == (before, [])
-    stage._isolate(stage._unit_of(inputs[0]), ValueError())
-    with pytest.raises(ForeignJob):
-        stage.on_batch(of_job(inputs[0], job), 9, T0)
+    assert store == foreign | expected
+    assert not foreign.keys() & expected.keys()
+    stage._isolate(stage._unit_of(of_job(inputs[0], job)), ValueError())
+    restarted = build()
+    for known in (stage, restarted):
+        known.on_batch(inputs[0], 9, T0)
+        known.on_tick(T0, True)
+    assert set(store) == set(expected), "only the foreign job's state is dropped"
+    assert [incident.job for incident in stage.incidents] == [job]
+
+
+def test_two_jobs_with_one_run_id_have_the_verdicts_that_each_has_alone():
+    innocent = [(time_ns, of_job(batch, "innocent")) for time_ns, batch in STREAM]
+    other = simulate(ddp(2), 30, (Fault(0, "idle", 40 * MS, first=6, last=29),))
+    foreign = [(time_ns, of_job(batch, "foreign")) for time_ns, batch in batches(other)]
+    together, _ = published(mixed(foreign, innocent))
+    for job, stream in (("innocent", innocent), ("foreign", foreign)):
+        verdicts = [batch for batch in together if batch.topic == "gpu.straggler.v1" and batch.envelope["job"] == job]
+        expected = [batch for batch in published(stream)[0] if batch.topic == "gpu.straggler.v1"]
+        assert seen(verdicts) == seen(expected)
+        assert len(seen(expected)) == 3
+    ids = {(batch.envelope["process_id"], batch.envelope["job"]) for batch in together}
+    assert len({process for process, _ in ids}) == len(ids), "a sink tells their batches apart by process"
+
+
+def test_a_state_key_without_a_job_is_not_dropped():
+    with pytest.raises(UnreadableValue, match="names the run 'run-1' without its job"):
+        JobStage({"h|run-1": b""}, CONFIG)
 
 
 def test_samples_of_a_gpu_without_a_job_reach_no_run():
@@ -184,9 +212,9 @@ def test_samples_of_a_gpu_without_a_job_reach_no_run():
 
 def test_state_that_cannot_be_restored_is_dropped_and_the_rest_is_kept():
     lab = windows("good", POISON)
-    lab.store[f"p|{POISON}|r"] = lab.store[f"p|{POISON}|r"][:20]
+    lab.store[f"p|{POISON}|1:j|r"] = lab.store[f"p|{POISON}|1:j|r"][:20]
     lab.restart()
-    assert list(lab.stage.processes) == [("good", "r")]
+    assert list(lab.stage.processes) == [("good", "1:j|r")]
     lab.silence()
     assert [incident.at_ns for incident in lab.stage.incidents] == [T0 + 101 * S]
     assert ("good", 0.0) in lab.table()
@@ -197,7 +225,7 @@ def test_state_that_cannot_be_restored_is_dropped_and_the_rest_is_kept():
 
 def test_state_of_another_version_is_not_dropped():
     lab = windows("good")
-    lab.store["p|good|r"] = b"\x01" + lab.store["p|good|r"][1:]
+    lab.store["p|good|1:j|r"] = b"\x01" + lab.store["p|good|1:j|r"][1:]
     with pytest.raises(UnreadableValue, match="version 1"):
         lab.restart()
 
@@ -212,17 +240,17 @@ def test_a_unit_in_quarantine_returns_without_state_after_its_time_and_a_new_run
     assert lab.stage.quarantined_rows == 1
     lab.feed(kernels([(3, 10, "k")], process=POISON, run="another"))
     lab.tick()
-    assert set(lab.stage.processes) == {("good", "r"), (POISON, "another")}
+    assert set(lab.stage.processes) == {("good", "1:j|r"), (POISON, "1:j|another")}
     lab.tick(lab.stage.budget.limits.quarantine_ns / S)
     lab.feed(kernels([(4, 10, "k")], process=POISON))
-    assert (POISON, "r") in lab.stage.processes
+    assert (POISON, "1:j|r") in lab.stage.processes
 
 
 def test_an_error_while_a_result_is_marked_as_sent_is_its_processs(monkeypatch):
     lab = windows(POISON, "good")
     monkeypatch.setattr(lab.stage, "_save", lambda process: process.process == POISON and 1 / 0)
     lab.silence()
-    assert list(lab.stage.quarantine) == [(POISON, "r")]
+    assert list(lab.stage.quarantine) == [(POISON, "1:j|r")]
 
 
 def test_more_units_than_the_bound_are_not_kept_in_quarantine():

@@ -31,6 +31,7 @@ def published(stream, config=CONFIG):
     return seen(verdicts(stream, config))
 
 
+RUN = "3:job|run"
 EXPECTED = published(STREAM)
 
 
@@ -148,7 +149,7 @@ def test_a_window_evaluated_before_a_ranks_first_batch_is_evaluated_again_howeve
     assert kafka.last() == published(stream, config)
     revisions = [(batch.envelope["first_step"], batch.envelope["revision"]) for batch in kafka.verdicts]
     assert sorted(set(revisions)) == sorted(revisions)
-    assert len(kafka.jobs.states["run"].published) <= CONFIG.history_windows + CONFIG.baseline_windows + 9
+    assert len(kafka.jobs.states[RUN].published) <= CONFIG.history_windows + CONFIG.baseline_windows + 9
 
 
 def test_what_is_not_evaluated_again_is_kept_no_longer_than_the_bound():
@@ -156,7 +157,7 @@ def test_what_is_not_evaluated_again_is_kept_no_longer_than_the_bound():
     kafka, kept = Kafka(batches(simulate(ddp(4), 400, noise=0.0)), config), 0
     for offset, (time_ns, _) in enumerate(kafka.stream):
         kafka.read(offset, offset + 1, time_ns)
-        if "run" in kafka.jobs.states and (state := kafka.jobs.states["run"]).published:
+        if RUN in kafka.jobs.states and (state := kafka.jobs.states[RUN]).published:
             state.dirty.add(min(state.published))  # and no tick comes
             kept = max(kept, len(state.windows))
     assert 80 // 4 < kept <= 80 // 4 + 4
@@ -166,7 +167,7 @@ def test_runs_never_mix():
     other = batches(simulate(SHAPE, 60, (Fault(0, "compute", 30 * MS),)), run="other")
     both = sorted([*STREAM, *other], key=lambda item: item[0])
     result = published(both)
-    assert {where: value for where, value in result.items() if where[0] == "run"} == EXPECTED
+    assert {where: value for where, value in result.items() if where[1] == "run"} == EXPECTED
     assert len(result) == 2 * len(EXPECTED)
 
 

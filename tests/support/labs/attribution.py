@@ -30,7 +30,7 @@ Verdicts = dict[int, dict[int, tuple[int, str, float]]]
 def evaluated(stream, config=CONFIG) -> Verdicts:
     """Return first step -> rank -> (severity, cause, share)."""
     out: Verdicts = {}
-    for (_, first), batch in sorted(latest(verdicts(stream, config)).items()):
+    for (*_, first), batch in sorted(latest(verdicts(stream, config)).items()):
         c, causes = batch.columns, batch.strings("cause", "causes")
         out[first] = {
             int(c["rank"][i]): (int(c["severity"][i]), str(causes[i]), float(c["lost_share"][i]))

@@ -49,7 +49,7 @@ def hidden_windows(recording, window_steps=5):
     jobs = JobStage({}, config)
     stages = [((Topic.COLLECTIVE,), CommunicatorStage({}, config)), ((Topic.LATENESS, Topic.STEP), jobs)]
     list(results(light_batches(recording), stages, config.idle_ns))
-    windows = [head["hidden"].values() for head in jobs.states["run"].published.values()]
+    windows = [head["hidden"].values() for head in jobs.states["3:job|run"].published.values()]
     out = []
     for sums in (sums for window in windows for sums in window):
         part, change, squares = sums
