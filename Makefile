@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 KEEP ?=
 # Tests run in so many processes, each with a stack of its own (about 1 GB); they wait more than they compute.
 JOBS ?= 4
+# Time between two lines while pip is at work; s.
+PROGRESS_S ?= 10
 
 # Exact versions and hashes of Python packages, and for which extras: all tests; all programs; the image.
 LOCKS := infra/requirements
@@ -51,11 +53,14 @@ $(VENV)/ready: pyproject.toml $(LOCKS)/dev.txt
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) || { \
 		echo "no venv module: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
 	@echo "installing Python packages into $(VENV) (a few minutes the first time)"
-	@rm -f $(VENV)/failed; { PYTHONUNBUFFERED=1 \
-		$(BIN)/pip install --disable-pip-version-check --progress-bar off --require-hashes --requirement $(LOCKS)/dev.txt \
-		|| touch $(VENV)/failed; } | awk -v all=$$(grep -c '==' $(LOCKS)/dev.txt) \
-		'/^Collecting / && ++n % 20 == 0 { print "  " n " of " all " packages"; fflush() } \
-		/^Installing collected/ { print "  installing " n " packages (about a minute)"; fflush() }'; [ ! -e $(VENV)/failed ]
+	@PYTHONUNBUFFERED=1 $(BIN)/pip install --disable-pip-version-check --progress-bar off --require-hashes \
+		--requirement $(LOCKS)/dev.txt > $(VENV)/pip.log & pip=$$!; \
+	trap 'kill $$pip 2> /dev/null; wait $$pip; exit 130' INT TERM; seconds=0; \
+	while sleep 1; kill -0 $$pip 2> /dev/null; do \
+		seconds=$$((seconds + 1)); [ $$((seconds % $(PROGRESS_S))) -eq 0 ] || continue; \
+		echo "  $$(grep -c '^Collecting ' $(VENV)/pip.log) of $$(grep -c '==' $(LOCKS)/dev.txt) packages fetched," \
+			"$$(ls -d $(VENV)/lib/python*/site-packages/*.dist-info 2> /dev/null | wc -l) installed"; \
+	done; wait $$pip
 	@echo "  building drumline"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -27,6 +27,8 @@ from drumline.infra.runtime.resources import DEMO_RECORDING
 #: The recording's phases are 10 to 24 steps long; the default of 20 would leave most of them without a whole window.
 WINDOW_STEPS = 5
 DRAIN_S = 180.0
+#: Time between two lines of a long stage in a pipe; s.
+REPORT_S = 10.0
 #: Times that a live demo plays the recording, so that there is time to watch it.
 LIVE_LOOPS = 8
 
@@ -79,10 +81,20 @@ class PeakMemory:
 
 @contextmanager
 def stage(console: Console, text: str) -> Iterator[None]:
-    """Show a text while the block runs, then its time."""
-    started = time.monotonic()
-    with console.status(text):
-        yield
+    """Show a text while the block runs, then its time; in a pipe every REPORT_S too, so that none seems dead."""
+    started, done = time.monotonic(), threading.Event()
+
+    def report() -> None:
+        while not done.wait(REPORT_S):
+            console.print(f"  {text}: {time.monotonic() - started:.0f} s so far", soft_wrap=True)
+
+    if not console.is_terminal:
+        threading.Thread(target=report, daemon=True).start()
+    try:
+        with console.status(text):
+            yield
+    finally:
+        done.set()
     console.print(f"  {text} [dim]{time.monotonic() - started:.1f} s[/dim]")
 
 

@@ -1,15 +1,18 @@
 """The demo's stream worker leaves that of the user alone, and what lies in Kafka already."""
 
+import io
 import json
 import time
 from contextlib import closing
 
 import pytest
 from confluent_kafka import Consumer
+from rich.console import Console
 from support.labs.sink import any_batch, process_id
 from support.labs.stream_worker import apply_topics, publish
 
 from drumline.infra.config.settings import LocalSettings, Settings, StreamSettings
+from drumline.infra.demo import run as demo_run
 from drumline.infra.demo import worker as demo_worker
 from drumline.infra.demo.worker import APP_ID, DemoFailed, commit_ends, require_no_worker
 from drumline.infra.kafka.config import client_config
@@ -33,6 +36,16 @@ def test_it_does_not_begin_beside_a_worker_that_would_evaluate_its_run_too(tmp_p
         require_no_worker(settings)
     write_status(settings, age_s=60)
     require_no_worker(settings)
+
+
+def test_a_long_stage_is_not_silent_in_a_pipe(monkeypatch):
+    monkeypatch.setattr(demo_run, "REPORT_S", 0.01)
+    pipe = io.StringIO()
+    with demo_run.stage(Console(file=pipe, width=80), "Replaying the recording"):
+        until = time.monotonic() + 30
+        while "Replaying the recording: 0 s so far" not in pipe.getvalue():
+            assert time.monotonic() < until
+            time.sleep(0.01)
 
 
 @pytest.mark.stack
