@@ -104,4 +104,5 @@ release: $(VENV)/ready ## Build dist/: the wheel and its CycloneDX bill of mater
 	@rm -rf dist && $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
 		--output-file dist/drumline.cdx.json $(LOCKS)/all.txt
+	@$(BIN)/python -m drumline.infra.localstack.kafka.bom dist/drumline.cdx.json
 	@ls dist
