@@ -58,7 +58,7 @@ $(VENV)/ready: pyproject.toml $(LOCKS)/dev.txt
 	trap 'kill $$pip 2> /dev/null; wait $$pip; exit 130' INT TERM; seconds=0; \
 	while sleep 1; kill -0 $$pip 2> /dev/null; do \
 		seconds=$$((seconds + 1)); [ $$((seconds % $(PROGRESS_S))) -eq 0 ] || continue; \
-		echo "  $$(grep -c '^Collecting ' $(VENV)/pip.log) of $$(grep -c '==' $(LOCKS)/dev.txt) packages fetched," \
+		echo "  $$(grep -c '^Collecting ' $(VENV)/pip.log) of at most $$(grep -c '==' $(LOCKS)/dev.txt) packages fetched," \
 			"$$(ls -d $(VENV)/lib/python*/site-packages/*.dist-info 2> /dev/null | wc -l) installed"; \
 	done; wait $$pip
 	@echo "  building drumline"

@@ -166,7 +166,7 @@ def _on_the_stack(settings: Settings, console: Console, live: bool) -> bool:
             if live:
                 _show_page(settings, console, "/")
             with stage(
-                console, f"Playing the job {LIVE_LOOPS} times, 13 s each" if live else "Replaying the recording"
+                console, f"Playing the job {LIVE_LOOPS} times, 18 s each" if live else "Replaying the recording"
             ):
                 summary = run_json("replay", str(DEMO_RECORDING), *replay_options, "--job", "demo")
             with stage(console, "Waiting until every row is stored and every window closed"):
