@@ -69,6 +69,7 @@ ROWS = Bound("number of rows", "16 times what producers send", 0, MAX_ROWS)
 STEP = Bound("step number", "doubles hold every whole number up to it; -1 = no step", -1, 1 << 53)
 DURATION = Bound("duration", "400 days, longer than any training", 0, LONGEST_NS)
 SHARE_NS = Bound("time", "400 days; -1 = unknown", -1, LONGEST_NS)
+SINCE_LOAD_NS = Bound("time", "width of ClickHouse's Int64; -1 = not supported", -1, _LONG)
 LAG = Bound("time", "400 days before to after the other ranks", -LONGEST_NS, LONGEST_NS)
 SUM = Bound("sum", "width of ClickHouse's Int64", 0, _LONG)
 BYTES = Bound("number of bytes", "1 PiB, more than the memory of 5,000 GPUs", 0, 1 << 50)
@@ -115,6 +116,7 @@ def _kinds(bound: Bound) -> Bound:
 #: Bound -> its fields. `topic:field` counts more than `field`. Indices of a dictionary are not listed: INDEX.
 _FIELDS: tuple[tuple[Bound, str], ...] = (
     (IDENTITY, "job run host gpu_uuid process_id communicator k8s_namespace k8s_pod slurm_job sampled_process"),
+    (IDENTITY, "parent_uuid"),
     (IDENTITIES, "hosts gpu_uuids communicators"),
     (LABEL, "gpu_model source steps_from point_to_point gpu.hang.v1:state verdict role"),
     (LABELS, "causes details states groups confidences reasons gpu.hang.v1:notes"),
@@ -125,7 +127,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (EVIDENCE, "evidence"),
     (NOTE, "policy"),
     (NOTES, "labels versions collector"),
-    (RANK, "rank local_rank gpu_index comm_rank peer named_rank"),
+    (RANK, "rank local_rank gpu_index gpu_instance comm_rank peer named_rank"),
     (RANKS, "world_size ranks ranks_seen waiting"),
     (RANK_LIST, "rank_list"),
     (NUMBER, "pid ordinal worst_ordinal gpu.lateness.v1:collectives"),
@@ -156,6 +158,15 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (PERCENT, "util_gpu util_memory fan"),
     (READING, "memory_used memory_total power_mw energy_mj temperature sm_clock memory_clock"),
     (READING, "pcie_rx_kbps pcie_tx_kbps nvlink_rx_kbps nvlink_tx_kbps ecc_uncorrected xid processes"),
+    (PERCENT, "util_encoder util_decoder job_util_sm sm_active sm_occupancy tensor_active tensor_half_active"),
+    (PERCENT, "tensor_double_active tensor_integer_active dram_active fp64_active fp32_active fp16_active"),
+    (READING, "memory_temperature pcie_replays remapped_correctable remapped_uncorrectable remap_pending"),
+    (READING, "remap_failure ecc_corrected ecc_aggregate_corrected ecc_aggregate_uncorrected"),
+    (READING, "ecc_dram_corrected ecc_dram_uncorrected retired_pages_corrected retired_pages_uncorrected"),
+    (READING, "retired_pages_pending nvlink_links nvlink_active nvlink_crc_errors nvlink_replays"),
+    (READING, "nvlink_recoveries fabric_state vgpu_license recovery_action job_memory lost"),
+    (SINCE_LOAD_NS, "violation_power_ns violation_thermal_ns violation_sync_boost_ns violation_board_ns"),
+    (SINCE_LOAD_NS, "violation_low_use_ns violation_reliability_ns"),
     (MASK, "throttle_reasons"),
     (SHARE_NS, "interval_ns"),
     (HOST_READING, "main_cpu_ns main_wait_ns main_blocked_ns block_io_ns main_switches main_preempted"),

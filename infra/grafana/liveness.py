@@ -57,8 +57,13 @@ LAST_RECORD = f"""
         )
     )
 """
-#: Team and user of each active run, from `drumline run --label team=... --label user=...`.
-OWNERS = f"""
-    SELECT job, run, any(labels['team']) AS team, any(labels['user']) AS user
-    FROM processes WHERE (job, run) IN ({ACTIVE_RUNS}) GROUP BY job, run
-"""
+#: Runs with a record in the range.
+RECORDED_RUNS = "SELECT job, run FROM records_per_minute WHERE @minute AND run != '' GROUP BY job, run"
+
+
+def owners(runs: str, keys: str = "job, run") -> str:
+    """Return SQL of team and user by run (or `keys`), from `drumline run --label team=... --label user=...`."""
+    return f"""
+    SELECT {keys}, max(labels['team']) AS team, max(labels['user']) AS user
+    FROM processes WHERE (job, run) IN ({runs}) GROUP BY {keys}
+    """

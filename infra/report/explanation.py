@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from drumline.infra.guidance.causes import guidance
 from drumline.infra.guidance.entry import DRUMLINE, cause_text
@@ -16,7 +16,7 @@ from drumline.infra.report.rank_state import state_lines
 from drumline.infra.report.text import evidence, hang, seconds, share, subject
 from drumline.infra.runtime.terminal import escape_controls
 
-#: Ranks that are explained without `--rank`.
+#: Ranks that an answer for programs explains without `--rank`.
 MOST_RANKS = 5
 
 
@@ -72,6 +72,19 @@ class Explanation:
         ]
 
 
+class Explained(NamedTuple):
+    """Holds the run, its explanations with the most expensive rank first, the counts of its windows, its hangs.
+
+    `also_late`: ranks that are late too, explained without their states.
+    """
+
+    run: Row
+    texts: list[Explanation]
+    windows: Row
+    hangs: list[Row]
+    also_late: list[Explanation]
+
+
 def hang_lines(rows: list[Row]) -> list[str]:
     """Return when the job stood still, for whom it waits, and what to do."""
     lines = []
@@ -87,9 +100,15 @@ def hang_lines(rows: list[Row]) -> list[str]:
 
 
 def explain(
-    query: Query, job: str, run: str, rank: int | None, since: str = "", until: str = ""
-) -> tuple[Row, list[Explanation], Row, list[Row]]:
-    """Return the run, its explanations, the most expensive rank first, the counts of its windows, and its hangs.
+    query: Query,
+    job: str,
+    run: str,
+    rank: int | None,
+    since: str = "",
+    until: str = "",
+    most: int | None = MOST_RANKS,
+) -> Explained:
+    """Explain the `most` expensive ranks of a run (None: all that are late), or one rank.
 
     `since`, `until`: as in data.load. Raises NoSuchRun, and the query's ClickHouseFailed.
     """
@@ -107,13 +126,27 @@ def explain(
     for row in query(queries.STACKS, scope):
         if row["is_main"] and row["rank"] not in places:
             places[row["rank"]] = place_of(row)
-    texts = []
-    for rows in ranked[: None if rank is not None else MOST_RANKS]:
+    texts, also_late = [], []
+    for number, rows in enumerate(ranked):
         text = _explanation(job, chosen["run"], rows, float(windows["evaluated_s"]))
+        if rank is None and most is not None and number >= most:
+            also_late.append(text)
+            continue
         worst = rows[0]  # EPISODES has the most expensive first
         states = state_lines(query, {**scope, **{name: worst[name] for name in ("rank", "started", "ended")}})
         texts.append(replace(text, place=places.get(text.rank, ""), states=tuple(states)))
-    return chosen, texts, windows, query(queries.HANGS, scope)
+    return Explained(chosen, texts, windows, query(queries.HANGS, scope), also_late)
+
+
+def also_late_line(job: str, also_late: Sequence[Explanation]) -> str:
+    """Return the sentence that names late ranks that are not explained, and how to see them."""
+    names = [f"{'the job as a whole' if text.rank < 0 else f'rank {text.rank}'} ({seconds(text.gpu_seconds)})"
+             for text in also_late[:LISTED]]  # fmt: skip
+    more = f" and {len(also_late) - LISTED} more" if len(also_late) > LISTED else ""
+    command = f"drumline explain {_quoted(job)}"
+    return (
+        f"Late too: {', '.join(names)}{more}. `{command} --rank {also_late[0].rank}` shows one, `{command} --all` all."
+    )
 
 
 def require_rank(ranks: Sequence[int], rank: int, run: str) -> None:

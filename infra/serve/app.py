@@ -87,11 +87,15 @@ class Pages:
         )  # fmt: skip
 
     def fleet(self, request: Request) -> Response:
-        """Show the newest run of each job."""
-        sort = request.query_params.get("sort", "state")
-        jobs = fleet.fleet(self._database.query, sort)
+        """Show the newest run of each job, or of those of one team or user."""
+        sort, team, user = (request.query_params.get(name, "") for name in ("sort", "team", "user"))
+        jobs = fleet.fleet(self._database.query, sort, team, user)
         live = any(not job.has_ended for job in jobs)
-        return self._page("fleet.html", jobs=jobs, sort=sort, most=fleet.MOST_JOBS, every=LIVE_S if live else STILL_S)
+        return self._page(
+            "fleet.html", jobs=jobs, sort=sort or fleet.SORTS[0], most=fleet.MOST_JOBS, fleet_url=_fleet_url,
+            every=LIVE_S if live else STILL_S,
+            chosen={name: value for name, value in (("team", team), ("user", user)) if value},
+        )  # fmt: skip
 
     def of_job(self, request: Request) -> Response:
         """Show a job, a rank of it, or a step of it: names may have any character, slashes too."""
@@ -234,6 +238,10 @@ class Pages:
     def _page(self, template: str, *, status: int = 200, **variables: Any) -> Response:
         now = f"{datetime.now(UTC):%H:%M:%S} UTC"
         return HTMLResponse(self._environment.get_template(template).render(now=now, **variables), status)
+
+
+def _fleet_url(**chosen: str) -> str:
+    return f"/?{urlencode(chosen)}" if chosen else "/"
 
 
 def _spaced(name: str) -> str:

@@ -91,9 +91,12 @@ class Database:
 
     def stream(self, sql: str, parameters: Mapping[str, str], form: str) -> Iterator[bytes]:
         """Yield the bytes of an answer in ClickHouse's format `form`, all rows. Raises ClickHouseFailed, StackError."""
+        from drumline.infra.sqlshell.output import NAMES_LIMITS, for_file
+
         with self._client() as client:
             try:
-                with client.raw_stream(sql, parameters=dict(parameters), fmt=form) as stream:
+                sql = for_file(client, sql, dict(parameters), form)
+                with client.raw_stream(sql, parameters=dict(parameters), fmt=form, settings=NAMES_LIMITS) as stream:
                     yield from iter(lambda: stream.read(1 << 16), b"")
             except Exception as error:
                 raise failure(error) from None

@@ -26,6 +26,12 @@ FROM stragglers AS s WHERE (job, run, first_step) IN (
 ) GROUP BY job, run
 """
 
+# Team and user of each run, from `drumline run --label team=... --label user=...`.
+FLEET_OWNERS = f"""
+SELECT job, run, any(labels['team']) AS team, any(labels['user']) AS user FROM processes
+WHERE (job, run) IN ({_RUNS}) GROUP BY job, run
+"""
+
 # Jobs that stand still, by run.
 FLEET_HANGS = """
 SELECT h.job AS job, h.run AS run, h.state AS state, h.reason AS reason, h.note AS note,

@@ -51,7 +51,7 @@ def rank_page(query: Query, job: str, run: str, rank: int, since: str, until: st
     rank_scope = {**scope, "rank": rank}
     process = next(iter(query(queries.PROCESS, {"job": job, "run": name, "rank": rank})), None)
     window = next((row for row in query(WINDOW, {"job": job, "run": name}) if row["rank"] == rank), None)
-    _, texts, windows, _ = explain(query, job, name, rank, scope["since"], scope["until"])
+    _, texts, windows, _, _ = explain(query, job, name, rank, scope["since"], scope["until"])
     episodes = [row for row in query(report_queries.EPISODES, scope) if row["rank"] == rank]
     if process is None and window is None and not episodes:
         raise NoSuchRun(f"job {job!r} has no rank {rank} in run {name!r}; it has {chosen['ranks']} ranks")

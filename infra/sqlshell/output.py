@@ -6,10 +6,10 @@ import contextlib
 import re
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import BinaryIO
 
-from drumline.infra.clickhouse.client import Client, failure
+from drumline.infra.clickhouse.client import Client, PermanentError, failure
 from drumline.infra.runtime.terminal import LAYOUT, echo, escape_controls, terminal_console, write_stream
 
 #: Maximum rows of the table, which states that it is cut. --json and --csv stream all rows.
@@ -36,8 +36,9 @@ def run_statement(
             limits["readonly"] = 2
         own_format = has_format(statement)
         if form or own_format:
+            query = statement if own_format else for_file(client, statement, values, form)
             with client.raw_stream(
-                statement, parameters=values, fmt=None if own_format else form, settings=limits
+                query, parameters=values, fmt=None if own_format else form, settings=limits | NAMES_LIMITS
             ) as stream:
                 lines = 0
 
@@ -67,6 +68,39 @@ def run_statement(
         raise
     except Exception as error:
         raise failure(error) from None
+
+
+#: Formats of files that would have enumerations as numbers.
+NUMBERED = frozenset({"Arrow", "Parquet"})
+
+
+def with_names(statement: str, types: Mapping[str, str]) -> str:
+    """Return a SELECT with the names of enumerations in place of numbers; `types`: column -> ClickHouse type."""
+    columns = [name for name, kind in types.items() if re.match(r"(LowCardinality\(|Nullable\()*Enum\d+\(", kind)]
+    if not columns:
+        return statement
+    names = ["`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`" for name in columns]
+    return f"SELECT * REPLACE ({', '.join(f'toString({name}) AS {name}' for name in names)}) FROM (\n{statement}\n)"
+
+
+#: Keeps the order of rows in the statement of `with_names`.
+NAMES_LIMITS = {"query_plan_remove_redundant_sorting": 0}
+
+
+def for_file(client: Client, statement: str, values: dict[str, str], form: str) -> str:
+    """Return the statement whose answer a file in this format has: with names, not numbers, of enumerations.
+
+    Raises the client's errors.
+    """
+    if form not in NUMBERED:
+        return statement
+    try:
+        answer = client.raw_query(f"DESCRIBE TABLE (\n{statement}\n)", parameters=values, fmt="TSV")
+    except Exception as error:
+        if isinstance(failure(error), PermanentError):  # SHOW, EXPLAIN, ...; an error of a SELECT comes again
+            return statement
+        raise
+    return with_names(statement, {line[0]: line[1] for line in tsv_lines(answer) if len(line) > 1})
 
 
 def has_format(statement: str) -> bool:

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from drumline.infra.report.data import Row
 from drumline.infra.report.text import LEVELS, action
-from drumline.infra.runtime.terminal import escape_controls
+from drumline.infra.runtime.terminal import escape_controls, terminal_console
 from drumline.infra.top.data import Detail, TopSnapshot
 from drumline.infra.top.keys import HELP, ViewState
 
-#: Width below which less important columns are left out.
+#: Width below which the host stands in place of the gauge, and run and hosts in the title.
 NARROW = 90
-#: Columns of text: the first to be cut off.
-WIDE = ("", "alarm", "run", "host")
-#: Lines beside jobs, ranks and verdicts, with that of the cursor; s after which data counts as old.
-OTHER_LINES, OLD_S = 10, 30.0
-#: Lines of the text that says what to do, at 80 columns.
-ACTION_LINES = 4
-#: Characters of a job's name in a narrow terminal, and at most; those of a run.
-SHORT, LONG, RUN = 30, 64, 24
+#: Width and height of what is written to a file or a pipe: nothing is folded, no rank is left out.
+PIPE = (100_000, 100_000)
+#: Columns of text, which are continued on the next line. Numbers never are.
+FOLDED = ("", "alarm", "job", "run", "host", "verdicts")
+#: Ranks that are shown however low the terminal is; lines of the cursor; s after which data counts as old.
+LEAST_RANKS, CURSOR_LINES, OLD_S = 3, 1, 30.0
+#: Characters of the gauge.
+GAUGE = 24
 #: Colour of the gauge of a rank that is late and has no alarm: another rank holds it up.
 VICTIM = "grey50"
 #: Part of a step from which on that is stated.
@@ -39,7 +40,7 @@ def view(
     seen: TopSnapshot, width: int, height: int, header: str, error: str = "", state: ViewState = ViewState()
 ) -> RenderableType:
     """Return the whole view. `error`: reason why the data shown are old. `state`: selected job, order, help."""
-    parts: list[RenderableType] = [Text(header, style="dim", no_wrap=True, overflow="ellipsis")]
+    parts: list[RenderableType] = [Text(header, style="dim")]
     if error:
         parts.append(Text(error, style="bold red"))
     if seen.detail is None:
@@ -49,40 +50,41 @@ def view(
         parts += [Text(line, style="bold") for line in HELP]
     jobs = [job for job in seen.jobs if job["job"] == seen.detail.job] if state.is_focused else seen.jobs
     parts += [_jobs(jobs, width, state.selected), Text()]
-    verdicts = 0 if state.is_focused else len(seen.detail.verdicts) + ACTION_LINES
-    used_lines = (
-        OTHER_LINES
-        + -(-len(error) // width)
-        + len(jobs)
-        + verdicts
-        + sum(-(-len(line) // width) for line in HELP) * state.has_help
-    )
-    used_lines += sum(-(-len(row["note"]) // width) + 1 for row in seen.detail.hang)
-    parts += _detail(seen.detail, width, max(3, height - used_lines), state)
-    return Group(*parts)
+    ranks = len({row["rank"] for row in seen.detail.steps} | _evaluated_ranks(seen.detail))
+    most = min(ranks, height)
+    while True:
+        whole = Group(*parts, *_detail(seen, width, most, state))
+        excess = len(_measuring(width).render_lines(whole)) - (height - CURSOR_LINES) if height < PIPE[1] else 0
+        if excess <= 0 or most <= LEAST_RANKS:
+            return whole
+        most = max(LEAST_RANKS, most - max(1, excess // 2))
+
+
+def _measuring(width: int) -> Console:
+    return terminal_console(file=io.StringIO(), width=width, color_system=None)
 
 
 def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     table = Table(box=None, pad_edge=False, expand=False, padding=(0, 2, 0, 0))
     for name in columns:
-        least = None if name in WIDE else len(name)
+        is_text = name in FOLDED
         table.add_column(
-            name, justify="right" if name in right else "left", no_wrap=True, overflow="ellipsis", min_width=least
-        )
+            name, justify="right" if name in right else "left", no_wrap=not is_text, overflow="fold",
+            min_width=None if is_text else len(name),
+        )  # fmt: skip
     return table
 
 
 def _jobs(jobs: list[Row], width: int, selected: str) -> Table:
     narrow = width < NARROW
-    long = SHORT if narrow else min(LONG, width - 75)
     names = ("job", "ranks", "kernels", "dropped", "data") if narrow else (
         "job", "run", "ranks", "hosts", "kernels", "dropped", "data"
     )  # fmt: skip
     table = _table(*names, right=("ranks", "hosts", "kernels", "dropped", "data"))
     for job in jobs:
         cells: dict[str, Text | str] = {
-            "job": Text(_cut(job["job"], long), style="reverse" if job["job"] == selected else ""),
-            "run": Text(_cut(job["run"], RUN)),
+            "job": Text(escape_controls(job["job"]), style="reverse" if job["job"] == selected else ""),
+            "run": Text(escape_controls(job["run"])),
             "ranks": str(job["ranks"]),
             "hosts": str(job["hosts"]),
             "kernels": f"{job['kernels']:,}",
@@ -91,11 +93,6 @@ def _jobs(jobs: list[Row], width: int, selected: str) -> Table:
         }
         table.add_row(*(cells[name] for name in names))
     return table
-
-
-def _cut(name: str, most: int) -> str:
-    name = escape_controls(name)
-    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def age(seconds: float) -> Text:
@@ -110,14 +107,19 @@ def age(seconds: float) -> Text:
     return Text(text, style="green" if seconds < OLD_S else "yellow")
 
 
-def _detail(detail: Detail, width: int, most: int, state: ViewState) -> list[RenderableType]:
+def _detail(seen: TopSnapshot, width: int, most: int, state: ViewState) -> list[RenderableType]:
+    detail = seen.detail
+    assert detail is not None
     whole = next((row for row in detail.window if row["rank"] == -1), None)
-    title = f"{_cut(detail.job, SHORT)}: "
+    title = escape_controls(detail.job)
+    if width < NARROW:
+        hosts = next((row["hosts"] for row in seen.jobs if row["job"] == detail.job), 0)
+        title += f", run {escape_controls(detail.run)}, {hosts} host{'s' if hosts != 1 else ''}"
     if whole is None:
-        title += "insufficient data: no window of steps could be evaluated yet"
+        title += ": insufficient data: no window of steps could be evaluated yet"
     else:
-        title += f"steps {whole['first_step']} to {whole['last_step']}, the last that could be evaluated"
-    parts: list[RenderableType] = [Text(title, style="bold", no_wrap=True, overflow="ellipsis")]
+        title += f": steps {whole['first_step']} to {whole['last_step']}, the last that could be evaluated"
+    parts: list[RenderableType] = [Text(title, style="bold")]
     parts += [_hang(row) for row in detail.hang]
     parts.append(_ranks(detail, width, most, state.order))
     hidden = max(0, len({row["rank"] for row in detail.steps} | _evaluated_ranks(detail)) - most)
@@ -145,8 +147,10 @@ def _evaluated_ranks(detail: Detail) -> set[int]:
 def _ranks(detail: Detail, width: int, most: int, order: str) -> Table:
     """Return the latest ranks in an order of ORDERS; a gauge is the part of the step that the rank was late."""
     narrow = width < NARROW
-    names = ("rank", "step", "step ms", "late ms", "", "alarm")
-    table = _table(*(names if narrow else ("rank", "host", *names[1:])), right=("rank", "step", "step ms", "late ms"))
+    names = ("rank", "step", "step ms", "late ms", "host", "alarm") if narrow else (
+        "rank", "host", "step", "step ms", "late ms", "", "alarm"
+    )  # fmt: skip
+    table = _table(*names, right=("rank", "step", "step ms", "late ms"))
     steps = {row["rank"]: row for row in detail.steps}
     verdicts = {row["rank"]: row for row in detail.window if row["rank"] >= 0}
     latest = sorted(steps.keys() | verdicts, key=lambda rank: (-verdicts.get(rank, {"late_ms": 0})["late_ms"], rank))
@@ -159,20 +163,22 @@ def _ranks(detail: Detail, width: int, most: int, order: str) -> Table:
     shown = latest[:most]
     for rank in sorted(shown, key=keys[order]) if order in keys else shown:
         step, verdict = steps.get(rank), verdicts.get(rank)
-        host = (step or verdict or {}).get("host", "")
-        cells: list[RenderableType] = [str(rank)]
-        if not narrow:
-            cells.append(Text(_cut(host, 24)))
-        cells += [f"{step['step']:,}" if step else "-", f"{step['step_ms']:.1f}" if step and step["step_ms"] else "-"]
-        if verdict is None:
-            cells += ["-", "", Text("insufficient data", style="dim")]
-        else:
+        cells: dict[str, RenderableType] = {
+            "rank": str(rank),
+            "host": Text(escape_controls((step or verdict or {}).get("host", ""))),
+            "step": f"{step['step']:,}" if step else "-",
+            "step ms": f"{step['step_ms']:.1f}" if step and step["step_ms"] else "-",
+            "late ms": "-",
+            "": "",
+            "alarm": Text("insufficient data", style="dim"),
+        }
+        if verdict:
             late, style = verdict["late_ms"], STATES.get(verdict["state"], "")
             style = VICTIM if verdict["state"] == "ok" else style
-            width = 10 if narrow else 24
-            gauge = ProgressBar(scale, min(late, scale), width=width, complete_style=style, finished_style=style)
-            cells += [f"{late:.1f}", gauge, _verdict_text(verdict, is_victim=late > VICTIM_SHARE * scale)]
-        table.add_row(*cells)
+            cells["late ms"] = f"{late:.1f}"
+            cells[""] = ProgressBar(scale, min(late, scale), width=GAUGE, complete_style=style, finished_style=style)
+            cells["alarm"] = _verdict_text(verdict, is_victim=late > VICTIM_SHARE * scale)
+        table.add_row(*(cells[name] for name in names))
     return table
 
 
@@ -201,7 +207,7 @@ def _verdicts(detail: Detail, width: int) -> RenderableType:
     table = _table(*names, right=("steps", lost))
     for row in detail.verdicts:
         subject = "job" if row["rank"] < 0 else f"rank {row['rank']}"
-        host = _cut(row["host"], 10 if narrow else 24)
+        host = escape_controls(row["host"])
         place = [f"{subject} {host}".strip()] if narrow else [subject, Text(host)]
         cells = [row["started"][11:19], f"{row['first_step']}–{row['last_step']}", _verdict_text(row, narrow=narrow)]
         table.add_row(*map(_plain, [*place, *cells, f"{row['gpu_seconds']:.1f}"]))

@@ -45,7 +45,7 @@ class SampleEnvelopes:
         }
 
 
-def readings(topic: Topic, row: Mapping[str, int]) -> dict[str, Array]:
+def readings(topic: Topic, row: Mapping[str, float]) -> dict[str, Array]:
     """Return the columns of one row: UNKNOWN where it has no reading, or one outside the bounds of the contract.
 
     Drivers use the largest number for "none".

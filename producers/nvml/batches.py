@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from drumline.producers.batches.sample_envelopes import SampleEnvelopes, readings
+from drumline.producers.batches.sample_envelopes import UNKNOWN, SampleEnvelopes, readings
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 
@@ -36,6 +37,16 @@ def _newer(process: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return int(process.get("start_ns", 0)) > int(other.get("start_ns", 0))
 
 
+def part_of(
+    job: str, pids: Mapping[int, tuple[int, int]], host: str, processes: Iterable[Mapping[str, Any]]
+) -> dict[str, float]:
+    """Return the columns of what a job's processes use of a GPU. `pids`: memory and SM time by process."""
+    members = {int(p.get("pid", -1)) for p in processes if p.get("job") == job and p.get("host") == host}
+    used = [pids[pid] for pid in members if pid in pids]
+    memory, busy = ([values[place] for values in used if values[place] >= 0] for place in (0, 1))
+    return {"job_memory": sum(memory) if memory else UNKNOWN, "job_util_sm": sum(busy) if busy else UNKNOWN}
+
+
 class DeviceBatches:
     """Makes the batches of one host's samples, with sequences per key under the agent's process id."""
 
@@ -44,11 +55,16 @@ class DeviceBatches:
         self._envelopes = SampleEnvelopes(process_id, host)
 
     def batches(
-        self, uuid: str, index: int, row: Mapping[str, int], jobs: Mapping[str, Mapping[str, Any]]
+        self,
+        uuid: str,
+        index: int,
+        row: Mapping[str, float],
+        jobs: Mapping[str, Mapping[str, Any]],
+        parts: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
     ) -> Iterator[tuple[str, Batch]]:
-        """Yield (key, batch) of one sample; `row` has every column of the schema."""
+        """Yield (key, batch) of one sample; `row` has every column of the schema, `parts` those of a job."""
         for job, process in (jobs or {"": {}}).items():
             key = job or uuid
-            envelope = self._envelopes.envelope(key, {**process, "job": job, "gpu_uuid": uuid}, row["time_ns"])
-            columns = readings(Topic.DEVICE, row)
+            envelope = self._envelopes.envelope(key, {**process, "job": job, "gpu_uuid": uuid}, int(row["time_ns"]))
+            columns = readings(Topic.DEVICE, {**row, **parts.get(job, {})})
             yield key, Batch(Topic.DEVICE, {**envelope, "gpu_index": index}, columns)

@@ -15,8 +15,9 @@ import structlog
 
 from drumline.infra.telemetry import metrics
 from drumline.producers.batches.sample_envelopes import UNKNOWN
-from drumline.producers.nvml.batches import DeviceBatches, jobs_on
-from drumline.producers.nvml.samples import Gpu, NoXidEvents, Nvml, NvmlLost, NvmlMissing
+from drumline.producers.nvml.batches import DeviceBatches, jobs_on, part_of
+from drumline.producers.nvml.query import NvmlLost, NvmlMissing
+from drumline.producers.nvml.samples import Gpu, NoXidEvents, Nvml
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
@@ -73,6 +74,7 @@ class DeviceSampler(threading.Thread):
         self._spool, self._batches, self._processes, self._options = spool, batches, processes, options
         self._halt = threading.Event()
         self._reported = ""
+        self._absent: set[tuple[str, tuple[str, ...]]] = set()  # models and readings that were said
         self.gpus: dict[int, dict[str, str]] = {}
 
     def stop(self) -> None:
@@ -128,10 +130,12 @@ class DeviceSampler(threading.Thread):
 
     def _sample(self, nvml: Nvml, gpu: Gpu, xid: int) -> bool:
         """Emit a sample, also of a lost GPU if there is an XID; return False if the GPU is lost."""
-        row, pids = dict.fromkeys(COLUMNS, UNKNOWN) | {"time_ns": self._options.now_ns()}, frozenset[int]()
+        row: dict[str, float] = {**dict.fromkeys(COLUMNS, UNKNOWN), "time_ns": self._options.now_ns()}
+        pids: dict[int, tuple[int, int]] = {}
         try:
-            row |= nvml.sample(gpu, row["time_ns"])
-            pids = nvml.pids(gpu)
+            row |= nvml.sample(gpu, int(row["time_ns"]), complete=bool(xid))
+            pids = nvml.processes(gpu)
+            self._report_absent(gpu)
         except NvmlLost as error:
             log.warning("a GPU is lost; the others are sampled", gpu=gpu.index, uuid=gpu.uuid, error=str(error))
             nvml.drop(gpu)
@@ -141,10 +145,19 @@ class DeviceSampler(threading.Thread):
             del self.gpus[pid]
         self.gpus.update({pid: {"uuid": gpu.uuid, "model": gpu.model} for pid in pids})
         row["xid"] = xid
-        jobs = jobs_on(gpu.uuid, pids, self._batches.host, self._processes())
-        for key, batch in self._batches.batches(gpu.uuid, gpu.index, row, jobs):
+        processes = self._processes()
+        jobs = jobs_on(gpu.uuid, pids, self._batches.host, processes)
+        parts = {job: part_of(job, pids, self._batches.host, processes) for job in jobs}
+        for key, batch in self._batches.batches(gpu.uuid, gpu.index, row, jobs, parts):
             self._spool.append_batch(key, batch)
         return gpu in nvml.gpus
+
+    def _report_absent(self, gpu: Gpu) -> None:
+        """Log once which readings GPUs of this model do not have."""
+        absent = (gpu.model, tuple(sorted(gpu.query.absent)))
+        if absent[1] and absent not in self._absent:
+            self._absent.add(absent)
+            log.info("readings that this GPU does not have", gpu=gpu.index, model=gpu.model, **gpu.query.absent)
 
     def _lost(self, error: Exception) -> None:
         metrics.AGENT_GPUS.set(0)

@@ -6,33 +6,40 @@ pynvml of nvidia-ml-py, or one that behaves like it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from drumline.producers.batches.sample_envelopes import UNKNOWN
-
-#: A scope that means all links of the GPU (nvml.h, NVML_FI_DEV_NVLINK_THROUGHPUT_*).
-ALL_LINKS = 0xFFFFFFFF
-
-
-class NvmlLost(RuntimeError):
-    """The driver or a GPU is lost: retry later with a new Nvml."""
-
-
-class NvmlMissing(RuntimeError):
-    """This host has no NVML, or no driver."""
+from drumline.producers.nvml.gpm import Gpm
+from drumline.producers.nvml.query import NvmlLost, NvmlMissing, NvmlQuery, text
+from drumline.producers.nvml.readings import FIELDS, LINK_COUNTERS, PCIE_CALLS, SLOW_S, calls, slow_readings
 
 
 @dataclass(eq=False)
 class Gpu:
-    """One GPU; `counters`: bytes that its links had carried, and when that was read; ns."""
+    """One GPU.
 
-    handle: Any
+    Attributes:
+        query: how it is asked; `query.absent` has what it lacks.
+        gpm: reads activity of its parts.
+        counters: bytes that its links had carried, and when that was read; ns.
+        slow: readings that change seldom, and when they were read; ns.
+        used_until: newest SM time of a process that was read; NVML's clock, us.
+    """
+
     index: int
     uuid: str
     model: str
+    query: NvmlQuery
+    gpm: Gpm
     counters: dict[str, tuple[int, int]] = field(default_factory=dict)
+    slow: tuple[dict[str, int], int] | None = None
+    used_until: int = 0
+
+    @property
+    def handle(self) -> Any:
+        """Return NVML's handle."""
+        return self.query.handle
 
 
 class Nvml:
@@ -56,17 +63,18 @@ class Nvml:
                 raise NvmlMissing(str(error)) from None
             raise NvmlLost(str(error)) from None
         self._events: Any = None
+        self._registered_gpus: tuple[Gpu, ...] = ()
         try:
-            self.driver, count = _text(lib.nvmlSystemGetDriverVersion()), int(lib.nvmlDeviceGetCount())
+            self.driver, count = text(lib.nvmlSystemGetDriverVersion()), int(lib.nvmlDeviceGetCount())
         except lib.NVMLError as error:
             self.close()
             raise NvmlLost(str(error)) from None
         for index in range(count):
             try:
-                handle = lib.nvmlDeviceGetHandleByIndex(index)
-                uuid, name = lib.nvmlDeviceGetUUID(handle), lib.nvmlDeviceGetName(handle)
-                self.gpus.append(Gpu(handle, index, _text(uuid), _text(name)))
-            except lib.NVMLError:  # fallen off the bus, or not visible
+                query = NvmlQuery(lib, lib.nvmlDeviceGetHandleByIndex(index))
+                uuid, name = text(lib.nvmlDeviceGetUUID(query.handle)), text(lib.nvmlDeviceGetName(query.handle))
+                self.gpus.append(Gpu(index, uuid, name, query, Gpm(query)))
+            except (lib.NVMLError, NvmlLost):  # fallen off the bus, or not visible
                 continue
         self.silent = count - len(self.gpus)
         self._registered_gpus = tuple(self.gpus)
@@ -80,6 +88,8 @@ class Nvml:
 
     def close(self) -> None:
         """Close the library; errors are ignored."""
+        for gpu in self._registered_gpus:
+            gpu.gpm.close()
         try:
             if self._events is not None:
                 self._lib.nvmlEventSetFree(self._events)
@@ -87,43 +97,44 @@ class Nvml:
         except self._lib.NVMLError:
             pass
 
-    def sample(self, gpu: Gpu, now_ns: int) -> dict[str, int]:
-        """Return one row, all columns but `xid`; rates are over the time since this GPU's last sample. Raises
+    def sample(self, gpu: Gpu, now_ns: int, *, complete: bool = False) -> dict[str, float]:
+        """Return one row, all columns but `xid` and those of a job; rates are over the time since this GPU's last
+        sample. `complete`: read everything again, also what changes seldom. Raises NvmlLost.
+        """
+        query = gpu.query
+        row: dict[str, float] = {"time_ns": now_ns, "lost": 0, **calls(query), **query.fields(FIELDS)}
+        processes = self._processes(gpu)
+        row["processes"] = UNKNOWN if processes is None else len(processes)
+        row["util_gpu"], row["util_memory"] = self._pair(gpu, "nvmlDeviceGetUtilizationRates", "gpu", "memory")
+        row["memory_used"], row["memory_total"] = self._pair(gpu, "nvmlDeviceGetMemoryInfo", "used", "total")
+        if gpu.slow is None or complete or not 0 <= now_ns - gpu.slow[1] < SLOW_S * 1e9:
+            gpu.slow = slow_readings(query), now_ns
+        links = {name: value for name, value in self._links(gpu, now_ns).items() if value != UNKNOWN}
+        pcie = {} if gpu.gpm.supported else calls(query, PCIE_CALLS)
+        return row | gpu.slow[0] | gpu.gpm.read(now_ns) | pcie | links
+
+    def processes(self, gpu: Gpu) -> dict[int, tuple[int, int]]:
+        """Return (bytes of GPU memory, SM time in %) of the processes that compute on a GPU; UNKNOWN where not known.
+
+        Keys are pids as this pid namespace numbers them. SM times are asked where several share the GPU. Raises
         NvmlLost.
         """
-        lib, handle = self._lib, gpu.handle
-        row = {
-            "time_ns": now_ns,
-            "power_mw": self._query(lambda: lib.nvmlDeviceGetPowerUsage(handle)),
-            "energy_mj": self._query(lambda: lib.nvmlDeviceGetTotalEnergyConsumption(handle)),
-            "temperature": self._query(lambda: lib.nvmlDeviceGetTemperature(handle, lib.NVML_TEMPERATURE_GPU)),
-            "sm_clock": self._query(lambda: lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_SM)),
-            "memory_clock": self._query(lambda: lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_MEM)),
-            "throttle_reasons": self._query(lambda: lib.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
-            "ecc_uncorrected": self._query(
-                lambda: lib.nvmlDeviceGetTotalEccErrors(
-                    handle, lib.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, lib.NVML_VOLATILE_ECC
-                )
-            ),
-            # The driver measures each over 20 ms. The GPU's own counters of PCIe bytes have 32 bits, they wrap within
-            # a fraction of a second.
-            "pcie_rx_kbps": self._query(lambda: lib.nvmlDeviceGetPcieThroughput(handle, lib.NVML_PCIE_UTIL_RX_BYTES)),
-            "pcie_tx_kbps": self._query(lambda: lib.nvmlDeviceGetPcieThroughput(handle, lib.NVML_PCIE_UTIL_TX_BYTES)),
-            "fan": self._query(lambda: lib.nvmlDeviceGetFanSpeed(handle)),
-            "processes": self._query(lambda: len(lib.nvmlDeviceGetComputeRunningProcesses(handle))),
-        }
-        row["util_gpu"], row["util_memory"] = self._query_pair(
-            lambda: lib.nvmlDeviceGetUtilizationRates(handle), "gpu", "memory"
-        )
-        row["memory_used"], row["memory_total"] = self._query_pair(
-            lambda: lib.nvmlDeviceGetMemoryInfo(handle), "used", "total"
-        )
-        return row | self._nvlink(gpu, now_ns)
-
-    def pids(self, gpu: Gpu) -> frozenset[int]:
-        """Return the processes that compute on a GPU, as this pid namespace numbers them. Raises NvmlLost."""
-        processes = self._call(lambda: self._lib.nvmlDeviceGetComputeRunningProcesses(gpu.handle))
-        return frozenset(int(process.pid) for process in processes or ())
+        lib, running = self._lib, self._processes(gpu) or ()
+        newest: dict[int, Any] = {}
+        if len(running) > 1:
+            call = lambda: lib.nvmlDeviceGetProcessUtilization(gpu.handle, gpu.used_until)  # noqa: E731
+            for used in gpu.query.answer("job_util_sm", call) or ():
+                gpu.used_until = max(gpu.used_until, int(used.timeStamp))
+                if int(used.timeStamp) >= int(getattr(newest.get(used.pid), "timeStamp", 0)):
+                    newest[int(used.pid)] = used
+        result = {}
+        for process in running:
+            memory, used = getattr(process, "usedGpuMemory", None), newest.get(int(process.pid))
+            result[int(process.pid)] = (
+                UNKNOWN if memory is None else int(memory),
+                UNKNOWN if used is None else int(used.smUtil),
+            )
+        return result
 
     def wait_xid(self, seconds: float) -> tuple[Gpu, int] | None:
         """Wait for an XID event for at most `seconds`; return (GPU, number).
@@ -157,40 +168,23 @@ class Nvml:
                 continue
         return events if watched else None
 
-    def _call(self, call: Callable[[], Any]) -> Any:
-        """Return the answer of a call; None where the GPU does not support it."""
-        lib = self._lib
-        try:
-            return call()
-        except (lib.NVMLError_GpuIsLost, lib.NVMLError_Uninitialized, lib.NVMLError_ResetRequired) as error:
-            raise NvmlLost(str(error)) from None
-        except lib.NVMLError:
-            return None
+    def _processes(self, gpu: Gpu) -> Any:
+        return gpu.query.answer("processes", lambda: self._lib.nvmlDeviceGetComputeRunningProcesses(gpu.handle))
 
-    def _query(self, call: Callable[[], Any]) -> int:
-        value = self._call(call)
-        return UNKNOWN if value is None else int(value)
-
-    def _query_pair(self, call: Callable[[], Any], first: str, second: str) -> tuple[int, int]:
-        value = self._call(call)
+    def _pair(self, gpu: Gpu, function: str, first: str, second: str) -> tuple[int, int]:
+        value = gpu.query.answer(function, lambda: getattr(self._lib, function)(gpu.handle))
         return (UNKNOWN, UNKNOWN) if value is None else (int(getattr(value, first)), int(getattr(value, second)))
 
-    def _nvlink(self, gpu: Gpu, now_ns: int) -> dict[str, int]:
+    def _links(self, gpu: Gpu, now_ns: int) -> dict[str, int]:
         """Return kB/s over all links since the last sample, from counters of KiB."""
-        lib, handle = self._lib, gpu.handle
-        wanted = {
-            "nvlink_rx_kbps": (lib.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS),
-            "nvlink_tx_kbps": (lib.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS),
-        }
-        values = self._call(lambda: lib.nvmlDeviceGetFieldValues(handle, list(wanted.values()))) or ()
-        row = dict.fromkeys(wanted, UNKNOWN)
-        for name, value in zip(wanted, values, strict=False):
-            if value.nvmlReturn == lib.NVML_SUCCESS and value.valueType == lib.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG:
-                carried = int(value.value.ullVal)
-                before, at = gpu.counters.get(name, (carried, now_ns))
-                gpu.counters[name] = (carried, now_ns)
-                if now_ns > at and carried >= before:
-                    row[name] = (carried - before) * 1_024_000_000 // (now_ns - at)
+        carried = gpu.query.fields(LINK_COUNTERS)
+        row = dict.fromkeys(LINK_COUNTERS, UNKNOWN)
+        for name, now in carried.items():
+            if now != UNKNOWN:
+                before, at = gpu.counters.get(name, (now, now_ns))
+                gpu.counters[name] = (now, now_ns)
+                if now_ns > at and now >= before:
+                    row[name] = (now - before) * 1_024_000_000 // (now_ns - at)
         return row
 
 
@@ -204,7 +198,3 @@ def _same(first: Any, second: Any) -> bool:
         return first is second or memoryview(first).tobytes() == memoryview(second).tobytes()
     except TypeError:
         return False
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

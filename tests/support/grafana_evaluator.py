@@ -8,7 +8,8 @@ Documented semantics (grafana.com/docs/grafana/latest/alerting: "Queries and con
 - `for`: Pending from the first breach, Alerting when it has lasted so long; keep firing: Recovering for so long after
   the last breach; a breach in between makes it Alerting again;
 - no rows at all: the rule's no-data state; a row that is gone: its alert stays as it is, and is resolved after
-  `missing` evaluations without it.
+  `missing` evaluations without it;
+- values in messages: those with the alert's own labels, else with more or fewer of them (pkg/services/ngalert/eval).
 """
 
 from __future__ import annotations
@@ -127,22 +128,33 @@ class Evaluator:
         """Return the labels of the alerts that are sent."""
         return [dict(labels) for labels, alert in self.alerts.items() if alert.state in (ALERTING, RECOVERING)]
 
+    def _captured(self, ref: str, labels: dict[str, str]) -> tuple[dict[str, str], float | None]:
+        """Return labels and number of the values that an alert's message sees. Raises ValueError unless one fits."""
+        alert = set(labels.items())
+        fitting = [
+            (dict(row), number) for row, number in self.values[ref].items() if set(row) <= alert or alert <= set(row)
+        ]
+        [exact] = [pair for pair in fitting if pair[0] == labels] or fitting
+        return exact
+
     def rendered(self, text: str, labels: dict[str, str]) -> str:
-        """Return an annotation with its labels and values filled in, and `if gt|eq $values.X.Value N` decided.
+        """Return an annotation with its labels and values filled in, and `if gt|ge|eq $values.X.Value N` decided.
 
         Other functions of the template language are removed.
         """
 
         def decide(match: re.Match[str]) -> str:
-            number = self.values[match[1]][tuple(labels.items())]
+            _, number = self._captured(match[1], labels)
             return match[2] if number is not None and number > 0 else ""
 
         def fill(match: re.Match[str]) -> str:
             inner = match[1]
+            if text := re.search(r"\$values\.(\w+)\.Labels\.(\w+)", inner):
+                return self._captured(text[1], labels)[0][text[2]]
             if label := re.search(r"\$labels\.(\w+)", inner):
                 return labels[label[1]]
             if value := re.search(r"\$values\.(\w+)\.Value", inner):
-                number = self.values[value[1]][tuple(labels.items())]
+                _, number = self._captured(value[1], labels)
                 return "none" if number is None else f"{number:.4g}"
             return "http://grafana/" if "externalURL" in inner else ""
 
@@ -151,10 +163,16 @@ class Evaluator:
             last, _, otherwise = parts.pop().partition("{{ else }}")
             _, *cases = [*parts, last]  # name, number, text of each
             for name, number, chosen in zip(cases[::3], cases[1::3], cases[2::3], strict=True):
-                if self.values[name][tuple(labels.items())] == float(number):
+                if self._captured(name, labels)[1] == float(number):
                     return chosen
             return otherwise
 
+        def rise(match: re.Match[str]) -> str:
+            _, number = self._captured(match[1], labels)
+            return match[3] if number is not None and number >= float(match[2]) else match[4]
+
+        either = r"\{\{ if ge \$values\.(\w+)\.Value ([\d.]+) \}\}(.*?)\{\{ else \}\}(.*?)\{\{ end \}\}"
+        text = re.sub(either, rise, text)
         text = re.sub(r"(\{\{ if eq .*?)\{\{ end \}\}", choose, text)
         text = re.sub(r"\{\{ if gt \$values\.(\w+)\.Value 0\.0 \}\}(.*?)\{\{ end \}\}", decide, text)
         return re.sub(r"\{\{(.*?)\}\}", fill, text)

@@ -32,6 +32,8 @@ def store(settings):
         "if(late, 'slow_copy', 'ok'), late * 500000000, late * 0.05, "
         "late * 600000000, late * 0.5, "
         "if(late, 20, -1), 'high', '{}' FROM numbers(12)",
+        f"INSERT INTO processes_versions (job, run, rank, process_id, labels, published) SELECT {keys}, number, "
+        f"toString(number), map('team', 'vision', 'user', 'a&b'), {at} FROM numbers(2)",
         f"INSERT INTO kernels (job, run, rank, name, start, duration_ns) SELECT {keys}, number % 2, 'k', "
         f"{at} + number, 250000000 FROM numbers(40)",
         "INSERT INTO kernel_names_versions (name, short, family) VALUES ('k', 'kernel', 'gemm')",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import textwrap
 from typing import Annotated
 
 import typer
@@ -10,7 +12,7 @@ import typer
 from drumline.infra.cli.console import exit_on_error
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT
-from drumline.infra.runtime.terminal import echo, escape_controls
+from drumline.infra.runtime.terminal import echo, escape_controls, terminal_console
 
 app = typer.Typer(add_completion=False)
 
@@ -19,14 +21,16 @@ app = typer.Typer(add_completion=False)
 def explain(
     job: Annotated[str, typer.Argument(help="The job's name; `drumline sql jobs` lists them.", show_default=False)],
     rank: Annotated[
-        int | None, typer.Option(min=-1, help="Only this rank; -1: the job as a whole. Default: the 5 most expensive.")
+        int | None, typer.Option(min=-1, help="This rank; -1: the job as a whole. Default: the most expensive one.")
     ] = None,
     run: Annotated[str, typer.Option(help="A run of it; default: the newest.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="All ranks that are late, and all standstills.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Explain who held a job back: cause, cost, evidence, how to check it, what to do, and the next command.
 
-    Of each rank it shows the most expensive episode, and the cost of all. The local engine is started if it is down.
+    It shows the most expensive rank on one screen, and names the rest. Of a rank it shows the most expensive episode,
+    and the cost of all. --json has the 5 most expensive ranks. The local engine is started if it is down.
 
     Exit codes: 0 explained, also if no rank is late or there is not enough data: it states which. 1 ClickHouse does not
     answer. 2 no such job, run or rank.
@@ -35,8 +39,8 @@ def explain(
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
     from drumline.infra.report.data import NoSuchRun
+    from drumline.infra.report.explanation import MOST_RANKS, also_late_line, hang_lines, no_verdict
     from drumline.infra.report.explanation import explain as load
-    from drumline.infra.report.explanation import hang_lines, no_verdict
 
     config = settings()
     with (
@@ -45,14 +49,33 @@ def explain(
         ensure_engine(config),
     ):
         client = connect(config, reader=True, database=config.clickhouse.database)
-        chosen, texts, windows, hangs = load(lambda sql, values: rows(client, sql, values), job, run, rank)
+        most = None if everything else MOST_RANKS if as_json else 1
+        chosen, texts, windows, hangs, also_late = load(
+            lambda sql, values: rows(client, sql, values), job, run, rank, most=most
+        )
     if as_json:
         verdicts = [text.as_json() for text in texts]
         counts = {"windows": int(windows["windows"]), "evaluated": int(windows["evaluated"])}
-        echo(json.dumps({"job": job, "run": chosen["run"], **counts, "hangs": hangs, "verdicts": verdicts}))
+        echo(json.dumps({"job": job, "run": chosen["run"], **counts, "hangs": hangs, "verdicts": verdicts,
+                         "other_late_ranks": [text.rank for text in also_late]}))  # fmt: skip
         return
     echo(f"{escape_controls(job)}, run {escape_controls(chosen['run'])}, {chosen['ranks']} ranks")
-    for line in hang_lines(hangs):
-        echo(escape_controls(line))
-    for line in [line for text in texts for line in text.lines()] or [no_verdict(windows, rank, int(chosen["ranks"]))]:
-        echo(escape_controls(line))
+    shown = hangs if everything else hangs[:1]
+    lines = hang_lines(shown)
+    if len(shown) < len(hangs):
+        lines.append(f"It stood still {len(hangs) - len(shown)} times more; --all shows them.")
+    lines += [line for text in texts for line in text.lines()] or [no_verdict(windows, rank, int(chosen["ranks"]))]
+    if also_late:
+        lines.append(also_late_line(job, also_late))
+    width = terminal_console().width if sys.stdout.isatty() else 0
+    for line in lines:
+        echo(_wrapped(escape_controls(line), width))
+
+
+def _wrapped(line: str, width: int) -> str:
+    """Return a line wrapped below its text, but commands, which people copy; `width` 0: as it is, for a pipe."""
+    if not width or line.startswith("  next "):
+        return line
+    return textwrap.fill(
+        line, max(width, 40), subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False
+    )

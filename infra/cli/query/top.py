@@ -53,6 +53,7 @@ def top(
 
     from drumline.infra.clickhouse.client import ClickHouseFailed, with_hint
     from drumline.infra.config.state_dir import StackError
+    from drumline.infra.top.view import PIPE
 
     config, console = settings(), terminal_console()
     try:
@@ -62,6 +63,7 @@ def top(
         if as_json:
             _lines(config, job, interval, once, seen)
         elif once or not console.is_terminal:
+            console = console if console.is_terminal else terminal_console(width=PIPE[0], height=PIPE[1])
             console.print(_shown(console, config, seen))
         else:
             _live(config, console, job, interval, seen)

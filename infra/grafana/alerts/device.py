@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.alerts.rule import Group, Rule, Values
+from drumline.infra.grafana.alerts.rule import Group, Rule, Values, with_owner
 from drumline.infra.grafana.thresholds import (
     IDLE_MINUTES,
     IDLE_PERCENT,
@@ -14,26 +14,35 @@ from drumline.infra.guidance.entry import HOST
 
 _REASONS = ((0x8, "HW slowdown"), (0x20, "SW thermal"), (0x40, "HW thermal"), (0x80, "HW power brake"))
 _NAMES = ", ".join(f"if(bitAnd(bits, {bit}) != 0, '{name}', '')" for bit, name in _REASONS)
+_REASONS_TEXT = f"arrayStringConcat(arrayFilter(x -> x != '', [{_NAMES}]), ' + ')"
 _GPU = "job, host, toString(gpu_index) AS gpu, gpu_uuid"
 _BY = "job, host, gpu_index, gpu_uuid"
 _SELECTS = {"job": "job", "host": "host"}
 
+
+def _of_job(text: str, ref: str = "A") -> Values:
+    """Return values with the owners of the job; samples of GPUs have no run."""
+    return with_owner(text, keys="job", ref=ref)
+
+
+def _throttled(texts: str = "") -> str:
+    return f"""
+    SELECT {_GPU}{texts}, minutes AS value FROM (
+        SELECT {_BY}, groupBitOr(throttle_reasons) AS bits,
+            toFloat64(uniqExactIf(minute, bitAnd(throttle_reasons, {THROTTLED_BITS}) != 0)) AS minutes
+        FROM devices_per_minute WHERE @minute GROUP BY {_BY}
+    )
+    """
+
+
 THROTTLED = Rule(
     "drumline-gpu-throttled", "GPU throttled", "warning",
     (
-        Values(
-            f"""
-            SELECT {_GPU}, arrayStringConcat(arrayFilter(x -> x != '', [{_NAMES}]), ' + ') AS reasons,
-                minutes AS value FROM (
-                SELECT {_BY}, groupBitOr(throttle_reasons) AS bits,
-                    toFloat64(uniqExactIf(minute, bitAnd(throttle_reasons, {THROTTLED_BITS}) != 0)) AS minutes
-                FROM devices_per_minute WHERE @minute GROUP BY {_BY}
-            )
-            """
-        ),
+        _of_job(_throttled()),
+        _of_job(_throttled(f", if(minutes > 0, {_REASONS_TEXT}, 'none') AS reasons"), "WHY"),
     ),
     "gt", (THROTTLED_MINUTES,), (THROTTLED_OF - 1) * 60,
-    "GPU {{ $labels.gpu }} of {{ $labels.host }} is slowed down: {{ $labels.reasons }}",
+    "GPU {{ $labels.gpu }} of {{ $labels.host }} is slowed down: {{ $values.WHY.Labels.reasons }}",
     "{{ $labels.gpu_uuid }}, job {{ $labels.job }}: in {{ $values.A.Value }} of the last 5 minutes. The rank on it "
     "becomes a straggler.",
     "Check cooling and power of the host, and drain it until they are well.",
@@ -44,10 +53,10 @@ THROTTLED = Rule(
 XID = Rule(
     "drumline-gpu-xid", "XID error", "critical",
     (
-        Values(
+        _of_job(
             f"""
-            SELECT {_GPU}, toString(assumeNotNull(max(max_xid))) AS xid, toFloat64(countIf(max_xid > 0)) AS value
-            FROM devices_per_minute WHERE @minute AND isNotNull(max_xid) GROUP BY {_BY}
+            SELECT {_GPU}, toString(number) AS xid, toFloat64(uniqExactIf(minute, number > 0)) AS value
+            FROM devices_per_minute LEFT ARRAY JOIN xids AS number WHERE @minute GROUP BY {_BY}, number
             """
         ),
     ),
@@ -57,14 +66,14 @@ XID = Rule(
     "94, 95 from the hardware "
     "(docs.nvidia.com/deploy/xid-errors).",
     "Hardware XID: drain the host and run its diagnosis. Application XID: the job's owner reads the job's log.",
-    "The driver reports an XID only when something failed; a job seldom survives it. Ten minutes of range, so that "
-    "one event is one alert.",
+    "The driver reports an XID only when something failed; a job seldom survives it. Each number is an alert of its "
+    "own: 79 and 119 come together. Ten minutes of range, so that one event is one alert.",
     ("drumline-devices", "xid"), _SELECTS,
 )  # fmt: skip
 ECC = Rule(
     "drumline-gpu-ecc", "Uncorrected memory errors", "critical",
     (
-        Values(
+        _of_job(
             f"""
             SELECT {_GPU}, toFloat64(arraySum(arrayMap((now, before) -> if(now < before, now, now - before),
                 arrayPopFront(counts), arrayPopBack(counts)))) AS value
@@ -88,7 +97,7 @@ ECC = Rule(
 IDLE = Rule(
     "drumline-gpu-idle", "GPU idle while allocated", "warning",
     (
-        Values(
+        _of_job(
             f"""
             SELECT {_GPU}, avgMerge(util_gpu) AS value FROM devices_per_minute
             WHERE @minute AND job != '' GROUP BY {_BY} HAVING uniqExact(minute) >= {IDLE_MINUTES - 5}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.alerts import causes
-from drumline.infra.grafana.alerts.rule import Group, Rule, with_limit, with_owner
+from drumline.infra.grafana.alerts.rule import Group, Rule, Values, of_active, with_limit
 from drumline.infra.grafana.alerts.standstill import HUNG, STALLED
 from drumline.infra.grafana.limits import BANDWIDTH as BANDWIDTH_LIMIT
 from drumline.infra.grafana.limits import PAGEABLE as PAGEABLE_LIMIT
 from drumline.infra.grafana.limits import STRAGGLER, limits_of_jobs
 from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_FORCE
-from drumline.infra.grafana.thresholds import BANDWIDTH_RATIO, LEVEL_CRITICAL, LEVEL_WARNING, PAGEABLE_SHARE
+from drumline.infra.grafana.thresholds import BANDWIDTH_RATIO, LEVEL_WARNING, PAGEABLE_SHARE
 from drumline.infra.guidance.entry import JOB, NETWORK
 
 
@@ -33,10 +33,15 @@ def _late(value: str, more: str = "", names: str = "") -> str:
 
 
 def _level() -> str:
-    """Return the level in force; 0 where the job's own limit is above the share that the rank costs."""
+    """Return a row for each rank and severity, above 1.5 where that is in force; both, where it is critical.
+
+    The row of the warning stays when a second one rises above it, so nothing is resolved in between. 0 where the job's
+    own limit is above the share that the rank costs.
+    """
     level, share = "argMaxIf(@level, window_end, @evaluated)", "argMaxIf(s.lost_share, window_end, @bad)"
     return f"""
-        SELECT job, run, rank, host, gpu, if(ifNull(own_limit, 0) > cost, 0, value) AS value
+        SELECT job, run, rank, host, gpu, arrayJoin(['warning', 'critical']) AS severity,
+            toFloat64(if(ifNull(own_limit, 0) > cost, 0, value - (severity = 'critical'))) AS value
         FROM ({_late(level, f", toFloat64({share}) AS cost", ", cost")}) AS leveled
         LEFT JOIN ({limits_of_jobs(STRAGGLER)}) AS own USING (job, run)
     """
@@ -44,11 +49,12 @@ def _level() -> str:
 
 _CAUSE = causes.number("argMaxIf(cause, window_end, @bad)", "argMaxIf(detail, window_end, @bad)")
 _LATE = (
-    with_owner(_level()),
-    with_owner(_late("argMaxIf(s.lost_share, window_end, @bad)"), "SHARE"),
-    with_owner(_late("sum(s.gpu_seconds_lost)"), "GPU_SECONDS"),
-    with_owner(_late("sum(s.money_lost)"), "MONEY"),
-    with_owner(_late(_CAUSE), "CAUSE"),
+    of_active(_level()),
+    Values(_late("argMaxIf(@level, window_end, @evaluated)"), "LEVEL"),
+    Values(_late("argMaxIf(s.lost_share, window_end, @bad)"), "SHARE"),
+    Values(_late("sum(s.gpu_seconds_lost)"), "GPU_SECONDS"),
+    Values(_late("sum(s.money_lost)"), "MONEY"),
+    Values(_late(_CAUSE), "CAUSE"),
 )
 _SUMMARY = (
     "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} costs "
@@ -65,23 +71,18 @@ _DESCRIPTION = (
 )
 _ACTION = causes.text("CAUSE", causes.ACTIONS)
 _ESCALATE = causes.text("CAUSE", causes.ESCALATIONS)
-_STRAGGLERS = ("drumline-stragglers", "lost")
 _JOB = {"job": "job", "run": "run"}
 
-WARNING = Rule(
-    "drumline-straggler-warning", "Straggler", "warning", _LATE,
+STRAGGLER_RULE = Rule(
+    "drumline-straggler", "Straggler", "warning", _LATE,
     "gt", (LEVEL_WARNING - 0.5,), 86_400, _SUMMARY, _DESCRIPTION, _ACTION,
-    "Level `warning` or `critical` in force, so that a rank that becomes worse is not resolved in between: a rank cost "
-    "4% of the job's time or more in two of three windows of steps. Recurrence and hysteresis are the stream "
-    "processor's, so the rule waits no longer. A verdict counts for 15 minutes, or four times as long as its window of "
-    "steps where that is longer, while the job is active.",
-    _STRAGGLERS, _JOB, job_limit=STRAGGLER, opens_rank=True, escalate=_ESCALATE,
-)  # fmt: skip
-CRITICAL = Rule(
-    "drumline-straggler-critical", "Straggler, critical", "critical", _LATE,
-    "gt", (LEVEL_CRITICAL - 0.5,), 86_400, _SUMMARY, _DESCRIPTION, _ACTION,
-    "Level `critical` in force: 20% or more, every fifth step is lost.",
-    _STRAGGLERS, _JOB, job_limit=STRAGGLER, opens_rank=True, escalate=_ESCALATE,
+    "Level `warning` or `critical` in force: a rank cost 4% of the job's time, or 20%, in two of three windows of "
+    "steps. An alert has the label `severity=warning` while it lasts; at `critical` the rank has one with "
+    "`severity=critical` too, so that it rises and is not resolved in between. The annotation `level` is the "
+    "present one. Recurrence and hysteresis are the stream processor's, so the rule waits no longer. A verdict counts "
+    "for 15 minutes, or four times as long as its window of steps where that is longer, while the job is active.",
+    ("drumline-stragglers", "lost"), _JOB, job_limit=STRAGGLER, opens_rank=True, escalate=_ESCALATE,
+    level="{{ if ge $values.LEVEL.Value 3.0 }}critical{{ else }}warning{{ end }}",
 )  # fmt: skip
 
 
@@ -147,8 +148,9 @@ PAGEABLE = Rule(
     "4% of the rank's active time, the share at which a straggler is a warning: copies from pageable memory block "
     "the stream "
     "and cannot overlap.",
-    ("drumline-memcpy", "pageable"), {**_JOB, "rank": "rank"}, for_s=60, job_limit=PAGEABLE_LIMIT, escalate=JOB,
+    ("drumline-memcpy", "pageable"), _JOB, for_s=60, job_limit=PAGEABLE_LIMIT, escalate=JOB,
+    opens_rank=True,
 )  # fmt: skip
 
-JOBS = Group("drumline-jobs", 30, JOB, (WARNING, CRITICAL, HUNG, STALLED))
+JOBS = Group("drumline-jobs", 30, JOB, (STRAGGLER_RULE, HUNG, STALLED))
 LINKS = Group("drumline-links", 60, NETWORK, (BANDWIDTH, PAGEABLE))

@@ -5,42 +5,56 @@ That nothing arrives shows a pipeline that is down while live processes are know
 
 from __future__ import annotations
 
-from drumline.infra.grafana.alerts.rule import Group, Rule, Values, with_limit
+from drumline.infra.grafana.alerts.rule import Group, Rule, Values, with_limit, with_owner
 from drumline.infra.grafana.limits import LAG as LAG_LIMIT
 from drumline.infra.grafana.limits import SILENT as SILENT_LIMIT
-from drumline.infra.grafana.liveness import LAST_RECORD, RANKS
+from drumline.infra.grafana.liveness import ACTIVE_RUNS, LAST_RECORD, RANKS
 from drumline.infra.grafana.thresholds import LAG_S, SILENT_S
 from drumline.infra.guidance.entry import DRUMLINE
 
+
+def _behind(raw: str, results: str) -> str:
+    """Return SQL of the seconds by which the results of a topic are behind its newest rows; 0 without rows."""
+    at = f"last_published, topic = '{raw}' AND r.rows > 0"
+    newest = f"last_published, topic = '{results}'"
+    return (
+        f"toFloat64(if(toUnixTimestamp(maxIf({at})) = 0, 0, dateDiff('second', "
+        f"if(toUnixTimestamp(maxIf({newest})) = 0, minIf({at}), maxIf({newest})), maxIf({at}))))"
+    )
+
+
+#: A step's rows come when it is over, and so does its lateness; its collectives come before. One rank has no lateness,
+#: nor has a job that is recorded without collectives.
+_LAG = f"""
+    SELECT job, run, greatest(windows, if((job, run) IN (
+        SELECT job, run FROM processes GROUP BY job, run HAVING uniqExact(rank) > 1
+    ), steps, 0)) AS value FROM (
+        SELECT job, run, {_behind("gpu.kernel.v1", "gpu.kernel-frequency.v1")} AS windows,
+            if(countIf(topic = 'gpu.collective.v1' AND r.rows > 0) > 0,
+                {_behind("gpu.step.v1", "gpu.lateness.v1")}, 0) AS steps
+        FROM records_per_minute AS r
+        WHERE @minute AND run != '' AND topic IN ('gpu.kernel.v1', 'gpu.kernel-frequency.v1', 'gpu.collective.v1',
+            'gpu.step.v1', 'gpu.lateness.v1')
+        GROUP BY job, run HAVING countIf(topic IN ('gpu.kernel.v1', 'gpu.collective.v1') AND r.rows > 0) > 0
+    )
+    """
 LAG = Rule(
-    "drumline-pipeline-lag", "Results lag behind", "warning",
-    (
-        *with_limit(
-            """
-            SELECT job, run, toFloat64(dateDiff('second', results, raw)) AS value FROM (
-                SELECT job, run, maxIf(last_published, topic = 'gpu.kernel.v1' AND rows > 0) AS raw,
-                    maxIf(last_published, topic = 'gpu.kernel-frequency.v1') AS newest,
-                    if(toUnixTimestamp(newest) = 0, minIf(last_published, topic = 'gpu.kernel.v1'), newest) AS results
-                FROM records_per_minute AS r WHERE @minute AND run != '' GROUP BY job, run
-                    HAVING toUnixTimestamp(raw) > 0
-            )
-            """,
-            LAG_LIMIT,
-        ),
-    ),
-    "gt", (LAG_S,), 1800,
+    "drumline-pipeline-lag", "Results lag behind", "warning", with_limit(_LAG, LAG_LIMIT),
+    "gt", (LAG_S,), 86_400,
     "{{ $labels.job }}: results are {{ humanizeDuration $values.VALUE.Value }} behind what is stored",
-    "Run {{ $labels.run }}: raw kernels come in, rolling windows made of them do not. Is a worker up "
+    "Run {{ $labels.run }}: raw kernels or steps come in, rolling windows or comparisons made of them do not. "
+    "Is a worker up "
     "(its `/readyz` and log)? If so, how far is it behind (`drumline_stream_lag_records`)?",
     "Start the worker if it is down; add workers if it is too slow.",
     "Windows are 10 s and close 30 s after late rows at most; 120 s is a worker that is down, restarting again and "
-    "again, or too slow.",
+    "again, or too slow. Kernels are compared with rolling windows, steps of several ranks with `gpu.lateness.v1`, so "
+    "that jobs without CUPTI count too. Data of 24 hours is checked, so that the alert stays while the worker is down.",
     ("drumline-health", "lag"), {}, for_s=60, job_limit=LAG_LIMIT,
 )  # fmt: skip
 DROPS = Rule(
     "drumline-rows-dropped", "Rows dropped", "warning",
     (
-        Values(
+        with_owner(
             """
             SELECT job, run, topic, toFloat64(sum(dropped_rows)) AS value
             FROM records_per_minute WHERE @minute AND job != '' GROUP BY job, run, topic
@@ -72,7 +86,7 @@ DEAD_LETTERS = Rule(
 QUARANTINE = Rule(
     "drumline-job-quarantine", "Job in quarantine", "warning",
     (
-        Values(
+        with_owner(
             """
             SELECT job, run, toFloat64(countIf(detail = 'quarantine')) AS value
             FROM stragglers AS s WHERE @window GROUP BY job, run
@@ -90,7 +104,8 @@ QUARANTINE = Rule(
 )  # fmt: skip
 SILENT = Rule(
     "drumline-silent-producer", "Silent producer", "warning",
-    with_limit(f"SELECT job, run, toString(rank) AS rank, host, silent_s AS value FROM ({RANKS})", SILENT_LIMIT),
+    with_limit(f"SELECT job, run, toString(rank) AS rank, host, silent_s AS value FROM ({RANKS})", SILENT_LIMIT,
+               ACTIVE_RUNS),
     "gt", (SILENT_S,), 86_400,
     "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} is silent",
     "Run {{ $labels.run }}: its process has not reported for {{ humanizeDuration $values.VALUE.Value }}, while the job "
@@ -101,7 +116,7 @@ SILENT = Rule(
     "than a restart of the agent. A process that reported its end is not silent, nor are the ranks of a job that is "
     "not active. Ranks of the last 24 hours are checked, so that the alert stays while one is silent. Replays report "
     "once, and are left out.",
-    ("drumline-health", "silent"), {}, for_s=60, job_limit=SILENT_LIMIT,
+    ("drumline-health", "silent"), {"job": "job", "run": "run"}, for_s=60, job_limit=SILENT_LIMIT, opens_rank=True,
 )  # fmt: skip
 
 ARRIVES = Rule(

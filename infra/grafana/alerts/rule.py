@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from drumline.infra.grafana.limits import Limit, scaled
-from drumline.infra.grafana.liveness import OWNERS
+from drumline.infra.grafana.liveness import ACTIVE_RUNS, RECORDED_RUNS, owners
 from drumline.infra.grafana.model import sql
 
 NoData = Literal["OK", "NoData", "Alerting", "KeepLast"]
@@ -16,8 +16,11 @@ Compare = Literal["gt", "lt", "within_range"]
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Holds a statement with one number column, `value`; its text columns are the labels of the alerts, unique
-    together.
+    """Holds a statement with one number column, `value`; its text columns are labels, unique together.
+
+    Those of a rule's first values are the labels of its alerts: who it is, and nothing that may change. Others may have
+    fewer or more of them: Grafana joins values of which one has all labels of the other, so a text that may change is
+    `$values.REF.Labels.name` in messages (ngalert/eval).
     """
 
     text: str
@@ -29,20 +32,28 @@ class Values:
         return sql(self.text)
 
 
-def with_owner(text: str, ref: str = "A") -> Values:
-    """Return values of active runs with the labels job_team and job_user, by which notification policies may route."""
+def with_owner(text: str, runs: str = RECORDED_RUNS, keys: str = "job, run", ref: str = "A") -> Values:
+    """Return values with the labels job_team and job_user, by which notification policies may route."""
     return Values(
         f"""
         SELECT whole.*, if(team = '', 'none', team) AS job_team, if(user = '', 'none', user) AS job_user
-        FROM ({text}) AS whole LEFT JOIN ({OWNERS}) AS owners USING (job, run)
+        FROM ({text}) AS whole LEFT JOIN ({owners(runs, keys)}) AS owners USING ({keys})
         """,
         ref,
     )
 
 
-def with_limit(text: str, limit: Limit) -> tuple[Values, Values]:
-    """Return what is compared (scaled where a job has a limit of its own) and, as VALUE, what messages show."""
-    return Values(scaled(text, limit)), Values(text, "VALUE")
+def of_active(text: str, ref: str = "A") -> Values:
+    """Return values with owners, where all runs are active."""
+    return with_owner(text, ACTIVE_RUNS, ref=ref)
+
+
+def with_limit(text: str, limit: Limit, runs: str = RECORDED_RUNS) -> tuple[Values, Values]:
+    """Return what is compared (scaled where a job has a limit of its own) and, as VALUE, what messages show.
+
+    runs: those that `text` may name; all of a long range cost more than the rule.
+    """
+    return with_owner(scaled(text, limit), runs), Values(text, "VALUE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,7 @@ class Rule:
     reason: of the limit, for docs/reference/alerts.md. job_limit: the limit that a job may have of its own.
     escalate: who helps, where it is not the group's.
     opens_rank: the link opens the dashboard of the label `rank`, unless that is `all`.
+    level: template of the present severity, where that may rise; the label `severity` is a column of the first values.
     """
 
     uid: str
@@ -79,6 +91,7 @@ class Rule:
     job_limit: Limit | None = None
     opens_rank: bool = False
     escalate: str = ""
+    level: str = ""
 
 
 @dataclass(frozen=True, slots=True)

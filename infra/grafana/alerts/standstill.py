@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.alerts.rule import Rule, Values, with_owner
+from drumline.infra.grafana.alerts.rule import Rule, Values, of_active
 from drumline.infra.grafana.limits import STALLED as STALLED_LIMIT
 from drumline.infra.grafana.limits import limits_of_jobs
 from drumline.infra.grafana.liveness import ACTIVE_RUNS, NOT_RECORDED
@@ -11,10 +11,9 @@ from drumline.infra.grafana.thresholds import ACTIVE_S, STALLED_PAUSES, STALLED_
 _JOB = {"job": "job", "run": "run"}
 
 
-def _stalled(value: str, ref: str) -> Values:
+def _stalled(value: str) -> str:
     """Return a row for each active and recorded run. Steps are read only for runs without one for STALLED_S."""
-    return with_owner(
-        f"""
+    return f"""
         WITH active_jobs AS (
             SELECT job, run, maxIf(last_published, @produced) AS last_record,
                 maxIf(time_max, topic = 'gpu.step.v1' AND rows > 0) AS last_step
@@ -39,14 +38,12 @@ def _stalled(value: str, ref: str) -> Values:
                 GROUP BY job, run
             ) AS stepping USING (job, run) LEFT JOIN ({limits_of_jobs(STALLED_LIMIT)}) AS own USING (job, run)
         )
-        """,
-        ref,
-    )
+        """
 
 
 STALLED = Rule(
     "drumline-job-stalled", "Job stalled", "critical",
-    (_stalled("ago_s / limit_s", "A"), _stalled("ago_s", "AGO"), _stalled("limit_s", "LIMIT")),
+    (of_active(_stalled("ago_s / limit_s")), Values(_stalled("ago_s"), "AGO"), Values(_stalled("limit_s"), "LIMIT")),
     "gt", (1.0,), 86_400,
     "{{ $labels.job }} has finished no step for {{ humanizeDuration $values.AGO.Value }}",
     "Run {{ $labels.run }}: its processes are active and recorded, and by its last hour a step should have come within "
@@ -65,16 +62,14 @@ STALLED = Rule(
 )  # fmt: skip
 
 
-def _hung(value: str, ref: str) -> Values:
+def _hung(value: str, texts: str = "") -> str:
     """Return a row for each rank that a hung job waits for, or for the job (`all`) where none is named.
 
-    `line`: where its main thread was when it was sampled first, so that the label does not change while it lasts.
+    texts: what may change while it lasts. `line`: where its main thread was when it was sampled first.
     """
-    return with_owner(
-        f"""
+    return f"""
         SELECT job, run, if(number < 0, 'all', toString(number)) AS rank,
-            if(number < 0, 'any host', host) AS host, reason, operation, note,
-            if(line != '', line, 'not sampled') AS line, toFloat64(if(state = 'hung', {value}, 0)) AS value
+            if(number < 0, 'any host', host) AS host{texts}, toFloat64(if(state = 'hung', {value}, 0)) AS value
         FROM (
             SELECT job, run, h.rank AS number, host, h.state AS state, h.reason AS reason, operation, note,
                 h.start AS since,
@@ -85,19 +80,19 @@ def _hung(value: str, ref: str) -> Values:
             FROM stacks AS s WHERE verdict = 'hang' AND role = 'culprit' AND is_main = 1
             GROUP BY job, run, number, since
         ) AS sampled USING (job, run, number, since) WHERE number >= 0 OR named = 0
-        """,
-        ref,
-    )
+        """
 
 
+_AGO = "dateDiff('second', since, $__toTime_ms)"
+_TEXTS = ", reason, operation, note, if(line != '', line, 'not sampled') AS line"
 HUNG = Rule(
     "drumline-job-hung", "Job hung", "critical",
-    (_hung("dateDiff('second', since, $__toTime_ms)", "A"),),
+    (of_active(_hung(_AGO)), of_active(_hung(_AGO, _TEXTS), "WHY")),
     "gt", (0.0,), 86_400,
-    "{{ $labels.job }} is hung: rank {{ $labels.rank }} on {{ $labels.host }} ({{ $labels.reason }} "
-    "{{ $labels.operation }})",
-    "{{ $labels.note }} Run {{ $labels.run }} has stood still for {{ humanizeDuration $values.A.Value }}. Rank `all`: "
-    "no rank could be named. Its Python: {{ $labels.line }}.",
+    "{{ $labels.job }} is hung: rank {{ $labels.rank }} on {{ $labels.host }} ({{ $values.WHY.Labels.reason }} "
+    "{{ $values.WHY.Labels.operation }})",
+    "{{ $values.WHY.Labels.note }} Run {{ $labels.run }} has stood still for {{ humanizeDuration $values.A.Value "
+    "}}. Rank `all`: no rank could be named. Its Python: {{ $values.WHY.Labels.line }}.",
     "Look at the named rank: its log, and `drumline sql hot-stacks --job JOB`. `not_called`: what its Python does "
     "instead. `gone`, `stopped`: who ended or stopped its process. `mismatch`, `deadlock`: a fault of the program. "
     "`not_started`, `not_ended`: its GPU and link (XID, `nvidia-smi`). Then end the job: it "

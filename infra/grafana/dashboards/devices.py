@@ -108,7 +108,16 @@ LINES = (
             "max(max_temperature)",
             "celsius",
             by="max(v)",
+            width=8,
             thresholds=TEMPERATURE,
+        ),
+        _line(
+            "Memory temperature",
+            "Of the device memory (HBM), highest of each minute.",
+            "max(max_memory_temperature)",
+            "celsius",
+            by="max(v)",
+            width=8,
         ),
         _line(
             "SM clock, lowest",
@@ -116,6 +125,36 @@ LINES = (
             "min(min_sm_clock) * 1000000",
             "hertz",
             by="-min(v)",
+            width=8,
+        ),
+    ),
+    (
+        _line(
+            "Tensor cores",
+            "Share of time in which they were busy (GPM: Hopper and later).",
+            "avgMerge(tensor_active)",
+            "percent",
+            by="-avg(v)",
+            width=8,
+            maximum=100,
+        ),
+        _line(
+            "SMs in use",
+            "With at least one warp (GPM).",
+            "avgMerge(sm_active)",
+            "percent",
+            "-avg(v)",
+            width=8,
+            maximum=100,
+        ),
+        _line(
+            "Memory bandwidth",
+            "Of its peak (GPM).",
+            "avgMerge(dram_active)",
+            "percent",
+            "-avg(v)",
+            width=8,
+            maximum=100,
         ),
     ),
     (
@@ -162,17 +201,18 @@ TABLE = Panel(
     "One row a GPU: what it did in this time range, every reason for a lower clock that was seen, and errors.",
     PanelQuery(
         f"""
-        SELECT host, gpu_index AS gpu, job, utilisation, watts, temperature, reasons, xid, {encoded("job")} AS job_key,
+        SELECT host, gpu_index AS gpu, job, utilisation, watts, temperature, reasons, xids, {encoded("job")} AS job_key,
             rank
         FROM (
             SELECT host, gpu_index, job, toInt32(anyLast(d.rank)) AS rank, avgMerge(util_gpu) AS utilisation,
                 avgMerge(power_mw) / 1000 AS watts, max(max_temperature) AS temperature,
                 groupBitOr(throttle_reasons) AS bits, arrayStringConcat(arrayFilter(x -> x != '', [{_NAMES}]),
-                    ' + ') AS reasons, max(max_xid) AS xid, max(d.ecc_uncorrected) AS ecc
+                    ' + ') AS reasons, arraySort(groupUniqArrayArray(d.xids)) AS numbers,
+                arrayStringConcat(arrayMap(x -> toString(x), numbers), ', ') AS xids, max(d.ecc_uncorrected) AS ecc
             FROM devices_per_minute AS d WHERE {_WHERE} GROUP BY host, gpu_index, job
-        ) ORDER BY xid DESC NULLS LAST, ecc DESC NULLS LAST, temperature DESC, host, gpu, job LIMIT 2000
+        ) ORDER BY notEmpty(numbers) DESC, ecc DESC NULLS LAST, temperature DESC, host, gpu, job LIMIT 2000
         """,
-        "host:s gpu:n job:s utilisation:n watts:n temperature:n reasons:s xid:n job_key:s rank:n",
+        "host:s gpu:n job:s utilisation:n watts:n temperature:n reasons:s xids:s job_key:s rank:n",
         "table",
     ),
     unit="none",
@@ -185,7 +225,7 @@ TABLE = Panel(
         "watts": Field("watt", "Power", decimals=0),
         "temperature": Field("celsius", thresholds=TEMPERATURE),
         "reasons": Field(header="Why its clock was lower", width=300, fills=True),
-        "xid": Field(header="Highest XID", thresholds=ANY),
+        "xids": Field(header="XIDs", width=120),
         "job_key": Field(hidden=True),
         "rank": Field(hidden=True),
     },

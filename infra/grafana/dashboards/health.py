@@ -79,18 +79,19 @@ NUMBERS = (
 LAGGING = Panel(
     "timeseries",
     "Results behind raw rows",
-    "Kernels that are stored against the newest rolling windows made of them, both by the broker's clock; the ten jobs "
-    "that are most behind. Line: the alert's limit.",
+    "Kernels that are stored against the newest rolling windows made of them, and steps against their comparison by "
+    "rank, by the broker's clock; the ten jobs that are most behind. Line: the alert's limit.",
     PanelQuery(
         worst(
             f"""
-            SELECT time, job AS member, greatest(dateDiff('second', results, raw), 0) AS v FROM (
-                SELECT $__timeInterval(minute) AS time, job, maxIf(last_published, topic = 'gpu.kernel.v1'
-                    AND rows > 0) AS raw,
-                    maxIf(last_published, topic = 'gpu.kernel-frequency.v1') AS results
-                FROM records_per_minute WHERE {_WHERE} GROUP BY time, job
+            SELECT time, job AS member, max(greatest(dateDiff('second', results, raw), 0)) AS v FROM (
+                SELECT $__timeInterval(minute) AS time, job, topic IN ('gpu.kernel.v1', 'gpu.kernel-frequency.v1') AS
+                    of_kernels, maxIf(last_published, topic IN ('gpu.kernel.v1', 'gpu.step.v1') AND rows > 0) AS raw,
+                    maxIf(last_published, topic IN ('gpu.kernel-frequency.v1', 'gpu.lateness.v1')) AS results
+                FROM records_per_minute WHERE {_WHERE} AND topic IN ('gpu.kernel.v1', 'gpu.kernel-frequency.v1',
+                    'gpu.step.v1', 'gpu.lateness.v1') GROUP BY time, job, of_kernels
                 HAVING toUnixTimestamp(raw) > 0 AND toUnixTimestamp(results) > 0
-            )
+            ) GROUP BY time, job
             """,
             "behind", bands=False,
         ),

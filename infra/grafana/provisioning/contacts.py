@@ -17,14 +17,17 @@ TEMPLATE = """
 [{{ .Status | toUpper }}] {{ .CommonLabels.alertname }}{{ with .CommonLabels.job }} {{ . }}{{ end }} ({{ len .Alerts }})
 {{- end }}
 {{ define "drumline.message" -}}
+{{ $risen := false }}{{ range .Alerts.Firing }}{{ if and .Annotations.level (eq .Labels.severity "critical") -}}
+{{ $risen = true }}{{ end }}{{ end -}}
 {{ range .Alerts -}}
-{{ .Annotations.summary }}
+{{ if not (and $risen (eq .Annotations.level "critical") (eq .Labels.severity "warning")) -}}
+{{ if eq .Status "resolved" }}Over: {{ end }}{{ .Annotations.summary }}
 {{ .Annotations.description }}
 What to do: {{ .Annotations.action }}
 If you cannot: {{ .Annotations.escalate }}. More: {{ .Annotations.runbook_url }}
 {{ .Annotations.dashboard }}&from={{ (.StartsAt.Add -3600000000000).UnixMilli }}&to={{ if eq .Status "resolved" -}}
 {{ .EndsAt.UnixMilli }}{{ else }}now{{ end }}
-{{ end -}}
+{{ end }}{{ end -}}
 {{- end }}
 """.strip()
 
@@ -36,7 +39,7 @@ def receiver(kind: Contact, address: str) -> Json:
         "slack": {"url": address, "title": TITLE, "text": MESSAGE},
         "pagerduty": {
             "integrationKey": address,
-            "severity": "{{ .CommonLabels.severity }}",
+            "severity": "{{ with .CommonLabels.severity }}{{ . }}{{ else }}critical{{ end }}",
             "summary": TITLE,
             "details": {"message": MESSAGE},
         },
@@ -53,12 +56,19 @@ def policies() -> Json:
         "group_interval": "5m",
         "repeat_interval": "12h",
         "routes": [
+            {  # with both severities, so that one that rises stays one message and is resolved once
+                "receiver": RECEIVER,
+                "object_matchers": [["team", "=", "drumline"], ["alertname", "=", "Straggler"]],
+                "group_wait": "5s",
+                "group_interval": "1m",
+                "repeat_interval": "4h",
+            },
             {
                 "receiver": RECEIVER,
                 "object_matchers": [["team", "=", "drumline"], ["severity", "=", "critical"]],
                 "group_wait": "5s",
                 "group_interval": "1m",
                 "repeat_interval": "1h",
-            }
+            },
         ],
     }

@@ -10,7 +10,7 @@ from drumline.infra.config.servers import WEB_PAGE
 from drumline.infra.grafana.catalog import GENERATED
 from drumline.infra.grafana.model import FOLDER, FOLDER_UID, PLUGIN, SOURCE_UID, Json
 from drumline.infra.grafana.provisioning.contacts import ADDRESSES, RECEIVER, TEMPLATE, Contact, policies, receiver
-from drumline.infra.grafana.provisioning.rules import GROUPS, duration, rule_for_file
+from drumline.infra.grafana.provisioning.rules import DELETED, GROUPS, duration, rule_for_file
 
 
 def data_source(host: str, port: int | str, user: str, database: str, secure: bool | str, protocol: str) -> Json:
@@ -89,7 +89,10 @@ def provisioning_files(
             "datasources": [_file_source(tls, ca)],
         },
         "dashboards/drumline.yaml": {"providers": [provider]},
-        "alerting/rules.yaml": {"groups": groups},
+        "alerting/rules.yaml": {
+            "groups": groups,
+            "deleteRules": [{"orgId": 1, "uid": uid} for uid in DELETED],
+        },
         "alerting/contact-points.yaml": {"contactPoints": [point]},
         "alerting/policies.yaml": {"policies": [{"orgId": 1, **policies()}]},
         "alerting/templates.yaml": {"templates": [{"orgId": 1, "name": "drumline", "template": TEMPLATE}]},

@@ -15,6 +15,8 @@ from drumline.infra.grafana.model import FOLDER_UID, PLUGIN, SOURCE_UID, Json
 from drumline.infra.grafana.render.dashboard import panel_ids
 
 GROUPS: tuple[Group, ...] = (JOBS, LINKS, DEVICES, ARRIVAL, PIPELINE)
+#: Rules of former releases. Grafana keeps a rule that its files no longer name until they ask to delete it.
+DELETED = ("drumline-straggler-warning", "drumline-straggler-critical")
 
 
 def rules() -> list[Rule]:
@@ -72,7 +74,13 @@ def _annotations(rule: Rule, web_page: str) -> Json:
         "runbook_url": f"{web_page}/alert/{rule.uid}",
         "dashboard": link(rule, _panel_id(rule)),
         "limit": rule.reason,
+        **({"level": rule.level} if rule.level else {}),
     }
+
+
+def _labels(rule: Rule) -> Json:
+    """Return the labels of the rule itself; those of its values are added, and may not have the same names."""
+    return {"team": "drumline"} if rule.level else {"severity": rule.severity, "team": "drumline"}
 
 
 def _panel_id(rule: Rule) -> int:
@@ -95,7 +103,7 @@ def rule_for_file(rule: Rule, web_page: str) -> Json:
         "noDataState": rule.no_data,
         "execErrState": "Error",
         "isPaused": False,
-        "labels": {"severity": rule.severity, "team": "drumline"},
+        "labels": _labels(rule),
         "annotations": _annotations(rule, web_page),
         "data": _data(rule),
     }
@@ -121,7 +129,7 @@ def group_for_http(group: Group, web_page: str = WEB_PAGE) -> Json:
                 "noDataState": rule.no_data,
                 "execErrState": "Error",
                 "isPaused": False,
-                "labels": {"severity": rule.severity, "team": "drumline"},
+                "labels": _labels(rule),
                 "annotations": {
                     **_annotations(rule, web_page),
                     "__dashboardUid__": rule.shows[0],

@@ -96,8 +96,8 @@ def test_quiet_while_the_healthy_phase_of_a_recording_goes_on_for_twenty_minutes
 
 def test_straggler_critical_on_recorded_faults_names_rank_host_gpu_cause_cost_and_link(db):
     end = db.phase("slow_copy")[1] / 1e9
-    evaluator = run(db, "drumline-straggler-critical", end, end)
-    [alert] = fired(evaluator, job=JOB, rank="3")
+    evaluator = run(db, "drumline-straggler", end, end)
+    [alert] = fired(evaluator, job=JOB, rank="3", severity="critical")
     assert alert["host"] == "node-b"
     assert alert["gpu"].startswith("GPU 3 GPU-")
     rule = evaluator.rule
@@ -108,25 +108,49 @@ def test_straggler_critical_on_recorded_faults_names_rank_host_gpu_cause_cost_an
     assert "pin_memory=True" in evaluator.rendered(rule.action, alert)
 
 
-def test_a_straggler_that_becomes_critical_stays_a_warning_and_its_labels_hold_nothing_that_changes(db):
+#: Who an alert is about, and by whom or how urgently notification policies route it.
+IDENTITY = {"job", "run", "rank", "host", "gpu", "gpu_uuid", "xid", "operation", "communicator", "topic"}
+ROUTING = {"job_team", "job_user", "severity"}
+
+
+@pytest.mark.parametrize("uid", RULES)
+def test_labels_are_who_it_is_and_a_job_has_its_owners(db, uid):
+    columns, _ = db.run_alert(RULES[uid].values[0].sql, db.first, db.last)
+    labels = {name for name, _ in columns} - {"value"}
+    assert labels <= IDENTITY | ROUTING
+    assert ({"job_team", "job_user"} <= labels) == ("job" in labels)
+    assert ("severity" in labels) == bool(RULES[uid].level), "two severities of one alert"
+
+
+def test_a_straggler_rises_and_falls_as_one_alert_that_is_not_resolved_in_between(db):
     end = db.phase("slow_copy")[1] / 1e9
-    for uid in ("drumline-straggler-warning", "drumline-straggler-critical"):
-        [alert] = fired(run(db, uid, end, end), job=JOB, rank="3")
-        assert set(alert) == {"job", "run", "rank", "host", "gpu", "job_team", "job_user"}
+    db.copy("ledger", "rising")
+    evaluator = Evaluator(RULES["drumline-straggler"], db.run_alert)
+    seen = []
+    for revision, state in enumerate(("warning", "critical", "warning")):
+        db.copy("stragglers_versions", "rising", "rank = 3", state=f"if(state = 'critical', '{state}', state)",
+                _offset=f"_offset + {revision + 1} * 1000000000")  # fmt: skip
+        evaluator.evaluate(end + 30 * revision)
+        alerts = fired(evaluator, job="rising", rank="3")
+        levels = {evaluator.rendered(evaluator.rule.level, alert) for alert in alerts}
+        seen.append(({alert["severity"] for alert in alerts}, levels))
+    assert seen == [
+        ({"warning"}, {"warning"}), ({"warning", "critical"}, {"critical"}), ({"warning"}, {"warning"})
+    ]  # fmt: skip
 
 
 def test_a_straggler_that_is_the_whole_job_has_no_empty_words_in_its_message(db):
     db.copy("ledger", "together")
     db.copy("stragglers_versions", "together", "rank = 3", rank="-1", host="''", cause="'slow_link'", detail="''")
     end = db.phase("slow_copy")[1] / 1e9
-    evaluator = run(db, "drumline-straggler-critical", end, end)
-    [alert] = fired(evaluator, job="together")
+    evaluator = run(db, "drumline-straggler", end, end)
+    [alert] = fired(evaluator, job="together", severity="critical")
     assert (alert["rank"], alert["host"], alert["gpu"]) == ("all", "all hosts", "all")
     assert "(slow link)" in evaluator.rendered(evaluator.rule.summary, alert)
 
 
 def test_straggler_alert_resolves_when_the_stream_clears_its_level(db):
-    evaluator = run(db, "drumline-straggler-critical", db.first, db.last + 30)
+    evaluator = run(db, "drumline-straggler", db.first, db.last + 30)
     named = {labels["rank"] for labels in map(dict, evaluator.alerts)}
     assert named > {a["rank"] for a in fired(evaluator, job=JOB)}, "ranks that were late before are reported as normal"
 
@@ -138,7 +162,7 @@ def test_straggler_stays_while_steps_last_a_minute_and_a_window_of_them_twenty(d
     window, moment = 1200, f"fromUnixTimestamp64Milli({round(db.last * 1000)})"
     moved = {name: shift(name, "arrayJoin(range(0, 5400, 120))") for name in ("published", "time_min", "time_max")}
     db.copy("ledger", "slow steps", "topic = 'gpu.step.v1'", **moved)
-    evaluator = Evaluator(RULES["drumline-straggler-critical"], db.run_alert)
+    evaluator = Evaluator(RULES["drumline-straggler"], db.run_alert)
     for number in range(1, 4):
         db.copy(
             "stragglers_versions", "slow steps", last, first_step=f"first_step + 20 * {number}",
@@ -156,8 +180,7 @@ def test_straggler_stays_while_steps_last_a_minute_and_a_window_of_them_twenty(d
 def test_straggler_warning_on_a_recording_whose_critical_states_are_set_to_warning(db):
     db.copy("ledger", "milder")
     db.copy("stragglers_versions", "milder", state="if(state = 'critical', 'warning', state)")
-    assert fired(run(db, "drumline-straggler-warning", db.last, db.last), job="milder")
-    assert not fired(run(db, "drumline-straggler-critical", db.last, db.last), job="milder")
+    assert {a["severity"] for a in fired(run(db, "drumline-straggler", db.last, db.last), job="milder")} == {"warning"}
 
 
 #: A process's record every 10 s for twenty minutes; every ten minutes for two hours, and when we look in them.
@@ -257,7 +280,10 @@ def samples(db, job, where="1", **changed):
 def test_throttling_when_recorded_samples_show_hardware_slowdown(db):
     samples(db, "hot", throttle_reasons="bitOr(throttle_reasons, if(gpu_index = 2, 0x48, 0))")
     evaluator = run(db, "drumline-gpu-throttled", db.first + 600, db.first + 600)
-    assert {(a["gpu"], a["reasons"]) for a in fired(evaluator, job="hot")} == {("2", "HW slowdown + HW thermal")}
+    [alert] = fired(evaluator, job="hot")
+    assert evaluator.rendered(evaluator.rule.summary, alert).endswith(
+        "2 of node-b is slowed down: HW slowdown + HW thermal"
+    )
 
 
 def test_a_moments_heat_is_no_alert(db):
@@ -269,8 +295,18 @@ def test_a_moments_heat_is_no_alert(db):
 
 def test_xid_when_one_recorded_sample_carries_one(db):
     db.copy("device_samples", "broken", xid="if(gpu_index = 1, toInt64(79), NULL)")
-    [alert] = fired(run(db, "drumline-gpu-xid", db.last, db.last), job="broken")
+    evaluator = run(db, "drumline-gpu-xid", db.last, db.last)
+    [alert] = fired(evaluator, job="broken")
     assert (alert["gpu"], alert["xid"]) == ("1", "79")
+    assert "XID 79" in evaluator.rendered(evaluator.rule.summary, alert)
+
+
+def test_every_xid_of_a_minute_is_an_alert_whichever_number_is_larger(db):
+    at = "toDateTime64(toStartOfMinute(time), 9, 'UTC')"
+    for xid in (119, 79, 79, 0):
+        db.copy("device_samples", "twice", "gpu_index = 1 LIMIT 1", time=at, xid=f"toInt64({xid})")
+    alerts = fired(run(db, "drumline-gpu-xid", db.last, db.last), job="twice")
+    assert sorted((alert["gpu"], alert["xid"]) for alert in alerts) == [("1", "119"), ("1", "79")]
 
 
 def test_ecc_when_the_recorded_counter_grows(db):
@@ -302,6 +338,30 @@ def test_pipeline_lag_when_recorded_kernels_come_on_and_results_do_not(db):
     evaluator = run(db, "drumline-pipeline-lag", db.last + 300, db.last + 360)
     assert fired(evaluator, job="lagging")
     assert not fired(evaluator, job=JOB)
+
+
+def light(db, job, ranks="1", where="1"):
+    """A recorded job without CUPTI, whose steps and collectives come on while results do not."""
+    db.copy("processes_versions", job, ranks)
+    rows = f"topic NOT IN ('gpu.kernel.v1', 'gpu.kernel-frequency.v1', 'gpu.memcpy.v1') AND {where}"
+    db.copy("ledger", job, rows)
+    db.copy("ledger", job, f"topic IN ('gpu.step.v1', 'gpu.collective.v1') AND {where}",
+            published=shift("published", 300))  # fmt: skip
+
+
+def test_pipeline_lag_without_kernels_when_steps_come_on_and_their_comparison_does_not(db):
+    light(db, "light")
+    light(db, "light from the start", where="topic NOT IN ('gpu.lateness.v1')")
+    light(db, "one rank", "rank = 0", "rank <= 0 AND topic NOT IN ('gpu.lateness.v1')")
+    evaluator = run(db, "drumline-pipeline-lag", db.last + 300, db.last + 360)
+    jobs = ("light", "light from the start")
+    assert [len(fired(evaluator, job=job)) for job in (*jobs, "one rank")] == [1, 1, 0]
+    for seconds in HOURS:
+        evaluator.evaluate(db.last + seconds)
+        assert all(fired(evaluator, job=job) for job in jobs), "the worker is still down"
+    db.copy("ledger", "light", "topic = 'gpu.lateness.v1'", published=shift("published", 7200))
+    evaluator.evaluate(db.last + 7260)
+    assert not fired(evaluator, job="light")
 
 
 def test_drops_when_a_recorded_batch_reports_that_rows_were_lost_before_it(db):
@@ -449,8 +509,8 @@ def test_a_limit_for_a_label_holds_for_jobs_that_were_run_with_it_and_a_jobs_own
         db.copy("stragglers_versions", job)
     limit(db, "straggler_share", "0.99", "*", "team=vision")
     limit(db, "straggler_share", "0.01", "strict")
-    evaluator = run(db, "drumline-straggler-critical", end, end)
-    assert {job: len(fired(evaluator, job=job)) for job in ("plain", "vision", "strict")} == {
+    evaluator = run(db, "drumline-straggler", end, end)
+    assert {job: len(fired(evaluator, job=job, severity="critical")) for job in ("plain", "vision", "strict")} == {
         "plain": 1, "vision": 0, "strict": 1}  # fmt: skip
     teams = {job: fired(evaluator, job=job)[0]["job_team"] for job in ("plain", "strict")}
     assert teams == {"plain": "none", "strict": "vision"}, "by which a notification policy routes"

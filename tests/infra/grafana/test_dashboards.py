@@ -201,11 +201,12 @@ def test_limits_of_verdicts_are_the_stream_processors():
 def test_rule_can_be_evaluated_and_rendered(rule):
     for values in rule.values:
         expand_alert(values.sql, PanelRequest(0, 60_000))  # raises on what only a browser would replace
-    text = rule.summary + rule.description
+    text = rule.summary + rule.description + rule.level
     assert set(re.findall(r"\$values\.(\w+)\.", text)) <= {values.ref for values in rule.values}
     shown = re.findall(r"\$labels\.(\w+)", text + json.dumps(dict(rule.selects)))
     assert all(re.search(rf"\b{label}\b", rule.values[0].sql) for label in shown)
-    assert set(rule.selects) <= set(variables(BOARDS[rule.shows[0]]))
+    opened = "drumline-rank" if rule.opens_rank else rule.shows[0]
+    assert set(rule.selects) <= set(variables(BOARDS[opened]))
     assert len(rule.uid) <= 40
 
 
@@ -213,7 +214,6 @@ def test_rule_can_be_evaluated_and_rendered(rule):
 #: throttled minute is drawn as 1.
 SHOWN_AS = {
     limits.LEVEL_WARNING - 0.5: limits.WARNING,
-    limits.LEVEL_CRITICAL - 0.5: limits.CRITICAL,
     limits.THROTTLED_MINUTES: 1.0,
     0.0: 1.0,
 }

@@ -3,8 +3,19 @@
 import pytest
 from support.report_data import report_data
 
+from drumline.infra.cli.query.explain import _wrapped
+from drumline.infra.guidance.causes import CAUSES
+from drumline.infra.report import queries
 from drumline.infra.report.data import NoSuchRun
-from drumline.infra.report.explanation import _explanation, hang_lines, no_verdict, place_of, require_rank
+from drumline.infra.report.explanation import (
+    _explanation,
+    also_late_line,
+    explain,
+    hang_lines,
+    no_verdict,
+    place_of,
+    require_rank,
+)
 
 
 def test_one_screen_states_who_why_what_it_cost_and_what_to_do():
@@ -49,3 +60,36 @@ def test_a_rank_that_does_not_exist_is_no_healthy_rank():
         require_rank([0, 1, 2, 3, 6], 9, "r")
     require_rank([0, 1], 1, "r")
     require_rank([], 7, "r")
+
+
+def late_ranks(count):
+    """A query whose run has so many late ranks, the most expensive first."""
+    data = report_data()
+    [row] = data.episodes
+    answers = {
+        queries.RUNS: [data.run], queries.WINDOWS: [data.windows], queries.HANGS: [], queries.STACKS: data.stacks,
+        queries.EPISODES: [{**row, "rank": 3 + n, "gpu_seconds": 900.0 - n} for n in range(count)],
+    }  # fmt: skip
+    return lambda sql, _: answers.get(sql, [])
+
+
+def test_one_rank_is_explained_and_all_others_are_named():
+    _, texts, _, _, also_late = explain(late_ranks(14), "my job", "", None, most=1)
+    assert [text.rank for text in texts] == [3]
+    line = also_late_line("my job", also_late)
+    assert line.startswith("Late too: rank 4 (899.0 GPU-seconds), rank 5 ")
+    assert "rank 13 (890.0 GPU-seconds) and 3 more. `drumline explain 'my job' --rank 4` shows one" in line
+    everything = explain(late_ranks(14), "my job", "", None, most=None)
+    assert (len(everything.texts), everything.also_late) == (14, [])
+
+
+@pytest.mark.parametrize("entry", CAUSES, ids=lambda entry: entry.name)
+def test_a_rank_fits_one_screen_of_80_columns(entry):
+    query = late_ranks(14)
+    [row] = report_data().episodes
+    lines = _explanation("demo", "r", [{**row, "cause": entry.cause, "detail": entry.detail}], 100.0).lines()
+    lines += [f"  changed   {'text ' * 20}"] * 3 + [f"  python    {'text ' * 30}"]
+    lines += [also_late_line("demo", explain(query, "demo", "", None, most=1).also_late)]
+    shown = [part for line in lines for part in _wrapped(line, 80).split("\n")]
+    assert len(shown) < 40
+    assert max(len(line) for line in shown if not line.startswith("  next ")) <= 80

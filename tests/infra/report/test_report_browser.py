@@ -56,7 +56,7 @@ def test_the_page_loads_without_an_error(html, tmp_path):
     assert console == []
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1200, False), (1000, True), (400, False)])
+@pytest.mark.parametrize(("width", "dark"), [(1200, False), (1000, True), (390, False)])
 def test_charts_are_drawn_and_nothing_is_cut(html, tmp_path, width, dark):
     path = tmp_path / "report.html"
     # The page itself allows no script; this copy does.

@@ -1,7 +1,7 @@
 """The pages: what a person sees with the engine's rows, without rows, without an engine, and of hostile names."""
 
 from types import SimpleNamespace
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 from starlette.testclient import TestClient
@@ -61,12 +61,16 @@ def test_jobs_that_stand_still_come_first_then_the_worst_alarm_and_ended_ones_la
         queries.FLEET_NOW: [newest("a", "warning"), newest("b", "critical"), newest("c", "critical")],
         queries.FLEET_COSTS: [cost("a", 5), cost("b", 2), cost("c", 9)],
         queries.FLEET_HANGS: [hang],
-    }
+        queries.FLEET_OWNERS: [{"job": name, "run": "r1", "team": team, "user": "ada"} for name, team in
+                               (("a", "vision"), ("c", "vision"), ("b", "speech"))],
+    }  # fmt: skip
     jobs = fleet(lambda sql, values: rows[sql])
     assert [(entry.job, entry.level) for entry in jobs] == [
         ("d", "hung"), ("b", "critical"), ("a", "warning"), ("e", "unknown"), ("c", "ended"),
     ]  # fmt: skip
     assert [entry.job for entry in fleet(lambda sql, values: rows[sql], "lost")][:2] == ["c", "a"]
+    assert [entry.job for entry in fleet(lambda sql, values: rows[sql], "", "vision", "ada")] == ["a", "c"]
+    assert fleet(lambda sql, values: rows[sql], "", "vision", "bob") == []
 
 
 def test_an_empty_fleet_states_what_to_do(offline):
@@ -101,10 +105,13 @@ def test_an_unknown_job_is_a_404_that_lists_the_jobs(offline, monkeypatch):
 def test_hostile_names_arrive_as_text(offline):
     client, answers = offline
     answers |= {JOBS: [job(HOSTILE)], queries.FLEET_NOW: [newest(HOSTILE, "critical")],
-                queries.FLEET_COSTS: [cost(HOSTILE, 3)], queries.FLEET_HANGS: []}  # fmt: skip
+                queries.FLEET_COSTS: [cost(HOSTILE, 3)], queries.FLEET_HANGS: [],
+                queries.FLEET_OWNERS: [{"job": HOSTILE, "run": "r1", "team": HOSTILE, "user": ""}]}  # fmt: skip
     text = client.get("/").text
     assert "<script>alert" not in text
     assert quote(HOSTILE, safe="") in text
+    assert f"/?{urlencode({'team': HOSTILE})}" in text
+    assert "has these labels" in client.get("/", params={"team": "x"}).text
 
 
 @pytest.mark.parametrize("path", ["/job/x/rank/one", "/job/x?from=noon", "/job/x?to=99999999999999999999"])
@@ -167,6 +174,8 @@ def test_stored_rows_arrive_on_every_page(clean_stack):
         assert "<b>job</b>" not in answer.text
         shown[path] = answer.text
     assert "slow copy" in shown["/"]
+    assert 'href="/?user=a%26b"' in shown["/"]
+    assert "team <a" in client.get("/", params={"user": "a&b"}).text
     assert f'href="{at}/rank/1' in shown[at]
     assert shown[at].index(f"{at}/rank/1") < shown[at].index(f"{at}/rank/0")
     assert "its copies between host and GPU took longer" in shown[f"{at}/rank/1"]
@@ -176,6 +185,9 @@ def test_stored_rows_arrive_on_every_page(clean_stack):
     assert missing.status_code == 404
     question = {"job": JOB, "limit": "5"}
     assert "kernel" in client.get("/question/top-kernels", params=question).text
+    assert "vision</td>" in client.get("/question/cost", params={"label": "user=a&b", "price": "3"}).text
+    assert "No rows" in client.get("/question/cost", params={"team": "vision", "user": "b"}).text
+    assert "a&amp;b</td>" in client.get("/question/cost-by-label", params={"by": "user"}).text
     csv = client.get("/question/top-kernels", params={**question, "format": "csv"})
     assert csv.text.splitlines()[0].startswith('"kernel"')
     assert client.get("/question/top-kernels", params={**question, "format": "parquet"}).content[:4] == b"PAR1"

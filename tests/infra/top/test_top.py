@@ -1,8 +1,10 @@
 """`drumline top`: what it shows on wide and narrow terminals, and how it ends."""
 
+import dataclasses
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -113,13 +115,59 @@ def test_four_ranks_and_three_jobs_fit_a_terminal_of_24_lines_outage_included():
     assert [line.split()[0] for line in shown if "101.5" in line] == ["3", "0", "1", "2"], "the latest first"
 
 
-def test_long_names_end_in_an_ellipsis():
-    seen = TopSnapshot([{**JOB, "job": "a-job-" * 20}], snapshot().detail)
-    for width in (80, 90, 120, 160):
-        line = next(line for line in text(seen, width).splitlines() if "a-job" in line)
-        assert "…" in line
-        assert "1,234" in line
-        assert "3 s ago" in line
+LONG = {
+    "job": "llama-70b-pretraining-of-the-third-data-mix-with-a-longer-context",
+    "run": "2026-01-02T03-04-05-restarted-after-a-node-was-lost",
+    "host": "gpu-node-0123.rack-17.zone-b.a-cluster-with-a-long-name.example.net",
+}
+
+
+def long_names():
+    seen = snapshot()
+    for row in [*seen.jobs, *seen.detail.steps, *seen.detail.window, *seen.detail.verdicts]:
+        row |= {name: LONG[name] for name in LONG if name in row}
+    return TopSnapshot(seen.jobs, dataclasses.replace(seen.detail, job=LONG["job"], run=LONG["run"]))
+
+
+def is_whole(name, shown):
+    """Return whether the name is there, continued on lines below where it does not fit."""
+    for piece in re.split(r"[\s,:]+", shown):
+        name = name[len(piece) :] if name.startswith(piece) else name
+    return not name
+
+
+@pytest.mark.parametrize("width", [80, 90, 120, 160])
+def test_long_names_are_continued_and_no_number_is_cut(width):
+    shown = text(long_names(), width, height=80)
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= width
+    for number in ("1,234", "3 s ago", "101.5", "60.0", "12.3", "20–39", "03:04:05", "39"):
+        assert number in shown
+    assert all(is_whole(name, shown) for name in LONG.values())
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=["80 columns", "200 columns"])
+def test_a_pipe_gets_all_ranks_and_names_in_one_line_each(monkeypatch, tmp_path, capsys, size):
+    monkeypatch.setenv("COLUMNS", str(size[0]))
+    monkeypatch.setenv("LINES", str(size[1]))
+    seen = long_names()
+    ranks = snapshot(ranks=100).detail
+    seen = TopSnapshot(seen.jobs, dataclasses.replace(seen.detail, steps=ranks.steps, window=ranks.window))
+    monkeypatch.setattr(command_top, "_query", lambda *_: seen)
+    monkeypatch.setattr(command_top, "settings", lambda: ephemeral_settings(tmp_path))
+    command_top.top(job="", interval=1.0, once=True, as_json=False)
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert [line for line in shown.splitlines() if LONG["job"] in line and LONG["run"] in line and "1,234" in line]
+    assert [line for line in shown.splitlines() if LONG["host"] in line and line.endswith("12.3")]
+    assert sum("101.5" in line for line in shown.splitlines()) == 100
+    assert "more rank" not in shown
+
+
+def test_run_and_hosts_are_in_the_title_of_a_narrow_terminal_and_each_rank_has_its_host():
+    shown = text(snapshot(), 80).splitlines()
+    assert any("run r1, 2 hosts: steps 20 to 39" in line for line in shown)
+    assert all("node-a" in line for line in shown if "101.5" in line)
 
 
 def test_names_with_control_characters_are_shown_escaped_in_a_table_that_fits():

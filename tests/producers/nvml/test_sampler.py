@@ -13,8 +13,9 @@ from support.fakes.nvml import (
 
 from drumline.producers.nvml import sampler as agent_devices
 from drumline.producers.nvml.batches import DeviceBatches, jobs_on
+from drumline.producers.nvml.query import NvmlLost, NvmlMissing
 from drumline.producers.nvml.sampler import DeviceSampler, SamplerOptions
-from drumline.producers.nvml.samples import Nvml, NvmlLost, NvmlMissing
+from drumline.producers.nvml.samples import Nvml
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.frames import Frame
 from drumline.producers.spool.reader import Segment
@@ -43,7 +44,7 @@ def process(rank=0, job="train", run="r1", gpu="GPU-0", **more):
 def test_a_row_has_every_column_and_what_is_not_supported_is_unknown():
     nvml = Nvml(FakeNvml())
     row = nvml.sample(nvml.gpus[0], 7)
-    assert set(row) == COLUMNS - {"xid"}
+    assert set(row) == COLUMNS - {"xid", "job_memory", "job_util_sm"}
     assert (row["time_ns"], row["power_mw"], row["util_gpu"], row["memory_total"]) == (7, 650_000, 97, 140 << 30)
     assert (row["processes"], row["throttle_reasons"]) == (1, 4)
     assert (row["fan"], row["nvlink_rx_kbps"]) == (-1, -1)
@@ -52,12 +53,11 @@ def test_a_row_has_every_column_and_what_is_not_supported_is_unknown():
 
 def test_everything_unsupported_is_a_row_of_unknowns():
     fake = FakeNvml()
-    fake.gpus[0] = {
-        k: v if k in ("UUID", "Name", "fields") else NVMLError_NotSupported() for k, v in fake.gpus[0].items()
-    }
+    kept = ("UUID", "Name", "fields", "metrics")
+    fake.gpus[0] = {k: v if k in kept else NVMLError_NotSupported() for k, v in fake.gpus[0].items()}
     nvml = Nvml(fake)
     row = nvml.sample(nvml.gpus[0], 7)
-    assert {value for name, value in row.items() if name != "time_ns"} == {-1}
+    assert {value for name, value in row.items() if name not in ("time_ns", "lost")} == {-1}
 
 
 def test_nvlink_throughput_is_the_growth_of_its_counters():

@@ -1,5 +1,6 @@
 """A fake of nvidia-ml-py's module `pynvml` for machines without a GPU: what nvml.py uses of it, and nothing real."""
 
+import ctypes
 import queue
 import time
 from types import SimpleNamespace
@@ -37,19 +38,39 @@ class NVMLError_DriverNotLoaded(NVMLError):  # noqa: N801
     pass
 
 
+#: Constants of field values and metrics, as in nvml.h.
+FIELDS = {
+    "ECC_SBE_VOL_TOTAL": 3, "ECC_SBE_AGG_TOTAL": 5, "ECC_DBE_AGG_TOTAL": 6, "ECC_SBE_VOL_DEV": 11,
+    "ECC_DBE_VOL_DEV": 12, "RETIRED_SBE": 29, "RETIRED_DBE": 30, "RETIRED_PENDING": 31,
+    "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": 38, "NVLINK_REPLAY_ERROR_COUNT_TOTAL": 52,
+    "NVLINK_RECOVERY_ERROR_COUNT_TOTAL": 59, "PERF_POLICY_POWER": 74, "PERF_POLICY_THERMAL": 75,
+    "PERF_POLICY_SYNC_BOOST": 76, "PERF_POLICY_BOARD_LIMIT": 77, "PERF_POLICY_LOW_UTILIZATION": 78,
+    "PERF_POLICY_RELIABILITY": 79, "MEMORY_TEMP": 82, "NVLINK_LINK_COUNT": 91, "PCIE_REPLAY_COUNTER": 94,
+    "NVLINK_THROUGHPUT_DATA_TX": 138, "NVLINK_THROUGHPUT_DATA_RX": 139, "REMAPPED_COR": 142, "REMAPPED_UNC": 143,
+    "REMAPPED_PENDING": 144, "REMAPPED_FAILURE": 145, "NVLINK_ERROR_DL_REPLAY": 161, "NVLINK_ERROR_DL_RECOVERY": 162,
+    "NVLINK_ERROR_DL_CRC": 163, "GET_GPU_RECOVERY_ACTION": 230,
+}  # fmt: skip
+METRICS = {
+    "SM_UTIL": 2, "SM_OCCUPANCY": 3, "ANY_TENSOR_UTIL": 5, "DFMA_TENSOR_UTIL": 6, "HMMA_TENSOR_UTIL": 7,
+    "IMMA_TENSOR_UTIL": 9, "DRAM_BW_UTIL": 10, "FP64_UTIL": 11, "FP32_UTIL": 12, "FP16_UTIL": 13,
+    "PCIE_TX_PER_SEC": 20, "PCIE_RX_PER_SEC": 21, "NVLINK_TOTAL_RX_PER_SEC": 60, "NVLINK_TOTAL_TX_PER_SEC": 61,
+}  # fmt: skip
+
+
 class FakeNvml:
     """`gpus`: dicts of call name -> answer, an exception among them is raised. `events`: (index, XID) to come.
     `lost`: indices of GPUs about which every call fails, as when they fell off the bus."""
 
     NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_SUCCESS = 0, 1, 2, 0
+    NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_GPU_IS_LOST, NVML_GPM_METRICS_GET_VERSION = 3, 15, 1
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 1, 0
     NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES = 0, 1
     NVML_VALUE_TYPE_UNSIGNED_LONG_LONG = 3
-    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = 138, 139
     nvmlEventTypeXidCriticalError = 8  # noqa: N815
 
     def __init__(self, gpus=1, **answers):
         self.NVMLError, self.NVMLError_Timeout = NVMLError, NVMLError_Timeout
+        self.NVMLError_NotSupported = NVMLError_NotSupported
         self.NVMLError_GpuIsLost, self.NVMLError_Uninitialized = NVMLError_GpuIsLost, NVMLError_Uninitialized
         self.NVMLError_ResetRequired = NVMLError_ResetRequired
         self.NVMLError_LibraryNotFound = NVMLError_LibraryNotFound
@@ -60,12 +81,15 @@ class FakeNvml:
              "FanSpeed": NVMLError_NotSupported("Not Supported"), "ComputeRunningProcesses": [SimpleNamespace(pid=100)],
              "UtilizationRates": SimpleNamespace(gpu=97, memory=40),
              "MemoryInfo": SimpleNamespace(used=70 << 30, total=140 << 30), "PcieThroughput": 1_234,
-             "fields": {}, **answers}
+             "EncoderUtilization": [0, 1000], "DecoderUtilization": [0, 1000], "NvLinkState": 1,
+             "GridLicensableFeatures": SimpleNamespace(isGridLicenseSupported=0, licensableFeaturesCount=0),
+             "fields": {}, "metrics": {}, **answers}
             for i in range(gpus)
         ]  # fmt: skip
         self.events = queue.SimpleQueue()
         self.lost, self.opened = set(), 0
         self.problem = None
+        self.gpm_samples = 0
 
     def nvmlInit(self):  # noqa: N802
         if self.problem is not None:
@@ -85,6 +109,11 @@ class FakeNvml:
         return self.gpus[index]
 
     def __getattr__(self, name):
+        """Constants of field values and metrics, and calls about one GPU."""
+        if name.startswith("NVML_FI_DEV_"):
+            return FIELDS[name.removeprefix("NVML_FI_DEV_")]
+        if name.startswith("NVML_GPM_METRIC_"):
+            return METRICS[name.removeprefix("NVML_GPM_METRIC_")]
         reading = name.removeprefix("nvmlDeviceGet")
         if reading == name:
             raise AttributeError(name)
@@ -102,13 +131,47 @@ class FakeNvml:
     def nvmlDeviceGetFieldValues(self, handle, fields):  # noqa: N802
         values = []
         for field in fields:
-            value = handle["fields"].get(field[0] if isinstance(field, tuple) else field)
+            value = handle["fields"].get(field, handle["fields"].get(field[0]))
             values.append(
                 SimpleNamespace(
                     nvmlReturn=3 if value is None else 0, valueType=3, value=SimpleNamespace(ullVal=value or 0)
                 )
             )
         return values
+
+    def nvmlErrorString(self, code):  # noqa: N802
+        return {3: "Not Supported", 15: "GPU is lost"}[code]
+
+    def c_nvmlGpuFabricInfo_v2_t(self):  # noqa: N802
+        return ctypes.c_int(0)
+
+    def nvmlDeviceGetGpuFabricInfoV(self, _handle, _info):  # noqa: N802
+        raise NVMLError_NotSupported("Not Supported")
+
+    def nvmlGpmQueryDeviceSupport(self, handle):  # noqa: N802
+        return SimpleNamespace(isSupportedDevice=int(bool(handle["metrics"])))
+
+    def nvmlGpmSampleAlloc(self):  # noqa: N802
+        self.gpm_samples += 1
+        return {}
+
+    def nvmlGpmSampleFree(self, _sample):  # noqa: N802
+        self.gpm_samples -= 1
+
+    def nvmlGpmSampleGet(self, handle, sample):  # noqa: N802
+        if self.gpus.index(handle) in self.lost:
+            raise NVMLError_GpuIsLost("GPU is lost")
+        sample.update(handle["metrics"])
+
+    def c_nvmlGpmMetricsGet_t(self):  # noqa: N802
+        return SimpleNamespace(metrics=[SimpleNamespace(nvmlReturn=0, value=0.0) for _ in range(40)])
+
+    def nvmlGpmMetricsGet(self, wanted):  # noqa: N802
+        names = {number: name for name, number in METRICS.items()}
+        for metric in wanted.metrics[: wanted.numMetrics]:
+            value = wanted.sample2.get(names[metric.metricId])
+            metric.nvmlReturn, metric.value = (3, 0.0) if value is None else (0, value)
+        return wanted
 
     def nvmlEventSetCreate(self):  # noqa: N802
         return object()

@@ -9,6 +9,7 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pydantic import SecretStr
@@ -173,6 +174,21 @@ def test_an_answer_is_written_as_a_file_whose_name_has_the_format(run_sql, tmp_p
     assert ".parquet" in wrong.stderr
     assert run_sql("SELECT nothing", "-o", str(tmp_path / "other.csv")).returncode == 1
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("other")) == []
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_files_have_the_names_of_enumerations_in_the_order_of_the_statement(run_sql, tmp_path, ending):
+    path = tmp_path / f"rows.{ending}"
+    kind = "'Nullable(Enum8(\\'bad\\' = -1, \\'it\\\\\\'s\\' = 7))'"
+    statement = f"SELECT number AS n, CAST(if(n = 1, NULL, if(n = 2, 7, -1)), {kind}) AS `a \\`b` FROM numbers(3)"
+    done = run_sql(f"{statement} ORDER BY n DESC -- last", "-o", str(path))
+    assert done.returncode == 0, done.stderr
+    table = pq.read_table(path) if ending == "parquet" else pa.ipc.open_file(path).read_all()
+    assert table["n"].to_pylist() == [2, 1, 0]
+    values = [value.decode() if isinstance(value, bytes) else value for value in table["a `b"].to_pylist()]
+    assert values == ["it's", None, "bad"]
+    assert run_sql("SHOW TABLES", "-o", str(path)).returncode == 0
 
 
 @pytest.mark.stack

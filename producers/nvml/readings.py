@@ -1,0 +1,153 @@
+"""Readings of a GPU that NVML gives as one number each: which call or field value becomes which column.
+
+Units are those of gpu.device.v1. Identifiers of field values are those that all drivers from 525 on agree about.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from drumline.producers.batches.sample_envelopes import UNKNOWN
+from drumline.producers.nvml.query import NvmlQuery
+
+#: A scope that means all links of the GPU (nvml.h, NVML_FI_DEV_NVLINK_THROUGHPUT_*).
+ALL_LINKS = 0xFFFFFFFF
+#: Most links that a GPU has.
+MOST_LINKS = 18
+#: Column -> function and constants among its arguments.
+CALLS = MappingProxyType(
+    {
+        "power_mw": ("nvmlDeviceGetPowerUsage",),
+        "temperature": ("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
+        "sm_clock": ("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),
+        "memory_clock": ("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"),
+        "throttle_reasons": ("nvmlDeviceGetCurrentClocksThrottleReasons",),
+        "fan": ("nvmlDeviceGetFanSpeed",),
+        "ecc_uncorrected": (
+            "nvmlDeviceGetTotalEccErrors",
+            "NVML_MEMORY_ERROR_TYPE_UNCORRECTED",
+            "NVML_VOLATILE_ECC",
+        ),
+        "util_encoder": ("nvmlDeviceGetEncoderUtilization",),
+        "util_decoder": ("nvmlDeviceGetDecoderUtilization",),
+    }
+)
+#: The driver measures each over 20 ms. Asked only where GPM does not tell the bytes of the whole interval.
+PCIE_CALLS = MappingProxyType(
+    {
+        "pcie_rx_kbps": ("nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_RX_BYTES"),
+        "pcie_tx_kbps": ("nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_TX_BYTES"),
+    }
+)
+_VIOLATION = "NVML_FI_DEV_PERF_POLICY_"
+#: Column -> field value and its scope, with every sample.
+FIELDS = MappingProxyType(
+    {
+        "memory_temperature": ("NVML_FI_DEV_MEMORY_TEMP", 0),
+        "violation_power_ns": (f"{_VIOLATION}POWER", 0),
+        "violation_sync_boost_ns": (f"{_VIOLATION}SYNC_BOOST", 0),
+        "violation_board_ns": (f"{_VIOLATION}BOARD_LIMIT", 0),
+        "violation_low_use_ns": (f"{_VIOLATION}LOW_UTILIZATION", 0),
+        "violation_reliability_ns": (f"{_VIOLATION}RELIABILITY", 0),
+    }
+)
+#: KiB over all links since the driver was loaded.
+LINK_COUNTERS = MappingProxyType(
+    {
+        "nvlink_rx_kbps": ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", ALL_LINKS),
+        "nvlink_tx_kbps": ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", ALL_LINKS),
+    }
+)
+#: Every SLOW_S and with each XID: 4.9 ms of CPU on an H200, more than all that is read with every sample.
+SLOW_CALLS = MappingProxyType({"energy_mj": ("nvmlDeviceGetTotalEnergyConsumption",)})
+#: Column -> field value and its scope, as seldom: these change seldom, and some cost the driver much (heat 1 ms, PCIe
+#: 0.5 ms).
+SLOW_FIELDS = MappingProxyType(
+    {
+        "pcie_replays": ("NVML_FI_DEV_PCIE_REPLAY_COUNTER", 0),
+        "violation_thermal_ns": (f"{_VIOLATION}THERMAL", 0),
+        "remapped_correctable": ("NVML_FI_DEV_REMAPPED_COR", 0),
+        "remapped_uncorrectable": ("NVML_FI_DEV_REMAPPED_UNC", 0),
+        "remap_pending": ("NVML_FI_DEV_REMAPPED_PENDING", 0),
+        "remap_failure": ("NVML_FI_DEV_REMAPPED_FAILURE", 0),
+        "ecc_corrected": ("NVML_FI_DEV_ECC_SBE_VOL_TOTAL", 0),
+        "ecc_aggregate_corrected": ("NVML_FI_DEV_ECC_SBE_AGG_TOTAL", 0),
+        "ecc_aggregate_uncorrected": ("NVML_FI_DEV_ECC_DBE_AGG_TOTAL", 0),
+        "ecc_dram_corrected": ("NVML_FI_DEV_ECC_SBE_VOL_DEV", 0),
+        "ecc_dram_uncorrected": ("NVML_FI_DEV_ECC_DBE_VOL_DEV", 0),
+        "retired_pages_corrected": ("NVML_FI_DEV_RETIRED_SBE", 0),
+        "retired_pages_uncorrected": ("NVML_FI_DEV_RETIRED_DBE", 0),
+        "retired_pages_pending": ("NVML_FI_DEV_RETIRED_PENDING", 0),
+        "nvlink_links": ("NVML_FI_DEV_NVLINK_LINK_COUNT", 0),
+        "recovery_action": ("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", 0),
+    }
+)
+#: Column -> its field value over all links, and the one of a link for GPUs that have no sum.
+_LINK_ERRORS = {
+    "nvlink_crc_errors": ("NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "NVML_FI_DEV_NVLINK_ERROR_DL_CRC"),
+    "nvlink_replays": ("NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY"),
+    "nvlink_recoveries": ("NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY"),
+}
+#: Interval of readings that change seldom; s.
+SLOW_S = 10.0
+
+
+def calls(query: NvmlQuery, wanted: Mapping[str, tuple[str, ...]] = CALLS) -> dict[str, int]:
+    """Return the readings that are a call each. Raises NvmlLost."""
+    return {name: query.number(name, function, *arguments) for name, (function, *arguments) in wanted.items()}
+
+
+def slow_readings(query: NvmlQuery) -> dict[str, int]:
+    """Return the readings that change seldom, or cost much. Raises NvmlLost."""
+    row = query.fields(SLOW_FIELDS) | calls(query, SLOW_CALLS)
+    return row | _links(query, row["nvlink_links"]) | {"vgpu_license": _license(query), "fabric_state": _fabric(query)}
+
+
+def _links(query: NvmlQuery, links: int) -> dict[str, int]:
+    """Return how many links are up, and their errors over all links."""
+    row = dict.fromkeys(("nvlink_active", *_LINK_ERRORS), UNKNOWN)
+    if links <= 0:
+        return row
+    numbers = range(min(links, MOST_LINKS))
+    states = [query.number("nvlink_active", "nvmlDeviceGetNvLinkState", link) for link in numbers]
+    known = [state for state in states if state != UNKNOWN]
+    row["nvlink_active"] = sum(known) if known else UNKNOWN
+    row |= query.fields({name: (total, 0) for name, (total, _) in _LINK_ERRORS.items()})
+    without = [name for name in _LINK_ERRORS if row[name] == UNKNOWN]
+    values = query.fields({f"{name} {link}": (_LINK_ERRORS[name][1], link) for name in without for link in numbers})
+    for name in without:
+        of_links = [value for link in numbers if (value := values[f"{name} {link}"]) != UNKNOWN]
+        if of_links:
+            row[name] = sum(of_links)
+            query.absent.pop(name, None)
+        for link in numbers:  # said once, not of each link
+            query.absent.pop(f"{name} {link}", None)
+    return row
+
+
+def _license(query: NvmlQuery) -> int:
+    """Return 1 if a vGPU has its license, 0 if it lacks it."""
+    features = query.answer("vgpu_license", lambda: query.lib.nvmlDeviceGetGridLicensableFeatures(query.handle))
+    if features is None:
+        return UNKNOWN
+    if not features.isGridLicenseSupported:
+        query.absent["vgpu_license"] = "this is no vGPU"
+        return UNKNOWN
+    count = features.licensableFeaturesCount
+    return int(any(feature.featureEnabled for feature in features.gridLicensableFeatures[:count]))
+
+
+def _fabric(query: NvmlQuery) -> int:
+    """Return NVML's state of the GPU's registration with the NVLink fabric: 1 not started, 2 under way, 3 complete."""
+
+    def state() -> int:
+        info = query.lib.c_nvmlGpuFabricInfo_v2_t()
+        query.lib.nvmlDeviceGetGpuFabricInfoV(query.handle, ctypes.byref(info))
+        return int(info.state)
+
+    value = query.answer("fabric_state", state)
+    if value == 0:
+        query.absent["fabric_state"] = "the GPU is not part of a fabric"
+    return value or UNKNOWN
