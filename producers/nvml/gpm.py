@@ -28,13 +28,11 @@ METRICS = MappingProxyType(
         "fp16_active": "FP16_UTIL",
     }
 )
-#: Column -> metric in MiB/s.
+#: Column -> metric in MiB/s. Not those of NVLink: they are 0 on a GPU without links, where its counters are absent.
 RATES = MappingProxyType(
     {
         "pcie_rx_kbps": "PCIE_RX_PER_SEC",
         "pcie_tx_kbps": "PCIE_TX_PER_SEC",
-        "nvlink_rx_kbps": "NVLINK_TOTAL_RX_PER_SEC",
-        "nvlink_tx_kbps": "NVLINK_TOTAL_TX_PER_SEC",
     }
 )
 #: Shortest time between two samples that means are made of: a sample of an XID may follow another at once; ns.

@@ -109,9 +109,8 @@ class Nvml:
         row["memory_used"], row["memory_total"] = self._pair(gpu, "nvmlDeviceGetMemoryInfo", "used", "total")
         if gpu.slow is None or complete or not 0 <= now_ns - gpu.slow[1] < SLOW_S * 1e9:
             gpu.slow = slow_readings(query), now_ns
-        links = {name: value for name, value in self._links(gpu, now_ns).items() if value != UNKNOWN}
         pcie = {} if gpu.gpm.supported else calls(query, PCIE_CALLS)
-        return row | gpu.slow[0] | gpu.gpm.read(now_ns) | pcie | links
+        return row | gpu.slow[0] | gpu.gpm.read(now_ns) | pcie | self._links(gpu, now_ns)
 
     def processes(self, gpu: Gpu) -> dict[int, tuple[int, int]]:
         """Return (bytes of GPU memory, SM time in %) of the processes that compute on a GPU; UNKNOWN where not known.

@@ -103,11 +103,13 @@ def test_errors_of_links_are_their_sums_whether_the_gpu_adds_them_or_not(fake, h
 
 def test_activity_is_that_since_the_last_sample_and_absent_just_after_one(fake):
     fake.gpus[0]["metrics"] = {"SM_UTIL": 99.5, "ANY_TENSOR_UTIL": 71.25, "PCIE_RX_PER_SEC": 1.0}
+    fake.gpus[0]["metrics"]["NVLINK_TOTAL_RX_PER_SEC"] = 0.0
     nvml = Nvml(fake)
     [gpu] = nvml.gpus
     assert nvml.sample(gpu, 1 * S)["tensor_active"] == -1, "no interval yet"
     row = nvml.sample(gpu, 2 * S)
     assert (row["sm_active"], row["tensor_active"], row["pcie_rx_kbps"]) == (99.5, 71.25, 1049)
+    assert row["nvlink_rx_kbps"] == -1, "a GPU without links"
     assert (row["fp64_active"], gpu.query.absent["fp64_active"]) == (-1, "Not Supported")
     assert nvml.sample(gpu, 2 * S + 1000)["tensor_active"] == -1, "an XID just after a sample"
     for second in range(3, 9):
