@@ -15,8 +15,8 @@ Which alert rules does drumline have, and why does each limit have its value? [G
 how to install and change them.
 
 Limits are the constants that the panels draw (`infra/grafana/thresholds.py`); those of verdicts belong to the stream
-worker. Each message has a summary, its subject, what to do, who else can, and links: to the rule's page of
-`drumline serve` (`DRUMLINE_SERVE__URL`) and to the panel with job, run or host chosen.
+worker. Each message has a summary, its subject, what to check, what to do, who else can, and links: to the rule's
+page of `drumline serve` (`DRUMLINE_SERVE__URL`) and to the panel with job, run or host chosen.
 The link covers the time from an hour before the alert began until its end.
 
 No data raises no alert, but [Nothing arrives](#nothing-arrives). `infra/prometheus` has rules that name the program
@@ -38,13 +38,15 @@ def page() -> str:
 
 def _section(rule: Rule) -> str:
     escalate = "it depends on the cause" if "$values" in rule.escalate else escalation(rule)
-    text = f"{_action(rule)}\n\nEscalate to: {escalate}.\n\n{rule.reason}{_job_limit(rule)}"
+    text = f"{_steps(rule)}\n\nEscalate to: {escalate}.\n\n{rule.reason}{_job_limit(rule)}"
     return f"## {rule.title}\n\n{text}\n\nPanel: {_panel(rule)}.\n"
 
 
-def _action(rule: Rule) -> str:
-    by_cause = rule.action.startswith("{{ if eq $values.CAUSE")
-    return f"What to do: {'it depends on the cause, see [causes](causes.md).' if by_cause else rule.action}"
+def _steps(rule: Rule) -> str:
+    """Return what to check and to do."""
+    if "$values" in rule.act:
+        return "Check, do: it depends on the cause, see [causes](causes.md)."
+    return f"Check: {rule.check.replace('{{ $labels.job }}', 'JOB')}\n\nDo: {rule.act}"
 
 
 def _job_limit(rule: Rule) -> str:

@@ -61,8 +61,8 @@ masked, and payloads are never logged.
 
 def page() -> str:
     """Return the page's text."""
-    rows = [(rule.name, f"`{rule.expr}`", duration(rule.holds_s), rule.meaning, rule.action) for rule in RULES]
-    alerts = ALERTS_HEAD + table(("alert", "expression", "for", "meaning", "what to do"), rows)
+    rows = [(rule.name, f"`{rule.expr}`", duration(rule.holds_s), rule.meaning, rule.check, rule.act) for rule in RULES]
+    alerts = ALERTS_HEAD + table(("alert", "expression", "for", "meaning", "check", "do"), rows)
     return "\n".join([NOTE.format(name="metrics_page") + HEAD, metrics.table(), alerts, TAIL])
 
 

@@ -9,6 +9,7 @@ from page import write
 
 from drumline.infra.config.servers import WEB_PAGE
 from drumline.infra.grafana.provisioning.rules import duration
+from drumline.infra.guidance.entry import DRUMLINE
 from drumline.infra.telemetry.prometheus_rules import RULES
 
 PAGE = Path(__file__).parents[2] / "infra" / "prometheus" / "rules.yml"
@@ -24,7 +25,9 @@ def page() -> str:
             "labels": {"severity": rule.severity, "team": "drumline"},
             "annotations": {
                 "summary": f"{{{{ $labels.instance }}}}: {rule.meaning}",
-                "action": f"{rule.action}.",
+                "check": rule.check,
+                "act": rule.act,
+                "escalate": DRUMLINE,
                 "runbook_url": f"{WEB_PAGE}/alert/{rule.name}",
             },
         }

@@ -23,9 +23,10 @@ def alert(name: str) -> dict[str, Any]:
         if rule.uid == name:
             escalate = "the owner that the cause names" if "$values" in rule.escalate else escalation(rule)
             return {"title": rule.title, "meaning": "", "rule": rule, "limit": rule.reason,
-                    "job_limit": rule.job_limit, "escalate": escalate}  # fmt: skip
+                    "check": rule.check.replace("{{ $labels.job }}", "JOB"), "job_limit": rule.job_limit,
+                    "escalate": escalate}  # fmt: skip
     for other in RULES:
         if other.name == name:
-            return {"title": name, "meaning": other.meaning, "rule": other, "limit": "", "job_limit": None,
-                    "escalate": DRUMLINE}  # fmt: skip
+            return {"title": name, "meaning": other.meaning, "rule": other, "limit": "", "check": other.check,
+                    "job_limit": None, "escalate": DRUMLINE}  # fmt: skip
     return {}

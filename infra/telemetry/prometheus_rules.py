@@ -11,88 +11,104 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class PrometheusRule:
-    """Describes an alert. `expr` is PromQL; `holds_s`: time for which it must hold; s."""
+    """Describes an alert. `expr` is PromQL; `holds_s`: time for which it must hold; s.
+
+    meaning: what is wrong, and why. check: how to see it. act: what ends it.
+    """
 
     name: str
     expr: str
     severity: Literal["warning", "critical"]
     meaning: str
-    action: str
+    check: str
+    act: str
     holds_s: int = 0
 
 
-def _rise(name: str, metric: str, meaning: str, action: str) -> PrometheusRule:
+def _rise(name: str, metric: str, meaning: str, check: str, act: str) -> PrometheusRule:
     """Return the alert on a counter that has risen in 15 minutes: also by the first event of a new series."""
     expr = f"increase({metric}[15m]) > 0 or ({metric} unless {metric} offset 15m) > 0"
-    return PrometheusRule(name, expr, "warning", meaning, action)
+    return PrometheusRule(name, expr, "warning", meaning, check, act)
 
 
+_HALTS = "Find what halts it: a frozen VM, swap, a CPU limit."
+_NO_HALTS = "Take that away: more memory or CPU, or a host of its own."
+_TWICE = "`drumline audit` names the process: who else writes under its identity?"
 #: A worker that has acknowledged nothing for a minute.
 _STANDS = "drumline_stream_last_commit_age_seconds > 60"
 
 RULES: tuple[PrometheusRule, ...] = (
     PrometheusRule(
         "DrumlineProgramDown", 'up{job="drumline"} == 0', "critical", "a worker, sink or agent does not answer",
-        "start it, and read why it ended: exit code 4 of a sink means that Kafka lost records that are stored", 60,
+        "Read the end of its log, and its exit code: 4 of a sink means that Kafka lost records that are stored.",
+        "Start it again.", 60,
     ),
     PrometheusRule(
         "DrumlineNotReady", "drumline_stream_ready == 0 or drumline_sink_ready == 0 or drumline_agent_ready == 0",
-        "critical", "the program waits for Kafka, ClickHouse or its partitions", "`/readyz` of the program states why",
-        60,
+        "critical", "the program waits for Kafka, ClickHouse or its partitions",
+        "`/readyz` of the program states what it waits for.",
+        "Start that, or correct its address or the program's rights. The program goes on by itself.", 60,
     ),
     PrometheusRule(
         "DrumlineLagGrows", f"delta(drumline_stream_lag_records[5m]) > 0 and {_STANDS}", "warning",
-        "a worker falls behind and acknowledges nothing", "read its log; check Kafka; add workers", 120,
+        "a worker falls behind and acknowledges nothing",
+        "Read its log. Does Kafka answer? Is the worker's CPU busy?",
+        "Start Kafka if it is down; else add workers.", 120,
     ),
     PrometheusRule(
         "DrumlineClockSkew", "abs(drumline_stream_clock_skew_seconds) > 60", "warning",
-        "the clock of this host or of the broker is wrong; results use the broker's", "correct the clock (NTP)", 60,
+        "the clock of this host or of the broker is wrong; results use the broker's",
+        "Compare `date` on this host and on the broker's; `timedatectl` shows whether NTP works.",
+        "Correct the clock that is wrong.", 60,
     ),
     _rise(
         "DrumlineWorkerHalted", "drumline_stream_halts_total",
         "the worker was halted for longer than its session; nothing is lost",
-        "find what halts it: a frozen VM, swap, a CPU limit",
+        _HALTS, _NO_HALTS,
     ),
     _rise(
         "DrumlineWorkerFenced", "drumline_stream_fenced_records_total",
         "results of a worker that had lost its partition were ignored; its successor wrote them",
-        "find what halts the worker: a frozen VM, swap, a CPU limit",
+        _HALTS, _NO_HALTS,
     ),
     _rise(
         "DrumlineJobInQuarantine", "drumline_stream_quarantined_units_total",
         "an error in one job, or too much state; its results of 10 minutes are missing",
-        "read the worker's log; report it",
+        "Read the worker's log: it has job, stage and error.", "Report it; the job is taken up again by itself.",
     ),
     _rise(
         "DrumlineConflictInWorker", "drumline_stream_conflicting_records_total",
         "two contents under one process and sequence; both count",
-        "find the second producer; `drumline audit` names the process",
+        _TWICE, "End the second producer.",
     ),
     _rise(
         "DrumlineConflictInSink", "drumline_sink_conflicting_records_total",
         "two contents under one process and sequence; both count",
-        "find the second producer; `drumline audit` names the process",
+        _TWICE, "End the second producer.",
     ),
     _rise(
         "DrumlineDeadLetterFlood", "drumline_sink_flood_events_total",
         "dead letters flood: their producer is set apart, or its partition read more slowly",
-        "`/readyz` names partition and offset; correct the producer",
+        "`/readyz` names partition and offset, `drumline dlq show TOPIC` the reason.", "Correct or end the producer.",
     ),
     _rise(
         "DrumlineUnreadableBatchInSink", "drumline_sink_unreadable_batches_total",
-        "a batch that cannot be unpacked, perhaps an attack; one dead letter", "find who may write to the topic",
+        "a batch that cannot be unpacked, perhaps an attack; one dead letter",
+        "Find who may write to the topic (Kafka's ACLs).", "Correct that producer, or take its right to write away.",
     ),
     _rise(
         "DrumlineUnreadableBatchInWorker", "drumline_stream_unreadable_batches_total",
-        "a batch that cannot be unpacked, perhaps an attack; one dead letter", "find who may write to the topic",
+        "a batch that cannot be unpacked, perhaps an attack; one dead letter",
+        "Find who may write to the topic (Kafka's ACLs).", "Correct that producer, or take its right to write away.",
     ),
     _rise(
         "DrumlineOffsetsMissing", "drumline_sink_missing_offsets_total",
         "Kafka did not deliver offsets: retention, transactions, or a lost tail",
-        "`drumline audit` names them (`lost`, `tail_lost`)",
+        "`drumline audit` names them (`lost`, `tail_lost`).",
+        "Lengthen Kafka's retention if that was it; what Kafka lost cannot be fetched again.",
     ),
     _rise(
         "DrumlineStageFails", "drumline_stream_failed_ticks_total", "a stage fails for all its jobs: a defect",
-        "read the log; report it",
+        "Read its log: it has stage and error.", "Report it.",
     ),
 )  # fmt: skip

@@ -12,7 +12,8 @@ from drumline.infra.guidance.causes import CAUSES
 
 NAMES = tuple(entry.name for entry in CAUSES)
 MEANINGS = tuple(f"{entry.name}: {entry.meaning}" for entry in CAUSES)
-ACTIONS = tuple(f"{entry.check} {entry.act}" for entry in CAUSES)
+CHECKS = tuple(entry.check for entry in CAUSES)
+ACTS = tuple(entry.act for entry in CAUSES)
 ESCALATIONS = tuple(entry.escalate for entry in CAUSES)
 UNKNOWN = "see the linked panel"
 

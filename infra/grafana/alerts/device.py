@@ -45,7 +45,8 @@ THROTTLED = Rule(
     "GPU {{ $labels.gpu }} of {{ $labels.host }} is slowed down: {{ $values.WHY.Labels.reasons }}",
     "{{ $labels.gpu_uuid }}, job {{ $labels.job }}: in {{ $values.A.Value }} of the last 5 minutes. The rank on it "
     "becomes a straggler.",
-    "Check cooling and power of the host, and drain it until they are well.",
+    "Look at clocks, power and temperature of the GPU, and at cooling and power supply of the host.",
+    "Drain the host until they are well.",
     "Heat and power faults only; the power cap (0x4) is how a busy GPU runs, every recording shows it. More than two "
     "minutes of the last five: a moment's heat lies in two at most.",
     ("drumline-devices", "throttle"), _SELECTS, keep_s=300,
@@ -65,7 +66,8 @@ XID = Rule(
     "{{ $labels.gpu_uuid }}, job {{ $labels.job }}. 13, 31, 43, 45 come from the application, 48, 63, 64, 74, 79, "
     "94, 95 from the hardware "
     "(docs.nvidia.com/deploy/xid-errors).",
-    "Hardware XID: drain the host and run its diagnosis. Application XID: the job's owner reads the job's log.",
+    "Is the number the application's or the hardware's? `dmesg` of the host and the job's log have more.",
+    "Hardware: drain the host and run its diagnosis. Application: correct the program.",
     "The driver reports an XID only when something failed; a job seldom survives it. Each number is an alert of its "
     "own: 79 and 119 come together. Ten minutes of range, so that one event is one alert.",
     ("drumline-devices", "xid"), _SELECTS,
@@ -89,6 +91,7 @@ ECC = Rule(
     "gt", (0.0,), 900,
     "GPU {{ $labels.gpu }} of {{ $labels.host }}: {{ $values.A.Value }} uncorrected ECC errors",
     "{{ $labels.gpu_uuid }}, job {{ $labels.job }}: in the last 15 minutes. Results may be wrong.",
+    "Look at the GPU's own counters: `nvidia-smi -q -d ECC,ROW_REMAPPER`.",
     "Drain the host, reset the GPU, and have it replaced if it comes again. The job restarts from a checkpoint.",
     "The counter grew: one uncorrected error is data lost. Where it falls, the driver was loaded again and counts "
     "from 0.",
@@ -107,8 +110,9 @@ IDLE = Rule(
     ),
     "lt", (IDLE_PERCENT,), IDLE_MINUTES * 60,
     "{{ $labels.job }} holds GPU {{ $labels.gpu }} of {{ $labels.host }} and does not use it",
-    "Utilisation {{ printf \"%.1f\" $values.A.Value }}% over 15 minutes.",
-    "Ask the job's owner whether it still needs the GPU.",
+    "{{ $labels.gpu_uuid }}: utilisation {{ printf \"%.1f\" $values.A.Value }}% over 15 minutes.",
+    "Does the job still work? See its log, and its steps on the dashboard Job.",
+    "Ask the job's owner whether it still needs the GPU, and end the job if not.",
     "5% over 15 minutes (with samples of 10 at least): start-up and checkpoints are shorter, and any training step "
     "shows more.",
     ("drumline-devices", "utilisation"), _SELECTS, for_s=300,

@@ -69,13 +69,14 @@ _DESCRIPTION = (
     '{{ if gt $values.MONEY.Value 0.0 }}, money {{ printf "%.2f" $values.MONEY.Value }}{{ end }}. '
     "Rank `all`: a link or all ranks together."
 )
-_ACTION = causes.text("CAUSE", causes.ACTIONS)
+_CHECK = causes.text("CAUSE", causes.CHECKS)
+_ACT = causes.text("CAUSE", causes.ACTS)
 _ESCALATE = causes.text("CAUSE", causes.ESCALATIONS)
 _JOB = {"job": "job", "run": "run"}
 
 STRAGGLER_RULE = Rule(
     "drumline-straggler", "Straggler", "warning", _LATE,
-    "gt", (LEVEL_WARNING - 0.5,), 86_400, _SUMMARY, _DESCRIPTION, _ACTION,
+    "gt", (LEVEL_WARNING - 0.5,), 86_400, _SUMMARY, _DESCRIPTION, _CHECK, _ACT,
     "Level `warning` or `critical` in force: a rank cost 4% of the job's time, or 20%, in two of three windows of "
     "steps. An alert has the label `severity=warning` while it lasts; at `critical` the rank has one with "
     "`severity=critical` too, so that it rises and is not resolved in between. The annotation `level` is the "
@@ -115,8 +116,8 @@ BANDWIDTH = Rule(
     "Run {{ $labels.run }}, communicator {{ $labels.communicator }}: the last 5 minutes against the 55 before, sizes "
     "compared with themselves, "
     "waiting for late ranks left out.",
-    "Check links of the hosts of this communicator: `ibstat`, `ethtool -S`, `nvidia-smi nvlink -e`. Ask the network's "
-    "owner about ports with errors.",
+    "Check links of the hosts of this communicator: `ibstat`, `ethtool -S`, `nvidia-smi nvlink -e`.",
+    "Have ports with errors repaired; move the job off the link if it stays slow.",
     "1.3 times the time for the same collectives, the limit of the verdict `slow_link`; shortest durations of "
     "healthy windows "
     "vary by some percent.",
@@ -143,11 +144,10 @@ PAGEABLE = Rule(
     "gt", (PAGEABLE_SHARE,), 300,
     "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} spends {{ humanizePercentage $values.VALUE.Value "
     "}} of its time in pageable copies",
-    "Run {{ $labels.run }}.",
-    "Ask the job's owner to use pinned memory: `pin_memory=True`, `non_blocking=True`.",
-    "4% of the rank's active time, the share at which a straggler is a warning: copies from pageable memory block "
-    "the stream "
-    "and cannot overlap.",
+    "Run {{ $labels.run }}: copies from or to pageable host memory block the stream and cannot overlap.",
+    "The dashboard Memcpy shows which copies of the rank are pageable.",
+    "Use pinned memory: `pin_memory=True`, `non_blocking=True`.",
+    "4% of the rank's active time, the share at which a straggler is a warning.",
     ("drumline-memcpy", "pageable"), _JOB, for_s=60, job_limit=PAGEABLE_LIMIT, escalate=JOB,
     opens_rank=True,
 )  # fmt: skip

@@ -42,9 +42,9 @@ LAG = Rule(
     "drumline-pipeline-lag", "Results lag behind", "warning", with_limit(_LAG, LAG_LIMIT),
     "gt", (LAG_S,), 86_400,
     "{{ $labels.job }}: results are {{ humanizeDuration $values.VALUE.Value }} behind what is stored",
-    "Run {{ $labels.run }}: raw kernels or steps come in, rolling windows or comparisons made of them do not. "
-    "Is a worker up "
-    "(its `/readyz` and log)? If so, how far is it behind (`drumline_stream_lag_records`)?",
+    "Run {{ $labels.run }}: raw kernels or steps come in, rolling windows or comparisons made of them do not: a "
+    "worker is down or too slow.",
+    "Is a worker up (its `/readyz` and log)? If so, how far is it behind (`drumline_stream_lag_records`)?",
     "Start the worker if it is down; add workers if it is too slow.",
     "Windows are 10 s and close 30 s after late rows at most; 120 s is a worker that is down, restarting again and "
     "again, or too slow. Kernels are compared with rolling windows, steps of several ranks with `gpu.lateness.v1`, so "
@@ -65,7 +65,8 @@ DROPS = Rule(
     "{{ $labels.job }}: {{ humanize $values.A.Value }} rows of {{ $labels.topic }} dropped",
     "Run {{ $labels.run }}: a buffer or the spool was full: the agent or Kafka is too slow or down. Training did not "
     "wait.",
-    "Look at the agent of the host (`/readyz`): start it, or give the spool more room.",
+    "Look at the agent of the host (`/readyz`, its log) and at Kafka: which is slow or down?",
+    "Start it, or give the spool more room.",
     "Producers drop rather than wait, and count it. Any loss is an alert.",
     ("drumline-health", "drops"), {},
 )  # fmt: skip
@@ -78,8 +79,9 @@ DEAD_LETTERS = Rule(
     ),
     "gt", (0.0,), 900,
     "{{ humanize $values.A.Value }} records of {{ $labels.topic }} could not be read",
-    "`drumline dlq show {{ $labels.topic }}` shows the reason; `drumline dlq replay` publishes them again.",
-    "Read the reason with `drumline dlq show`; upgrade what wrote or what reads it, then `drumline dlq replay`.",
+    "They are kept apart, and missing from results: a producer, or a schema registry, wrote what cannot be read.",
+    "`drumline dlq show TOPIC` shows the reason of each.",
+    "Upgrade what wrote or what reads it, then `drumline dlq replay` publishes them again.",
     "A record that cannot be read is a fault of a producer or of a schema registry.",
     ("drumline-health", "dead"), {},
 )  # fmt: skip
@@ -96,9 +98,9 @@ QUARANTINE = Rule(
     "gt", (0.0,), 600,
     "{{ $labels.job }}: the stream worker dropped its state",
     "Run {{ $labels.run }}: an error, or more state than a job may keep. Some of its results are missing for 10 "
-    "minutes; other jobs are not concerned. `evidence_json` of its row in `stragglers` (rank -1, detail `quarantine`) "
-    "names stage and error, the worker's log has the traceback.",
-    "Read the worker's log and report the defect. Nothing else: the job is taken up again by itself.",
+    "minutes; other jobs are not concerned.",
+    "Read the worker's log, and `evidence_json` of its row in `stragglers` (rank -1, detail `quarantine`).",
+    "Report the defect. Nothing else: the job is taken up again by itself.",
     "An error in one job is a defect of drumline or of the job's producer. It lasts as long as the quarantine.",
     ("drumline-stragglers", "lost"), {"job": "job", "run": "run"},
 )  # fmt: skip
@@ -109,9 +111,9 @@ SILENT = Rule(
     "gt", (SILENT_S,), 86_400,
     "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} is silent",
     "Run {{ $labels.run }}: its process has not reported for {{ humanizeDuration $values.VALUE.Value }}, while the job "
-    "continues. The host or its agent is down (run `drumline doctor` there), or the process or its decoder was killed. "
-    "Its last report: `drumline sql collecting --job {{ $labels.job }}`.",
-    "Start the agent of the host, or look for the process's end in the job's log.",
+    "continues. The host or its agent is down, or the process or its decoder was killed.",
+    "Run `drumline doctor` on the host. Its last report: `drumline sql collecting --job {{ $labels.job }}`.",
+    "Start the host or its agent; if the process has ended, read why in the job's log.",
     "Every process reports each 10 s, also while it launches no kernel and while nothing is recorded; 60 s is longer "
     "than a restart of the agent. A process that reported its end is not silent, nor are the ranks of a job that is "
     "not active. Ranks of the last 24 hours are checked, so that the alert stays while one is silent. Replays report "
@@ -127,7 +129,8 @@ ARRIVES = Rule(
     "Processes that did not report their end were recorded until then, and none has been since: the sink, Kafka or all "
     "agents are down. Stragglers and hangs are not seen meanwhile. No data is lost as long as spools and Kafka's "
     "retention last.",
-    "`drumline status`, then the log and `/readyz` of sink, broker and agents: start what is down. If the only job was "
+    "`drumline status`, then the log and `/readyz` of sink, broker and agents.",
+    "Start what is down. If the only job was "
     "killed together with its decoders, nothing is wrong: the alert ends with the next job.",
     "Every live process reports each 10 s; 60 s is longer than a restart of a sink or broker. A fleet whose jobs all "
     "reported their end is idle, and raises no alert. Data is missed for 24 hours.",

@@ -63,7 +63,7 @@ class Rule:
     values: the first is compared with `limit`; the others have the same labels and appear in messages (`$values.B`).
     missing: evaluations after which an alert whose row is missing is resolved.
     shows: dashboard uid and panel key; `selects`: variable -> label for the link.
-    action: what the person does who gets the message.
+    check: how the person who gets the message sees that it is so. act: what ends it.
     reason: of the limit, for docs/reference/alerts.md. job_limit: the limit that a job may have of its own.
     escalate: who helps, where it is not the group's.
     opens_rank: the link opens the dashboard of the label `rank`, unless that is `all`.
@@ -79,7 +79,8 @@ class Rule:
     range_s: int
     summary: str
     description: str
-    action: str
+    check: str
+    act: str
     reason: str
     shows: tuple[str, str]
     selects: Mapping[str, str] = field(default_factory=dict)

@@ -50,7 +50,9 @@ STALLED = Rule(
     "{{ humanizeDuration $values.LIMIT.Value }}. Hung collective, deadlock, or an evaluation or checkpoint longer than "
     "any in that hour.",
     "Is it an evaluation or a checkpoint? If not, find the rank that did not call the collective that the others wait "
-    "in: stacks of all ranks (`py-spy dump --pid PID`). Then end and restart the job.",
+    "in: stacks of all ranks (`py-spy dump --pid PID`).",
+    "If it hangs, end and restart the job: it goes on from its checkpoint. An evaluation or a checkpoint "
+    "ends by itself.",
     "Fires without a step for 5 times the longest step, and for twice the longest time from step to step, of the hour "
     "before the last one. Evaluations and checkpoints count in that time. The least is 300 s: half of the 10 minutes "
     "after which PyTorch by default ends a job whose NCCL collective hangs. A first "
@@ -94,9 +96,10 @@ HUNG = Rule(
     "{{ $values.WHY.Labels.note }} Run {{ $labels.run }} has stood still for {{ humanizeDuration $values.A.Value "
     "}}. Rank `all`: no rank could be named. Its Python: {{ $values.WHY.Labels.line }}.",
     "Look at the named rank: its log, and `drumline sql hot-stacks --job JOB`. `not_called`: what its Python does "
-    "instead. `gone`, `stopped`: who ended or stopped its process. `mismatch`, `deadlock`: a fault of the program. "
-    "`not_started`, `not_ended`: its GPU and link (XID, `nvidia-smi`). Then end the job: it "
-    "goes on from its checkpoint.",
+    "instead. `gone`, `stopped`: who ended or stopped its process. `not_started`, `not_ended`: its GPU and link "
+    "(XID, `nvidia-smi`).",
+    "`mismatch`, `deadlock`: correct the program. `stopped`: let it go on (`kill -CONT PID`). A faulty GPU or link: "
+    "drain the host. Then end the job: it goes on from its checkpoint.",
     "State `hung` of `hangs`: no rank has called or ended an operation of NCCL for `DRUMLINE_STREAM__HUNG_S` (120 s) "
     "while others wait. Longer checkpoints and evaluations of one rank: raise it. Needs NCCL's plugin (policy `auto`, "
     "the default, or `light`). The alert is resolved when the job goes on or is over.",

@@ -23,7 +23,8 @@ TEMPLATE = """
 {{ if not (and $risen (eq .Annotations.level "critical") (eq .Labels.severity "warning")) -}}
 {{ if eq .Status "resolved" }}Over: {{ end }}{{ .Annotations.summary }}
 {{ .Annotations.description }}
-What to do: {{ .Annotations.action }}
+Check: {{ .Annotations.check }}
+Do: {{ .Annotations.act }}
 If you cannot: {{ .Annotations.escalate }}. More: {{ .Annotations.runbook_url }}
 {{ .Annotations.dashboard }}&from={{ (.StartsAt.Add -3600000000000).UnixMilli }}&to={{ if eq .Status "resolved" -}}
 {{ .EndsAt.UnixMilli }}{{ else }}now{{ end }}

@@ -69,7 +69,8 @@ def _annotations(rule: Rule, web_page: str) -> Json:
     return {
         "summary": rule.summary,
         "description": rule.description,
-        "action": rule.action,
+        "check": rule.check,
+        "act": rule.act,
         "escalate": escalation(rule),
         "runbook_url": f"{web_page}/alert/{rule.uid}",
         "dashboard": link(rule, _panel_id(rule)),

@@ -105,7 +105,8 @@ def test_straggler_critical_on_recorded_faults_names_rank_host_gpu_cause_cost_an
     text = evaluator.rendered(rule.description, alert)
     assert "slow copy, pageable: it copied from or to pageable host memory" in text
     assert "money" not in text, "no price is set"
-    assert "pin_memory=True" in evaluator.rendered(rule.action, alert)
+    assert "The dashboard Memcpy shows pageable copies" in evaluator.rendered(rule.check, alert)
+    assert "pin_memory=True" in evaluator.rendered(rule.act, alert)
 
 
 #: Who an alert is about, and by whom or how urgently notification policies route it.
@@ -118,6 +119,8 @@ def test_labels_are_who_it_is_and_a_job_has_its_owners(db, uid):
     columns, _ = db.run_alert(RULES[uid].values[0].sql, db.first, db.last)
     labels = {name for name, _ in columns} - {"value"}
     assert labels <= IDENTITY | ROUTING
+    text = RULES[uid].summary + RULES[uid].description
+    assert [label for label in labels & IDENTITY if f"{{{{ $labels.{label} }}}}" not in text] == [], "text alone"
     assert ({"job_team", "job_user"} <= labels) == ("job" in labels)
     assert ("severity" in labels) == bool(RULES[uid].level), "two severities of one alert"
 

@@ -56,7 +56,7 @@ def test_names_are_unique_and_an_unknown_detail_has_its_causes_entry():
 
 
 def test_a_message_has_one_text_for_each_entry():
-    text = alert_causes.text("CAUSE", alert_causes.ACTIONS)
+    text = alert_causes.text("CAUSE", alert_causes.ACTS)
     assert text.count("if eq $values.CAUSE.Value") == len(CAUSES)
     assert text.count("{{ end }}") == 1
     assert not any("{{" in entry.check + entry.act + entry.meaning for entry in CAUSES)

@@ -28,13 +28,22 @@ def browser():
 
 
 @pytest.mark.parametrize("annotations", RULES, ids=lambda annotations: annotations["runbook_url"].rsplit("/", 1)[1])
-def test_an_alert_states_what_to_do_and_leads_to_its_page(browser, annotations):
-    assert annotations["action"].rstrip()
+def test_an_alert_states_cause_check_and_action_and_leads_to_its_page(browser, annotations):
+    assert len({annotations[name] for name in ("summary", "check", "act", "escalate")}) == 4
+    assert all(annotations[name].endswith((".", "?", "{{ end }}")) for name in ("check", "act"))
+    assert annotations.get("description", annotations["summary"])
     page = browser.get(urlsplit(annotations["runbook_url"]).path)
     assert page.status_code == 200
-    assert "<dt>Do</dt>" in page.text
+    by_cause = "$values.CAUSE" in annotations["act"]
+    assert ("<dt>Check, do</dt>" if by_cause else "<dt>Do</dt>") in page.text
     assert "<dt>Escalate</dt>" in page.text
     assert "{{" not in page.text, "a template of Grafana"
+
+
+def test_a_message_has_all_texts_of_its_rule():
+    [text] = [t for p, t in provisioning_files().items() if p.name == "templates.yaml"]
+    for name in ("summary", "description", "check", "act", "escalate", "runbook_url", "dashboard"):
+        assert f"{{{{ .Annotations.{name} }}}}" in text
 
 
 def test_links_lead_to_the_web_page_of_the_settings():

@@ -44,7 +44,8 @@ def test_every_rule_is_of_metrics_that_a_program_has_and_states_what_to_do():
     for rule in RULES:
         assert set(re.findall(r"drumline_\w+", rule.expr)) <= known
         assert rule.meaning
-        assert rule.action
+        assert rule.check.endswith((".", "?"))
+        assert rule.act.endswith(".")
     assert len({rule.name for rule in RULES}) == len(RULES)
 
 
