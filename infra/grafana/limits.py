@@ -15,16 +15,20 @@ class Limit:
     """Names a limit. `default`: for jobs without a row; `meaning` ends with the unit.
 
     below: the alert fires below it, so 0 is no alert; else above it, and infinity is none.
+    least: smaller ones would change nothing.
     """
 
     name: str
     default: float
     meaning: str
     below: bool = False
+    least: float = 0.0
 
 
-STRAGGLER = Limit("straggler_share", WARNING, "share of the job's time that a straggler costs at least; 0 to 1")
-STALLED = Limit("stalled_s", STALLED_S, "least time without a step, 300 or more; s")
+STRAGGLER = Limit(
+    "straggler_share", WARNING, "share of the job's time that a straggler costs at least; 0.04 to 1", least=WARNING
+)
+STALLED = Limit("stalled_s", STALLED_S, "least time without a step, 300 or more; s", least=STALLED_S)
 BANDWIDTH = Limit("bandwidth_ratio", BANDWIDTH_RATIO, "bandwidth of collectives against before; 0 to 1", below=True)
 PAGEABLE = Limit("pageable_share", PAGEABLE_SHARE, "share of a rank's time in pageable copies; 0 to 1")
 LAG = Limit("lag_s", LAG_S, "time by which results are behind; s")

@@ -128,6 +128,8 @@ def _limit(text: str, job: str, label: str, note: str) -> dict[str, Any]:
         value = math.nan
     if not (value > 0 or number == OFF):
         exit_with("limits", BAD_INPUT, f"{name}: {number!r} is neither a number above 0 nor {OFF}")
+    if number != OFF and value < limit.least:
+        exit_with("limits", BAD_INPUT, f"{name}: {number} would change nothing; the least is {limit.least:g}")
     return {"name": name, "job": job, "label": label, "value": value, "note": note}
 
 

@@ -548,3 +548,6 @@ def test_limits_are_set_shown_and_cleared_by_the_command(db, environment_of):
     ]
     drumline("set", "no_limit=1", code=2)
     drumline("set", "stalled_s=-1", code=2)
+    drumline("set", "straggler_share=0.03", code=2)
+    drumline("set", "stalled_s=299", code=2)
+    drumline("set", "straggler_share=0.04", *chosen)
