@@ -46,7 +46,7 @@ def settings_in(folder: Path, targets: Iterable[KillTarget], brokers: int = 1) -
         brokers=brokers,
         clickhouse=ClickHouseSettings(retention=for_ever),
         stream=StreamSettings(window_steps=5, idle_s=idle_s, instance="chaos", metrics_port=0),
-        sink=SinkSettings(flush_rows=50_000, flush_s=0.5, instance="chaos", metrics_port=0),
+        sink=SinkSettings(flush_rows=50_000, flush_s=0.5, bulk_flush_s=0.5, instance="chaos", metrics_port=0),
         log_level="WARNING",
     )
 

@@ -78,7 +78,12 @@ class SinkSettings(SettingsModel):
 
     group: str = Field("drumline-sink", description="Kafka group of the sinks")
     flush_rows: int = Field(100_000, ge=1, le=1_000_000, description="rows after which a range is written")
-    flush_s: float = Field(1.0, gt=0, description="time after which a range is written; s")
+    flush_s: float = Field(
+        1.0, gt=0, description="time after which a range of processes, steps or verdicts is written; s"
+    )
+    bulk_flush_s: float = Field(
+        10.0, gt=0, description="time after which a range of any other topic is written, at least `FLUSH_S`; s"
+    )
     dead_letter_ratio: float = Field(0.5, gt=0, le=1, description="share of dead letters that is a flood")
     dead_letter_run: int = Field(
         200, ge=1, description="dead letters in a row that are a flood; 10 times as many are taken a second"

@@ -151,6 +151,7 @@ def _on_the_stack(settings: Settings, console: Console, live: bool) -> bool:
         "DRUMLINE_STREAM__WINDOW_STEPS": str(WINDOW_STEPS),
         "DRUMLINE_STREAM__METRICS_PORT": "0",  # a worker and a sink of the user's may have the default ports
         "DRUMLINE_SINK__METRICS_PORT": "0",
+        "DRUMLINE_SINK__BULK_FLUSH_S": "1",  # somebody waits for the end
     }
     programs = [
         ManagedProcess("stream worker", ["stream"], logs / "demo-stream.log", env),

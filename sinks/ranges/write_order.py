@@ -21,6 +21,11 @@ def is_full(states: Collection[PartitionState], settings: SinkSettings) -> bool:
     return rows >= PRESSURE * settings.flush_rows or memory >= PRESSURE * RANGE_BYTES
 
 
+def _flush_s(state: PartitionState, settings: SinkSettings) -> float:
+    """Return the time after which a range of the partition is written; each costs inserts, however few its rows."""
+    return settings.flush_s if state.table.live else max(settings.flush_s, settings.bulk_flush_s)
+
+
 def next_to_write(states: Collection[PartitionState], settings: SinkSettings, now: float) -> list[PartitionState]:
     """Return the partitions to cut a range of: verdicts, which people and alerts wait for, then those that waited most.
 
@@ -30,7 +35,7 @@ def next_to_write(states: Collection[PartitionState], settings: SinkSettings, no
     due = [
         state
         for state in states
-        if state.due(now, settings.flush_rows, settings.flush_s)
+        if state.due(now, settings.flush_rows, _flush_s(state, settings))
         or (full and state.entries and state.intent is None and state.deferred is None)
     ]
     due.sort(key=lambda state: state.since)

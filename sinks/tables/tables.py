@@ -68,7 +68,7 @@ class SinkTable:
     `upsert`: rows replace earlier ones with the same key, and the view `name` shows the newest; otherwise rows are
     facts, stored exactly once. `times`: Avro fields that become times. `durations`: fields that cannot be negative.
     `clock`: the Avro field that places rows (partition, retention), or "" where the table has none. `enums`: columns of
-    type Enum8.
+    type Enum8. `live`: people and alerts wait for its rows, so they are written after `flush_s`, not `bulk_flush_s`.
     """
 
     topic: Topic
@@ -79,6 +79,7 @@ class SinkTable:
     durations: tuple[str, ...]
     clock: str
     enums: tuple[TableColumn, ...]
+    live: bool
 
     @property
     def target(self) -> str:
@@ -90,6 +91,7 @@ class SinkTable:
 class _Rule:
     name: str
     upsert: bool = False
+    live: bool = False
     clock: str = ""
     also: tuple[str, ...] = ()  # identity fields that only this table's rows carry
     nullable: frozenset[str] = frozenset()
@@ -101,11 +103,11 @@ _STEP_NULLS = frozenset(
     {"copy_pageable_ns", "launch_late_ns", "sync_ns", "input_ns", "load_ns", "gc_ns", "checkpoint_ns"}
 )
 _RULES: dict[Topic, _Rule] = {
-    Topic.PROCESS: _Rule("processes", upsert=True, also=("local_rank", "world_size")),
+    Topic.PROCESS: _Rule("processes", upsert=True, live=True, also=("local_rank", "world_size")),
     Topic.KERNEL: _Rule("kernels", clock="start_ns"),
     Topic.MEMCPY: _Rule("memcpys", clock="start_ns"),
     Topic.COLLECTIVE: _Rule("collectives", clock="start_ns"),
-    Topic.STEP: _Rule("steps", clock="start_ns", nullable=_STEP_NULLS),
+    Topic.STEP: _Rule("steps", live=True, clock="start_ns", nullable=_STEP_NULLS),
     Topic.RANGE: _Rule("ranges", clock="start_ns"),
     Topic.DEVICE: _Rule(
         "device_samples",
@@ -123,9 +125,9 @@ _RULES: dict[Topic, _Rule] = {
     Topic.MEMCPY_BANDWIDTH: _Rule("memcpy_bandwidth", upsert=True, clock="window_start_ns"),
     Topic.LATENESS: _Rule("lateness", upsert=True),
     Topic.STRAGGLER: _Rule(
-        "stragglers", upsert=True, plain=frozenset({"evidence_json"}), enums={"severity": SEVERITIES}
+        "stragglers", upsert=True, live=True, plain=frozenset({"evidence_json"}), enums={"severity": SEVERITIES}
     ),
-    Topic.HANG: _Rule("hangs", upsert=True, plain=frozenset({"note"})),
+    Topic.HANG: _Rule("hangs", upsert=True, live=True, plain=frozenset({"note"})),
 }
 
 _ABSOLUTE = ("start_ns", "end_ns", "time_ns")
@@ -197,7 +199,7 @@ def table(topic: Topic) -> SinkTable:
     times = tuple(name for name in record.topic_fields if _is_time(name))
     durations = tuple(c.name for c in record.columns if c.name.endswith("duration_ns"))
     enums = tuple(column for column in columns if column.enum)
-    return SinkTable(topic, rule.name, rule.upsert, tuple(columns), times, durations, rule.clock, enums)
+    return SinkTable(topic, rule.name, rule.upsert, tuple(columns), times, durations, rule.clock, enums, rule.live)
 
 
 TABLES: tuple[SinkTable, ...] = tuple(table(topic) for topic in Topic if has_schema(topic))

@@ -21,7 +21,7 @@ def private_stack() -> Iterator[Settings]:
         settings = ephemeral_settings(
             Path(folder) / "state",
             stream=StreamSettings(window_steps=5, instance="bench", metrics_port=0),
-            sink=SinkSettings(instance="bench", metrics_port=0),
+            sink=SinkSettings(bulk_flush_s=1.0, instance="bench", metrics_port=0),
             log_level="WARNING",
         )
         with running_stack(settings):

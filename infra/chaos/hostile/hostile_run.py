@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -54,22 +53,21 @@ def settings_in(folder: Path) -> Settings:
 class Hostilities:
     """Sends hostile records at a steady rate and remembers where Kafka put them. Call `send_due` often."""
 
-    def __init__(self, settings: Settings, records: Iterator[HostileRecord], report: HostileReport) -> None:
+    def __init__(self, settings: Settings, records: Iterator[HostileRecord], count: int, report: HostileReport) -> None:
         limits = {"message.max.bytes": 20_000_000, "queue.buffering.max.kbytes": 200_000, "linger.ms": 5}
         self._producer = Producer({**producer_config(settings, "drumline-chaos"), **limits})
-        self._records, self._report = records, report
+        self._records, self._count, self._report = records, count, report
         self._began = time.monotonic()
         self._due = 0
         self.places: dict[tuple[str, int, int], str] = {}
 
     def send_due(self) -> bool:
-        """Send what is due by now; return whether records are left."""
+        """Send what is due by now; return False once Kafka took `count`, or may still take them."""
         while self._due < (time.monotonic() - self._began) * RATE:
-            record = next(self._records, None)
-            if record is None:
+            if self._due - self._report.rejected >= self._count:
                 return False
             self._due += 1
-            self._send(record)
+            self._send(next(self._records))
         self._producer.poll(0)
         return True
 
@@ -152,14 +150,14 @@ def _two_runs(
 
     log("replaying the job alone")
     before = timed("alone", lambda: False)
-    hostilities = Hostilities(settings, islice(hostile_records(report.seed, job.process_ids), count), report)
+    hostilities = Hostilities(settings, hostile_records(report.seed, job.process_ids), count, report)
     log(f"replaying it beside {count:,} hostile records")
 
     def meanwhile() -> bool:
         if hostilities.send_due():
             return True
         hostilities.flush()
-        return False
+        return hostilities.send_due()  # Kafka rejected some of the last ones
 
     summary = timed("beside", meanwhile)
     runs = before["run"], summary["run"]

@@ -39,7 +39,10 @@ def chaos(
     kills: Annotated[int, typer.Option(min=0, help="end after that many; 0: when the time is over")] = 0,
     rounds: Annotated[int, typer.Option(min=0, help="end after that many; in place of --kills")] = 0,
     hostile: Annotated[
-        int, typer.Option(min=0, metavar="N", help="no kills: send that many hostile records beside an innocent job")
+        int,
+        typer.Option(
+            min=0, metavar="N", help="no kills: have Kafka take that many hostile records beside an innocent job"
+        ),
     ] = 0,
     seed: Annotated[int | None, typer.Option(help="of kills and hostile records; default: a new one, printed")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="a recorded job; default: the demo's")] = None,

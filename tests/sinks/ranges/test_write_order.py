@@ -7,7 +7,7 @@ from drumline.schemas.topics import Topic
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.ranges.write_order import TOGETHER, VERDICTS, next_to_write
-from drumline.sinks.tables.tables import TABLES
+from drumline.sinks.tables.tables import TABLES, table
 
 NOW = 100.0
 
@@ -18,7 +18,7 @@ def flooded():
     states = [PartitionState(table, number, "id", 0, opened=True) for number in range(24) for table in TABLES]
     states.sort(key=lambda state: state.table.topic is Topic.STRAGGLER)
     for number, state in enumerate(states):
-        arrive(state, NOW - 10 + number / len(states))
+        arrive(state, NOW - 20 + number / len(states))
     return states
 
 
@@ -38,17 +38,40 @@ def test_a_flood_of_verdicts_does_not_hold_up_rows(flooded):
     written = []
     while chosen := next_to_write(flooded, SinkSettings(), NOW):
         for state in chosen:
-            state.cut(1_000, NOW - 10)
+            state.cut(1_000, NOW - 20)
             written.append((state.table.topic, state.partition))
             if state.table.topic is Topic.STRAGGLER and len(written) < 400:
-                arrive(state, NOW - 10)
+                arrive(state, NOW - 20)
     rows = [place for place in written[:400] if place[0] != Topic.STRAGGLER]
     assert len(rows) >= 200
     assert rows == [(state.table.topic, state.partition) for state in flooded][: len(rows)]
 
 
+@pytest.mark.parametrize("topic", [Topic.PROCESS, Topic.STEP, Topic.STRAGGLER, Topic.HANG])
+def test_what_people_and_alerts_wait_for_is_written_after_a_second(topic):
+    assert is_collecting(topic, 0.9)
+    assert not is_collecting(topic, 1.0)
+
+
+@pytest.mark.parametrize("topic", [Topic.KERNEL, Topic.MEMCPY, Topic.KERNEL_FREQUENCY, Topic.DEVICE])
+def test_bulk_topics_collect_for_ten_seconds_or_until_a_range_is_full(topic):
+    assert is_collecting(topic, 9.9)
+    assert not is_collecting(topic, 10.0)
+    assert not is_collecting(topic, 0.0, flush_rows=1)
+
+
+def test_bulk_topics_never_wait_for_less_than_the_others():
+    assert is_collecting(Topic.KERNEL, 59.0, flush_s=60.0)
+
+
+def is_collecting(topic, age_s, **settings):
+    state = PartitionState(table(topic), 0, "id", 0, opened=True)
+    arrive(state, NOW - age_s)
+    return not next_to_write([state], SinkSettings(**settings), NOW)
+
+
 def test_a_range_that_clickhouse_rejects_is_not_cut_again(flooded):
     first = flooded[0]
     first.deferred = first.cut(1_000, NOW)
-    arrive(first, NOW - 10)
+    arrive(first, NOW - 20)
     assert next_to_write([first], SinkSettings(flush_rows=1), NOW) == []

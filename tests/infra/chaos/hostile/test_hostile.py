@@ -77,5 +77,5 @@ def test_an_innocent_job_does_not_notice_hostile_records(jars):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     report = json.loads(done.stdout)
-    assert report["sent"] + report["rejected"] == 2_000
+    assert report["sent"] == 2_000, "beside those that Kafka rejected"
     assert report["dispositions"]["dead_letter"] > 500
