@@ -8,6 +8,9 @@ from drumline.infra.config.settings import SinkSettings
 from drumline.schemas.topics import Topic
 from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState
 
+#: Topics of verdicts: their ranges go before all others.
+AHEAD = (Topic.STRAGGLER, Topic.HANG)
+
 #: Bound on memory: once all partitions have collected so much, everything is written. In flush_rows and RANGE_BYTES.
 PRESSURE = 2
 #: Ranges that are written together, and how many of them may go before those that wait longer. A range takes about 0.05
@@ -27,7 +30,8 @@ def _flush_s(state: PartitionState, settings: SinkSettings) -> float:
 
 
 def next_to_write(states: Collection[PartitionState], settings: SinkSettings, now: float) -> list[PartitionState]:
-    """Return the partitions to cut a range of: verdicts, which people and alerts wait for, then those that waited most.
+    """Return the partitions to cut a range of: verdicts, which people and alerts wait for, then those that are due
+    longest.
 
     `now`: monotonic, s.
     """
@@ -38,7 +42,7 @@ def next_to_write(states: Collection[PartitionState], settings: SinkSettings, no
         if state.due(now, settings.flush_rows, _flush_s(state, settings))
         or (full and state.entries and state.intent is None and state.deferred is None)
     ]
-    due.sort(key=lambda state: state.since)
-    first = [state for state in due if state.table.topic is Topic.STRAGGLER][:VERDICTS]
+    due.sort(key=lambda state: state.since + _flush_s(state, settings))  # so bulk ranges do not go before live ones
+    first = [state for state in due if state.table.topic in AHEAD][:VERDICTS]
     before = set(map(id, first))
     return [*first, *(state for state in due if id(state) not in before)][:TOGETHER]
