@@ -42,7 +42,7 @@ def test_a_flood_of_verdicts_does_not_hold_up_rows(flooded):
             state.cut(1_000, NOW - 20)
             written.append((state.table.topic, state.partition))
             if state.table.topic is Topic.STRAGGLER and len(written) < 400:
-                arrive(state, NOW - 20)
+                arrive(state, NOW - 9)
     rows = [place for place in written[:400] if place[0] != Topic.STRAGGLER]
     assert len(rows) >= 200
     assert rows == [(state.table.topic, state.partition) for state in flooded][: len(rows)]
