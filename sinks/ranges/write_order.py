@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from heapq import nlargest
 
 from drumline.infra.config.settings import SinkSettings
 from drumline.schemas.topics import Topic
@@ -16,6 +17,9 @@ PRESSURE = 2
 #: Ranges that are written together, and how many of them may go before those that wait longer. A range takes about 0.05
 #: s, however few its rows, and a record that comes meanwhile waits for all of them.
 TOGETHER, VERDICTS = 8, 4
+#: Ranges of the partitions that hold most, written first while everything is full: nothing is read meanwhile, and small
+#: ranges would free little.
+LARGEST = 2
 
 
 def is_full(states: Collection[PartitionState], settings: SinkSettings) -> bool:
@@ -27,6 +31,11 @@ def is_full(states: Collection[PartitionState], settings: SinkSettings) -> bool:
 def _flush_s(state: PartitionState, settings: SinkSettings) -> float:
     """Return the time after which a range of the partition is written; each costs inserts, however few its rows."""
     return settings.flush_s if state.table.live else max(settings.flush_s, settings.bulk_flush_s)
+
+
+def _share(state: PartitionState, settings: SinkSettings) -> float:
+    """Return how much the partition holds, in ranges."""
+    return max(state.rows / settings.flush_rows, state.memory / RANGE_BYTES)
 
 
 def next_to_write(states: Collection[PartitionState], settings: SinkSettings, now: float) -> list[PartitionState]:
@@ -43,6 +52,12 @@ def next_to_write(states: Collection[PartitionState], settings: SinkSettings, no
         or (full and state.entries and state.intent is None and state.deferred is None)
     ]
     due.sort(key=lambda state: state.since + _flush_s(state, settings))  # so bulk ranges do not go before live ones
-    first = [state for state in due if state.table.topic in AHEAD][:VERDICTS]
-    before = set(map(id, first))
-    return [*first, *(state for state in due if id(state) not in before)][:TOGETHER]
+    chosen = [state for state in due if state.table.topic in AHEAD][:VERDICTS]
+    if full:
+        chosen += nlargest(LARGEST, _without(due, chosen), key=lambda state: _share(state, settings))
+    return [*chosen, *_without(due, chosen)][:TOGETHER]
+
+
+def _without(states: Iterable[PartitionState], chosen: Iterable[PartitionState]) -> list[PartitionState]:
+    taken = set(map(id, chosen))
+    return [state for state in states if id(state) not in taken]

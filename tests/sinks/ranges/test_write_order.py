@@ -6,7 +6,7 @@ from drumline.infra.config.settings import SinkSettings
 from drumline.schemas.topics import Topic
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
-from drumline.sinks.ranges.write_order import TOGETHER, VERDICTS, next_to_write
+from drumline.sinks.ranges.write_order import LARGEST, TOGETHER, VERDICTS, next_to_write
 from drumline.sinks.tables.tables import TABLES, table
 
 NOW = 100.0
@@ -46,6 +46,13 @@ def test_a_flood_of_verdicts_does_not_hold_up_rows(flooded):
     rows = [place for place in written[:400] if place[0] != Topic.STRAGGLER]
     assert len(rows) >= 200
     assert rows == [(state.table.topic, state.partition) for state in flooded][: len(rows)]
+
+
+def test_while_all_is_full_the_largest_ranges_are_written_first(flooded):
+    large = next(state for state in flooded[::-1] if state.table.topic is Topic.KERNEL)
+    large.rows = 10_000
+    chosen = next_to_write(flooded, SinkSettings(flush_rows=1_000), NOW)
+    assert large in chosen[: VERDICTS + LARGEST]
 
 
 @pytest.mark.parametrize("topic", [Topic.PROCESS, Topic.STEP, Topic.STRAGGLER, Topic.HANG])
