@@ -1,10 +1,10 @@
 """The Python client on the engine: answers are Arrow tables, nothing is written, errors say whether to retry."""
 
 import pytest
+from support import migrated_database
 
 from drumline.client import BadRequest, NoSuchRun, PermanentError, TransientError, UnknownQuery, connect
 from drumline.infra.clickhouse import client as clickhouse
-from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.config.local_credentials import local_password
 from drumline.infra.localstack.ephemeral import free_ports
 
@@ -18,7 +18,7 @@ FROM numbers(2)"""
 
 @pytest.mark.stack
 def test_answers_are_tables_and_nothing_is_written(clean_stack):
-    migrate(clickhouse.connect(clean_stack), clean_stack)
+    migrated_database.create(clean_stack)
     writer = clickhouse.connect(clean_stack, database=clean_stack.clickhouse.database)
     for statement in (VERDICTS, LEDGER):
         clickhouse.command(writer, statement)

@@ -2,6 +2,7 @@
 
 import pytest
 import tables_page
+from support import migrated_database
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import rows
@@ -29,7 +30,7 @@ def test_the_page_and_the_comments_are_up_to_date(clean_stack):
 def test_every_column_of_tables_and_views_has_a_comment(clean_stack):
     """DESCRIBE shows comments of views only where the view has them itself."""
     client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
-    migrate(client, clean_stack)
+    migrated_database.create(clean_stack)
     tables = rows(client, f"SELECT name, engine FROM system.tables WHERE database = '{database}' ORDER BY name")
     described = {row["name"]: rows(client, f"DESCRIBE TABLE {database}.{row['name']}") for row in tables}
     assert not [(table, row["name"]) for table, columns in described.items() for row in columns if not row["comment"]]
@@ -48,7 +49,7 @@ def test_every_column_of_tables_and_views_has_a_comment(clean_stack):
 
 def test_derived_tables_have_no_column_of_the_envelope(clean_stack):
     client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
-    migrate(client, clean_stack)
+    migrated_database.create(clean_stack)
     of_jobs = [stored for stored in TABLES if "rank" not in model(stored.topic).shared]
     assert [stored.name for stored in of_jobs] == ["lateness", "stragglers", "hangs"]
     for stored in of_jobs:
@@ -64,7 +65,7 @@ def test_derived_tables_have_no_column_of_the_envelope(clean_stack):
 
 def test_a_column_without_a_comment_and_a_table_without_a_place_are_found(clean_stack):
     client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
-    migrate(client, clean_stack)
+    migrated_database.create(clean_stack)
     client.command(f"ALTER TABLE {database}.kernels COMMENT COLUMN stream ''")
     with pytest.raises(ValueError, match=r"kernels\.stream"):
         tables_page.page(client, database)

@@ -7,12 +7,11 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from support import migrated_database
 
 from drumline.infra.bench.benchmarks import agent, pipeline, queries, scale, sink, soak, stream
 from drumline.infra.bench.benchmarks.scale import workers
 from drumline.infra.bench.processes import child_process as children
-from drumline.infra.clickhouse import client as clickhouse
-from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
 from drumline.infra.runtime.resources import DEMO_RECORDING
 
@@ -25,9 +24,7 @@ def small(clean_stack, monkeypatch):
     def shared():
         admin, topics = TopicsAdmin(clean_stack), declared_topics(clean_stack)
         admin.apply(topics, plan(topics, admin.existing(topic.name for topic in topics)))
-        client = clickhouse.connect(clean_stack)
-        migrate(client, clean_stack)
-        client.close()
+        migrated_database.create(clean_stack)
         yield clean_stack
 
     for module in (agent, pipeline, scale, sink, soak, stream):

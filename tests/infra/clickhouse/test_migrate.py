@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from support import migrated_database
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.migrate import Migration, migrate, migrations, pending
@@ -43,6 +44,32 @@ def test_numbers_follow_each_other(tmp_path):
 def test_statements_are_split_at_line_ends_and_comments_left_out():
     text = "-- a; comment\nCREATE TABLE {database}.t\n(x String DEFAULT ';x'); \n\n-- b\nSELECT 2;\n"
     assert Migration(1, "a", text).statements("d") == ["CREATE TABLE d.t\n(x String DEFAULT ';x')", "SELECT 2"]
+
+
+@pytest.mark.stack
+def test_a_database_of_the_tests_is_what_migrations_make(clean_stack):
+    def described(name):
+        sql = f"SELECT {{0}} FROM system.{{1}} WHERE database = '{name}' ORDER BY ALL"
+        tables = clickhouse.rows(client, sql.format(f"replaceAll(create_table_query, '{name}.', '') AS q", "tables"))
+        columns = "table, name, type, position, default_expression, comment, compression_codec"
+        return tables, clickhouse.rows(client, sql.format(columns, "columns"))
+
+    client, name = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
+    names = [f"{name}_first", f"{name}_copy", f"{name}_migrated"]
+    first, copy, migrated = (
+        clean_stack.model_copy(update={"clickhouse": clean_stack.clickhouse.model_copy(update={"database": other})})
+        for other in names
+    )
+    try:
+        migrated_database.create(first)
+        migrated_database.create(copy)
+        migrate(client, migrated)
+        assert described(names[1]) == described(names[2])
+        assert len(described(names[1])[0]) > 40
+        assert migrate(client, copy) == []
+    finally:
+        for other in names:
+            clickhouse.command(client, f"DROP DATABASE IF EXISTS {other} SYNC")
 
 
 @pytest.mark.stack

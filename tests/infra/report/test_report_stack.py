@@ -6,11 +6,11 @@ import sys
 from datetime import timedelta
 
 import pytest
+from support import migrated_database
 from support.stored_job import JOB, START, store
 
 from drumline.infra.clickhouse import queries
 from drumline.infra.clickhouse.client import command, connect, rows
-from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.report.data import load
 from drumline.infra.report.text import summary
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.stack
 
 @pytest.fixture
 def drumline(clean_stack, environment_of):
-    migrate(connect(clean_stack), clean_stack)
+    migrated_database.create(clean_stack)
     environment = environment_of(clean_stack)
 
     def run(*args):

@@ -5,11 +5,11 @@ from urllib.parse import quote, urlencode
 
 import pytest
 from starlette.testclient import TestClient
+from support import migrated_database
 from support.report_data import HOSTILE
 from support.stored_job import JOB, store
 
-from drumline.infra.clickhouse.client import TransientError, connect
-from drumline.infra.clickhouse.migrate import migrate
+from drumline.infra.clickhouse.client import TransientError
 from drumline.infra.config.settings import LocalSettings, Settings
 from drumline.infra.guidance.causes import CAUSES
 from drumline.infra.guidance.hangs import HANGS
@@ -164,7 +164,7 @@ def test_the_drawing_of_a_step_escapes_names():
 
 @pytest.mark.stack
 def test_stored_rows_arrive_on_every_page(clean_stack):
-    migrate(connect(clean_stack), clean_stack)
+    migrated_database.create(clean_stack)
     store(clean_stack)
     client, at = browser(clean_stack), f"/job/{quote(JOB, safe='')}"
     shown = {}

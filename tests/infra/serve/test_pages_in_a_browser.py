@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from urllib.parse import quote
 
 import pytest
+from support import migrated_database
 from support.stored_job import JOB, store
 
 from drumline.infra.clickhouse.client import connect
-from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.config.servers import ClickHouseSettings
 from drumline.infra.grafana.provisioning.rules import rules
 from drumline.infra.localstack.ephemeral import ephemeral_settings
@@ -66,7 +66,7 @@ def served(settings, monkeypatch):
 @pytest.fixture
 def address(clean_stack, monkeypatch):
     """The address of a server of the pages with a stored job."""
-    migrate(connect(clean_stack), clean_stack)
+    migrated_database.create(clean_stack)
     store(clean_stack)
     with served(clean_stack, monkeypatch) as address:
         yield address

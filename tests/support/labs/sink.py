@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 from confluent_kafka import Consumer, Producer
+from support import migrated_database
 
 from drumline.infra.clickhouse import client as clickhouse
-from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import producer_config
 from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
@@ -79,7 +79,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         self.codec = Codec()
         self.create_topics()
-        migrate(self.client(), self.settings)
+        migrated_database.create(self.settings)
         self.producer = Producer(producer_config(self.settings, "test") | {"linger.ms": 0})
 
     def create_topics(self) -> None:

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pydantic import SecretStr
+from support import migrated_database
 from typer.testing import CliRunner
 
 from drumline.infra.cli.query.sql import app
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import PermanentError, TransientError, failure, with_hint
-from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.infra.sqlshell.hints import unsupported_statement_hint
 from drumline.infra.sqlshell.output import cells, run_statement
@@ -108,7 +108,7 @@ def test_clickhouse_decides_about_all_other_statements(statement):
 
 @pytest.fixture
 def run_sql(clean_stack, environment_of):
-    migrate(clickhouse.connect(clean_stack), clean_stack)
+    migrated_database.create(clean_stack)
     environment = environment_of(clean_stack)
 
     def run(*arguments, stdin=None):
