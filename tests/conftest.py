@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import signal
@@ -29,11 +30,19 @@ from drumline.infra.localstack.processes import own_processes
 # A shell that starts tests in the background has them ignore Ctrl-C, and so would what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What is imported and collected stays; to search it for garbage again and again is a sixth of the collection.
+gc.disable()
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with files that have slow tests: at the end no process is left alone with one (make test)."""
     slow = {item.path for item in items if item.get_closest_marker("stack") or item.get_closest_marker("traces")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

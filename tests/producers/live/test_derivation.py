@@ -27,6 +27,7 @@ from drumline.schemas.batch import decode, encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
+pytestmark = pytest.mark.traces
 TICK_NS = 500_000_000
 IDENTITY = Identity("job", "run", 0, 0, 1, "host", "GPU-0", "process")
 

@@ -12,6 +12,7 @@ from support.straggler_simulator import MS, Fault, batches, ddp, simulate
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import OK
 
+pytestmark = pytest.mark.traces
 STEPS = 24
 
 

@@ -16,6 +16,7 @@ from drumline.streams.core.thresholds import INSUFFICIENT, OK
 from drumline.streams.lateness.collective_join import EXCHANGE, LOCKSTEP, PIPELINE, POINT_TO_POINT, point_to_point
 from drumline.streams.stragglers.analysis.pipelines import pipeline_stages
 
+pytestmark = pytest.mark.traces
 UNEQUAL = (1.0, 1.3, 0.8, 1.1)
 
 
