@@ -37,8 +37,8 @@ def _statements(client: clickhouse.Client, database: str) -> list[str]:
         "SELECT create_table_query AS statement FROM system.tables WHERE database = {d:String} "
         "ORDER BY engine LIKE '%View', name"
     )
-    found = clickhouse.rows(client, sql, {"d": database})
-    return [str(row["statement"]).replace(f"{database}.", _PLACEHOLDER) for row in found]
+    result = clickhouse.rows(client, sql, {"d": database})
+    return [str(row["statement"]).replace(f"{database}.", _PLACEHOLDER) for row in result]
 
 
 def _run(client: clickhouse.Client, database: str, statements: list[str]) -> list[str]:
