@@ -17,7 +17,7 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from drumline.infra.config.settings import Settings, SinkSettings
+from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError
 from drumline.infra.localstack import stack as local_stack
 from drumline.infra.localstack.clickhouse.engine import query
@@ -60,7 +60,7 @@ def jars() -> Path:
 @pytest.fixture
 def private(tmp_path: Path) -> Iterator[Settings]:
     """Settings of a stack that is not started; whatever a test starts there is stopped."""
-    settings = ephemeral_settings(tmp_path / "state", sink=SinkSettings(bulk_flush_s=0.05, metrics_port=0))
+    settings = ephemeral_settings(tmp_path / "state")
     yield settings
     local_stack.down(settings)
 
@@ -68,9 +68,7 @@ def private(tmp_path: Path) -> Iterator[Settings]:
 @pytest.fixture(scope="session")
 def stack(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """A running broker and engine; Settings that point at them."""
-    settings = ephemeral_settings(
-        tmp_path_factory.mktemp("stack"), jars.parent, sink=SinkSettings(bulk_flush_s=0.05, metrics_port=0)
-    )  # bulk topics wait no longer than others
+    settings = ephemeral_settings(tmp_path_factory.mktemp("stack"), jars.parent)
     local_stack.up(settings)
     yield settings
     local_stack.down(settings)

@@ -69,7 +69,7 @@ def ephemeral_settings(state: Path, cache: Path | None = None, brokers: int = 1,
         "clickhouse": ClickHouseSettings(),
         "local": local,
         "stream": StreamSettings(metrics_port=0),
-        "sink": SinkSettings(metrics_port=0),
+        "sink": SinkSettings(bulk_flush_s=0.05, metrics_port=0),  # bulk topics wait no longer than others
         "spool": SpoolSettings(root=state / "spool"),
         "agent": AgentSettings(metrics_port=0),
     }

@@ -100,6 +100,7 @@ def test_kill_nine_at_any_moment_loses_and_doubles_nothing(pipeline):
     pipeline.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_second_sink_joins_and_one_dies(pipeline):
     pipeline.publish(*(b for p in range(4) for b in batches(5, p)))
     first = pipeline.started("--instance", "1", flush_s=0.05)
@@ -113,6 +114,7 @@ def test_a_second_sink_joins_and_one_dies(pipeline):
     pipeline.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_engine_killed_in_the_middle(pipeline, kill9, wait_for_stack):
     pipeline.publish(*(b for p in range(4) for b in batches(10, p)))  # of several partitions: both lanes have work
     sink = pipeline.started("--instance", "1", flush_rows=2_000, flush_s=0.05)

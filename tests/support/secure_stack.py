@@ -35,7 +35,7 @@ from support.fakes.tcp_proxy import Proxy
 from drumline.infra.clickhouse.roles import reader_grants
 from drumline.infra.config.local_credentials import sha256_hex
 from drumline.infra.config.servers import ClickHouseSettings, KafkaSettings
-from drumline.infra.config.settings import Settings, SinkSettings
+from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import State
 from drumline.infra.kafka.config import client_config
 from drumline.infra.localstack.clickhouse import config as engine_config
@@ -261,9 +261,7 @@ class SecureStack:
 @contextmanager
 def running_secure_stack(folder: Path) -> Iterator[SecureStack]:
     """Broker and engine with the documented ACLs and grants and no others; stopped at the end."""
-    stack = SecureStack(
-        ephemeral_settings(folder / "state", sink=SinkSettings(bulk_flush_s=0.05, metrics_port=0)), folder
-    )
+    stack = SecureStack(ephemeral_settings(folder / "state"), folder)
     with ExitStack() as ending, pytest.MonkeyPatch.context() as patch:
         resources = folder / "resources"
         shutil.copytree(engine_config.RESOURCES, resources)

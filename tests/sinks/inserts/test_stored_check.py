@@ -14,6 +14,7 @@ from support.labs.sink import Pipeline, any_batch, process_id
 from drumline.infra.clickhouse.client import TransientError, rows
 from drumline.schemas.topics import Topic
 from drumline.sinks.inserts import insert as writer
+from drumline.sinks.inserts import insert_lanes
 from drumline.sinks.inserts import stored_check as stored_check
 from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.inserts.kernel_names import KernelNames
@@ -98,6 +99,7 @@ def test_ledger_rows_that_are_there_since_long_are_not_inserted_again(pipeline, 
 
     Partitions may come in several cycles: until all three are stored, the sink goes on without the commit.
     """
+    monkeypatch.setattr(insert_lanes, "LANES", 1)  # the ledger and its rollup remember the same range
     remember(pipeline, monkeypatch, OF_LEDGER, 1)
     pipeline.publish(*(any_batch(Topic.KERNEL, 100, process_id(p), 0, p) for p in PROCESSES))
     commit, fed = SinkConsumer.commit, []

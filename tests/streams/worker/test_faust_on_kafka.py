@@ -104,6 +104,7 @@ def test_state_survives_kill_9_from_the_changelog_alone(lab):
     assert second.stop() == 0
 
 
+@pytest.mark.long
 def test_a_worker_joins_and_leaves_and_nothing_is_lost_or_doubled(lab):
     first = lab.worker()
     first.wait_for(has(EVERYTHING))

@@ -58,7 +58,10 @@ def any_batch(topic: Topic, rows: int, process: str, sequence: int, seed: int = 
         elif column.dictionary or column.dtype.itemsize == 1:
             columns[column.name] = rng.integers(0, 2, rows).astype(column.dtype)
         else:
-            most = 100 if column.name.startswith(("util", "fan")) else 30_000  # percentages
+            percent = column.name.startswith(("util", "fan", "job_util")) or column.name.endswith(
+                ("_active", "occupancy")
+            )
+            most = 100 if percent else 30_000
             columns[column.name] = rng.integers(0, most, rows).astype(column.dtype)
     return Batch(topic, envelope, columns)
 
