@@ -49,19 +49,35 @@ def view(
     if state.has_help:
         parts += [Text(line, style="bold") for line in HELP]
     jobs = [job for job in seen.jobs if job["job"] == seen.detail.job] if state.is_focused else seen.jobs
-    parts += [_jobs(jobs, width, state.selected), Text()]
-    ranks = len({row["rank"] for row in seen.detail.steps} | _evaluated_ranks(seen.detail))
-    most = min(ranks, height)
-    while True:
-        whole = Group(*parts, *_detail(seen, width, most, state))
-        excess = len(_measuring(width).render_lines(whole)) - (height - CURSOR_LINES) if height < PIPE[1] else 0
-        if excess <= 0 or most <= LEAST_RANKS:
-            return whole
-        most = max(LEAST_RANKS, most - max(1, excess // 2))
+    parts += [_jobs(jobs, width, state.selected), Text(), *_heading(seen, width)]
+    below, latest = _below(seen.detail, width, state), _latest(seen.detail)
+    shown = latest
+    if height < PIPE[1]:
+        room = height - CURSOR_LINES - len(_lines(Group(*parts, *below), width))
+        shown = _fitting(seen.detail, width, latest, room)
+    hidden = len(latest) - len(shown)
+    rest = [Text(f"less late: {hidden} more rank{'s' if hidden > 1 else ''}", style="dim")] if hidden else []
+    return Group(*parts, _ranks(seen.detail, width, shown, state.order), *rest, *below)
 
 
-def _measuring(width: int) -> Console:
-    return terminal_console(file=io.StringIO(), width=width, color_system=None)
+def _fitting(detail: Detail, width: int, latest: list[int], room: int) -> list[int]:
+    """Return the latest ranks that fit into `room` lines, beside the header and the line that counts the others.
+
+    Rows of long texts have several lines; only the first one begins with a rank.
+    """
+    shown = latest[: max(LEAST_RANKS, room)]
+    lines = _lines(_ranks(detail, width, shown, ""), width)
+    first = max([len("rank"), *(len(str(rank)) for rank in shown)])
+    begins = [number for number, line in enumerate(lines) if line[:first].strip()]
+    ends = [*begins[2:], len(lines)]
+    if len(shown) == len(latest) and ends[-1] <= room:
+        return shown
+    return latest[: max(LEAST_RANKS, sum(end < room for end in ends))]
+
+
+def _lines(whole: RenderableType, width: int) -> list[str]:
+    console = terminal_console(file=io.StringIO(), width=width, color_system=None)
+    return ["".join(segment.text for segment in line) for line in console.render_lines(whole)]
 
 
 def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
@@ -107,7 +123,8 @@ def age(seconds: float) -> Text:
     return Text(text, style="green" if seconds < OLD_S else "yellow")
 
 
-def _detail(seen: TopSnapshot, width: int, most: int, state: ViewState) -> list[RenderableType]:
+def _heading(seen: TopSnapshot, width: int) -> list[RenderableType]:
+    """Return the job's name, the steps that are compared, and whether it stands still."""
     detail = seen.detail
     assert detail is not None
     whole = next((row for row in detail.window if row["rank"] == -1), None)
@@ -119,19 +136,16 @@ def _detail(seen: TopSnapshot, width: int, most: int, state: ViewState) -> list[
         title += ": insufficient data: no window of steps could be evaluated yet"
     else:
         title += f": steps {whole['first_step']} to {whole['last_step']}, the last that could be evaluated"
-    parts: list[RenderableType] = [Text(title, style="bold")]
-    parts += [_hang(row) for row in detail.hang]
-    parts.append(_ranks(detail, width, most, state.order))
-    hidden = max(0, len({row["rank"] for row in detail.steps} | _evaluated_ranks(detail)) - most)
-    if hidden:
-        parts.append(Text(f"less late: {hidden} more rank{'s' if hidden > 1 else ''}", style="dim"))
-    if not state.is_focused:
-        parts += [Text(), _verdicts(detail, width)]
+    return [Text(title, style="bold"), *(_hang(row) for row in detail.hang)]
+
+
+def _below(detail: Detail, width: int, state: ViewState) -> list[RenderableType]:
+    """Return what is below the ranks: the last verdicts, and what was lost."""
     lost = {"dropped": detail.dropped_rows, "late": detail.late_rows, "unreadable": detail.dead}
     counts = ", ".join(f"{count:,} {name}" for name, count in lost.items())
     doubled = f"; {detail.duplicates:,} came twice, stored once" if detail.duplicates else ""
-    parts.append(Text(f"rows and records: {counts}{doubled}", style="red" if any(lost.values()) else "dim"))
-    return parts
+    line = Text(f"rows and records: {counts}{doubled}", style="red" if any(lost.values()) else "dim")
+    return [line] if state.is_focused else [Text(), _verdicts(detail, width), line]
 
 
 def _hang(row: Row) -> Text:
@@ -140,12 +154,14 @@ def _hang(row: Row) -> Text:
     return Text(escape_controls(text), style="bold red" if row["state"] == "hung" else "bold yellow")
 
 
-def _evaluated_ranks(detail: Detail) -> set[int]:
-    return {row["rank"] for row in detail.window if row["rank"] >= 0}
+def _latest(detail: Detail) -> list[int]:
+    """Return all ranks, the latest first."""
+    late = {row["rank"]: row["late_ms"] for row in detail.window if row["rank"] >= 0}
+    return sorted(late.keys() | {row["rank"] for row in detail.steps}, key=lambda rank: (-late.get(rank, 0), rank))
 
 
-def _ranks(detail: Detail, width: int, most: int, order: str) -> Table:
-    """Return the latest ranks in an order of ORDERS; a gauge is the part of the step that the rank was late."""
+def _ranks(detail: Detail, width: int, shown: list[int], order: str) -> Table:
+    """Return ranks in an order of ORDERS; a gauge is the part of the step that the rank was late."""
     narrow = width < NARROW
     names = ("rank", "step", "step ms", "late ms", "host", "alarm") if narrow else (
         "rank", "host", "step", "step ms", "late ms", "", "alarm"
@@ -153,14 +169,12 @@ def _ranks(detail: Detail, width: int, most: int, order: str) -> Table:
     table = _table(*names, right=("rank", "step", "step ms", "late ms"))
     steps = {row["rank"]: row for row in detail.steps}
     verdicts = {row["rank"]: row for row in detail.window if row["rank"] >= 0}
-    latest = sorted(steps.keys() | verdicts, key=lambda rank: (-verdicts.get(rank, {"late_ms": 0})["late_ms"], rank))
     scale = max([row["step_ms"] for row in verdicts.values()] + [1e-9])
     keys: dict[str, Callable[[int], Any]] = {
         "rank": lambda rank: rank,
         "step": lambda rank: (steps.get(rank, {"step": -1})["step"], rank),
         "host": lambda rank: ((steps.get(rank) or verdicts.get(rank) or {})["host"], rank),
     }
-    shown = latest[:most]
     for rank in sorted(shown, key=keys[order]) if order in keys else shown:
         step, verdict = steps.get(rank), verdicts.get(rank)
         cells: dict[str, RenderableType] = {

@@ -146,6 +146,15 @@ def test_long_names_are_continued_and_no_number_is_cut(width):
     assert all(is_whole(name, shown) for name in LONG.values())
 
 
+def test_a_terminal_is_filled_with_ranks_whose_rows_have_several_lines():
+    seen = snapshot(ranks=500)
+    for row in [*seen.detail.steps, *seen.detail.window]:
+        row["host"] = LONG["host"] if row["rank"] % 2 else "node-a"
+    shown = text(seen, 80, height=40)
+    assert 38 <= len(shown.splitlines()) <= 40
+    assert sum("101.5" in line for line in shown.splitlines()) + int(re.search(r"less late: (\d+)", shown)[1]) == 500
+
+
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=["80 columns", "200 columns"])
 def test_a_pipe_gets_all_ranks_and_names_in_one_line_each(monkeypatch, tmp_path, capsys, size):
     monkeypatch.setenv("COLUMNS", str(size[0]))
