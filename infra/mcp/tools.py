@@ -117,7 +117,7 @@ class Tools:
 
     def explain(self, job: str, rank: int | None = None, run: str = "") -> dict[str, Any]:
         """Return who held a run back, why, at which cost, how to check it, and what to do."""
-        chosen, texts, windows, hangs, also_late = self._use(lambda db: explain(db.rows, job, run, rank))
+        chosen, texts, windows, hangs, also_late, *_ = self._use(lambda db: explain(db.rows, job, run, rank))
         answer = {
             "job": job,
             "run": chosen["run"],

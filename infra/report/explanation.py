@@ -75,7 +75,7 @@ class Explanation:
 class Explained(NamedTuple):
     """Holds the run, its explanations with the most expensive rank first, the counts of its windows, its hangs.
 
-    `also_late`: ranks that are late too, explained without their states.
+    `also_late`: ranks that are late too, explained without their states. `episodes`, `stacks`: the rows it is made of.
     """
 
     run: Row
@@ -83,6 +83,8 @@ class Explained(NamedTuple):
     windows: Row
     hangs: list[Row]
     also_late: list[Explanation]
+    episodes: list[Row]
+    stacks: list[Row]
 
 
 def hang_lines(rows: list[Row]) -> list[str]:
@@ -123,7 +125,8 @@ def explain(
         by_rank.setdefault(row["rank"], []).append(row)
     ranked = sorted(by_rank.values(), key=lambda rows: -sum(row["gpu_seconds"] for row in rows))
     places: dict[int, str] = {}
-    for row in query(queries.STACKS, scope):
+    stacks = [row for row in query(queries.STACKS, scope) if rank in (None, row["rank"])]
+    for row in stacks:
         if row["is_main"] and row["rank"] not in places:
             places[row["rank"]] = place_of(row)
     texts, also_late = [], []
@@ -135,7 +138,7 @@ def explain(
         worst = rows[0]  # EPISODES has the most expensive first
         states = state_lines(query, {**scope, **{name: worst[name] for name in ("rank", "started", "ended")}})
         texts.append(replace(text, place=places.get(text.rank, ""), states=tuple(states)))
-    return Explained(chosen, texts, windows, query(queries.HANGS, scope), also_late)
+    return Explained(chosen, texts, windows, query(queries.HANGS, scope), also_late, episodes, stacks)
 
 
 def also_late_line(job: str, also_late: Sequence[Explanation]) -> str:

@@ -8,7 +8,7 @@ from drumline.infra.guidance.entry import Entry
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report import charts
 from drumline.infra.report import queries as report_queries
-from drumline.infra.report.data import WINDOW_BINS, NoSuchRun, Query, Row, find_run
+from drumline.infra.report.data import WINDOW_BINS, NoSuchRun, Query, Row
 from drumline.infra.report.explanation import Explanation, explain
 from drumline.infra.report.page import DEVICES
 from drumline.infra.serve import queries
@@ -45,14 +45,13 @@ class RankPage:
 
 def rank_page(query: Query, job: str, run: str, rank: int, since: str, until: str) -> RankPage:
     """Load the page. Raises NoSuchRun and the query's errors."""
-    chosen, _ = find_run(query, job, run)
+    explained = explain(query, job, run, rank, since, until)
+    chosen, episodes = explained.run, explained.episodes
     name = chosen["run"]
     scope = {"job": job, "run": name, "since": since or chosen["started"], "until": until or chosen["ended"]}
     rank_scope = {**scope, "rank": rank}
     process = next(iter(query(queries.PROCESS, {"job": job, "run": name, "rank": rank})), None)
     window = next((row for row in query(WINDOW, {"job": job, "run": name}) if row["rank"] == rank), None)
-    _, texts, windows, _, _ = explain(query, job, name, rank, scope["since"], scope["until"])
-    episodes = [row for row in query(report_queries.EPISODES, scope) if row["rank"] == rank]
     if process is None and window is None and not episodes:
         raise NoSuchRun(f"job {job!r} has no rank {rank} in run {name!r}; it has {chosen['ranks']} ranks")
     worst = next(iter(episodes), None)
@@ -64,8 +63,7 @@ def rank_page(query: Query, job: str, run: str, rank: int, since: str, until: st
     hangs = query(queries.RANK_HANGS, {"job": job, "run": name, "rank": rank})
     return RankPage(
         job, chosen, rank, scope["since"], scope["until"], not since and not until, process,
-        texts[0] if texts else None, windows, window, episodes,
-        [row for row in query(report_queries.STACKS, scope) if row["rank"] == rank],
+        next(iter(explained.texts), None), explained.windows, window, episodes, explained.stacks,
         [(row, hang_guidance(row["reason"])) for row in hangs],
         _pair(query(queries.BUDGET, {**moment, **steps})),
         query(queries.KERNELS, {**moment, "peers": max(1, int(chosen["ranks"]) - 1)}),

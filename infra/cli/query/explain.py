@@ -50,7 +50,7 @@ def explain(
     ):
         client = connect(config, reader=True, database=config.clickhouse.database)
         most = None if everything else MOST_RANKS if as_json else 1
-        chosen, texts, windows, hangs, also_late = load(
+        chosen, texts, windows, hangs, also_late, *_ = load(
             lambda sql, values: rows(client, sql, values), job, run, rank, most=most
         )
     if as_json:

@@ -74,7 +74,7 @@ def late_ranks(count):
 
 
 def test_one_rank_is_explained_and_all_others_are_named():
-    _, texts, _, _, also_late = explain(late_ranks(14), "my job", "", None, most=1)
+    _, texts, _, _, also_late, *_ = explain(late_ranks(14), "my job", "", None, most=1)
     assert [text.rank for text in texts] == [3]
     line = also_late_line("my job", also_late)
     assert line.startswith("Late too: rank 4 (899.0 GPU-seconds), rank 5 ")
