@@ -33,7 +33,15 @@ def _rise(name: str, metric: str, meaning: str, check: str, act: str) -> Prometh
 
 _HALTS = "Find what halts it: a frozen VM, swap, a CPU limit."
 _NO_HALTS = "Take that away: more memory or CPU, or a host of its own."
-_TWICE = "`drumline audit` names the process: who else writes under its identity?"
+#: Meaning, check and act of alerts that sink and worker have alike.
+_CONFLICT = (
+    "two contents under one process and sequence; both count",
+    "`drumline audit` names the process: who else writes under its identity?", "End the second producer.",
+)  # fmt: skip
+_UNREADABLE = (
+    "a batch that cannot be unpacked, perhaps an attack; one dead letter",
+    "Find who may write to the topic (Kafka's ACLs).", "Correct that producer, or take its right to write away.",
+)  # fmt: skip
 #: A worker that has acknowledged nothing for a minute.
 _STANDS = "drumline_stream_last_commit_age_seconds > 60"
 
@@ -76,31 +84,15 @@ RULES: tuple[PrometheusRule, ...] = (
         "an error in one job, or too much state; its results of 10 minutes are missing",
         "Read the worker's log: it has job, stage and error.", "Report it; the job is taken up again by itself.",
     ),
-    _rise(
-        "DrumlineConflictInWorker", "drumline_stream_conflicting_records_total",
-        "two contents under one process and sequence; both count",
-        _TWICE, "End the second producer.",
-    ),
-    _rise(
-        "DrumlineConflictInSink", "drumline_sink_conflicting_records_total",
-        "two contents under one process and sequence; both count",
-        _TWICE, "End the second producer.",
-    ),
+    _rise("DrumlineConflictInWorker", "drumline_stream_conflicting_records_total", *_CONFLICT),
+    _rise("DrumlineConflictInSink", "drumline_sink_conflicting_records_total", *_CONFLICT),
     _rise(
         "DrumlineDeadLetterFlood", "drumline_sink_flood_events_total",
         "dead letters flood: their producer is set apart, or its partition read more slowly",
         "`/readyz` names partition and offset, `drumline dlq show TOPIC` the reason.", "Correct or end the producer.",
     ),
-    _rise(
-        "DrumlineUnreadableBatchInSink", "drumline_sink_unreadable_batches_total",
-        "a batch that cannot be unpacked, perhaps an attack; one dead letter",
-        "Find who may write to the topic (Kafka's ACLs).", "Correct that producer, or take its right to write away.",
-    ),
-    _rise(
-        "DrumlineUnreadableBatchInWorker", "drumline_stream_unreadable_batches_total",
-        "a batch that cannot be unpacked, perhaps an attack; one dead letter",
-        "Find who may write to the topic (Kafka's ACLs).", "Correct that producer, or take its right to write away.",
-    ),
+    _rise("DrumlineUnreadableBatchInSink", "drumline_sink_unreadable_batches_total", *_UNREADABLE),
+    _rise("DrumlineUnreadableBatchInWorker", "drumline_stream_unreadable_batches_total", *_UNREADABLE),
     _rise(
         "DrumlineOffsetsMissing", "drumline_sink_missing_offsets_total",
         "Kafka did not deliver offsets: retention, transactions, or a lost tail",
