@@ -5,18 +5,10 @@
 # doctor.json, output of the jobs and the agents, counts-*.jsonl, spool-*.tar.gz, rough-*.log and overhead.json. Then, where
 # Kafka is: `drumline agent --spool SPOOL --until-empty`, and the verdicts should name the ranks of tests/gpu/job.py.
 set -u
-wheels=$1 out=$2 python=${PYTHON:-python3} here=$(dirname "$0")
-work=$(mktemp -d) || exit 1
-mkdir -p "$out"
+here=$(dirname "$0")
+. "$here/environment.sh"
+prepare "$1" "$2" 'drumline[gpu]'
 export DRUMLINE_KAFKA__BOOTSTRAP=127.0.0.1:9
-
-# PyTorch may live in a virtual environment itself, whose packages another one sees by a .pth file only.
-"$python" -m venv --without-pip --system-site-packages "$work/venv" &&
-    "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$work/pytorch.pth" &&
-    mv "$work/pytorch.pth" "$("$work/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/" &&
-    "$python" -m pip --python "$work/venv/bin/python" install --quiet --no-index --find-links "$wheels" 'drumline[gpu]' ||
-    exit 1
-PATH="$work/venv/bin:$PATH"
 
 echo "== doctor (only Kafka may fail)"
 drumline doctor --python "$work/venv/bin/python" --json | tee "$out/doctor.json"
