@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.model import LABELS, Annotation, PanelQuery, Variable
+from drumline.infra.grafana.model import Annotation, PanelQuery, Variable
+from drumline.infra.grafana.tokens import LABELS
 
 #: What ran in the time range. The rollup of records is small however many kernels there are.
 _SEEN = "FROM records_per_minute WHERE @minute AND job != ''"

@@ -8,7 +8,7 @@ from typing import Literal
 
 from drumline.infra.grafana.limits import Limit, scaled
 from drumline.infra.grafana.liveness import ACTIVE_RUNS, RECORDED_RUNS, owners
-from drumline.infra.grafana.model import sql
+from drumline.infra.grafana.tokens import sql
 
 NoData = Literal["OK", "NoData", "Alerting", "KeepLast"]
 Compare = Literal["gt", "lt", "within_range"]

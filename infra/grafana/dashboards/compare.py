@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from drumline.infra.grafana.dashboards.status import cause, stat
 from drumline.infra.grafana.dashboards.verdict_panels import ACTION, ACTION_FIELD
-from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery, chosen
+from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import LEVEL, LOST
+from drumline.infra.grafana.tokens import chosen
 from drumline.infra.grafana.variables import JOB, LABELLED, RUN
 
 _A, _B = (f"run = {chosen(name)}" for name in ("run_a", "run_b"))

@@ -13,8 +13,9 @@ from drumline.infra.grafana.dashboards.verdict_panels import (
     TO_JOB,
     TO_RANK,
 )
-from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery, typed
+from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import LOST, SHARE
+from drumline.infra.grafana.tokens import typed
 from drumline.infra.grafana.variables import CURRENCY, JOBS, LABELLED, MARKS_OF_JOBS, PRICE
 
 _PRICE = f"toFloat64OrZero({typed('price')})"

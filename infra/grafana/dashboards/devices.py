@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from drumline.infra.grafana.bands import worst
+from drumline.infra.grafana.dashboards.device_lines import LINES, WHERE
 from drumline.infra.grafana.dashboards.status import faults, stat
-from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery, encoded
-from drumline.infra.grafana.thresholds import ANY, IDLE, TEMPERATURE, THROTTLED_BITS
+from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
+from drumline.infra.grafana.thresholds import TEMPERATURE, THROTTLED_BITS
+from drumline.infra.grafana.tokens import encoded
 from drumline.infra.grafana.variables import HOSTS, JOBS, LABELLED, MARKS_OF_JOBS
 
-_WHERE = "@jobs AND @hosts AND @minute"
-_GPU = "concat(host, ' GPU ', toString(gpu_index))"
 #: Why a clock is lower than it could be (nvml.h, nvmlClocksEventReason...).
 _REASONS = (
     (0x1, "idle"),
@@ -27,37 +24,8 @@ _REASONS = (
 _NAMES = ", ".join(f"if(bitAnd(bits, {bit}) != 0, '{name}', '')" for bit, name in _REASONS)
 
 
-def _line(title: str, description: str, value: str, unit: str, by: str = "avg(v)", **shown: Any) -> Panel:
-    """Return a panel with a line for each of the ten GPUs that are worst `by` their values, and bands of all.
-
-    `shown` are further fields of Panel.
-    """
-    rows = f"""
-    SELECT $__timeInterval(minute) AS time, {_GPU} AS member, {value} AS v
-    FROM devices_per_minute AS d WHERE {_WHERE} GROUP BY time, host, gpu_index HAVING isNotNull(v)
-    """
-    query = PanelQuery(worst(rows, "value", by), "time:t series:s member:s value:n")
-    empty = "no samples in this time range, or the GPU does not report this"
-    return Panel(
-        "timeseries", title, description, query, unit, min_interval="1m", empty=empty, series="{series}", **shown
-    )
-
-
-def _marks(title: str, description: str, value: str, key: str, empty: str) -> Panel:
-    """Return red bars in minutes in which a GPU had a fault, for the ten GPUs with most."""
-    rows = f"""
-    SELECT $__timeInterval(minute) AS time, {_GPU} AS member, {value} AS v
-    FROM devices_per_minute AS d WHERE {_WHERE} GROUP BY time, host, gpu_index HAVING v > 0
-    """
-    query = PanelQuery(worst(rows, "value", "sum(v)", bands=False), "time:t series:s member:s value:n")
-    return Panel(
-        "timeseries", title, description, query, "none", min_interval="1m", thresholds=ANY, series="{series}",
-        marks=True, bars=True, width=8, height=6, key=key, empty=empty,
-    )  # fmt: skip
-
-
 _RANK = {"job": "${__data.fields.job_key}", "rank": "${__data.fields.rank}"}
-_GPUS = f"SELECT {{}} AS value FROM devices_per_minute AS d WHERE {_WHERE}"
+_GPUS = f"SELECT {{}} AS value FROM devices_per_minute AS d WHERE {WHERE}"
 NUMBERS = (
     stat("GPUs", "GPUs that were sampled.", _GPUS.format("uniqExact(gpu_uuid)")),
     faults(
@@ -86,115 +54,6 @@ NUMBERS = (
         _GPUS.format("uniqExactIf(gpu_uuid, d.ecc_uncorrected > 0)"),
     ),
 )
-LINES = (
-    (
-        _line(
-            "Utilisation",
-            "Share of time with any kernel running, as NVML reports it. Line: below it a GPU that a job holds is idle "
-            "(alert).",
-            "avgMerge(util_gpu)",
-            "percent",
-            by="-avg(v)",
-            key="utilisation",
-            thresholds=IDLE,
-            maximum=100,
-        ),
-        _line("Power", "Mean power.", "avgMerge(power_mw) / 1000", "watt"),
-    ),
-    (
-        _line(
-            "Temperature",
-            "Highest of each minute.",
-            "max(max_temperature)",
-            "celsius",
-            by="max(v)",
-            width=8,
-            thresholds=TEMPERATURE,
-        ),
-        _line(
-            "Memory temperature",
-            "Of the device memory (HBM), highest of each minute.",
-            "max(max_memory_temperature)",
-            "celsius",
-            by="max(v)",
-            width=8,
-        ),
-        _line(
-            "SM clock, lowest",
-            "Lowest of each minute: a throttled GPU shows here first.",
-            "min(min_sm_clock) * 1000000",
-            "hertz",
-            by="-min(v)",
-            width=8,
-        ),
-    ),
-    (
-        _line(
-            "Tensor cores",
-            "Share of time in which they were busy (GPM: Hopper and later).",
-            "avgMerge(tensor_active)",
-            "percent",
-            by="-avg(v)",
-            width=8,
-            maximum=100,
-        ),
-        _line(
-            "SMs in use",
-            "With at least one warp (GPM).",
-            "avgMerge(sm_active)",
-            "percent",
-            "-avg(v)",
-            width=8,
-            maximum=100,
-        ),
-        _line(
-            "Memory bandwidth",
-            "Of its peak (GPM).",
-            "avgMerge(dram_active)",
-            "percent",
-            "-avg(v)",
-            width=8,
-            maximum=100,
-        ),
-    ),
-    (
-        _line("Memory used", "Highest of each minute.", "max(max_memory_used)", "bytes", width=8),
-        _line(
-            "PCIe", "To and from the GPU.", "(avgMerge(pcie_rx_kbps) + avgMerge(pcie_tx_kbps)) * 1000", "Bps", width=8
-        ),
-        _line(
-            "NVLink",
-            "To and from the GPU, all links.",
-            "(avgMerge(nvlink_rx_kbps) + avgMerge(nvlink_tx_kbps)) * 1000",
-            "Bps",
-            width=8,
-        ),
-    ),
-    (
-        _marks(
-            "Slowed by heat or a power fault",
-            "1 where a minute had HW slowdown, thermal or power-brake reasons; the power cap is left out. The "
-            "alert needs more than two such minutes of five.",
-            f"max(bitAnd(throttle_reasons, {THROTTLED_BITS}) != 0)",
-            "throttle",
-            "no GPU was slowed down",
-        ),
-        _marks(
-            "XIDs",
-            "Highest XID number of each minute. Also marked on every dashboard.",
-            "toFloat64(ifNull(max(max_xid), 0))",
-            "xid",
-            "no XID was reported",
-        ),
-        _marks(
-            "Uncorrected ECC errors",
-            "Since the driver was loaded; the alert fires when it grows.",
-            "ifNull(max(d.ecc_uncorrected), 0)",
-            "ecc",
-            "no uncorrected ECC error was reported",
-        ),
-    ),
-)
 TABLE = Panel(
     "table",
     "All GPUs",
@@ -209,7 +68,7 @@ TABLE = Panel(
                 groupBitOr(throttle_reasons) AS bits, arrayStringConcat(arrayFilter(x -> x != '', [{_NAMES}]),
                     ' + ') AS reasons, arraySort(groupUniqArrayArray(d.xids)) AS numbers,
                 arrayStringConcat(arrayMap(x -> toString(x), numbers), ', ') AS xids, max(d.ecc_uncorrected) AS ecc
-            FROM devices_per_minute AS d WHERE {_WHERE} GROUP BY host, gpu_index, job
+            FROM devices_per_minute AS d WHERE {WHERE} GROUP BY host, gpu_index, job
         ) ORDER BY notEmpty(numbers) DESC, ecc DESC NULLS LAST, temperature DESC, host, gpu, job LIMIT 2000
         """,
         "host:s gpu:n job:s utilisation:n watts:n temperature:n reasons:s xids:s job_key:s rank:n",

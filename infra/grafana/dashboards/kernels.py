@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery, Variable, is_chosen
+from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery, Variable
 from drumline.infra.grafana.occupancy import sm_sql, with_occupancy
+from drumline.infra.grafana.tokens import is_chosen
 from drumline.infra.grafana.variables import FAMILIES, JOB, LABELLED, MARKS, RANKS, RUN
 
 _WHERE = "@job AND @run AND @ranks AND @minute"

@@ -6,8 +6,9 @@ from drumline.infra.grafana.alerts.causes import number
 from drumline.infra.grafana.bands import worst
 from drumline.infra.grafana.dashboards.status import cause, in_sql
 from drumline.infra.grafana.liveness import ACTIVE_RUNS
-from drumline.infra.grafana.model import Field, Link, Panel, PanelQuery, encoded
+from drumline.infra.grafana.model import Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import LEVEL, LOST, SHARE
+from drumline.infra.grafana.tokens import encoded
 from drumline.infra.guidance.causes import CAUSES
 
 #: Columns that links to a job need beside its name, and how tables show them.

@@ -10,7 +10,7 @@ from support.grafana_stack import JOB, RUN, stored
 from drumline.infra.bench.grafana_macros import ALL_VALUES, PanelRequest
 from drumline.infra.grafana.bands import BANDS, WORST
 from drumline.infra.grafana.catalog import statements
-from drumline.infra.grafana.model import sql
+from drumline.infra.grafana.tokens import sql
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 STATEMENTS = {statement.id: statement for statement in statements()}
