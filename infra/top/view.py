@@ -53,26 +53,26 @@ def view(
     below, latest = _below(seen.detail, width, state), _latest(seen.detail)
     shown = latest
     if height < PIPE[1]:
-        room = height - CURSOR_LINES - len(_lines(Group(*parts, *below), width))
-        shown = _fitting(seen.detail, width, latest, room)
+        free = height - CURSOR_LINES - len(_lines(Group(*parts, *below), width))
+        shown = _fitting(seen.detail, width, latest, free)
     hidden = len(latest) - len(shown)
     rest = [Text(f"less late: {hidden} more rank{'s' if hidden > 1 else ''}", style="dim")] if hidden else []
     return Group(*parts, _ranks(seen.detail, width, shown, state.order), *rest, *below)
 
 
-def _fitting(detail: Detail, width: int, latest: list[int], room: int) -> list[int]:
-    """Return the latest ranks that fit into `room` lines, beside the header and the line that counts the others.
+def _fitting(detail: Detail, width: int, latest: list[int], free: int) -> list[int]:
+    """Return the latest ranks that fit into `free` lines, beside the header and the line that counts the others.
 
     Rows of long texts have several lines; only the first one begins with a rank.
     """
-    shown = latest[: max(LEAST_RANKS, room)]
+    shown = latest[: max(LEAST_RANKS, free)]
     lines = _lines(_ranks(detail, width, shown, ""), width)
     first = max([len("rank"), *(len(str(rank)) for rank in shown)])
     begins = [number for number, line in enumerate(lines) if line[:first].strip()]
     ends = [*begins[2:], len(lines)]
-    if len(shown) == len(latest) and ends[-1] <= room:
+    if len(shown) == len(latest) and ends[-1] <= free:
         return shown
-    return latest[: max(LEAST_RANKS, sum(end < room for end in ends))]
+    return latest[: max(LEAST_RANKS, sum(end < free for end in ends))]
 
 
 def _lines(whole: RenderableType, width: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a rank and its GPU did: the part of the dashboard Rank below its verdicts."""
+"""Panels on what a rank and its GPU did: the dashboard Rank below its verdicts."""
 
 from __future__ import annotations
 
