@@ -33,11 +33,14 @@ def gpus() -> list[dict[str, str]]:
         visible = []
         for ordinal in range(count.value):
             raw, name = ctypes.create_string_buffer(16), ctypes.create_string_buffer(96)
+            whole = ctypes.create_string_buffer(16)
             cuda.cuDeviceGetUuid_v2(raw, ordinal)
+            cuda.cuDeviceGetUuid(whole, ordinal)
             cuda.cuDeviceGetName(name, 96, ordinal)
             digits = raw.raw.hex()
             parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
-            visible.append({"uuid": "GPU-" + "-".join(parts), "model": name.value.decode(errors="replace")})
+            kind = "MIG" if raw.raw != whole.raw else "GPU"  # the first version knows no instances
+            visible.append({"uuid": "-".join((kind, *parts)), "model": name.value.decode(errors="replace")})
         return visible
     return []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -12,16 +13,18 @@ from drumline.schemas.topics import Topic
 
 
 def jobs_on(
-    uuid: str, pids: Collection[int], host: str, processes: Iterable[Mapping[str, Any]]
+    uuid: str, pids: Collection[int], host: str, processes: Iterable[Mapping[str, Any]], parent: str = ""
 ) -> dict[str, Mapping[str, Any]]:
     """Return for each job on this GPU the process that represents it: of its newest run, the one with the lowest rank.
 
-    `processes`: envelopes of gpu.process.v1 of this host. One without a GPU UUID (yet) is found by its pid.
+    `processes`: envelopes of gpu.process.v1 of this host. One without a GPU UUID (yet) is found by its pid, as is one
+    that knows only the `parent` of this MIG instance.
     """
     chosen: dict[str, Mapping[str, Any]] = {}
     for process in processes:
         known_uuid = str(process.get("gpu_uuid", ""))
-        on_gpu = known_uuid == uuid if known_uuid else process.get("host") == host and process.get("pid") in pids
+        by_pid = known_uuid in ("", parent)
+        on_gpu = process.get("pid") in pids and process.get("host") == host if by_pid else same_part(known_uuid, uuid)
         if not on_gpu or not process.get("job"):
             continue
         job = str(process["job"])
@@ -29,6 +32,11 @@ def jobs_on(
         if best is None or _newer(process, best):
             chosen[job] = process
     return chosen
+
+
+def same_part(first: str, second: str) -> bool:
+    """Return whether two UUIDs name one GPU or MIG instance: older recorders wrote GPU- before those of instances."""
+    return first[:4] in ("GPU-", "MIG-") and second[:4] in ("GPU-", "MIG-") and first[4:] == second[4:]
 
 
 def _newer(process: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -47,6 +55,23 @@ def part_of(
     return {"job_memory": sum(memory) if memory else UNKNOWN, "job_util_sm": sum(busy) if busy else UNKNOWN}
 
 
+@dataclass(frozen=True)
+class Part:
+    """Names a GPU, or a MIG instance of one.
+
+    Attributes:
+        uuid: NVML's; "" where it is not known, since the GPU has never answered.
+        index: of the GPU on its host.
+        parent: UUID of the instance's GPU; "" of a whole GPU.
+        instance: number of the GPU instance; -1 of a whole GPU.
+    """
+
+    uuid: str
+    index: int
+    parent: str = ""
+    instance: int = -1
+
+
 class DeviceBatches:
     """Makes the batches of one host's samples, with sequences per key under the agent's process id."""
 
@@ -56,15 +81,16 @@ class DeviceBatches:
 
     def batches(
         self,
-        uuid: str,
-        index: int,
+        part: Part,
         row: Mapping[str, float],
         jobs: Mapping[str, Mapping[str, Any]],
         parts: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
     ) -> Iterator[tuple[str, Batch]]:
         """Yield (key, batch) of one sample; `row` has every column of the schema, `parts` those of a job."""
         for job, process in (jobs or {"": {}}).items():
-            key = job or uuid
-            envelope = self._envelopes.envelope(key, {**process, "job": job, "gpu_uuid": uuid}, int(row["time_ns"]))
+            key = job or part.uuid or self.host
+            fields = {**process, "job": job, "gpu_uuid": part.uuid}
+            envelope = self._envelopes.envelope(key, fields, int(row["time_ns"]))
             columns = readings(Topic.DEVICE, {**row, **parts.get(job, {})})
-            yield key, Batch(Topic.DEVICE, {**envelope, "gpu_index": index}, columns)
+            place = {"gpu_index": part.index, "parent_uuid": part.parent, "gpu_instance": part.instance}
+            yield key, Batch(Topic.DEVICE, {**envelope, **place}, columns)

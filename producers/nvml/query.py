@@ -23,7 +23,7 @@ class NvmlMissing(RuntimeError):
 
 
 class NvmlQuery:
-    """Asks NVML about one GPU. Used by one thread; calls may block in the driver.
+    """Asks NVML about one GPU, or about one MIG instance. Used by one thread; calls may block in the driver.
 
     A reading that the GPU does not support is asked once, then left out until NVML is opened again.
 
@@ -31,9 +31,9 @@ class NvmlQuery:
         absent: NVML's reason by name of each reading that has no value.
     """
 
-    def __init__(self, lib: Any, handle: Any) -> None:
+    def __init__(self, lib: Any, handle: Any, absent: dict[str, str] | None = None) -> None:
         self.lib, self.handle = lib, handle
-        self.absent: dict[str, str] = {}
+        self.absent: dict[str, str] = {} if absent is None else absent
         self._unsupported: set[str] = set()
 
     def answer(self, name: str, call: Callable[[], Any]) -> Any:

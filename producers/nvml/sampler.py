@@ -7,26 +7,23 @@ from __future__ import annotations
 import importlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
 from drumline.infra.telemetry import metrics
-from drumline.producers.batches.sample_envelopes import UNKNOWN
-from drumline.producers.nvml.batches import DeviceBatches, jobs_on, part_of
+from drumline.producers.nvml.batches import DeviceBatches, Part, jobs_on, part_of
+from drumline.producers.nvml.lost_gpus import Jobs, LostGpus
 from drumline.producers.nvml.query import NvmlLost, NvmlMissing
-from drumline.producers.nvml.samples import Gpu, NoXidEvents, Nvml
+from drumline.producers.nvml.samples import Gpu, NoXidEvents, Nvml, Xid
 from drumline.producers.spool.writer import SpoolWriter
-from drumline.schemas.model import model
-from drumline.schemas.topics import Topic
 
 log = structlog.get_logger()
 
 #: Time until NVML is opened again after a GPU or the driver was lost; s.
-REOPEN_S = 15.0
-COLUMNS = tuple(column.name for column in model(Topic.DEVICE).columns)
+REOPEN_S = 10.0
 #: Longest wait for an event, so that `stop` is fast; s.
 EVENT_WAIT_S = 0.5
 
@@ -75,6 +72,7 @@ class DeviceSampler(threading.Thread):
         self._halt = threading.Event()
         self._reported = ""
         self._absent: set[tuple[str, tuple[str, ...]]] = set()  # models and readings that were said
+        self._lost_gpus = LostGpus()
         self.gpus: dict[int, dict[str, str]] = {}
 
     def stop(self) -> None:
@@ -88,12 +86,15 @@ class DeviceSampler(threading.Thread):
             try:
                 nvml = Nvml(self._options.load())
             except NvmlMissing as error:
-                log.info("no GPU is sampled", reason=str(error))
-                return
+                if not self._lost_gpus:
+                    log.info("no GPU is sampled", reason=str(error))
+                    return
+                self._lost(error)  # the driver is unloaded while another one is installed
+                continue
             except NvmlLost as error:
                 self._lost(error)
                 continue
-            if (gpus := f"{len(nvml.gpus)} GPUs, {nvml.silent} more do not answer") != self._reported:
+            if (gpus := f"{len(nvml.gpus)} GPUs, {len(nvml.silent)} more do not answer") != self._reported:
                 log.info("sampling", gpus=gpus, driver=nvml.driver, period_s=self._options.period_s)
             self._reported = gpus
             self._spool.identify({"versions": {**self._options.versions, "driver": nvml.driver}})
@@ -107,13 +108,15 @@ class DeviceSampler(threading.Thread):
     def _sample_until_lost(self, nvml: Nvml) -> None:
         """Sample, and return when GPUs that do not answer are due for another try."""
         due, reopen_at = time.monotonic(), time.monotonic() + REOPEN_S
+        self._lost_gpus.opened((gpu.uuid for gpu in nvml.gpus), nvml.silent, self._options.now_ns())
         while not self._halt.is_set():
             metrics.AGENT_GPUS.set(len(nvml.gpus))
             if nvml.silent and time.monotonic() >= reopen_at:
                 return
             for gpu in list(nvml.gpus):
-                if not self._sample(nvml, gpu, 0):
+                if not self._sample(nvml, gpu, None):
                     reopen_at = time.monotonic() + REOPEN_S
+            self._sample_lost()
             due = max(due + self._options.period_s, time.monotonic())
             while not self._halt.is_set() and (left := due - time.monotonic()) > 0:
                 try:
@@ -122,35 +125,64 @@ class DeviceSampler(threading.Thread):
                     self._halt.wait(min(left, EVENT_WAIT_S))
                     continue
                 if event is not None:
-                    gpu, xid = event
-                    log.warning("XID", gpu=gpu.index, uuid=gpu.uuid, xid=xid)
+                    gpu = event.gpu
+                    log.warning("XID", gpu=gpu.index, uuid=gpu.uuid, xid=event.number, instance=event.instance)
                     metrics.AGENT_XIDS.inc()
-                    if not self._sample(nvml, gpu, xid):
+                    if not self._sample(nvml, gpu, event):
                         reopen_at = time.monotonic() + REOPEN_S
 
-    def _sample(self, nvml: Nvml, gpu: Gpu, xid: int) -> bool:
-        """Emit a sample, also of a lost GPU if there is an XID; return False if the GPU is lost."""
-        row: dict[str, float] = {**dict.fromkeys(COLUMNS, UNKNOWN), "time_ns": self._options.now_ns()}
-        pids: dict[int, tuple[int, int]] = {}
+    def _sample(self, nvml: Nvml, gpu: Gpu, event: Xid | None) -> bool:
+        """Emit samples of a GPU and its instances, also of a lost one at an XID; return False if it is lost."""
+        now_ns = self._options.now_ns()
+        row: dict[str, float] = {"time_ns": now_ns}
+        xid = event.number if event is not None else 0
+        rows: list[tuple[Part, str, dict[str, float], dict[int, tuple[int, int]]]] = []
         try:
-            row |= nvml.sample(gpu, int(row["time_ns"]), complete=bool(xid))
-            pids = nvml.processes(gpu)
+            row |= nvml.sample(gpu, now_ns, complete=bool(xid))
+            rows.append((gpu.part, gpu.model, row | {"xid": xid}, {} if gpu.instances else nvml.processes(gpu)))
+            for piece in gpu.instances:
+                concerned = xid if event is not None and event.instance in (-1, piece.part.instance) else 0
+                rows.append(
+                    (piece.part, piece.model, piece.sample(row, now_ns) | {"xid": concerned}, piece.processes())
+                )
             self._report_absent(gpu)
         except NvmlLost as error:
             log.warning("a GPU is lost; the others are sampled", gpu=gpu.index, uuid=gpu.uuid, error=str(error))
             nvml.drop(gpu)
-            if not xid:
-                return False
-        for pid in [pid for pid, known in self.gpus.items() if known["uuid"] == gpu.uuid and pid not in pids]:
-            del self.gpus[pid]
-        self.gpus.update({pid: {"uuid": gpu.uuid, "model": gpu.model} for pid in pids})
-        row["xid"] = xid
+            self._lost_gpus.silent(gpu.part, now_ns)
+            if xid:
+                row = {"time_ns": now_ns, "lost": 1, "xid": xid}
+                self._emit(gpu.part, row, self._lost_gpus.jobs(gpu.part), {})
+            return False
+        self._note_processes({pid: (part.uuid, model) for part, model, _, pids in rows for pid in pids}, gpu)
         processes = self._processes()
-        jobs = jobs_on(gpu.uuid, pids, self._batches.host, processes)
-        parts = {job: part_of(job, pids, self._batches.host, processes) for job in jobs}
-        for key, batch in self._batches.batches(gpu.uuid, gpu.index, row, jobs, parts):
+        of_gpu: dict[str, Mapping[str, Any]] = {}
+        for part, _, sample, pids in rows:
+            jobs = {} if gpu.instances and part.instance < 0 else self._jobs_on(part, pids, processes)
+            of_gpu |= jobs
+            self._emit(part, sample, jobs, {job: part_of(job, pids, self._batches.host, processes) for job in jobs})
+        self._lost_gpus.answered(gpu.part, of_gpu)
+        return True
+
+    def _jobs_on(self, part: Part, pids: Collection[int], processes: Sequence[Mapping[str, Any]]) -> Jobs:
+        return jobs_on(part.uuid, pids, self._batches.host, processes, part.parent)
+
+    def _sample_lost(self) -> None:
+        """Emit a sample of each lost GPU that one is due of."""
+        now_ns = self._options.now_ns()
+        for part, jobs in self._lost_gpus.due(now_ns):
+            self._emit(part, {"time_ns": now_ns, "lost": 1, "xid": 0}, jobs, {})
+
+    def _emit(self, part: Part, row: Mapping[str, float], jobs: Jobs, parts: Mapping[str, Mapping[str, float]]) -> None:
+        for key, batch in self._batches.batches(part, row, jobs, parts):
             self._spool.append_batch(key, batch)
-        return gpu in nvml.gpus
+
+    def _note_processes(self, present: Mapping[int, tuple[str, str]], gpu: Gpu) -> None:
+        """Keep the GPU or instance of each process, for processes that do not know it."""
+        parts = {gpu.uuid, *(instance.part.uuid for instance in gpu.instances)}
+        for pid in [pid for pid, known in self.gpus.items() if known["uuid"] in parts and pid not in present]:
+            del self.gpus[pid]
+        self.gpus.update({pid: {"uuid": uuid, "model": model} for pid, (uuid, model) in present.items()})
 
     def _report_absent(self, gpu: Gpu) -> None:
         """Log once which readings GPUs of this model do not have."""
@@ -164,4 +196,6 @@ class DeviceSampler(threading.Thread):
         if (text := f"{type(error).__name__}: {error}") != self._reported:
             self._reported = text
             log.warning("NVML is lost, it is opened again", error=self._reported)
+        self._lost_gpus.driver_away(self._options.now_ns())
+        self._sample_lost()
         self._halt.wait(REOPEN_S)

@@ -7,10 +7,12 @@ pynvml of nvidia-ml-py, or one that behaves like it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from drumline.producers.batches.sample_envelopes import UNKNOWN
+from drumline.producers.nvml.batches import Part
 from drumline.producers.nvml.gpm import Gpm
+from drumline.producers.nvml.instances import NO_INSTANCE, Instance, compute_processes, instances
 from drumline.producers.nvml.query import NvmlLost, NvmlMissing, NvmlQuery, text
 from drumline.producers.nvml.readings import FIELDS, LINK_COUNTERS, PCIE_CALLS, SLOW_S, calls, slow_readings
 
@@ -20,6 +22,7 @@ class Gpu:
     """One GPU.
 
     Attributes:
+        instances: those that it is divided into; () of a whole GPU.
         query: how it is asked; `query.absent` has what it lacks.
         gpm: reads activity of its parts.
         counters: bytes that its links had carried, and when that was read; ns.
@@ -35,11 +38,30 @@ class Gpu:
     counters: dict[str, tuple[int, int]] = field(default_factory=dict)
     slow: tuple[dict[str, int], int] | None = None
     used_until: int = 0
+    instances: tuple[Instance, ...] = ()
 
     @property
     def handle(self) -> Any:
         """Return NVML's handle."""
         return self.query.handle
+
+    @property
+    def part(self) -> Part:
+        """Return its name."""
+        return Part(self.uuid, self.index)
+
+    def close(self) -> None:
+        """Free what NVML keeps for it."""
+        for gpm in (self.gpm, *(instance.gpm for instance in self.instances)):
+            gpm.close()
+
+
+class Xid(NamedTuple):
+    """An XID event. `instance`: number of the GPU instance it is about; -1 = the whole GPU."""
+
+    gpu: Gpu
+    number: int
+    instance: int
 
 
 class Nvml:
@@ -49,13 +71,14 @@ class Nvml:
 
     Attributes:
         gpus: those that answer.
-        silent: number of those that do not.
+        silent: indices of those that do not.
     """
 
     def __init__(self, lib: Any) -> None:
         """Open NVML. Raises NvmlMissing, NvmlLost."""
         self._lib = lib
         self.gpus: list[Gpu] = []
+        self.silent: list[int] = []
         try:
             lib.nvmlInit()
         except lib.NVMLError as error:
@@ -75,8 +98,7 @@ class Nvml:
                 uuid, name = text(lib.nvmlDeviceGetUUID(query.handle)), text(lib.nvmlDeviceGetName(query.handle))
                 self.gpus.append(Gpu(index, uuid, name, query, Gpm(query)))
             except (lib.NVMLError, NvmlLost):  # fallen off the bus, or not visible
-                continue
-        self.silent = count - len(self.gpus)
+                self.silent.append(index)
         self._registered_gpus = tuple(self.gpus)
         self._events = self._register_events()
 
@@ -84,12 +106,12 @@ class Nvml:
         """Stop sampling a GPU that does not answer; its events are still reported."""
         if gpu in self.gpus:
             self.gpus.remove(gpu)
-            self.silent += 1
+            self.silent.append(gpu.index)
 
     def close(self) -> None:
         """Close the library; errors are ignored."""
         for gpu in self._registered_gpus:
-            gpu.gpm.close()
+            gpu.close()
         try:
             if self._events is not None:
                 self._lib.nvmlEventSetFree(self._events)
@@ -103,12 +125,13 @@ class Nvml:
         """
         query = gpu.query
         row: dict[str, float] = {"time_ns": now_ns, "lost": 0, **calls(query), **query.fields(FIELDS)}
-        processes = self._processes(gpu)
-        row["processes"] = UNKNOWN if processes is None else len(processes)
+        running = compute_processes(query)
+        row["processes"] = UNKNOWN if running is None else len(running)
         row["util_gpu"], row["util_memory"] = self._pair(gpu, "nvmlDeviceGetUtilizationRates", "gpu", "memory")
         row["memory_used"], row["memory_total"] = self._pair(gpu, "nvmlDeviceGetMemoryInfo", "used", "total")
         if gpu.slow is None or complete or not 0 <= now_ns - gpu.slow[1] < SLOW_S * 1e9:
             gpu.slow = slow_readings(query), now_ns
+            gpu.instances = instances(query, gpu.uuid, gpu.index, gpu.instances)
         pcie = {} if gpu.gpm.supported else calls(query, PCIE_CALLS)
         return row | gpu.slow[0] | gpu.gpm.read(now_ns) | pcie | self._links(gpu, now_ns)
 
@@ -118,25 +141,18 @@ class Nvml:
         Keys are pids as this pid namespace numbers them. SM times are asked where several share the GPU. Raises
         NvmlLost.
         """
-        lib, running = self._lib, self._processes(gpu) or ()
+        lib, memory = self._lib, compute_processes(gpu.query) or {}
         newest: dict[int, Any] = {}
-        if len(running) > 1:
+        if len(memory) > 1:
             call = lambda: lib.nvmlDeviceGetProcessUtilization(gpu.handle, gpu.used_until)  # noqa: E731
             for used in gpu.query.answer("job_util_sm", call) or ():
                 gpu.used_until = max(gpu.used_until, int(used.timeStamp))
                 if int(used.timeStamp) >= int(getattr(newest.get(used.pid), "timeStamp", 0)):
                     newest[int(used.pid)] = used
-        result = {}
-        for process in running:
-            memory, used = getattr(process, "usedGpuMemory", None), newest.get(int(process.pid))
-            result[int(process.pid)] = (
-                UNKNOWN if memory is None else int(memory),
-                UNKNOWN if used is None else int(used.smUtil),
-            )
-        return result
+        return {pid: (size, int(newest[pid].smUtil) if pid in newest else UNKNOWN) for pid, size in memory.items()}
 
-    def wait_xid(self, seconds: float) -> tuple[Gpu, int] | None:
-        """Wait for an XID event for at most `seconds`; return (GPU, number).
+    def wait_xid(self, seconds: float) -> Xid | None:
+        """Wait for an XID event for at most `seconds`.
 
         Raises NvmlLost, and NoXidEvents at once where no GPU reports events.
         """
@@ -151,7 +167,8 @@ class Nvml:
             raise NvmlLost(str(error)) from None
         # By its handle: a GPU that fell off the bus (XID 79) has no UUID any more.
         source = next((gpu for gpu in self._registered_gpus if _same(gpu.handle, data.device)), None)
-        return (source, int(data.eventData)) if source else None
+        instance = int(getattr(data, "gpuInstanceId", NO_INSTANCE))
+        return Xid(source, int(data.eventData), -1 if instance == NO_INSTANCE else instance) if source else None
 
     def _register_events(self) -> Any:
         lib, watched = self._lib, 0
@@ -166,9 +183,6 @@ class Nvml:
             except lib.NVMLError:
                 continue
         return events if watched else None
-
-    def _processes(self, gpu: Gpu) -> Any:
-        return gpu.query.answer("processes", lambda: self._lib.nvmlDeviceGetComputeRunningProcesses(gpu.handle))
 
     def _pair(self, gpu: Gpu, function: str, first: str, second: str) -> tuple[int, int]:
         value = gpu.query.answer(function, lambda: getattr(self._lib, function)(gpu.handle))

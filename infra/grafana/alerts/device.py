@@ -17,6 +17,7 @@ _NAMES = ", ".join(f"if(bitAnd(bits, {bit}) != 0, '{name}', '')" for bit, name i
 _REASONS_TEXT = f"arrayStringConcat(arrayFilter(x -> x != '', [{_NAMES}]), ' + ')"
 _GPU = "job, host, toString(gpu_index) AS gpu, gpu_uuid"
 _BY = "job, host, gpu_index, gpu_uuid"
+_PLACE = "host, gpu_index, gpu_uuid"
 _SELECTS = {"job": "job", "host": "host"}
 
 
@@ -118,4 +119,34 @@ IDLE = Rule(
     ("drumline-devices", "utilisation"), _SELECTS, for_s=300,
 )  # fmt: skip
 
+LOST = Rule(
+    "drumline-gpu-lost", "GPU lost", "critical",
+    (
+        _of_job(
+            f"""
+            SELECT job, host, toString(gpu_index) AS gpu, gpu_uuid, toFloat64(state) AS value FROM (
+                SELECT {_PLACE}, argMax(gone, minute) AS state, groupUniqArrayArray(hit) AS taken,
+                    argMax(jobs, minute) AS present
+                FROM (
+                    SELECT {_PLACE}, minute, ifNull(max(lost), 0) AS gone, groupUniqArray(job) AS jobs,
+                        groupUniqArrayIf(job, job != '' AND d.lost > 0) AS hit
+                    FROM devices_per_minute AS d WHERE @minute GROUP BY {_PLACE}, minute
+                ) GROUP BY {_PLACE}
+            ) ARRAY JOIN if(empty(taken), present, taken) AS job
+            """
+        ),
+    ),
+    "gt", (0.0,), 86_400,
+    "GPU {{ $labels.gpu }} of {{ $labels.host }} is lost",
+    "{{ $labels.gpu_uuid }}, job {{ $labels.job }}: it does not answer NVML any more. That job ran on it when it went.",
+    "`nvidia-smi -L` on the host lists the GPUs that answer. `dmesg` has XID 79 where it fell off the bus, 119 or 154 "
+    "where its firmware hangs.",
+    "Drain the host and reboot it, with a power cycle if the GPU stays away. Have the GPU or its board replaced if it "
+    "comes again. Restart the job without this host, from its checkpoint.",
+    "A GPU that answered and does not any more is never right. A driver that is loaded again is away for less than "
+    "20 s. The alert ends when the GPU answers; after a change of hardware restart the agent, which forgets it.",
+    ("drumline-devices", "lost"), _SELECTS,
+)  # fmt: skip
+
+LOST_GPUS = Group("drumline-lost", 30, HOST, (LOST,))
 DEVICES = Group("drumline-devices", 60, HOST, (THROTTLED, XID, ECC, IDLE))

@@ -9,7 +9,10 @@ from drumline.infra.grafana.model import Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ANY, IDLE, TEMPERATURE, THROTTLED_BITS
 
 WHERE = "@jobs AND @hosts AND @minute"
-_GPU = "concat(host, ' GPU ', toString(gpu_index))"
+#: A MIG instance is a line of its own, with the first digits of its UUID.
+_GPU = """
+    concat(host, ' GPU ', toString(gpu_index), if(startsWith(gpu_uuid, 'MIG-'), substring(gpu_uuid, 4, 9), ''))
+"""
 
 
 def _line(title: str, description: str, value: str, unit: str, by: str = "avg(v)", **shown: Any) -> Panel:
@@ -19,7 +22,7 @@ def _line(title: str, description: str, value: str, unit: str, by: str = "avg(v)
     """
     rows = f"""
     SELECT $__timeInterval(minute) AS time, {_GPU} AS member, {value} AS v
-    FROM devices_per_minute AS d WHERE {WHERE} GROUP BY time, host, gpu_index HAVING isNotNull(v)
+    FROM devices_per_minute AS d WHERE {WHERE} GROUP BY time, member HAVING isNotNull(v)
     """
     query = PanelQuery(worst(rows, "value", by), "time:t series:s member:s value:n")
     empty = "no samples in this time range, or the GPU does not report this"
@@ -32,12 +35,12 @@ def _marks(title: str, description: str, value: str, key: str, empty: str) -> Pa
     """Return red bars in minutes in which a GPU had a fault, for the ten GPUs with most."""
     rows = f"""
     SELECT $__timeInterval(minute) AS time, {_GPU} AS member, {value} AS v
-    FROM devices_per_minute AS d WHERE {WHERE} GROUP BY time, host, gpu_index HAVING v > 0
+    FROM devices_per_minute AS d WHERE {WHERE} GROUP BY time, member HAVING v > 0
     """
     query = PanelQuery(worst(rows, "value", "sum(v)", bands=False), "time:t series:s member:s value:n")
     return Panel(
         "timeseries", title, description, query, "none", min_interval="1m", thresholds=ANY, series="{series}",
-        marks=True, bars=True, width=8, height=6, key=key, empty=empty,
+        marks=True, bars=True, width=6, height=6, key=key, empty=empty,
     )  # fmt: skip
 
 
@@ -133,6 +136,13 @@ LINES = (
             f"max(bitAnd(throttle_reasons, {THROTTLED_BITS}) != 0)",
             "throttle",
             "no GPU was slowed down",
+        ),
+        _marks(
+            "Lost",
+            "1 where a minute had a GPU that did not answer. Its job is named in the alert.",
+            "ifNull(max(d.lost), 0)",
+            "lost",
+            "every GPU answers",
         ),
         _marks(
             "XIDs",

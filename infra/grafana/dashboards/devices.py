@@ -27,7 +27,7 @@ _NAMES = ", ".join(f"if(bitAnd(bits, {bit}) != 0, '{name}', '')" for bit, name i
 _RANK = {"job": "${__data.fields.job_key}", "rank": "${__data.fields.rank}"}
 _GPUS = f"SELECT {{}} AS value FROM devices_per_minute AS d WHERE {WHERE}"
 NUMBERS = (
-    stat("GPUs", "GPUs that were sampled.", _GPUS.format("uniqExact(gpu_uuid)")),
+    stat("GPUs", "GPUs and MIG instances that were sampled.", _GPUS.format("uniqExact(gpu_uuid)")),
     faults(
         "Throttled",
         "GPUs that were slowed down by heat or a power fault, not by their power cap.",

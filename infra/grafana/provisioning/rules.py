@@ -6,7 +6,7 @@ The two name the same fields differently, and drop unknown ones silently.
 from __future__ import annotations
 
 from drumline.infra.config.servers import WEB_PAGE
-from drumline.infra.grafana.alerts.device import DEVICES
+from drumline.infra.grafana.alerts.device import DEVICES, LOST_GPUS
 from drumline.infra.grafana.alerts.job import JOBS, LINKS
 from drumline.infra.grafana.alerts.pipeline import ARRIVAL, PIPELINE
 from drumline.infra.grafana.alerts.rule import CONDITION, Group, Rule, link
@@ -14,7 +14,7 @@ from drumline.infra.grafana.catalog import DASHBOARDS
 from drumline.infra.grafana.model import FOLDER_UID, PLUGIN, SOURCE_UID, Json
 from drumline.infra.grafana.render.dashboard import panel_ids
 
-GROUPS: tuple[Group, ...] = (JOBS, LINKS, DEVICES, ARRIVAL, PIPELINE)
+GROUPS: tuple[Group, ...] = (JOBS, LINKS, LOST_GPUS, DEVICES, ARRIVAL, PIPELINE)
 #: Rules of former releases. Grafana keeps a rule that its files no longer name until they ask to delete it.
 DELETED = ("drumline-straggler-warning", "drumline-straggler-critical")
 

@@ -12,6 +12,7 @@ import pytest
 from support.grafana_evaluator import Evaluator, breached
 from support.grafana_stack import JOB, RUN, stored
 
+from drumline.infra.config.settings import SinkSettings
 from drumline.infra.grafana.provisioning.rules import GROUPS, rules
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -310,6 +311,38 @@ def test_every_xid_of_a_minute_is_an_alert_whichever_number_is_larger(db):
         db.copy("device_samples", "twice", "gpu_index = 1 LIMIT 1", time=at, xid=f"toInt64({xid})")
     alerts = fired(run(db, "drumline-gpu-xid", db.last, db.last), job="twice")
     assert sorted((alert["gpu"], alert["xid"]) for alert in alerts) == [("1", "119"), ("1", "79")]
+
+
+def lost(db, uuid, job, seconds, state):
+    """A sample of GPU 1 some seconds after the recording."""
+    at = f"toDateTime64({db.last + seconds}, 9, 'UTC')"
+    changed = {"time": at, "lost": f"toInt64({state})", "gpu_uuid": f"'{uuid}'"}
+    db.copy("device_samples", job, "gpu_index = 1 LIMIT 1", **changed)
+
+
+def test_a_lost_gpu_alerts_within_a_minute_with_the_job_it_took_along_until_it_answers(db):
+    period = INTERVALS["drumline-gpu-lost"]
+    assert 1 + SinkSettings().bulk_flush_s + period <= 60, "a sample, the sink, an evaluation"
+    lost(db, "GPU-a", "taken", 0, 0)
+    lost(db, "GPU-a", "taken", 61, 1)
+    evaluator = run(db, "drumline-gpu-lost", db.last + 1, db.last + 62 + period)
+    [alert] = fired(evaluator, gpu_uuid="GPU-a")
+    assert evaluator.rendered(evaluator.rule.summary, alert) == f"GPU 1 of {alert['host']} is lost"
+    assert "job taken:" in evaluator.rendered(evaluator.rule.description, alert)
+    for minutes in range(2, 8):
+        lost(db, "GPU-a", "", 60 * minutes + 61, 1)
+        evaluator.evaluate(db.last + 60 * minutes + 62)
+        assert fired(evaluator, gpu_uuid="GPU-a") == [alert], "it has no job any more, and took one along"
+    lost(db, "GPU-a", "", 600, 0)
+    evaluator.evaluate(db.last + 660)
+    assert not fired(evaluator, gpu_uuid="GPU-a")
+
+
+def test_a_lost_gpu_without_a_job_is_an_alert_all_the_same(db):
+    lost(db, "GPU-b", "", 0, 1)
+    evaluator = run(db, "drumline-gpu-lost", db.last + 60, db.last + 60)
+    [alert] = fired(evaluator, gpu_uuid="GPU-b")
+    assert alert["job"] == ""
 
 
 def test_ecc_when_the_recorded_counter_grows(db):

@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from drumline.producers.nvml.batches import DeviceBatches
+from drumline.producers.nvml.batches import DeviceBatches, Part
 from drumline.schemas.batch import decode, encode
 from drumline.schemas.bounds_check import check
 from drumline.schemas.model import model
@@ -80,7 +80,9 @@ def test_what_the_gpu_lacks_has_nvmls_reason_and_is_never_zero(recording):
 def test_every_sample_is_inside_the_contract_and_comes_back_as_it_was(recording):
     batches = DeviceBatches("agent-1", "h")
     for row in recording["rows"]:
-        [(_, batch)] = batches.batches("GPU-0", 0, {k: v for k, v in row.items() if k not in ("job", "gpu_index")}, {})
+        [(_, batch)] = batches.batches(
+            Part("GPU-0", 0), {k: v for k, v in row.items() if k not in ("job", "gpu_index")}, {}
+        )
         check(batch)
         again = decode(model(Topic.DEVICE), encode(model(Topic.DEVICE), batch))
         assert {name: values[0] for name, values in again.columns.items()} == {

@@ -38,6 +38,10 @@ class NVMLError_DriverNotLoaded(NVMLError):  # noqa: N801
     pass
 
 
+class NVMLError_NotFound(NVMLError):  # noqa: N801
+    pass
+
+
 #: Constants of field values and metrics, as in nvml.h.
 FIELDS = {
     "ECC_SBE_VOL_TOTAL": 3, "ECC_SBE_AGG_TOTAL": 5, "ECC_DBE_AGG_TOTAL": 6, "ECC_SBE_VOL_DEV": 11,
@@ -58,7 +62,8 @@ METRICS = {
 
 
 class FakeNvml:
-    """`gpus`: dicts of call name -> answer, an exception among them is raised. `events`: (index, XID) to come.
+    """`gpus`: dicts of call name -> answer, an exception among them is raised. `events`: (index, XID) to come, and
+    the GPU instance of one that concerns an instance.
     `lost`: indices of GPUs about which every call fails, as when they fell off the bus."""
 
     NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_SUCCESS = 0, 1, 2, 0
@@ -83,6 +88,7 @@ class FakeNvml:
              "MemoryInfo": SimpleNamespace(used=70 << 30, total=140 << 30), "PcieThroughput": 1_234,
              "EncoderUtilization": [0, 1000], "DecoderUtilization": [0, 1000], "NvLinkState": 1,
              "GridLicensableFeatures": SimpleNamespace(isGridLicenseSupported=0, licensableFeaturesCount=0),
+             "MPSComputeRunningProcesses": [], "MigMode": NVMLError_NotSupported("Not Supported"),
              "fields": {}, "metrics": {}, **answers}
             for i in range(gpus)
         ]  # fmt: skip
@@ -119,14 +125,45 @@ class FakeNvml:
             raise AttributeError(name)
 
         def call(handle, *_arguments):
-            if self.gpus.index(handle) in self.lost:
-                raise NVMLError_GpuIsLost("GPU is lost")
+            self._raise_if_lost(handle)
+            if "parent" in handle and reading not in handle:  # of an instance NVML answers little
+                raise NVMLError_NotSupported("Not Supported")
             answer = handle[reading]
             if isinstance(answer, Exception):
                 raise answer
             return answer
 
         return call
+
+    def _raise_if_lost(self, handle):
+        handle = handle.get("parent", handle)
+        if next(i for i, gpu in enumerate(self.gpus) if gpu is handle) in self.lost:
+            raise NVMLError_GpuIsLost("GPU is lost")
+
+    def divide(self, gpu=0, instances=2):
+        """Divide a GPU into MIG instances 3, 4, ...; MIG devices are listed with gaps, and a GPU in MIG mode has no
+        utilisation (NVML API reference, "Multi Instance GPU Management")."""
+        whole = self.gpus[gpu]
+        unsupported = NVMLError_NotSupported("Not Supported")
+        whole |= {"MigMode": [1, 1], "MaxMigDeviceCount": 7, "UtilizationRates": unsupported}
+        whole |= {"ProcessUtilization": unsupported}
+        whole["instances"] = {
+            2 * i: {"parent": whole, "UUID": f"MIG-{gpu}-{i}", "Name": "Fake H200 MIG 1g.18gb", "GpuInstanceId": 3 + i,
+                    "MemoryInfo": SimpleNamespace(used=(i + 1) << 30, total=18 << 30),
+                    "ComputeRunningProcesses": [SimpleNamespace(pid=100 + i, usedGpuMemory=(i + 1) << 29)],
+                    "MPSComputeRunningProcesses": [], "fields": {}, "metrics": {"SM_UTIL": 10.0 * (i + 1)}}
+            for i in range(instances)
+        }  # fmt: skip
+        whole["metrics"] = {"SM_UTIL": 40.0}
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle, index):  # noqa: N802
+        if index not in handle["instances"]:
+            raise NVMLError_NotFound("Not Found")
+        return handle["instances"][index]
+
+    def nvmlGpmMigSampleGet(self, handle, instance, sample):  # noqa: N802
+        self._raise_if_lost(handle)
+        sample.update(next(i["metrics"] for i in handle["instances"].values() if i["GpuInstanceId"] == instance))
 
     def nvmlDeviceGetFieldValues(self, handle, fields):  # noqa: N802
         values = []
@@ -159,8 +196,7 @@ class FakeNvml:
         self.gpm_samples -= 1
 
     def nvmlGpmSampleGet(self, handle, sample):  # noqa: N802
-        if self.gpus.index(handle) in self.lost:
-            raise NVMLError_GpuIsLost("GPU is lost")
+        self._raise_if_lost(handle)
         sample.update(handle["metrics"])
 
     def c_nvmlGpmMetricsGet_t(self):  # noqa: N802
@@ -187,10 +223,12 @@ class FakeNvml:
         if self.events is None:
             raise NVMLError_Uninitialized("Uninitialized")
         try:
-            index, xid = self.events.get(timeout=milliseconds / 1000)
+            index, xid, *instance = self.events.get(timeout=milliseconds / 1000)
         except queue.Empty:
             raise NVMLError_Timeout("Timeout") from None
-        return SimpleNamespace(device=self.gpus[index], eventData=xid)
+        return SimpleNamespace(
+            device=self.gpus[index], eventData=xid, gpuInstanceId=instance[0] if instance else 0xFFFFFFFF
+        )
 
 
 def wait_until(condition, seconds=20.0):
