@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from drumline.infra.grafana.liveness import owners
+
 _RUNS = "SELECT arrayJoin(arrayZip({jobs:Array(String)}, {runs:Array(String)}))"
 _LEVEL = "indexOf(['suspect', 'warning', 'critical'], s.state)"
 _SCOPE = "job = {job:String} AND run = {run:String}"
@@ -27,10 +29,7 @@ FROM stragglers AS s WHERE (job, run, first_step) IN (
 """
 
 # Team and user of each run, from `drumline run --label team=... --label user=...`.
-FLEET_OWNERS = f"""
-SELECT job, run, any(labels['team']) AS team, any(labels['user']) AS user FROM processes
-WHERE (job, run) IN ({_RUNS}) GROUP BY job, run
-"""
+FLEET_OWNERS = owners(_RUNS)
 
 # Jobs that stand still, by run.
 FLEET_HANGS = """
