@@ -22,6 +22,8 @@ VERDICT_WINDOWS, VERDICT_S = 4, 900
 #: longest time from step to step in that hour (evaluations, checkpoints), and at least so long; s. PyTorch ends a job
 #: whose NCCL collective hangs after 10 minutes (torch.distributed's default timeout); half of that is before it.
 STALLED_STEPS, STALLED_PAUSES, STALLED_S = 5.0, 2.0, 300.0
+#: Time for which a job stands still until it is hung (DRUMLINE_STREAM__HUNG_S); s.
+HUNG_S = 120.0
 #: Bus bandwidth against the same collectives' before. The verdict "slow link" asks for 1.3 times the time.
 BANDWIDTH_RATIO = 1 / 1.3
 
@@ -47,6 +49,8 @@ LAG = ((60.0, "orange"), (LAG_S, "red"))
 #: Time without a report of a process while its job is active; s. Each process reports every 10 s.
 SILENT_S = 60.0
 SILENT = ((SILENT_S, "red"),)
+#: Rows of a topic that a job may lose in ten minutes.
+DROPPED_ROWS = 0.0
 #: Any lost row, dead letter, XID or uncorrected ECC error matters.
 ANY = ((1.0, "red"),)
 #: GPU time or money that was lost: any is worth a colour.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.alerts.rule import Group, Rule, Values, with_owner
+from drumline.infra.grafana.alerts.rule import Group, Rule, Values, limited, with_limit, with_owner
+from drumline.infra.grafana.limits import IDLE as IDLE_LIMIT
+from drumline.infra.grafana.limits import THROTTLED as THROTTLED_LIMIT
 from drumline.infra.grafana.thresholds import (
     IDLE_MINUTES,
     IDLE_PERCENT,
@@ -39,18 +41,18 @@ def _throttled(texts: str = "") -> str:
 THROTTLED = Rule(
     "drumline-gpu-throttled", "GPU throttled", "warning",
     (
-        _of_job(_throttled()),
+        limited(_throttled(), THROTTLED_LIMIT, keys="job"),
         _of_job(_throttled(f", if(minutes > 0, {_REASONS_TEXT}, 'none') AS reasons"), "WHY"),
     ),
     "gt", (THROTTLED_MINUTES,), (THROTTLED_OF - 1) * 60,
     "GPU {{ $labels.gpu }} of {{ $labels.host }} is slowed down: {{ $values.WHY.Labels.reasons }}",
-    "{{ $labels.gpu_uuid }}, job {{ $labels.job }}: in {{ $values.A.Value }} of the last 5 minutes. The rank on it "
+    "{{ $labels.gpu_uuid }}, job {{ $labels.job }}: in {{ $values.WHY.Value }} of the last 5 minutes. The rank on it "
     "becomes a straggler.",
     "Look at clocks, power and temperature of the GPU, and at cooling and power supply of the host.",
     "Drain the host until they are well.",
     "Heat and power faults only; the power cap (0x4) is how a busy GPU runs, every recording shows it. More than two "
     "minutes of the last five: a moment's heat lies in two at most.",
-    ("drumline-devices", "throttle"), _SELECTS, keep_s=300,
+    ("drumline-devices", "throttle"), _SELECTS, keep_s=300, job_limit=THROTTLED_LIMIT,
 )  # fmt: skip
 XID = Rule(
     "drumline-gpu-xid", "XID error", "critical",
@@ -100,23 +102,22 @@ ECC = Rule(
 )  # fmt: skip
 IDLE = Rule(
     "drumline-gpu-idle", "GPU idle while allocated", "warning",
-    (
-        _of_job(
-            f"""
-            SELECT {_GPU}, avgMerge(util_gpu) AS value FROM devices_per_minute
-            WHERE @minute AND job != '' GROUP BY {_BY} HAVING uniqExact(minute) >= {IDLE_MINUTES - 5}
-                AND isNotNull(value)
-            """
-        ),
+    with_limit(
+        f"""
+        SELECT {_GPU}, avgMerge(util_gpu) AS value FROM devices_per_minute
+        WHERE @minute AND job != '' GROUP BY {_BY} HAVING uniqExact(minute) >= {IDLE_MINUTES - 5}
+            AND isNotNull(value)
+        """,
+        IDLE_LIMIT, keys="job",
     ),
     "lt", (IDLE_PERCENT,), IDLE_MINUTES * 60,
     "{{ $labels.job }} holds GPU {{ $labels.gpu }} of {{ $labels.host }} and does not use it",
-    "{{ $labels.gpu_uuid }}: utilisation {{ printf \"%.1f\" $values.A.Value }}% over 15 minutes.",
+    "{{ $labels.gpu_uuid }}: utilisation {{ printf \"%.1f\" $values.VALUE.Value }}% over 15 minutes.",
     "Does the job still work? See its log, and its steps on the dashboard Job.",
     "Ask the job's owner whether it still needs the GPU, and end the job if not.",
     "5% over 15 minutes (with samples of 10 at least): start-up and checkpoints are shorter, and any training step "
     "shows more.",
-    ("drumline-devices", "utilisation"), _SELECTS, for_s=300,
+    ("drumline-devices", "utilisation"), _SELECTS, for_s=300, job_limit=IDLE_LIMIT,
 )  # fmt: skip
 
 LOST = Rule(

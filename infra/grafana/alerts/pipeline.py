@@ -6,10 +6,11 @@ That nothing arrives shows a pipeline that is down while live processes are know
 from __future__ import annotations
 
 from drumline.infra.grafana.alerts.rule import Group, Rule, Values, with_limit, with_owner
+from drumline.infra.grafana.limits import DROPPED
 from drumline.infra.grafana.limits import LAG as LAG_LIMIT
 from drumline.infra.grafana.limits import SILENT as SILENT_LIMIT
 from drumline.infra.grafana.liveness import ACTIVE_RUNS, LAST_RECORD, RANKS
-from drumline.infra.grafana.thresholds import LAG_S, SILENT_S
+from drumline.infra.grafana.thresholds import DROPPED_ROWS, LAG_S, SILENT_S
 from drumline.infra.guidance.entry import DRUMLINE
 
 
@@ -53,22 +54,21 @@ LAG = Rule(
 )  # fmt: skip
 DROPS = Rule(
     "drumline-rows-dropped", "Rows dropped", "warning",
-    (
-        with_owner(
-            """
-            SELECT job, run, topic, toFloat64(sum(dropped_rows)) AS value
-            FROM records_per_minute WHERE @minute AND job != '' GROUP BY job, run, topic
-            """
-        ),
+    with_limit(
+        """
+        SELECT job, run, topic, toFloat64(sum(dropped_rows)) AS value
+        FROM records_per_minute WHERE @minute AND job != '' GROUP BY job, run, topic
+        """,
+        DROPPED,
     ),
-    "gt", (0.0,), 600,
-    "{{ $labels.job }}: {{ humanize $values.A.Value }} rows of {{ $labels.topic }} dropped",
+    "gt", (DROPPED_ROWS,), 600,
+    "{{ $labels.job }}: {{ humanize $values.VALUE.Value }} rows of {{ $labels.topic }} dropped",
     "Run {{ $labels.run }}: a buffer or the spool was full: the agent or Kafka is too slow or down. Training did not "
     "wait.",
     "Look at the agent of the host (`/readyz`, its log) and at Kafka: which is slow or down?",
     "Start it, or give the spool more room.",
     "Producers drop rather than wait, and count it. Any loss is an alert.",
-    ("drumline-health", "drops"), {},
+    ("drumline-health", "drops"), {}, job_limit=DROPPED,
 )  # fmt: skip
 DEAD_LETTERS = Rule(
     "drumline-dead-letters", "Dead letters", "warning",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from drumline.infra.grafana.limits import Limit, scaled
+from drumline.infra.grafana.limits import Limit, moved
 from drumline.infra.grafana.liveness import ACTIVE_RUNS, RECORDED_RUNS, owners
 from drumline.infra.grafana.tokens import sql
 
@@ -48,12 +48,17 @@ def of_active(text: str, ref: str = "A") -> Values:
     return with_owner(text, ACTIVE_RUNS, ref=ref)
 
 
-def with_limit(text: str, limit: Limit, runs: str = RECORDED_RUNS) -> tuple[Values, Values]:
-    """Return what is compared (scaled where a job has a limit of its own) and, as VALUE, what messages show.
+def limited(text: str, limit: Limit, runs: str = RECORDED_RUNS, keys: str = "job, run") -> Values:
+    """Return what is compared: with owners, moved where a job has a limit of its own.
 
     runs: those that `text` may name; all of a long range cost more than the rule.
     """
-    return with_owner(scaled(text, limit), runs), Values(text, "VALUE")
+    return with_owner(moved(text, limit, keys), runs, keys)
+
+
+def with_limit(text: str, limit: Limit, runs: str = RECORDED_RUNS, keys: str = "job, run") -> tuple[Values, Values]:
+    """Return what is compared (`limited`) and, as VALUE, what messages show."""
+    return limited(text, limit, runs, keys), Values(text, "VALUE")
 
 
 @dataclass(frozen=True, slots=True)

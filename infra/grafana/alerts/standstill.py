@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.alerts.rule import Rule, Values, of_active
+from drumline.infra.grafana.limits import HUNG as HUNG_LIMIT
 from drumline.infra.grafana.limits import STALLED as STALLED_LIMIT
 from drumline.infra.grafana.limits import limits_of_jobs
 from drumline.infra.grafana.liveness import ACTIVE_RUNS, NOT_RECORDED
@@ -64,32 +65,35 @@ STALLED = Rule(
 )  # fmt: skip
 
 
-def _hung(value: str, texts: str = "") -> str:
-    """Return a row for each rank that a hung job waits for, or for the job (`all`) where none is named.
-
-    texts: what may change while it lasts. `line`: where its main thread was when it was sampled first.
-    """
+def _hung(value: str, texts: str, join: tuple[str, str]) -> str:
+    """Return a row for each rank that a hung job waits for, or for the job (`all`) where none is named."""
     return f"""
         SELECT job, run, if(number < 0, 'all', toString(number)) AS rank,
-            if(number < 0, 'any host', host) AS host{texts}, toFloat64(if(state = 'hung', {value}, 0)) AS value
+            if(number < 0, 'any host', host) AS host{texts}, toFloat64({value}) AS value
         FROM (
-            SELECT job, run, h.rank AS number, host, h.state AS state, h.reason AS reason, operation, note,
-                h.start AS since,
+            SELECT job, run, h.rank AS number, host, h.reason AS reason, operation, note, h.start AS since,
+                if(h.state = 'hung', dateDiff('second', since, $__toTime_ms), 0) AS ago_s,
                 countIf(h.rank >= 0) OVER (PARTITION BY job, run) AS named
             FROM hangs_now AS h WHERE (job, run) IN ({ACTIVE_RUNS})
-        ) AS standing LEFT JOIN (
-            SELECT job, run, named_rank AS number, window_start AS since, argMin(s.at, (s.time, -s.samples)) AS line
-            FROM stacks AS s WHERE verdict = 'hang' AND role = 'culprit' AND is_main = 1
-            GROUP BY job, run, number, since
-        ) AS sampled USING (job, run, number, since) WHERE number >= 0 OR named = 0
+        ) AS standing LEFT JOIN ({join[0]}) AS joined USING ({join[1]}) WHERE number >= 0 OR named = 0
         """
 
 
-_AGO = "dateDiff('second', since, $__toTime_ms)"
-_TEXTS = ", reason, operation, note, if(line != '', line, 'not sampled') AS line"
+_AGO = _hung("if(ago_s > ifNull(own_limit, 0), ago_s, 0)", "", (limits_of_jobs(HUNG_LIMIT), "job, run"))
+#: What may change while it lasts. `line`: where its main thread was when it was sampled first.
+_WHY = _hung(
+    "ago_s", ", reason, operation, note, if(line != '', line, 'not sampled') AS line",
+    (
+        """
+        SELECT job, run, named_rank AS number, window_start AS since, argMin(s.at, (s.time, -s.samples)) AS line
+        FROM stacks AS s WHERE verdict = 'hang' AND role = 'culprit' AND is_main = 1 GROUP BY job, run, number, since
+        """,
+        "job, run, number, since",
+    ),
+)  # fmt: skip
 HUNG = Rule(
     "drumline-job-hung", "Job hung", "critical",
-    (of_active(_hung(_AGO)), of_active(_hung(_AGO, _TEXTS), "WHY")),
+    (of_active(_AGO), of_active(_WHY, "WHY")),
     "gt", (0.0,), 86_400,
     "{{ $labels.job }} is hung: rank {{ $labels.rank }} on {{ $labels.host }} ({{ $values.WHY.Labels.reason }} "
     "{{ $values.WHY.Labels.operation }})",
@@ -101,7 +105,7 @@ HUNG = Rule(
     "`mismatch`, `deadlock`: correct the program. `stopped`: let it go on (`kill -CONT PID`). A faulty GPU or link: "
     "drain the host. Then end the job: it goes on from its checkpoint.",
     "State `hung` of `hangs`: no rank has called or ended an operation of NCCL for `DRUMLINE_STREAM__HUNG_S` (120 s) "
-    "while others wait. Longer checkpoints and evaluations of one rank: raise it. Needs NCCL's plugin (policy `auto`, "
-    "the default, or `light`). The alert is resolved when the job goes on or is over.",
-    ("drumline-job", "hangs"), _JOB, opens_rank=True,
+    "while others wait. Longer checkpoints and evaluations of one rank: raise it, or the limit of such jobs. Needs "
+    "NCCL's plugin (policy `auto`, the default, or `light`). The alert is resolved when the job goes on or is over.",
+    ("drumline-job", "hangs"), _JOB, job_limit=HUNG_LIMIT, opens_rank=True,
 )  # fmt: skip

@@ -561,6 +561,53 @@ def test_a_longer_pause_that_a_job_may_take_is_no_stall(db):
     assert [len(fired(evaluator, job=job)) for job in ("evaluates long", "hangs")] == [0, 1]
 
 
+def test_a_rank_that_may_save_for_longer_is_hung_later(db):
+    for job in ("saves long", "hangs now"):
+        db.copy("processes_versions", job)
+        db.copy("ledger", job, published=shift("published", TICKS))
+        hang(db, job, 1, "hung", 2)
+    limit(db, "hung_s", "600", "saves *")
+    evaluator = Evaluator(RULES["drumline-job-hung"], db.run_alert)
+    for seconds, expected in ((130, [0, 1]), (630, [1, 1])):
+        evaluator.evaluate(db.last + seconds)
+        assert [len(fired(evaluator, job=job)) for job in ("saves long", "hangs now")] == expected
+    [alert] = fired(evaluator, job="saves long")
+    assert "has stood still for 6" in evaluator.rendered(evaluator.rule.description, alert), (
+        "seconds since, all of them"
+    )
+
+
+def test_a_job_whose_gpus_may_be_hot_or_idle_raises_no_alert_and_a_stricter_one_does(db):
+    hot, idle = {"throttle_reasons": "toInt64(0x48)"}, {"util_gpu": "toInt64(0)"}
+    for job in ("hot may be", "hot may not be", "idle may be", "idle may not be", "warm may not be"):
+        db.copy("processes_versions", job, labels="map('team', 'vision')")
+        if job.startswith("warm"):
+            db.copy("device_samples", job, "gpu_index = 2", **hot)
+        else:
+            samples(db, job, "gpu_index = 2", **(hot if job.startswith("hot") else idle))
+    limit(db, "throttled_minutes", "inf", "hot may be")
+    limit(db, "throttled_minutes", "0.5", "warm *", "team=vision")
+    limit(db, "idle_percent", "0", "idle may be", "team=vision")
+    evaluator = run(db, "drumline-gpu-throttled", db.first + 600, db.first + 600)
+    assert [len(fired(evaluator, job=f"hot may{more} be")) for more in ("", " not")] == [0, 1]
+    [alert] = fired(evaluator, job="hot may not be")
+    assert "in 5 of the last 5 minutes" in evaluator.rendered(evaluator.rule.description, alert)
+    assert fired(run(db, "drumline-gpu-throttled", db.last, db.last), job="warm may not be")
+    evaluator = run(db, "drumline-gpu-idle", db.first + 840, db.first + 1140)
+    assert [len(fired(evaluator, job=f"idle may{more} be")) for more in ("", " not")] == [0, 1]
+
+
+def test_a_job_that_may_lose_some_rows_raises_an_alert_when_it_loses_more(db):
+    for job, dropped in (("loses few", 7), ("loses many", 70_000)):
+        db.copy("processes_versions", job)
+        db.copy("ledger", job, "topic = 'gpu.kernel.v1' LIMIT 1", dropped_before=str(dropped))
+    limit(db, "dropped_rows", "100", "loses *")
+    evaluator = run(db, "drumline-rows-dropped", db.last, db.last)
+    assert [len(fired(evaluator, job=job)) for job in ("loses few", "loses many")] == [0, 1]
+    [alert] = fired(evaluator, job="loses many")
+    assert "7e+04 rows of gpu.kernel.v1" in evaluator.rendered(evaluator.rule.summary, alert), "not less its limit"
+
+
 def test_limits_are_set_shown_and_cleared_by_the_command(db, environment_of):
     def drumline(*args, code=0):
         command = [sys.executable, "-m", "drumline.infra.cli.app", "limits", *args]

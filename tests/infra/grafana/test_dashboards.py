@@ -13,6 +13,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import dashboard as sdk
 
 from drumline.infra.bench.grafana_macros import PanelRequest, expand_alert
+from drumline.infra.config.settings import StreamSettings
 from drumline.infra.grafana import thresholds as limits
 from drumline.infra.grafana.alerts.rule import CONDITION
 from drumline.infra.grafana.catalog import DASHBOARDS, GENERATED, dashboard_files
@@ -193,6 +194,7 @@ def test_limits_of_verdicts_are_the_stream_processors():
     assert (config.suspect, config.warning, config.critical) == (limits.SUSPECT, limits.WARNING, limits.CRITICAL)
     assert (limits.LEVEL_WARNING, limits.LEVEL_CRITICAL) == (WARNING, CRITICAL)
     assert pytest.approx(1 / config.link_ratio) == limits.BANDWIDTH_RATIO
+    assert StreamSettings().hung_s == limits.HUNG_S
     assert STATES[:4] == ("ok", "suspect", "warning", "critical")
     assert {"insufficient_data": INSUFFICIENT, **{state: n for n, state in enumerate(STATES[:4])}} == SEVERITIES
 
