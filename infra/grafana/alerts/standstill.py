@@ -81,7 +81,7 @@ def _hung(value: str, texts: str, join: tuple[str, str]) -> str:
 
 _AGO = _hung("if(ago_s > ifNull(own_limit, 0), ago_s, 0)", "", (limits_of_jobs(HUNG_LIMIT), "job, run"))
 #: What may change while it lasts. `line`: where its main thread was when it was sampled first.
-_WHY = _hung(
+_REASON = _hung(
     "ago_s", ", reason, operation, note, if(line != '', line, 'not sampled') AS line",
     (
         """
@@ -93,7 +93,7 @@ _WHY = _hung(
 )  # fmt: skip
 HUNG = Rule(
     "drumline-job-hung", "Job hung", "critical",
-    (of_active(_AGO), of_active(_WHY, "WHY")),
+    (of_active(_AGO), of_active(_REASON, "WHY")),
     "gt", (0.0,), 86_400,
     "{{ $labels.job }} is hung: rank {{ $labels.rank }} on {{ $labels.host }} ({{ $values.WHY.Labels.reason }} "
     "{{ $values.WHY.Labels.operation }})",
