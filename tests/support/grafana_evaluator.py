@@ -93,25 +93,35 @@ class Instance:
 
 @dataclass
 class Evaluator:
-    """Evaluates one rule again and again. `run_statement(sql, from_s, to_s)` runs a statement over a time range."""
+    """Evaluates one rule again and again. `run_statement(sql, from_s, to_s)` runs a statement over a time range.
+
+    Values that do not decide are read when a message first needs them.
+    """
 
     rule: Rule
     run_statement: Callable[[str, float, float], Frame]
     alerts: dict[Labels, Instance] = field(default_factory=dict)
     values: dict[str, dict[Labels, float | None]] = field(default_factory=dict)
     health: str = NORMAL
+    now: float = 0.0
+
+    def read(self, ref: str) -> dict[Labels, float | None]:
+        """Return values of the last evaluation. Raises BadFrame."""
+        if ref not in self.values:
+            [sql] = [values.sql for values in self.rule.values if values.ref == ref]
+            try:
+                self.values[ref] = numbers(
+                    self.run_statement(sql, self.now - self.rule.range_s, self.now - self.rule.until_s)
+                )
+            except BadFrame:
+                self.health = ERROR
+                raise
+        return self.values[ref]
 
     def evaluate(self, now: float) -> None:
         rule = self.rule
-        try:
-            for values in rule.values:
-                self.values[values.ref] = numbers(
-                    self.run_statement(values.sql, now - rule.range_s, now - rule.until_s)
-                )
-        except BadFrame:
-            self.health = ERROR
-            raise
-        current = self.values[rule.values[0].ref]
+        self.now, self.values = now, {}
+        current = self.read(rule.values[0].ref)
         self.health = NORMAL if current or rule.no_data == "OK" else NO_DATA
         for labels, value in current.items():
             alert = self.alerts.setdefault(labels, Instance(since=now))
@@ -132,7 +142,7 @@ class Evaluator:
         """Return labels and number of the values that an alert's message sees. Raises ValueError unless one fits."""
         alert = set(labels.items())
         fitting = [
-            (dict(row), number) for row, number in self.values[ref].items() if set(row) <= alert or alert <= set(row)
+            (dict(row), number) for row, number in self.read(ref).items() if set(row) <= alert or alert <= set(row)
         ]
         [exact] = [pair for pair in fitting if pair[0] == labels] or fitting
         return exact

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from support import migrated_database
 from support.recordings import folder
 
 from drumline.infra.bench.direct_load import JobCopy, load
 from drumline.infra.bench.grafana_macros import PanelRequest, expand, expand_alert
 from drumline.infra.clickhouse import client as clickhouse
-from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.config.settings import Settings
 
 JOB, RUN = "mesh-2x2", "r1"
@@ -32,9 +32,13 @@ class Stored:
     healthy: tuple[int, int]
 
     def frame(self, sql: str) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
-        """Columns with types, also of an empty answer; rows. As the user that Grafana is."""
+        """Columns with types, also of an empty answer, which names none; rows. As the user that Grafana is."""
+        answer = self.reader.query(sql)
+        if answer.column_names:
+            columns = zip(answer.column_names, (kind.name for kind in answer.column_types), strict=True)
+            return list(columns), list(answer.result_rows)
         described = self.reader.query(f"DESCRIBE TABLE ({sql})").result_rows
-        return [(str(row[0]), str(row[1])) for row in described], list(self.reader.query(sql).result_rows)
+        return [(str(row[0]), str(row[1])) for row in described], []
 
     def run_alert(self, sql: str, start: float, end: float) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
         return self.frame(expand_alert(sql, PanelRequest(round(start * 1000), round(end * 1000))))
@@ -80,7 +84,7 @@ class Stored:
 @cache
 def _loaded(state: str, settings_json: str) -> Stored:
     settings = Settings.model_validate_json(settings_json)
-    migrate(clickhouse.connect(settings), settings)
+    migrated_database.create(settings)
     database = settings.clickhouse.database
     writer = clickhouse.connect(settings, database=database)
     load(writer, settings, JobCopy(FOLDER, JOB, RUN))

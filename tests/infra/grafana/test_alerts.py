@@ -93,6 +93,8 @@ def test_quiet_while_the_healthy_phase_of_a_recording_goes_on_for_twenty_minutes
     assert values, "there was something to evaluate"
     assert not [value for value in values if value is None or breached(RULES[uid], value)]
     assert not fired(evaluator, job="healthy")
+    for further in RULES[uid].values[1:]:
+        evaluator.read(further.ref)  # what its message would show is well-formed
 
 
 def test_straggler_critical_on_recorded_faults_names_rank_host_gpu_cause_cost_and_link(db):
