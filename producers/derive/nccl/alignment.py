@@ -108,12 +108,14 @@ def _by_count(kernels: NcclKernels, windows: KernelWindows, template: StepTempla
             return None
         offset = int(kernels.known_call[before[-1]] - before[-1]) if len(before) else 0
     order = slice(None, None, -1) if from_back else slice(None)
-    for call, place in zip(template.index[order].tolist(), template.place[order].tolist(), strict=True):
-        w = int(np.searchsorted(windows.first, call - offset, side="right")) - 1
-        position = call - offset - int(windows.first[max(w, 0)])
-        if w >= 0 and position < template.size:
-            return int(place - windows.step_ordinal[w] * template.size - position)
-    return None
+    kernel, place = template.index[order] - offset, template.place[order]
+    w = np.searchsorted(windows.first, kernel, side="right") - 1
+    position = kernel - windows.first[np.maximum(w, 0)]
+    templated = np.flatnonzero((w >= 0) & (position < template.size))
+    if not len(templated):
+        return None
+    at = templated[0]
+    return int(place[at] - windows.step_ordinal[w[at]] * template.size - position[at])
 
 
 def _rhythm(distances: Array, template: StepTemplate, allowed: list[int]) -> int:
