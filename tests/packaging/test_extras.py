@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import packages_distributions, requires
 
 import pytest
@@ -43,11 +44,14 @@ def installed_with(name: str, extras: frozenset[str]) -> set[str]:
     return names
 
 
+#: Module -> distributions; it reads the list of files of each.
+OWNERS = cache(packages_distributions)
+
+
 def hidden_without(extra: str) -> list[str]:
     """Modules that are here and do not come with an extra."""
     allowed = installed_with("drumline", frozenset({extra}))
-    owners = packages_distributions().items()
-    return [module for module, names in owners if not {canonicalize_name(name) for name in names} & allowed]
+    return [module for module, names in OWNERS().items() if not {canonicalize_name(name) for name in names} & allowed]
 
 
 @pytest.mark.parametrize("command", ["run", "agent", "doctor", "config"])

@@ -94,14 +94,25 @@ def edits(thing):
         del thing["mine"]
 
 
+def first_of_each_kind(dashboard):
+    """The dashboard with one panel of each kind: others have the same keys."""
+    kinds = {panel["type"]: panel for panel in reversed(dashboard["panels"])}
+    return dashboard | {"panels": list(kinds.values())}
+
+
 @pytest.mark.parametrize(
     "wanted",
-    [dashboard_json(DASHBOARDS[0]), group_for_http(GROUPS[0]), receiver("webhook", "http://hook"), policies()],
+    [
+        first_of_each_kind(dashboard_json(DASHBOARDS[0])),
+        group_for_http(GROUPS[0]),
+        receiver("webhook", "http://hook"),
+        policies(),
+    ],
     ids=["dashboard", "rules", "contact", "policies"],
 )
 def test_every_edit_is_a_difference_and_what_servers_add_is_none(wanted):
     current = json.loads(json.dumps(wanted))
-    missed = [at for at in edits(current) if not list(difference(wanted, current))]
+    missed = [at for at in edits(current) if next(difference(wanted, current), None) is None]
     assert [at for at in missed if at != ".settings.url taken away"] == [], "it may be hidden"
     current |= {"version": 3, "updated": "2026-01-02", "weekStart": ""}
     assert list(difference(wanted, current)) == []
