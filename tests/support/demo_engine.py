@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support import migrated_database
+
 from drumline.infra.bench.direct_load import JobCopy, load
 from drumline.infra.clickhouse import client as clickhouse
-from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.localstack.clickhouse.engine import temporary_engine
@@ -25,8 +26,8 @@ def demo_engine(state: Path) -> Iterator[Settings]:
     """Settings of the engine while it runs."""
     settings = ephemeral_settings(state, clickhouse=ClickHouseSettings(retention=FOR_EVER))
     with temporary_engine(settings):
+        migrated_database.create(settings)
         client = clickhouse.connect(settings)
-        migrate(client, settings)
         load(client, settings, JobCopy(RECORDING, "demo", "r1"))
         client.close()
         yield settings

@@ -6,24 +6,24 @@ from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.migrate import migrate, migrations
 from drumline.infra.config.settings import Settings
 
-#: (server, retention, tiers) -> statements of the first database there, in an order in which they succeed.
-_STATEMENTS: dict[tuple[str, str, str], list[str]] = {}
+#: (retention, tiers) -> statements of the first such database, in an order in which they succeed on any server.
+_STATEMENTS: dict[tuple[str, str], list[str]] = {}
 _PLACEHOLDER = "{database}."
 
 
 def create(settings: Settings) -> None:
-    """Create the database of these settings, as `migrate` would. The first on a server is migrated, later ones copy its
-    statements: a quarter of the work. Every database is new, so no deduplication window has seen another test.
+    """Create the database of these settings, as `migrate` would. The first of a process is migrated, later ones copy
+    its statements, on any server: a quarter of the work. All are new: no deduplication window has seen another test.
 
-    Nothing is copied over a database that exists.
+    Nothing is copied over tables that exist.
     """
     target, client = settings.clickhouse, clickhouse.connect(settings)
-    key = (settings.clickhouse_url, target.retention.model_dump_json(), target.tiering.model_dump_json())
+    key = (target.retention.model_dump_json(), target.tiering.model_dump_json())
     if key not in _STATEMENTS:
         migrate(client, settings)
         _STATEMENTS[key] = _statements(client, target.database)
     else:
-        clickhouse.command(client, f"CREATE DATABASE {target.database}")
+        clickhouse.command(client, f"CREATE DATABASE IF NOT EXISTS {target.database}")
         _STATEMENTS[key] = _run(client, target.database, _STATEMENTS[key])
         values = ", ".join(f"({m.version}, '{m.name}', '{m.checksum}')" for m in migrations())
         into = f"INSERT INTO {target.database}.schema_migrations (version, name, checksum) VALUES {values}"

@@ -5,12 +5,12 @@ import re
 
 import cookbook
 import pytest
+from support import migrated_database
 
 from drumline.infra.bench.direct_load import JobCopy, load
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import rows
 from drumline.infra.clickhouse.distributed import distribute
-from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.clickhouse.queries import queries
 from drumline.infra.config.local_credentials import local_password
 from drumline.infra.config.servers import ClickHouseSettings
@@ -41,7 +41,7 @@ def server(tmp_path_factory):
     """A server that has the jobs of the cookbook."""
     settings = settings_of(tmp_path_factory.mktemp("server"))
     with temporary_engine(settings):
-        migrate(clickhouse.connect(settings), settings)
+        migrated_database.create(settings)
         fill(settings)
         yield settings
 
@@ -177,7 +177,7 @@ def two(tmp_path_factory):
             children.append(child)
         for settings in servers:
             assert wait_until(lambda s=settings: answers(s), 60)
-            migrate(clickhouse.connect(settings), settings)
+            migrated_database.create(settings)
         for settings in (*servers, servers[0]):
             assert "kernels" in distribute(clickhouse.connect(settings), "gpu", "both", "gpu_all")
         over = servers[0].model_copy(

@@ -7,9 +7,9 @@ import sys
 import time
 
 import pytest
+from support import migrated_database
 from support.labs.sink import NOW_NS, Pipeline, any_batch, process_id
 
-from drumline.infra.clickhouse.migrate import migrate
 from drumline.schemas.epochs import write_epoch
 from drumline.schemas.topics import Topic
 from drumline.sinks.audit.kafka_side import KafkaFacts, KafkaUnreachable
@@ -101,7 +101,7 @@ def test_damage_is_found(pipeline):
     """Each kind on a fresh copy of its table; that copies are clean is asked of the first."""
     whole = pipeline.settings.clickhouse.database
     pipeline.settings.clickhouse.database = copy = f"{whole}_copy"
-    migrate(pipeline.client(), pipeline.settings)
+    migrated_database.create(pipeline.settings)
     spoiled = list(COPIED)
     for number, (damage, (sql, kind)) in enumerate(DAMAGE.items()):
         for name in spoiled:

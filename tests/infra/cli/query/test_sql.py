@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from drumline.infra.cli.query.sql import app
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import PermanentError, TransientError, failure, with_hint
+from drumline.infra.localstack.ephemeral import environment as environment_for
 from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.infra.sqlshell.hints import unsupported_statement_hint
 from drumline.infra.sqlshell.output import cells, run_statement
@@ -106,23 +107,42 @@ def test_clickhouse_decides_about_all_other_statements(statement):
     assert unsupported_statement_hint(statement) == ""
 
 
-@pytest.fixture
-def run_sql(clean_stack, environment_of):
-    migrated_database.create(clean_stack)
-    environment = environment_of(clean_stack)
+def runner(settings):
+    environment = environment_for(settings)
 
-    def run(*arguments, stdin=None):
+    def run(*arguments, stdin=None, **more):
         return subprocess.run(
             [sys.executable, "-m", "drumline.infra.cli.app", "sql", *arguments],
-            env=environment, input=stdin, capture_output=True, text=True, timeout=60,
+            env=environment | more, input=stdin, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
 
     run.environment = environment
     return run
 
 
+@pytest.fixture(scope="module")
+def empty(stack):
+    """Settings of a database with all tables and no row, for all tests that write none."""
+    settings = stack.model_copy(update={"clickhouse": stack.clickhouse.model_copy(update={"database": "gpu_empty"})})
+    migrated_database.create(settings)
+    return settings
+
+
+@pytest.fixture
+def run_sql(empty, wait_for_stack):
+    wait_for_stack()
+    return runner(empty)
+
+
+@pytest.fixture
+def run_on_rows(clean_stack):
+    """On a database that the test may write to."""
+    migrated_database.create(clean_stack)
+    return runner(clean_stack)
+
+
 @pytest.mark.stack
-def test_two_runs_of_one_job_are_compared(run_sql, clean_stack):
+def test_two_runs_of_one_job_are_compared(run_on_rows, clean_stack):
     client = clickhouse.connect(clean_stack, database=clean_stack.clickhouse.database)
     for run, ms in (("r1", 100), ("r2", 150), ("r3", 300)):
         for sql in (
@@ -135,7 +155,7 @@ def test_two_runs_of_one_job_are_compared(run_sql, clean_stack):
     client.close()
 
     def answer(*arguments):
-        return [json.loads(line) for line in run_sql(*arguments, "--json").stdout.splitlines()]
+        return [json.loads(line) for line in run_on_rows(*arguments, "--json").stdout.splitlines()]
 
     steps = ("compare-steps", "--job", "x")
     runs = [(row["run"], row["steps"], row["p50_ms"]) for row in answer(*steps)]
@@ -213,12 +233,10 @@ def test_nothing_can_be_written_and_no_file_read(run_sql, statement):
 
 
 @pytest.mark.stack
-def test_a_writing_user_cannot_write_through_it_either(run_sql, clean_stack):
-    run_sql.environment |= {
-        "DRUMLINE_CLICKHOUSE__READER": "writer",
-        "DRUMLINE_CLICKHOUSE__READER_PASSWORD": clickhouse.password(clean_stack, reader=False),
-    }
-    answer = run_sql("DROP TABLE kernels")
+def test_a_writing_user_cannot_write_through_it_either(run_sql, empty):
+    secret = clickhouse.password(empty, reader=False)
+    writer = {"DRUMLINE_CLICKHOUSE__READER": "writer", "DRUMLINE_CLICKHOUSE__READER_PASSWORD": secret}
+    answer = run_sql("DROP TABLE kernels", **writer)
     assert answer.returncode == 1
     assert "readonly" in answer.stderr
 
@@ -235,7 +253,7 @@ def test_mistakes_are_named(run_sql):
 
 
 @pytest.mark.stack
-def test_a_question_is_about_the_newest_run_unless_another_is_named(run_sql, clean_stack):
+def test_a_question_is_about_the_newest_run_unless_another_is_named(run_on_rows, clean_stack):
     client = clickhouse.connect(clean_stack, database=clean_stack.clickhouse.database)
     began = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3)
     for run, hours in (("old", 0), ("new", 2)):
@@ -250,7 +268,7 @@ def test_a_question_is_about_the_newest_run_unless_another_is_named(run_sql, cle
     client.close()
 
     def kernels(*arguments):
-        done = run_sql("top-kernels", "--job", "x", *arguments)
+        done = run_on_rows("top-kernels", "--job", "x", *arguments)
         return [line.split("\t")[5] for line in done.stdout.splitlines()[1:]], done.stderr
 
     assert kernels() == (["3"], "run new, the newest of 2; --all-runs or --run NAME for others\n")
@@ -258,7 +276,7 @@ def test_a_question_is_about_the_newest_run_unless_another_is_named(run_sql, cle
     between = began + timedelta(hours=1)
     assert kernels("--since", "100m", "--all-runs")[0] == ["3"]
     assert kernels("--until", f"{between:%F %T}", "--all-runs")[0] == ["1"]
-    unknown = run_sql("top-kernels", "--job", "x", "--run", "z")
+    unknown = run_on_rows("top-kernels", "--job", "x", "--run", "z")
     assert (unknown.returncode, unknown.stderr) == (2, "drumline sql: job 'x' has no run 'z'; there are: new, old\n")
 
 
@@ -283,12 +301,12 @@ def test_the_sql_of_a_question_is_printed_without_parameters():
 
 
 @pytest.mark.stack
-def test_ctrl_c_cancels_the_query(run_sql, clean_stack):
+def test_ctrl_c_cancels_the_query(run_sql, empty):
     slow = "SELECT count() FROM numbers(1000000000000) WHERE NOT ignore(sipHash64(number))"
     running = (
         "SELECT count() AS n FROM system.processes WHERE query LIKE '%1000000000000) WHERE NOT%' AND user = 'analyst'"
     )
-    client = clickhouse.connect(clean_stack)
+    client = clickhouse.connect(empty)
     process = subprocess.Popen(
         [sys.executable, "-m", "drumline.infra.cli.app", "sql", slow], env=run_sql.environment, stderr=subprocess.PIPE
     )

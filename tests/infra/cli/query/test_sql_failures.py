@@ -4,11 +4,11 @@ import threading
 import time
 
 import pytest
+from support import migrated_database
 from typer.testing import CliRunner
 
 from drumline.infra.cli.query import sql as command_sql
 from drumline.infra.clickhouse import client as clickhouse
-from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.config.local_credentials import local_password
 from drumline.infra.config.settings import settings as in_force
 from drumline.infra.localstack.clickhouse.config import prepare_engine
@@ -40,7 +40,7 @@ def serve(folder):
     child.start(time.monotonic())
     try:
         assert wait_until(lambda: answers(settings), 60)
-        migrate(clickhouse.connect(settings), settings)
+        migrated_database.create(settings)
         yield settings, child.process
     finally:
         child.end()
