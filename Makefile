@@ -20,7 +20,7 @@ EXTRAS_image := streams sinks gpu archive report serve build
 PAGES_MADE := prometheus_files settings_page cli_page metrics_page alerts_page causes_page dashboards_page collector_status_page bounds_page tables_page cookbook dashboard_pictures
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java test test-long demo docs lint lock release
+.PHONY: help setup java jars test test-long demo docs lint lock release
 
 ##@ drumline
 
@@ -30,9 +30,11 @@ help: ## Print this list
 
 ##@ Run it
 
-setup: java $(VENV)/ready ## Install everything: Java, Maven and a C compiler (with apt as root), Python packages, Kafka's jars
-	@echo "Kafka's jars (fetched once)"; $(BIN)/python -m drumline.infra.localstack.kafka.jars > /dev/null
+setup: java $(VENV)/ready jars ## Install everything: Java, Maven and a C compiler (with apt as root), Python packages, Kafka's jars
 	@echo "ready: $(BIN)/drumline"
+
+jars: $(VENV)/ready
+	@echo "Kafka's jars (fetched once)"; $(BIN)/python -m drumline.infra.localstack.kafka.jars > /dev/null
 
 # Maven runs once, for the jars; Java runs the local broker; a C compiler builds what CUPTI and NCCL call.
 java:
@@ -47,14 +49,15 @@ java:
 		exit 1; \
 	fi
 
-# Packages come with the hashes of infra/requirements; drumline itself is built with the locked setuptools.
+# Packages come with the hashes of infra/requirements, which name all there are; drumline itself is built with the locked
+# setuptools. Bytecode is written when a module is first imported: most of their 12,000 never are.
 $(VENV)/ready: pyproject.toml $(LOCKS)/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"{sys.executable} is older than Python 3.11; make PYTHON=...")'
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) || { \
 		echo "no venv module: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
 	@echo "installing Python packages into $(VENV) (a few minutes the first time)"
-	@PYTHONUNBUFFERED=1 $(BIN)/pip install --disable-pip-version-check --progress-bar off --require-hashes \
-		--requirement $(LOCKS)/dev.txt > $(VENV)/pip.log & pip=$$!; \
+	@PYTHONUNBUFFERED=1 $(BIN)/pip install --disable-pip-version-check --progress-bar off --no-compile \
+		--require-hashes --no-deps --requirement $(LOCKS)/dev.txt > $(VENV)/pip.log & pip=$$!; \
 	trap 'kill $$pip 2> /dev/null; wait $$pip; exit 130' INT TERM; seconds=0; \
 	while sleep 1; kill -0 $$pip 2> /dev/null; do \
 		seconds=$$((seconds + 1)); [ $$((seconds % $(PROGRESS_S))) -eq 0 ] || continue; \
@@ -71,14 +74,28 @@ demo: setup ## Run a recorded GPU job through the whole platform (KEEP=1 leaves 
 ##@ Check it
 
 lint: $(VENV)/ready ## Check style, types, imports, documentation
+	@$(MAKE) --no-print-directory --jobs=2 $(LINTS)
+
+# mypy, which takes longest, goes beside the rest.
+LINTS := lint-types lint-rest
+.PHONY: $(LINTS) collect
+
+lint-types:
+	@$(BIN)/mypy
+
+lint-rest:
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check --quiet
-	@$(BIN)/mypy
 	@PYTHONPATH=.typing $(BIN)/lint-imports > /dev/null || PYTHONPATH=.typing $(BIN)/lint-imports
 	@$(BIN)/python tests/style/check_docs.py
 	@$(BIN)/python tests/style/check_names.py
 
-test: setup lint ## Run lint, then all tests, with a real Kafka and a real ClickHouse engine (JOBS=4 processes)
+# Once, so that the processes of `make test` find the bytecode instead of writing the same at the same time.
+collect:
+	@$(BIN)/pytest --collect-only -qq > $(VENV)/collected.log || { cat $(VENV)/collected.log; exit 1; }
+
+test: java $(VENV)/ready ## Run lint, then all tests, with a real Kafka and a real ClickHouse engine (JOBS=4 processes)
+	@$(MAKE) --no-print-directory --jobs=4 jars $(LINTS) collect
 	@$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-long: setup ## Run the long tests: chaos runs, outages, security, benchmarks (real stacks)
