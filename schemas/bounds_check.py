@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from operator import le
 from typing import Any
 
 import numpy as np
@@ -39,13 +40,16 @@ def header_bytes(headers: Iterable[Header]) -> int:
 
 def check_size(topic: str, key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> None:
     """Check the bytes of a Kafka record. Raises OutOfBounds."""
-    for part, size, most in (
-        ("value", len(value or b""), max_bytes(topic)),
-        ("key", len(key or b""), MAX_KEY_BYTES),
-        ("headers", header_bytes(headers), MAX_HEADERS_BYTES),
-    ):
-        if size > most:
-            raise OutOfBounds(f"{part} of {size} bytes, at most {most}", topic=topic)
+    if value is not None and len(value) > max_bytes(topic):
+        raise _too_large(topic, "value", len(value), max_bytes(topic))
+    if key is not None and len(key) > MAX_KEY_BYTES:
+        raise _too_large(topic, "key", len(key), MAX_KEY_BYTES)
+    if headers and (size := header_bytes(headers)) > MAX_HEADERS_BYTES:
+        raise _too_large(topic, "headers", size, MAX_HEADERS_BYTES)
+
+
+def _too_large(topic: str, part: str, size: int, most: int) -> OutOfBounds:
+    return OutOfBounds(f"{part} of {size} bytes, at most {most}", topic=topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +59,17 @@ class _Checks:
     `joined`: columns of equal dtype, with the bound low = 0 and high = 2^n - 1: their bits are joined and checked once.
     """
 
-    numbers: tuple[tuple[str, Bound], ...]
-    texts: tuple[tuple[str, int], ...]
+    numbers: tuple[str, ...]
+    lows: tuple[float, ...]
+    highs: tuple[float, ...]
+    times: tuple[str, ...]
+    texts: tuple[str, ...]
+    lengths: tuple[int, ...]
     text_lists: tuple[tuple[str, Bound], ...]
     number_lists: tuple[tuple[str, Bound], ...]
     maps: tuple[tuple[str, Bound], ...]
-    columns: tuple[tuple[str, Bound, bool], ...]
+    column_count: int
+    columns: tuple[tuple[str, Bound, float, float, bool], ...]
     joined: tuple[tuple[str, ...], ...]
     totals: tuple[tuple[str, str, Bound], ...]
 
@@ -83,17 +92,29 @@ def _checks(topic: str) -> _Checks:
     joined = tuple(tuple(names) for names in groups.values() if len(names) > 1)
     rest = [column for column in columns if not any(column.name in names for names in joined)]
     return _Checks(
-        envelope("number"),
-        tuple((name, bound.length) for name, bound in envelope("text")),
+        tuple(name for name, _ in envelope("number")),
+        tuple(bound.low for _, bound in envelope("number")),
+        tuple(bound.high for _, bound in envelope("number")),
+        tuple(name for name, bound in envelope("number") if bound.is_time),
+        tuple(name for name, _ in envelope("text")),
+        tuple(bound.length for _, bound in envelope("text")),
         envelope("text list"),
         envelope("number list"),
         envelope("map"),
-        tuple((c.name, of[c.name], c.dtype.kind != "u" or of[c.name].is_time) for c in rest),
+        len(record.columns),
+        tuple(
+            (c.name, (bound := of[c.name]), bound.low, bound.high, c.dtype.kind != "u" or bound.is_time) for c in rest
+        ),
         joined,
         tuple(
             (c.name, c.dictionary, of[c.dictionary]) for c in record.columns if c.dictionary and of[c.dictionary].total
         ),
     )
+
+
+def _is_inside(topic: str, name: str, value: float) -> bool:
+    bound = bounds(topic)[name]
+    return bound.low <= value <= bound.high
 
 
 def _always_inside(column: Column, bound: Bound) -> bool:
@@ -103,30 +124,39 @@ def _always_inside(column: Column, bound: Bound) -> bool:
     return bound.low <= limits.min and limits.max <= bound.high
 
 
-def check(batch: Batch, appended_ms: int | None = None) -> None:
+def check(batch: Batch, appended_ms: int | None = None, text_bytes: int | None = None) -> None:
     """Raise OutOfBounds, naming the first field outside its bounds. Fields that the batch lacks have their defaults.
 
     `appended_ms`: when Kafka took the record in, by the broker's clock; without it, times are not compared with it.
+    `text_bytes`: all texts of the batch together have at most so many; a list with room for them is not read.
     """
     checks, envelope, topic = _checks(batch.topic), batch.envelope, batch.topic
     appended_ns = appended_ms * _NS_PER_MS if appended_ms and appended_ms > 0 else 0
-    for name, bound in checks.numbers:
-        value = envelope.get(name, 0)
-        if not bound.low <= value <= bound.high:
-            raise _outside(topic, name, bound, value, value)
-        if bound.is_time and appended_ns and value:
-            _check_time(topic, name, bound, value, value, appended_ns)
-    for name, length in checks.texts:
-        if len(envelope.get(name, "")) > length:
-            raise OutOfBounds(f"a text of more than {length} characters", topic=topic, field=name)
+    # map() compares without Python code for each field; only a fault is looked for by field. NaN is outside.
+    numbers = [envelope.get(name, 0) for name in checks.numbers]
+    if not (all(map(le, checks.lows, numbers)) and all(map(le, numbers, checks.highs))):
+        name, value = next(pair for pair in zip(checks.numbers, numbers, strict=True) if not _is_inside(topic, *pair))
+        raise _outside(topic, name, bounds(topic)[name], value, value)
+    for name in checks.times if appended_ns else ():
+        if value := envelope.get(name, 0):
+            _check_time(topic, name, bounds(topic)[name], value, value, appended_ns)
+    lengths = [len(envelope.get(name, "")) for name in checks.texts]
+    if not all(map(le, lengths, checks.lengths)):
+        name = next(n for n, length in zip(checks.texts, lengths, strict=True) if length > bounds(topic)[n].length)
+        detail = f"a text of more than {bounds(topic)[name].length} characters"
+        raise OutOfBounds(detail, topic=topic, field=name)
     for name, bound in checks.text_lists:
         texts = envelope.get(name, ())
-        _check_items(topic, name, bound, texts)
+        if len(texts) > bound.items:
+            raise _too_many(topic, name, bound)
+        if text_bytes is not None and text_bytes <= bound.length:
+            continue
         if max(map(len, texts), default=0) > bound.length:
             raise OutOfBounds(f"a {bound.meaning} of more than {bound.length} characters", topic=topic, field=name)
     for name, bound in checks.number_lists:
         numbers = envelope.get(name, ())
-        _check_items(topic, name, bound, numbers)
+        if len(numbers) > bound.items:
+            raise _too_many(topic, name, bound)
         if numbers and not bound.low <= min(numbers) <= max(numbers) <= bound.high:
             raise _outside(topic, name, bound, min(numbers), max(numbers))
     for first, *rest in (KINDS, HIDDEN) if topic == Topic.LATENESS else ():
@@ -135,7 +165,8 @@ def check(batch: Batch, appended_ms: int | None = None) -> None:
                 raise OutOfBounds(f"not as many items as {first}", topic=topic, field=name)
     for name, bound in checks.maps:
         pairs = envelope.get(name, {})
-        _check_items(topic, name, bound, pairs)
+        if len(pairs) > bound.items:
+            raise _too_many(topic, name, bound)
         if any(len(text) > bound.length for pair in pairs.items() for text in pair):
             raise OutOfBounds(f"a {bound.meaning} of more than {bound.length} characters", topic=topic, field=name)
     if envelope.get("rows", 0):
@@ -143,10 +174,10 @@ def check(batch: Batch, appended_ms: int | None = None) -> None:
 
 
 def _check_columns(checks: _Checks, batch: Batch, appended_ns: int) -> None:
-    topic, of = batch.topic, bounds(batch.topic)
-    columns = batch.columns
-    if len(columns) < len(model(topic).columns):
+    topic, columns = batch.topic, batch.columns
+    if len(columns) < checks.column_count:
         columns = {c.name: columns.get(c.name, np.zeros(batch.rows, c.dtype)) for c in model(topic).columns}
+    of = bounds(topic) if checks.joined else {}
     for names in checks.joined:
         bits = columns[names[0]] | columns[names[1]]
         for name in names[2:]:
@@ -154,13 +185,14 @@ def _check_columns(checks: _Checks, batch: Batch, appended_ns: int) -> None:
         if not 0 <= int(np.bitwise_or.reduce(bits)) <= of[names[0]].high:
             name = next(n for n in names if not 0 <= int(np.bitwise_or.reduce(columns[n])) <= of[n].high)
             raise _outside(topic, name, of[name], columns[name].min(), columns[name].max())
-    for name, bound, is_signed in checks.columns:
-        high = np.maximum.reduce(columns[name])
-        low = np.minimum.reduce(columns[name]) if is_signed else 0
-        if not (bound.low <= low and high <= bound.high):  # NaN is outside
+    for name, bound, lowest, highest, is_signed in checks.columns:
+        values = columns[name]
+        high = np.maximum.reduce(values).item()
+        low = np.minimum.reduce(values).item() if is_signed else 0
+        if not (lowest <= low and high <= highest):  # NaN is outside
             raise _outside(topic, name, bound, low, high)
         if bound.is_time and appended_ns:
-            _check_time(topic, name, bound, int(low), int(high), appended_ns)
+            _check_time(topic, name, bound, low, high, appended_ns)
     for name, dictionary, bound in checks.totals:
         lengths = np.fromiter(map(len, batch.envelope[dictionary]), np.int64, len(batch.envelope[dictionary]))
         if int(lengths[columns[name]].sum()) > bound.total:
@@ -168,9 +200,8 @@ def _check_columns(checks: _Checks, batch: Batch, appended_ns: int) -> None:
             raise OutOfBounds(detail, topic=topic, field=name)
 
 
-def _check_items(topic: str, name: str, bound: Bound, values: Any) -> None:
-    if len(values) > bound.items:
-        raise OutOfBounds(f"more than {bound.items} items", topic=topic, field=name)
+def _too_many(topic: str, name: str, bound: Bound) -> OutOfBounds:
+    return OutOfBounds(f"more than {bound.items} items", topic=topic, field=name)
 
 
 def _check_time(topic: str, name: str, bound: Bound, low: int, high: int, appended_ns: int) -> None:
@@ -195,7 +226,7 @@ def _outside(topic: str, name: str, bound: Bound, low: Any, high: Any) -> OutOfB
 def rows_inside(topic: str, columns: Mapping[str, Array]) -> Array | None:
     """Return bool[n], the rows within their bounds; None if all are. For producers: they drop the others, and count."""
     checks, of = _checks(topic), bounds(topic)
-    names = [*(name for name, _, _ in checks.columns), *(name for joined in checks.joined for name in joined)]
+    names = [*(name for name, *_ in checks.columns), *(name for joined in checks.joined for name in joined)]
     good = None
     for name in names:
         values = columns[name]

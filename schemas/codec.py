@@ -68,7 +68,7 @@ class Codec:
             self._check_schema(number, writer, reader)
         batch = decode(writer, value, reader, HEADER.size)
         if bounded:
-            check(batch, appended_ms)
+            check(batch, appended_ms, len(value) - (batch.rows * reader.row_bytes if writer is reader else 0))
             if topic in DERIVED_TOPICS and is_ahead(read_epoch(headers)[0], appended_ms or 0):
                 detail = f"{EPOCH_HEADER} is more than 24 hours after Kafka took the record in"
                 raise OutOfBounds(detail, topic=reader.topic)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
@@ -67,6 +67,11 @@ class RecordModel:
     def name(self) -> str:
         """Return the record's full Avro name."""
         return str(self.parsed["name"])
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Return the bytes of a row in all columns."""
+        return sum(column.dtype.itemsize for column in self.columns)
 
     @property
     def topic_fields(self) -> tuple[str, ...]:
