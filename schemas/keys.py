@@ -21,7 +21,9 @@ def record_key(batch: Batch) -> str:
     if batch.topic == Topic.COLLECTIVE:
         return f"{envelope['job']}:{envelope['communicator']}"
     if batch.topic == Topic.DEVICE:
-        return str(envelope["job"] or envelope["gpu_uuid"])
+        return str(envelope["job"] or envelope["gpu_uuid"] or envelope["host"])
+    if batch.topic == Topic.NETWORK:
+        return str(envelope["host"])
     return str(envelope["job" if batch.topic in _KEYED_BY_JOB else "process_id"])
 
 

@@ -24,6 +24,7 @@ class Topic(StrEnum):
     RANGE = "gpu.range.v1"
     DEVICE = "gpu.device.v1"
     HOST = "gpu.host.v1"
+    NETWORK = "gpu.network.v1"
     PROGRESS = "gpu.progress.v1"
     STACK = "gpu.stack.v1"
     KERNEL_FREQUENCY = "gpu.kernel-frequency.v1"
@@ -75,8 +76,9 @@ TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(Topic.COLLECTIVE, "job:communicator", 7 * DAY_MS),
     TopicSpec(Topic.STEP, "job", 7 * DAY_MS),
     TopicSpec(Topic.RANGE, "process id", 3 * DAY_MS),
-    TopicSpec(Topic.DEVICE, "job, or GPU UUID where no job runs", 7 * DAY_MS),
+    TopicSpec(Topic.DEVICE, "job, or GPU UUID where no job runs, or host without both", 7 * DAY_MS),
     TopicSpec(Topic.HOST, "job", 7 * DAY_MS),
+    TopicSpec(Topic.NETWORK, "host", 7 * DAY_MS),
     TopicSpec(Topic.PROGRESS, "job", 3 * DAY_MS),
     TopicSpec(Topic.STACK, "job", 7 * DAY_MS),
     TopicSpec(Topic.KERNEL_FREQUENCY, "process id", 7 * DAY_MS, derived=True),

@@ -16,6 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from support.fake_sysfs import FakeSysfs
+
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.queries import Query, queries
 from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
@@ -23,6 +25,7 @@ from drumline.infra.config.settings import Settings, SinkSettings, StreamSetting
 from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings, running_stack
 from drumline.infra.runtime.processes import ManagedProcess, check_all
+from drumline.producers.network.link_samples import LinkSamples
 from drumline.producers.stacks.folding import fold
 from drumline.producers.stacks.speedscope import read_samples
 
@@ -82,6 +85,7 @@ def real_pipeline(state: Path) -> Iterator[Settings]:
             if not waited:
                 raise RuntimeError(f"not drained: {waited.reason}")
             add_stacks(settings)
+            add_links(settings)
         finally:
             for program in programs:
                 program.stop()
@@ -108,6 +112,27 @@ def add_stacks(settings: Settings) -> None:
         lines += [json.dumps({**verdict, **sampling, **asdict(row)}) for row in stacks.rows]
     client = clickhouse.connect(settings, database=settings.clickhouse.database)
     clickhouse.insert_once(client, "stacks", "\n".join(lines).encode(), "stacks", "JSONEachRow")
+
+
+def add_links(settings: Settings) -> None:
+    """Store samples of the links of a made-up tree of sysfs, of which one becomes slow and another goes down."""
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        sysfs = FakeSysfs(Path(folder))
+        samples = LinkSamples({}, sysfs.root)
+        for second in range(0, 40, 10):
+            sysfs.add("infiniband/mlx5_0/ports/1/counters/port_rcv_data", 10**10)
+            if second == 20:
+                sysfs.write("infiniband/mlx5_0/ports/1/rate", "200 Gb/sec (4X HDR)")
+                sysfs.write("net/eth0/operstate", "down")
+                sysfs.add("net/eth0/carrier_down_count", 1)
+            for sample in samples.read(second * 1_000_000_000):
+                numbers = {name: None if value < 0 else value for name, value in sample.numbers.items()}
+                time = {"time": f"2026-01-02 00:00:{second}.000000000", "time_ns": None}
+                row = {"host": "node-a", **numbers, **time, **sample.texts}
+                lines.append(json.dumps({name: value for name, value in row.items() if value is not None}))
+    client = clickhouse.connect(settings, database=settings.clickhouse.database)
+    clickhouse.insert_once(client, "network_samples", "\n".join(lines).encode(), "links", "JSONEachRow")
 
 
 def asker(settings: Settings) -> Callable[[Query], Answer]:

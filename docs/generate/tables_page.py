@@ -33,7 +33,17 @@ The tables and views of the database `gpu` (`DRUMLINE_CLICKHOUSE__DATABASE`), fr
 - `job` comes first in every key: name it, and a time range, and little is read.
 """
 GROUPS = {
-    "Events": ("kernels", "memcpys", "collectives", "steps", "ranges", "device_samples", "host_samples", "stacks"),
+    "Events": (
+        "kernels",
+        "memcpys",
+        "collectives",
+        "steps",
+        "ranges",
+        "device_samples",
+        "host_samples",
+        "network_samples",
+        "stacks",
+    ),
     "Results": ("stragglers", "hot_stacks", "hangs", "hangs_now", "lateness", "kernel_frequency", "memcpy_bandwidth"),
     "Dimensions": ("jobs", "processes", "progress", "kernel_names"),
     "Rollups": (

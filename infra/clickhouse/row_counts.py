@@ -19,6 +19,7 @@ STORED = {
     "gpu.range.v1": "ranges",
     "gpu.device.v1": "device_samples",
     "gpu.host.v1": "host_samples",
+    "gpu.network.v1": "network_samples",
     "gpu.stack.v1": "stacks",
 }
 

@@ -84,6 +84,7 @@ class RetentionSettings(SettingsModel):
     steps: int = Field(180, ge=0, description="steps; days")
     device_samples: int = Field(90, ge=0, description="NVML samples; days")
     host_samples: int = Field(30, ge=0, description="samples of processes; days")
+    network_samples: int = Field(90, ge=0, description="samples of links; days")
     stacks: int = Field(90, ge=0, description="Python stacks of named ranks; days")
     kernel_frequency: int = Field(90, ge=0, description="rolling kernel frequency; days")
     memcpy_bandwidth: int = Field(90, ge=0, description="rolling memcpy bandwidth; days")

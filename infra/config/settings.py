@@ -124,6 +124,14 @@ class AgentSettings(SettingsModel):
     flush_s: float = Field(10.0, ge=0, description="time that a stop waits for Kafka's acknowledgements; s")
     gpu_s: float = Field(1.0, ge=0, description="interval of the NVML samples of a GPU; s; 0 = none")
     host_s: float = Field(1.0, ge=0, description="interval of the samples of a recorded process (/proc); s; 0 = none")
+    network_s: float = Field(
+        10.0, ge=0, description="interval of the samples of InfiniBand, RoCE and Ethernet links; s; 0 = none"
+    )
+    links: str = Field(
+        "",
+        pattern=r"^([^=,]+=\d+(\.\d+)?(,[^=,]+=\d+(\.\d+)?)*)?$",
+        description="speed that links should have, Gbit/s: `mlx5_*=400,eth0=25`; empty = the best seen",
+    )
     stacks: bool = Field(True, description="sample the Python stacks of processes that a verdict names")
     metrics_port: int = Field(19466, ge=0, le=65535, description="port of /metrics, /healthz, /readyz; 0 = none")
 

@@ -51,6 +51,8 @@ SILENT_S = 60.0
 SILENT = ((SILENT_S, "red"),)
 #: Rows of a topic that a job may lose in ten minutes.
 DROPPED_ROWS = 0.0
+#: Errors of a link in 10 minutes: 40 times what a bit error rate of 1e-15 makes at 400 Gbit/s (1.4 an hour).
+LINK_ERRORS = 10.0
 #: Any lost row, dead letter, XID or uncorrected ECC error matters.
 ANY = ((1.0, "red"),)
 #: GPU time or money that was lost: any is worth a colour.

@@ -139,8 +139,8 @@ CAUSES: tuple[Entry, ...] = (
     Entry(
         "slow_link", "",
         "collectives took longer than before, although no rank came late",
-        "Compare the hosts of the named communicator: link state and errors (`ibstat`, `ethtool -S`, "
-        "`nvidia-smi nvlink -e`).",
+        "`drumline sql network --job JOB` has speed, state and errors of its hosts' links, `nvidia-smi nvlink -e` "
+        "those of NVLink.",
         "Ask the network's owner to check these ports; move the job off the link if it stays slow.",
         NETWORK,
     ),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.infra.report import queries
+from drumline.infra.report.link_state import CAUSE, link_evidence
 
 Row = dict[str, Any]
 Query = Callable[[str, Mapping[str, Any]], list[Row]]
@@ -94,6 +95,9 @@ def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu
     steps, windows = query(queries.STEPS_EXTENT, scope)[0], query(queries.WINDOWS, scope)[0]
     bins = {"first": steps["first"], "width": _width(steps, BINS)}
     window_bins = {"first": windows["first"], "width": _window_width(windows), "ranks": RANKS}
+    episodes = query(queries.EPISODES, scope)
+    for row in [row for row in episodes if row["cause"] == CAUSE][:LISTED]:
+        row["links"] = link_evidence(query, {**scope, **{name: row[name] for name in ("rank", "started", "ended")}})
     return ReportData(
         job=job,
         run=chosen,
@@ -104,7 +108,7 @@ def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu
         steps=steps,
         step_times=query(queries.STEPS, {**scope, **bins}),
         windows=windows,
-        episodes=query(queries.EPISODES, scope),
+        episodes=episodes,
         hangs=query(queries.HANGS, scope),
         stacks=query(queries.STACKS, scope),
         cost=query(queries.COST, scope),

@@ -12,6 +12,7 @@ from drumline.infra.guidance.entry import DRUMLINE, cause_text
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report import queries
 from drumline.infra.report.data import LISTED, NoSuchRun, Query, Row, find_run
+from drumline.infra.report.link_state import CAUSE, link_evidence
 from drumline.infra.report.rank_state import state_lines
 from drumline.infra.report.text import evidence, hang, seconds, share, subject
 from drumline.infra.runtime.terminal import escape_controls
@@ -136,8 +137,11 @@ def explain(
             also_late.append(text)
             continue
         worst = rows[0]  # EPISODES has the most expensive first
-        states = state_lines(query, {**scope, **{name: worst[name] for name in ("rank", "started", "ended")}})
-        texts.append(replace(text, place=places.get(text.rank, ""), states=tuple(states)))
+        episode = {**scope, **{name: worst[name] for name in ("rank", "started", "ended")}}
+        states = state_lines(query, episode)
+        links = link_evidence(query, episode) if text.cause == CAUSE else []
+        text = replace(text, place=places.get(text.rank, ""), states=tuple(states), evidence=[*text.evidence, *links])
+        texts.append(text)
     return Explained(chosen, texts, windows, query(queries.HANGS, scope), also_late, episodes, stacks)
 
 

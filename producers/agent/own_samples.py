@@ -1,4 +1,4 @@
-"""The agent's own samples of its host: of GPUs, recorded processes and their stacks, in a spool of their own."""
+"""The agent's own samples of its host: of GPUs, links, recorded processes and their stacks, in a spool of their own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from drumline.producers.agent.agent import Agent
 from drumline.producers.batches.process_record import process_record
 from drumline.producers.host.process_sampler import HostBatches, HostSampler
 from drumline.producers.identity import Identity, process_id
+from drumline.producers.network.link_sampler import LinkBatches, LinkSampler
+from drumline.producers.network.link_samples import LinkSamples, expected_speeds
 from drumline.producers.nvml.batches import DeviceBatches
 from drumline.producers.nvml.sampler import DeviceSampler, SamplerOptions
 from drumline.producers.spool.quota import PROCESSES, SpoolLimits
@@ -49,7 +51,7 @@ class OwnSamples:
         )
         record, host_bytes = process_record(os.environ, identity), PROCESSES * (settings.spool.max_mb << 20)
         self._spool = SpoolWriter(settings.spool.root, record, SpoolLimits(SPOOL_BYTES, host_bytes))
-        self._threads: list[DeviceSampler | HostSampler | StackSampler] = []
+        self._threads: list[DeviceSampler | HostSampler | LinkSampler | StackSampler] = []
         if settings.agent.gpu_s:
             options = SamplerOptions(settings.agent.gpu_s, identity.versions)
             gpus = DeviceSampler(
@@ -60,6 +62,10 @@ class OwnSamples:
         if settings.agent.host_s:
             batches = HostBatches(identity.process_id, host)
             self._threads.append(HostSampler(self._spool, batches, lambda: program.recorded, settings.agent.host_s))
+        if settings.agent.network_s:
+            samples = LinkSamples(expected_speeds(settings.agent.links))
+            links = LinkBatches(identity.process_id, host)
+            self._threads.append(LinkSampler(self._spool, links, samples, settings.agent.network_s))
         if settings.agent.stacks:
             self._threads.append(
                 stack_sampler(settings, codec, self._spool, identity.process_id, lambda: program.recorded)

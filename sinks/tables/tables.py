@@ -119,6 +119,15 @@ _RULES: dict[Topic, _Rule] = {
         clock="time_ns",
         nullable=frozenset(c.name for c in model(Topic.HOST).columns if c.name not in ("time_ns", "interval_ns")),
     ),
+    Topic.NETWORK: _Rule(
+        "network_samples",
+        clock="time_ns",
+        nullable=frozenset(
+            c.name
+            for c in model(Topic.NETWORK).columns
+            if not c.dictionary and c.name not in ("time_ns", "interval_ns")
+        ),
+    ),
     Topic.PROGRESS: _Rule("progress", upsert=True),
     Topic.STACK: _Rule("stacks", clock="time_ns", plain=frozenset({"stack"})),
     Topic.KERNEL_FREQUENCY: _Rule("kernel_frequency", upsert=True, clock="window_start_ns"),

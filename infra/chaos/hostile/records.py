@@ -68,6 +68,8 @@ class Writer:
         )
         if self.topic == Topic.COLLECTIVE:
             text = b"%s:%s" % tuple(part if isinstance(part, bytes) else part.encode() for part in (draft["job"], "c"))
+        elif self.topic == Topic.NETWORK:
+            text = draft["host"]
         elif self.topic == Topic.DEVICE:
             text = draft["job"] or draft["gpu_uuid"]
         key = text if isinstance(text, bytes) else str(text).encode()

@@ -38,8 +38,9 @@ def agent(
     A batch stays in the spool until Kafka acknowledged it. Kafka may be down for any time: the spool fills, then its
     oldest batches are evicted and counted. A killed agent resumes where it was; sinks detect batches published twice.
 
-    It also samples this host's GPUs (NVML, gpu.device.v1, DRUMLINE_AGENT__GPU_S) and publishes XID events at once, and
-    the recorded processes (/proc, gpu.host.v1, DRUMLINE_AGENT__HOST_S), where their user is its own or it is root. When
+    It also samples this host's GPUs (NVML, gpu.device.v1, DRUMLINE_AGENT__GPU_S) and publishes XID events at once. It
+    samples the host's links (sysfs, gpu.network.v1, DRUMLINE_AGENT__NETWORK_S), and the recorded processes (/proc,
+    gpu.host.v1, DRUMLINE_AGENT__HOST_S), where their user is its own or it is root. When
     a verdict names one of them, it samples the Python stacks of it and of a peer without stopping them (gpu.stack.v1,
     DRUMLINE_AGENT__STACKS). With
     DRUMLINE_ARCHIVE__URL=s3://bucket/prefix it archives published segments, compressed.
@@ -97,7 +98,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
         AgentOptions(stopping=stopping, until_empty=until_empty, done=archiver.take if archiver else deleted),
     )  # fmt: skip
     samples = None
-    if not until_empty and (config.agent.gpu_s or config.agent.host_s or config.agent.stacks):
+    if not until_empty and (config.agent.gpu_s or config.agent.host_s or config.agent.network_s or config.agent.stacks):
         samples = OwnSamples(config, program, codec(config))
 
     def go_on() -> bool:

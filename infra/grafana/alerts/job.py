@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.alerts import causes
+from drumline.infra.grafana.alerts.links import LINK_DOWN, LINK_FAULTS, LINK_SLOW
 from drumline.infra.grafana.alerts.rule import Group, Rule, Values, of_active, with_limit
 from drumline.infra.grafana.alerts.standstill import HUNG, STALLED
 from drumline.infra.grafana.limits import BANDWIDTH as BANDWIDTH_LIMIT
@@ -116,7 +117,7 @@ BANDWIDTH = Rule(
     "Run {{ $labels.run }}, communicator {{ $labels.communicator }}: the last 5 minutes against the 55 before, sizes "
     "compared with themselves, "
     "waiting for late ranks left out.",
-    "Check links of the hosts of this communicator: `ibstat`, `ethtool -S`, `nvidia-smi nvlink -e`.",
+    "Check links of its hosts: `drumline sql network --job JOB`, `nvidia-smi nvlink -e`.",
     "Have ports with errors repaired; move the job off the link if it stays slow.",
     "1.3 times the time for the same collectives, the limit of the verdict `slow_link`; shortest durations of "
     "healthy windows "
@@ -153,4 +154,4 @@ PAGEABLE = Rule(
 )  # fmt: skip
 
 JOBS = Group("drumline-jobs", 30, JOB, (STRAGGLER_RULE, HUNG, STALLED))
-LINKS = Group("drumline-links", 60, NETWORK, (BANDWIDTH, PAGEABLE))
+LINKS = Group("drumline-links", 60, NETWORK, (BANDWIDTH, PAGEABLE, LINK_DOWN, LINK_SLOW, LINK_FAULTS))

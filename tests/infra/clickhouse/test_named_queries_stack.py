@@ -34,6 +34,7 @@ def fill(settings):
     for job, folder in cookbook.JOBS.items():
         load(client, settings, JobCopy(folder, job, "r1"))
     cookbook.add_stacks(settings)
+    cookbook.add_links(settings)
 
 
 @pytest.fixture(scope="module")

@@ -60,6 +60,17 @@ def hang(db, job, revision, state, *ranks, reason="not_called"):
     db.writer.command(f"INSERT INTO hangs_versions ({columns}, published, _offset) VALUES {rows}")
 
 
+def link(db, device, seconds, **columns):
+    """A sample of a link of host `net` some seconds after the recording."""
+    row = {"is_down": 0, "speed_mbps": 400_000, "expected_mbps": 400_000, "symbol_errors": 0, **columns}
+    reason = row.pop("reason", "")
+    db.writer.command(
+        f"INSERT INTO network_samples (host, device, link, reason, time, interval_ns, {', '.join(row)}) VALUES "
+        f"('net', '{device}', 'infiniband', '{reason}', toDateTime64({db.last + seconds}, 9, 'UTC'), 10000000000, "
+        f"{', '.join(map(str, row.values()))})"
+    )
+
+
 @pytest.fixture(scope="module")
 def healthy(db):
     """The healthy phase again and again for 20 minutes: all that any rule reads, also what is bad in no rule's eyes."""
@@ -81,6 +92,8 @@ def healthy(db):
             _offset="toUInt64(toUnixTimestamp(later))")  # fmt: skip
     db.copy("stragglers_versions", "healthy", f"window_start {phase} AND rank >= 0", **windows, **suspect)
     hang(db, "healthy", 0, "standing", 0)  # rank 0 saves a checkpoint
+    for seconds in range(-1200, 1200, 60):
+        link(db, "sound", seconds, rx_discards=40, symbol_errors=int(seconds == 0))
     return db.first + 1200
 
 
@@ -113,7 +126,7 @@ def test_straggler_critical_on_recorded_faults_names_rank_host_gpu_cause_cost_an
 
 
 #: Who an alert is about, and by whom or how urgently notification policies route it.
-IDENTITY = {"job", "run", "rank", "host", "gpu", "gpu_uuid", "xid", "operation", "communicator", "topic"}
+IDENTITY = {"job", "run", "rank", "host", "gpu", "gpu_uuid", "xid", "operation", "communicator", "topic", "device"}
 ROUTING = {"job_team", "job_user", "severity"}
 
 
@@ -313,6 +326,30 @@ def test_every_xid_of_a_minute_is_an_alert_whichever_number_is_larger(db):
         db.copy("device_samples", "twice", "gpu_index = 1 LIMIT 1", time=at, xid=f"toInt64({xid})")
     alerts = fired(run(db, "drumline-gpu-xid", db.last, db.last), job="twice")
     assert sorted((alert["gpu"], alert["xid"]) for alert in alerts) == [("1", "119"), ("1", "79")]
+
+
+@pytest.mark.parametrize(
+    ("rule", "fault", "message"),
+    [
+        ("down", {"is_down": 1, "speed_mbps": "NULL", "reason": "it was up before"}, "is down"),
+        ("slow", {"speed_mbps": 200_000, "reason": "200 Gbit/s; it had 400"}, "is slow: 200 Gbit/s; it had 400"),
+        ("errors", {"symbol_errors": 4}, ": 12 errors in 10 minutes"),
+        ("errors", {"link_downs": 1}, ": 30 errors in 10 minutes"),
+    ],
+    ids=["down", "slow", "errors", "outages"],
+)
+def test_a_link_with_a_fault_alerts_and_recovers(db, rule, fault, message):
+    device = f"mlx5_{next(iter(fault))}"
+    link(db, device, 0)
+    for seconds in (10, 20, 140):
+        link(db, device, seconds, **fault)
+    evaluator = run(db, f"drumline-link-{rule}", db.last + 30, db.last + 210)
+    [alert] = fired(evaluator, device=device)
+    text = evaluator.rendered(evaluator.rule.summary, alert)
+    assert text == f"Link {device} of net {message}" or text == f"Link {device} of net{message}"
+    link(db, device, 900)
+    evaluator.evaluate(db.last + 910)
+    assert not fired(evaluator, device=device)
 
 
 def lost(db, uuid, job, seconds, state):

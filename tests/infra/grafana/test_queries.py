@@ -34,6 +34,9 @@ DAY_MS = 86_400_000
 #: Faults that the recording does not have, and what its GPUs did not report.
 EMPTY = {
     "XIDs",
+    "Lost",
+    "Links of hosts",
+    "Faults of links",
     "Dead letters by reason",
     "Kernels of one run only",
     "team",

@@ -1,6 +1,7 @@
 """Statements of `drumline explain` on steps, GPU and host of a late rank."""
 
 from drumline.infra.report import rank_state
+from drumline.infra.report.link_state import link_evidence
 from drumline.infra.report.rank_state import state_lines
 
 PLACE = {"job": "j", "run": "r", "rank": 3}
@@ -29,3 +30,16 @@ def test_what_changed_stands_beside_the_time_before():
 
 def test_nothing_is_stated_where_nothing_is_stored_of_the_time():
     assert state_lines(answer(STEPS=[{"late": 0, "median_ms": 82.0}]), PLACE) == []
+
+
+def test_links_of_the_hosts_join_a_slow_link_as_evidence():
+    sound = {"host": "node-b", "device": "eth0", "wrong": "", "links": 9}
+    sound |= dict.fromkeys(("errors", "downs", "trained", "unanswered"), 0)
+    bad = sound | {"host": "node-a", "device": "mlx5_0/1", "wrong": "200 Gbit/s; it had 400", "errors": 1200}
+    bad["downs"] = 1
+    assert link_evidence(lambda sql, place: [bad, sound], PLACE) == [
+        "node-a mlx5_0/1: 200 Gbit/s; it had 400; errors: 1,200; outages: 1"
+    ]
+    none = ["none of 9 links of its hosts was down, slow or had errors"]
+    assert link_evidence(lambda sql, place: [sound], PLACE) == none
+    assert link_evidence(lambda sql, place: [], PLACE) == []
