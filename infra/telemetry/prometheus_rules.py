@@ -92,6 +92,12 @@ RULES: tuple[PrometheusRule, ...] = (
         "`/readyz` names partition and offset, `drumline dlq show TOPIC` the reason.", "Correct or end the producer.",
     ),
     _rise("DrumlineUnreadableBatchInSink", "drumline_sink_unreadable_batches_total", *_UNREADABLE),
+    _rise(
+        "DrumlineRowsNotCounted", 'drumline_stream_dropped_rows_total{reason=~"budget|repeated"}',
+        "rows that are stored are in no result: state is full, or their batch came after 64 gaps or 256 batches",
+        "The label `reason`. Repeated: `drumline audit` names windows that differ; is one agent far behind?",
+        "Budget: add workers or raise `DRUMLINE_STREAM__STATE_MB`. Repeated: end what holds the batches back.",
+    ),
     _rise("DrumlineUnreadableBatchInWorker", "drumline_stream_unreadable_batches_total", *_UNREADABLE),
     _rise(
         "DrumlineOffsetsMissing", "drumline_sink_missing_offsets_total",

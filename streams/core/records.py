@@ -18,6 +18,8 @@ Rows = NDArray[np.void]
 _PREFIX = struct.Struct("<BqI")
 #: Raise it with every change of the packed data: fields of rows, names in heads. test_state_version.py guards it.
 _VERSION = 7
+#: Begins an escaped character of a name in a key. No name of a person or program holds this control character.
+_ESCAPE = "\x1f"
 
 
 class UnreadableValue(ValueError):
@@ -75,12 +77,30 @@ def unit_parts(name: str, begins: Mapping[str, int], count: int = 1) -> list[str
     `begins`: kind of a key -> number of the parts before them. The last part is a `run_key`: see `key`.
     """
     before = begins.get(name[0])
-    return None if before is None else name.split("|", before + count - 1)[before:]
+    return None if before is None else key_parts(name, before + count)[before:]
 
 
 def key(*parts: object) -> str:
-    """Return a state key: its parts joined by "|". The `run_key` comes last: only it may hold any character."""
-    return "|".join(str(part) for part in parts)
+    """Return a state key: its parts joined by "|", which is escaped in all but the last, the `run_key`.
+
+    Names without "|" stand as they are.
+    """
+    *names, last = (str(part) for part in parts)
+    return "|".join([*(_escape(name) if "|" in name or _ESCAPE in name else name for name in names), last])
+
+
+def key_parts(name: str, count: int) -> list[str]:
+    """Return the parts of a state key that has `count` of them."""
+    *names, last = name.split("|", count - 1)
+    return [*(_unescape(part) if _ESCAPE in part else part for part in names), last]
+
+
+def _escape(name: str) -> str:
+    return name.replace(_ESCAPE, _ESCAPE + "0").replace("|", _ESCAPE + "1")
+
+
+def _unescape(part: str) -> str:
+    return part.replace(_ESCAPE + "1", "|").replace(_ESCAPE + "0", _ESCAPE)
 
 
 def run_key(job: str, run: str) -> str:

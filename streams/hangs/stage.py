@@ -16,7 +16,15 @@ from drumline.schemas.batch import Batch
 from drumline.streams.core.budget import StateBudget, Store
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.isolation import IsolatedStage
-from drumline.streams.core.records import key, pack_rows, run_key, split_run_key, unit_parts, unpack_rows
+from drumline.streams.core.records import (
+    key,
+    key_parts,
+    pack_rows,
+    run_key,
+    split_run_key,
+    unit_parts,
+    unpack_rows,
+)  # fmt: skip
 from drumline.streams.hangs.config import HangConfig
 from drumline.streams.hangs.explanation import Reason, Standstill, explain
 from drumline.streams.hangs.hang_batch import WHOLE_JOB, HangRow, digest, hang_batch, standing_rows
@@ -96,7 +104,7 @@ class HangStage(IsolatedStage[str, JobProgress]):
             state.head, state.world_size = head["published"], head["world_size"]
         else:
             process = ProcessProgress.from_json(head["process"])
-            state.processes[name.split("|", 2)[1]], state.rows = process, state.rows + len(process.rows)
+            state.processes[key_parts(name, 3)[1]], state.rows = process, state.rows + len(process.rows)
 
     def _apply(self, unit: str, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Take in the newest progress of a process."""

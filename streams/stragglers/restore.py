@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.streams.core.records import UnreadableValue, unit_parts, unpack_rows
+from drumline.streams.core.records import UnreadableValue, key_parts, unit_parts, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.sources import Place, Source
 from drumline.streams.stragglers.state import NO_ROWS, Cells, JobState
@@ -23,7 +23,7 @@ def restore_key(state: JobState, name: str) -> None:
 
     Raises UnreadableValue if the stored windows have another length: state is kept by window number.
     """
-    kind, *parts = name.split("|", _RUN_AT[name[0]])[:-1]
+    kind, *parts = key_parts(name, _RUN_AT[name[0]] + 1)[:-1]
     config, store = state.config, state.store
     if kind == "s":
         _restore_steps(state, int(parts[0]), int(parts[1]), store[name])

@@ -55,7 +55,7 @@ def verdict_batch(
     """Return the batch of a verdict.
 
     `alarms`: by rank, after the window. `summaries`: rank -> `summarize` of the window before. `places`: by rank.
-    `envelope`: job, run, revision, sequence and the window's range.
+    `envelope`: job, run, revision, sequence and the window's range; a process id where it is not that of the verdicts.
     """
     rows = verdict.rows
     after = [alarms[row.rank] for row in rows]
@@ -93,8 +93,8 @@ def verdict_batch(
         "evidence_json": np.array(texts["evidence"][1], "<u4"),
     }
     complete_envelope = {
-        **envelope,
         "process_id": derived_process_id(TOPIC, run_key(envelope["job"], envelope["run"])),
+        **envelope,
         "rows": len(rows),
         "ranks_seen": verdict.ranks_seen,
         "steps_used": verdict.steps_used,

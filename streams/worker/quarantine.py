@@ -6,6 +6,8 @@ import structlog
 
 from drumline.infra.telemetry import metrics
 from drumline.schemas.batch import Batch
+from drumline.schemas.keys import derived_process_id
+from drumline.schemas.topics import Topic
 from drumline.streams.core.isolation import Incident
 from drumline.streams.core.thresholds import INSUFFICIENT
 from drumline.streams.stragglers.alarm import NO_DATA, Alarm
@@ -33,11 +35,14 @@ def report(stage: str, partition: int, incident: Incident) -> Batch:
         exc_info=incident.error,
     )
     now_ns = incident.at_ns
+    # Not among the sequences of the job's verdicts: this row would be a second producer's there.
+    source = (stage, str(partition), repr(incident.unit), str(now_ns))
     evidence = {"stage": stage, "reason": incident.reason, "error": type(incident.error).__name__}
     row = RankVerdict(WHOLE_JOB, INSUFFICIENT, Cause("insufficient_data", QUARANTINE), evidence=evidence)
     envelope = {
         "job": incident.job,
         "run": incident.run,
+        "process_id": derived_process_id(Topic.STRAGGLER, "quarantine", *source),
         "sequence": 0,
         "revision": 0,
         "base_time_ns": now_ns,

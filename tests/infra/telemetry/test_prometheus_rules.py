@@ -24,6 +24,10 @@ CASES = {
     "an event that is long over": ({"drumline_stream_halts_total": "1x40"}, []),
     "an event after a restart": ({"drumline_stream_halts_total": "5x10 0 0 0 0 0 0 1x14"}, ["DrumlineWorkerHalted"]),
     "a restart without an event": ({"drumline_stream_halts_total": "5x10 0x25"}, []),
+    "rows of a forgotten gap": (
+        {'drumline_stream_dropped_rows_total{reason="repeated"}': "0x12 7x20"}, ["DrumlineRowsNotCounted"],
+    ),
+    "late rows": ({'drumline_stream_dropped_rows_total{reason="late"}': "0x12 7x20"}, []),
     "a clock that is behind": ({"drumline_stream_clock_skew_seconds": "-300x30"}, ["DrumlineClockSkew"]),
     "a worker that falls behind": (
         {"drumline_stream_lag_records": "0+100x30", "drumline_stream_last_commit_age_seconds": "0+60x30"},

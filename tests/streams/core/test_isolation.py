@@ -271,6 +271,17 @@ def test_a_row_about_the_job_is_published():
     assert batch.envelope["evidence"] == ['{"error": "IndexError", "reason": "failed", "stage": "communicator"}']
 
 
+def test_its_row_is_of_no_producer_that_sends_anything_else():
+    """Under the process id of the job's verdicts, its sequence was a conflict with the first of them."""
+    verdict = next(b for b in published(STREAM)[0] if b.topic == "gpu.straggler.v1")
+    incidents = [Incident(("p", "r"), "job", "r", FAILED, IndexError("x"), T0 + n, T0 + 600 * S) for n in range(2)]
+    ids = {report(stage, 3, incident).envelope["process_id"] for stage in ("a", "b") for incident in incidents}
+    assert len(ids) == 4
+    same_job = report("a", 3, Incident(("p", "r"), verdict.envelope["job"], verdict.envelope["run"], FAILED,
+                                       IndexError("x"), T0, T0))  # fmt: skip
+    assert same_job.envelope["process_id"] != verdict.envelope["process_id"]
+
+
 def test_a_value_that_kafka_would_reject_is_its_units_error():
     budget = StateBudget(StateLimits(value_bytes=2_000))
     stage = CommunicatorStage({}, CONFIG, budget)

@@ -5,10 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.labs.windows import CONFIG, T0, Lab, S, kernels
 
+from drumline.infra.telemetry.metrics import STREAM_DROPPED
+from drumline.streams.core import batch_dedup
 from drumline.streams.windows import kernel_frequency
 from drumline.streams.windows import process_state as progress
 from drumline.streams.windows.kernel_frequency import KernelFrequency
 from drumline.streams.windows.panes import RELATIVE_ERROR
+from drumline.streams.worker.telemetry import Drops, count_drops
 
 
 def test_a_window_holds_one_row_per_kernel_and_the_identity_of_its_process():
@@ -234,3 +237,15 @@ def test_batches_under_the_sequences_of_a_process_erase_none_of_its_own():
     lab.silence()
     assert lab.table()["p", 0] == {"foreign": 197, "own": 200}
     assert (lab.stage.conflicts, lab.stage.duplicates, lab.stage.repeated_rows) == (197, 50, 0)
+
+
+def test_rows_that_come_for_a_gap_that_is_forgotten_are_counted_as_dropped(monkeypatch):
+    monkeypatch.setattr(batch_dedup, "MAX_RUNS", 2)
+    lab = Lab()
+    for sequence in (0, 2, 4, 1):  # the gap at 1 is forgotten once 4 has come
+        batch = kernels([(sequence / 25, 1, "k")] * 3)
+        batch.envelope["sequence"], batch.content = sequence, sequence + 1
+        lab.feed(batch)
+    dropped = STREAM_DROPPED.labels("forgotten-gap", "repeated")
+    count_drops("forgotten-gap", lab.stage, Drops())
+    assert (lab.stage.repeated_rows, dropped._value.get()) == (3, 3)
