@@ -131,7 +131,9 @@ LOST = Rule(
                 FROM (
                     SELECT {_PLACE}, minute, ifNull(max(lost), 0) AS gone, groupUniqArray(job) AS jobs,
                         groupUniqArrayIf(job, job != '' AND d.lost > 0) AS hit
-                    FROM devices_per_minute AS d WHERE @minute GROUP BY {_PLACE}, minute
+                    FROM devices_per_minute AS d WHERE @minute AND ({_PLACE}) IN (
+                        SELECT {_PLACE} FROM devices_per_minute WHERE @minute AND lost > 0
+                    ) GROUP BY {_PLACE}, minute
                 ) GROUP BY {_PLACE}
             ) ARRAY JOIN if(empty(taken), present, taken) AS job
             """

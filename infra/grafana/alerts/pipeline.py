@@ -9,18 +9,17 @@ from drumline.infra.grafana.alerts.rule import Group, Rule, Values, with_limit, 
 from drumline.infra.grafana.limits import DROPPED
 from drumline.infra.grafana.limits import LAG as LAG_LIMIT
 from drumline.infra.grafana.limits import SILENT as SILENT_LIMIT
-from drumline.infra.grafana.liveness import ACTIVE_RUNS, LAST_RECORD, RANKS
+from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_ORDER, LAST_RECORD, RANKS
 from drumline.infra.grafana.thresholds import DROPPED_ROWS, LAG_S, SILENT_S
 from drumline.infra.guidance.entry import DRUMLINE
 
 
 def _behind(raw: str, results: str) -> str:
     """Return SQL of the seconds by which the results of a topic are behind its newest rows; 0 without rows."""
-    at = f"last_published, topic = '{raw}' AND r.rows > 0"
-    newest = f"last_published, topic = '{results}'"
+    at, newest = f"topic = '{raw}' AND has_rows", f"topic = '{results}'"
     return (
-        f"toFloat64(if(toUnixTimestamp(maxIf({at})) = 0, 0, dateDiff('second', "
-        f"if(toUnixTimestamp(maxIf({newest})) = 0, minIf({at}), maxIf({newest})), maxIf({at}))))"
+        f"toFloat64(if(countIf({at}) = 0, 0, dateDiff('second', "
+        f"if(countIf({newest}) = 0, minIf(first, {at}), maxIf(newest, {newest})), maxIf(last, {at}))))"
     )
 
 
@@ -31,12 +30,16 @@ _LAG = f"""
         SELECT job, run FROM processes GROUP BY job, run HAVING uniqExact(rank) > 1
     ), steps, 0)) AS value FROM (
         SELECT job, run, {_behind("gpu.kernel.v1", "gpu.kernel-frequency.v1")} AS windows,
-            if(countIf(topic = 'gpu.collective.v1' AND r.rows > 0) > 0,
+            if(countIf(topic = 'gpu.collective.v1' AND has_rows) > 0,
                 {_behind("gpu.step.v1", "gpu.lateness.v1")}, 0) AS steps
-        FROM records_per_minute AS r
-        WHERE @minute AND run != '' AND topic IN ('gpu.kernel.v1', 'gpu.kernel-frequency.v1', 'gpu.collective.v1',
-            'gpu.step.v1', 'gpu.lateness.v1')
-        GROUP BY job, run HAVING countIf(topic IN ('gpu.kernel.v1', 'gpu.collective.v1') AND r.rows > 0) > 0
+        FROM (
+            SELECT job, run, topic, max(r.rows) > 0 AS has_rows, minIf(last_published, r.rows > 0) AS first,
+                maxIf(last_published, r.rows > 0) AS last, max(last_published) AS newest
+            FROM records_per_minute AS r
+            WHERE @minute AND run != '' AND topic IN ('gpu.kernel.v1', 'gpu.kernel-frequency.v1', 'gpu.collective.v1',
+                'gpu.step.v1', 'gpu.lateness.v1')
+            GROUP BY job, run, topic {IN_ORDER}
+        ) GROUP BY job, run HAVING countIf(topic IN ('gpu.kernel.v1', 'gpu.collective.v1') AND has_rows) > 0
     )
     """
 LAG = Rule(

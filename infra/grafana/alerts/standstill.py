@@ -6,38 +6,46 @@ from drumline.infra.grafana.alerts.rule import Rule, Values, of_active
 from drumline.infra.grafana.limits import HUNG as HUNG_LIMIT
 from drumline.infra.grafana.limits import STALLED as STALLED_LIMIT
 from drumline.infra.grafana.limits import limits_of_jobs
-from drumline.infra.grafana.liveness import ACTIVE_RUNS, NOT_RECORDED
-from drumline.infra.grafana.thresholds import ACTIVE_S, STALLED_PAUSES, STALLED_S, STALLED_STEPS
+from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_ORDER, LAST_RECORDS, not_recorded
+from drumline.infra.grafana.thresholds import STALLED_PAUSES, STALLED_S, STALLED_STEPS
 
 _JOB = {"job": "job", "run": "run"}
+_ACTIVE = "SELECT r.1 AS job, r.2 AS run FROM (SELECT arrayJoin(active) AS r)"
 
 
 def _stalled(value: str) -> str:
-    """Return a row for each active and recorded run. Steps are read only for runs without one for STALLED_S."""
+    """Return a row for each active and recorded run. Steps are read only for runs without one for STALLED_S.
+
+    The runs are arrays, which are made once: a named part of a statement is evaluated wherever it is read.
+    """
     return f"""
-        WITH active_jobs AS (
-            SELECT job, run, maxIf(last_published, @produced) AS last_record,
-                maxIf(time_max, topic = 'gpu.step.v1' AND rows > 0) AS last_step
-            FROM records_per_minute WHERE @minute AND run != '' AND (job, run) NOT IN ({NOT_RECORDED})
-            GROUP BY job, run
-            HAVING last_record > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND AND last_step > $__fromTime_ms
-        ), suspects AS (
-            SELECT job, run, last_step FROM active_jobs WHERE dateDiff('second', last_step, last_record) > {STALLED_S}
-        )
+        WITH (SELECT groupArray((job, run, last_record)) FROM ({LAST_RECORDS})) AS active, (
+            SELECT groupArray((job, run, last_record, last_step)) FROM (
+                SELECT arrayJoin(active) AS r, r.1 AS job, r.2 AS run, r.3 AS last_record
+            ) AS recording INNER JOIN (
+                SELECT job, run, max(time_max) AS last_step FROM records_per_minute
+                WHERE @minute AND topic = 'gpu.step.v1' AND rows > 0 GROUP BY job, run {IN_ORDER}
+            ) AS stepped USING (job, run)
+            WHERE last_step > $__fromTime_ms AND (job, run) NOT IN ({not_recorded(_ACTIVE)})
+        ) AS stepping, arrayFilter(r -> dateDiff('second', r.4, r.3) > {STALLED_S}, stepping) AS suspects
         SELECT job, run, toFloat64({value}) AS value FROM (
             SELECT job, run, dateDiff('second', greatest(last_step, last_end), last_record) AS ago_s,
                 greatest(ifNull(own_limit, 0), {STALLED_S}, {STALLED_STEPS} * longest_s,
                     {STALLED_PAUSES} * pause_s) AS limit_s
-            FROM active_jobs LEFT JOIN (
+            FROM (
+                SELECT arrayJoin(stepping) AS r, r.1 AS job, r.2 AS run, r.3 AS last_record, r.4 AS last_step
+            ) AS active_jobs LEFT JOIN (
                 SELECT job, run, max(addNanoseconds(s.start, s.duration_ns)) AS last_end,
                     max(s.duration_ns) / 1e9 AS longest_s,
                     arrayMax(arrayDifference(arraySort(groupUniqArray(toUnixTimestamp(s.start))))) AS pause_s
-                FROM steps AS s INNER JOIN suspects USING (job, run)
-                WHERE $__timeFilter_ms(start) AND job IN (SELECT job FROM suspects)
-                    AND start >= (SELECT min(last_step) FROM suspects) - INTERVAL 1 HOUR
+                FROM steps AS s INNER JOIN (
+                    SELECT arrayJoin(suspects) AS r, r.1 AS job, r.2 AS run, r.4 AS last_step
+                ) AS suspected USING (job, run)
+                WHERE $__timeFilter_ms(start) AND job IN (SELECT arrayJoin(suspects).1)
+                    AND start >= arrayMin(r -> r.4, suspects) - INTERVAL 1 HOUR
                     AND start >= last_step - INTERVAL 1 HOUR
                 GROUP BY job, run
-            ) AS stepping USING (job, run) LEFT JOIN ({limits_of_jobs(STALLED_LIMIT)}) AS own USING (job, run)
+            ) AS stepped USING (job, run) LEFT JOIN ({limits_of_jobs(STALLED_LIMIT)}) AS own USING (job, run)
         )
         """
 

@@ -85,6 +85,7 @@ def healthy(db):
         step = {"step": f"step + 100 * {AGAIN}"} if table in ("steps", "collectives") else {}
         db.copy(table, "healthy", f"start {phase} AND {where}", start=start, **step)
     samples(db, "healthy", f"time {phase}", xid="toInt64(0)", ecc_uncorrected="toInt64(5)")
+    db.copy("device_samples", "healthy", f"time {phase} AND gpu_index = 0 LIMIT 1", lost="toInt64(1)")  # it came back
     db.copy("ledger", "healthy", **{name: shift(name, AGAIN) for name in ("published", "time_min", "time_max")})
     windows = {name: shift(name, AGAIN) for name in ("window_start", "window_end")}
     suspect = {"state": "'suspect'", "severity": "'suspect'", "first_step": f"first_step + 100 * {AGAIN}"}
