@@ -96,6 +96,37 @@ RUNS = Panel(
         **KEY_FIELDS,
     },
 )
+#: Each label of a run: team and user of all, empty where it has none.
+_OF_LABELS = """
+SELECT job, run, arrayJoin(arrayConcat([('team', labels['team']), ('user', labels['user'])],
+    arrayFilter(pair -> pair.1 NOT IN ('team', 'user'), arrayZip(mapKeys(labels), mapValues(labels))))) AS pair
+FROM (SELECT job, run, any(labels) AS labels FROM processes WHERE @jobs GROUP BY job, run)
+"""
+BY_LABEL = Panel(
+    "table",
+    "By team, user and label",
+    "The same by labels of `drumline run --label NAME=VALUE`: each name has all runs, so names do not add up.",
+    PanelQuery(
+        f"""
+        SELECT pair.1 AS label, if(pair.2 = '', 'none', pair.2) AS value, uniqExact(job) AS jobs,
+            sum(h.gpu_hours) AS gpu_hours, gpu_hours * {_PRICE} AS cost, sum(l.lost_hours) AS lost_hours,
+            lost_hours / gpu_hours AS lost_share, lost_hours * {_PRICE} AS lost_cost
+        FROM ({_HELD}) AS h INNER JOIN ({_OF_LABELS}) AS named USING (job, run)
+        LEFT JOIN ({_LOST}) AS l USING (job, run)
+        GROUP BY pair ORDER BY indexOf(['user', 'team'], label) DESC, label, gpu_hours DESC
+        LIMIT 20 BY label LIMIT 200
+        """,
+        "label:s value:s jobs:n gpu_hours:n cost:n lost_hours:n lost_share:n lost_cost:n",
+        "table",
+    ),
+    width=24,
+    fields={
+        "label": Field(width=150),
+        "value": Field(width=200, fills=True),
+        "jobs": Field("none"),
+        **{name: RUNS.fields[name] for name in ("gpu_hours", "cost", "lost_hours", "lost_share", "lost_cost")},
+    },
+)
 CAUSES = Panel(
     "table",
     "Lost, by cause",
@@ -174,7 +205,7 @@ COST = Dashboard(
     "Cost",
     "What did GPUs cost, and how much of it was lost, to what? Set the price of a GPU-hour above.",
     "fleet",
-    (NUMBERS, (RUNS,), (CAUSES,), (OVER_TIME, FAMILIES)),
+    (NUMBERS, (RUNS,), (BY_LABEL,), (CAUSES,), (OVER_TIME, FAMILIES)),
     (*LABELLED, JOBS, PRICE, CURRENCY),
     MARKS_OF_JOBS,
     start="now-24h",

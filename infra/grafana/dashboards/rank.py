@@ -13,7 +13,7 @@ from drumline.infra.grafana.dashboards.rank_work import (
     THIS_RANK,
 )
 from drumline.infra.grafana.dashboards.status import faults, stat
-from drumline.infra.grafana.dashboards.verdict_panels import lost_share
+from drumline.infra.grafana.dashboards.verdict_panels import guidance_of, lost_share
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import LEVEL, LOST, SHARE, TEMPERATURE, THROTTLED_BITS
 from drumline.infra.grafana.tokens import chosen
@@ -121,6 +121,7 @@ RANK_BOARD = Dashboard(
     (
         NUMBERS,
         (VERDICT,),
+        (guidance_of(_VERDICTS),),
         (BUDGET, lost_share(_VERDICTS)),
         (PEERS, DEVICE),
         (SLOWEST,),

@@ -106,8 +106,8 @@ PEERS = Panel(
             SELECT part, anyIf(value, is_this) AS this_rank, quantileIf(0.5)(value, NOT is_this) AS peers FROM (
                 SELECT rank = toInt32OrDefault({chosen("rank")}, toInt32(-1)) AS is_this,
                     arrayJoin([{", ".join(f"('{name}', avg(s.{column}))" for name, column in _PARTS.items())},
-                        ('whole step', avg(s.duration_ns))]) AS pair, pair.1 AS part, pair.2 AS value
-                FROM steps AS s WHERE @job AND @run AND @start AND skipped = 0 GROUP BY rank
+                        ('whole step', avg(s.gpu_duration_ns))]) AS pair, pair.1 AS part, pair.2 AS value
+                FROM steps AS s WHERE @job AND @run AND @start AND skipped = 0 AND gpu_duration_ns > 0 GROUP BY rank
             ) GROUP BY part
         ) ORDER BY excess DESC
         """,
@@ -125,13 +125,16 @@ _ON_HOST = ", ".join(
 SLOWEST = Panel(
     "table",
     "Slowest steps",
-    "Of this rank; each leads to its kernels. What the host did needs PyTorch; waiting for the GPU needs CUPTI.",
+    "Of this rank, by their time on the GPU; each leads to its kernels. What the host did needs PyTorch; waiting for "
+    "the GPU needs CUPTI.",
     PanelQuery(
         f"""
-        SELECT step, start, duration_ns, compute_ns, comm_exposed_ns, copy_ns, idle_ns,
-            arrayStringConcat(arrayFilter(part -> part != '', [{_ON_HOST}]), ', ') AS on_host,
-            toUnixTimestamp64Milli(start) - 1 AS from_ms, toUnixTimestamp64Milli(end_time) + 1 AS to_ms
-        FROM steps WHERE {THIS_RANK} AND @start ORDER BY duration_ns DESC LIMIT 50
+        WITH gpu_duration_ns > 0 AS on_gpu
+        SELECT step, start, if(on_gpu, gpu_duration_ns, s.duration_ns) AS duration_ns, compute_ns, comm_exposed_ns,
+            copy_ns, idle_ns, arrayStringConcat(arrayFilter(part -> part != '', [{_ON_HOST}]), ', ') AS on_host,
+            toUnixTimestamp64Milli(if(on_gpu, gpu_start, s.start)) - 1 AS from_ms,
+            from_ms + intDiv(duration_ns, 1000000) + 2 AS to_ms
+        FROM steps AS s WHERE {THIS_RANK} AND @start ORDER BY duration_ns DESC LIMIT 50
         """,
         "step:n start:t duration_ns:n compute_ns:n comm_exposed_ns:n copy_ns:n idle_ns:n on_host:s from_ms:n to_ms:n",
         "table",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from drumline.infra.grafana.alerts.causes import number
 from drumline.infra.grafana.bands import worst
 from drumline.infra.grafana.dashboards.status import cause, in_sql
@@ -21,12 +23,56 @@ TO_RANK = Link("This rank", "drumline-rank", {**_RUN, "rank": "${__data.fields.r
 TO_STRAGGLERS = Link("Its verdicts", "drumline-stragglers", _RUN, keeps=())
 #: From a line of `worst` over ranks.
 FROM_LINE = Link("This rank", "drumline-rank", {"rank": "${__field.labels.member}"})
-#: What to do about a cause, from the guidance.
-_TEXTS = ("see docs/reference/causes.md", *(entry.act for entry in CAUSES))
-ACTION = f"{in_sql(_TEXTS)}[1 + {number('cause', 'detail')}] AS action"
+
+
+def _of_cause(texts: Iterable[str], name: str) -> str:
+    """Return SQL of the text of a row's cause and detail, from the guidance, as the column `name`."""
+    known = in_sql(("see docs/reference/causes.md", *texts))
+    return f"{known}[1 + {number('cause', 'detail')}] AS {name}"
+
+
+ACTION = _of_cause((entry.act for entry in CAUSES), "action")
 CAUSE_FIELD = Field(width=200, page="/cause/${__data.fields.cause_key}")
 ACTION_FIELD = Field(header="What to do", width=300, fills=True, wraps=True)
 RANK_FIELD = Field(link=TO_RANK, width=90, decimals=0, texts={-1: "whole job"})
+
+
+def guidance_of(where: str) -> Panel:
+    """Return the table of what the causes of verdicts mean, how to check them, and what to do."""
+    return Panel(
+        "table",
+        "What its causes mean, and what to do",
+        "Causes of the bad windows in this time range, the most expensive first. Each leads to its runbook, which "
+        "names who else can help.",
+        PanelQuery(
+            f"""
+            SELECT {cause("c")} AS cause, gpu_seconds_lost, meaning, check, action,
+                encodeURLComponent(c.cause) AS cause_key
+            FROM (
+                SELECT *, {_of_cause((entry.meaning for entry in CAUSES), "meaning")},
+                    {_of_cause((entry.check for entry in CAUSES), "check")}, {ACTION}
+                FROM (
+                    SELECT cause, detail, sum(s.gpu_seconds_lost) AS gpu_seconds_lost FROM stragglers AS s
+                    WHERE {where} AND @window AND @bad GROUP BY cause, detail
+                )
+            ) AS c ORDER BY gpu_seconds_lost DESC LIMIT 20
+            """,
+            "cause:s gpu_seconds_lost:n meaning:s check:s action:s cause_key:s",
+            "table",
+        ),
+        unit="none",
+        width=24,
+        height=6,
+        fields={
+            "cause": CAUSE_FIELD,
+            "cause_key": Field(hidden=True),
+            "gpu_seconds_lost": Field("s", "GPU time lost", decimals=1, thresholds=LOST),
+            "meaning": Field(width=250, wraps=True),
+            "check": Field(header="How to check it", width=420, wraps=True),
+            "action": ACTION_FIELD,
+        },
+        empty="this rank held nobody up",
+    )
 
 
 def late_ranks(where: str, limit: int = 50, job: bool = False) -> Panel:
