@@ -31,7 +31,7 @@ from drumline.infra.runtime.resources import DEMO_RECORDING
 SOURCES = Path(__file__).parent / "dashboard_pictures"
 PICTURES = Path(__file__).parents[1] / "img" / "dashboards"
 CACHE = Path.home() / ".cache" / "drumline" / "pictures"
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
+CHROMIUM = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome", "chrome")
 #: Of a screen, without Grafana's menu.
 WIDTH = 1440
 COLOURS = 24
@@ -53,7 +53,9 @@ def tool(*names: str) -> str:
     for name in names:
         if path := shutil.which(name):
             return path
-    sys.exit(f"no {names[0]}: pictures of dashboards need npm and Chromium (Debian: apt-get install npm chromium)")
+    sys.exit(
+        f"no {names[0]}: pictures of dashboards need npm and Chromium (apt-get install npm chromium-headless-shell)"
+    )
 
 
 def bundle(npm: str) -> None:

@@ -20,7 +20,9 @@ PAGE = "/job/demo/rank/2"
 def main(address: str) -> None:
     """Write the picture."""
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = driver.chromium.launch(
+            executable_path=shutil.which("chromium") or shutil.which("chromium-headless-shell"), args=["--no-sandbox"]
+        )
         page = browser.new_page(viewport={"width": 1100, "height": 1000})
         page.goto(address + PAGE, timeout=90_000)
         page.screenshot(path=IMAGE)
