@@ -1,4 +1,4 @@
-"""What the statements of alert rules cost where a day of 2,000 jobs of 8 ranks is stored, all of them active."""
+"""Cost of the statements of alert rules where a day of 2,000 active jobs of 8 ranks is stored."""
 
 import time
 
