@@ -48,7 +48,7 @@ def drain(pipeline, records):
 
 
 def alter(pipeline, sql):
-    pipeline.client().command(
+    pipeline.kept_client.command(
         sql.replace("{db}", pipeline.settings.clickhouse.database),
         settings={"mutations_sync": 2, "async_insert": 0, "insert_deduplicate": 0},
     )

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,11 @@ class Pipeline:
         admin = TopicsAdmin(self.settings)
         topics = declared_topics(self.settings, None)
         admin.apply(topics, plan(topics, admin.existing(topic.name for topic in topics)))
+
+    @cached_property
+    def kept_client(self) -> clickhouse.Client:
+        """For many statements while the server stays up: to connect costs three queries."""
+        return self.client()
 
     def client(self) -> clickhouse.Client:
         return clickhouse.connect(self.settings)
