@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drumline.infra.grafana.bands import worst
 from drumline.infra.grafana.model import Panel, PanelQuery
-from drumline.infra.grafana.thresholds import ANY
+from drumline.infra.grafana.thresholds import LINK_ERRORS
 
 _FAULTS = ("symbol_errors", "rx_errors", "tx_errors", "integrity_errors", "link_downs", "recoveries")
 
@@ -45,7 +45,8 @@ FAULTS = Panel(
     ),
     "none",
     min_interval="1m",
-    thresholds=ANY,
+    thresholds=((LINK_ERRORS, "orange"),),
+    marks=True,
     series="{series}",
     bars=True,
     key="links",
