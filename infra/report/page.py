@@ -56,13 +56,23 @@ def environment(*templates: str) -> Environment:
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     folders = [PackageLoader(package, "templates") for package in templates]
-    return Environment(
+    made = Environment(
         loader=ChoiceLoader([*folders, PackageLoader("drumline.infra.report", "")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         finalize=lambda value: escape_controls(value, LAYOUT) if type(value) is str else value,
     )
+    made.filters["with_code"] = with_code
+    return made
+
+
+def with_code(words: str) -> Any:
+    """Return a text of the guidance as HTML: what stands between backticks is code."""
+    from markupsafe import Markup, escape
+
+    parts = escape_controls(words, LAYOUT).split("`")
+    return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts))
 
 
 def sections(data: ReportData) -> dict[str, Any]:

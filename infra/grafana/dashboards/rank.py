@@ -86,7 +86,7 @@ PROCESSES = Panel(
     fields={
         "host": Field(width=140),
         "model": Field(header="GPU model", width=140),
-        "gpu_uuid": Field(width=350),
+        "gpu_uuid": Field(width=370),
         "placed": Field(header="Pod or Slurm job", width=200),
         "policy": Field(header="Recorded", width=170, fills=True),
     },

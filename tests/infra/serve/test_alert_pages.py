@@ -38,6 +38,7 @@ def test_an_alert_states_cause_check_and_action_and_leads_to_its_page(browser, a
     assert ("<dt>Check, do</dt>" if by_cause else "<dt>Do</dt>") in page.text
     assert "<dt>Escalate</dt>" in page.text
     assert "{{" not in page.text, "a template of Grafana"
+    assert "`" not in page.text, "what people type is shown as code"
 
 
 def test_a_message_has_all_texts_of_its_rule():
