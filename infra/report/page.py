@@ -56,22 +56,22 @@ def environment(*templates: str) -> Environment:
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     folders = [PackageLoader(package, "templates") for package in templates]
-    made = Environment(
+    result = Environment(
         loader=ChoiceLoader([*folders, PackageLoader("drumline.infra.report", "")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         finalize=lambda value: escape_controls(value, LAYOUT) if type(value) is str else value,
     )
-    made.filters["with_code"] = with_code
-    return made
+    result.filters["with_code"] = with_code
+    return result
 
 
-def with_code(words: str) -> Any:
+def with_code(message: str) -> Any:
     """Return a text of the guidance as HTML: what stands between backticks is code."""
     from markupsafe import Markup, escape
 
-    parts = escape_controls(words, LAYOUT).split("`")
+    parts = escape_controls(message, LAYOUT).split("`")
     return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts))
 
 

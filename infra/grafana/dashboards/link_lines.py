@@ -45,7 +45,7 @@ FAULTS = Panel(
     ),
     "none",
     min_interval="1m",
-    thresholds=((LINK_ERRORS, "orange"),),
+    thresholds=((1.0, "orange"), (LINK_ERRORS, "red")),
     marks=True,
     series="{series}",
     bars=True,
