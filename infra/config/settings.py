@@ -116,6 +116,10 @@ class RingSettings(SettingsModel):
     graphs: bool = Field(
         True, description="record operations in CUDA graphs; NCCL then adds a host function to each of them"
     )
+    times: Literal["auto", "all"] = Field(
+        "auto",
+        description="steps with the GPU's times: all, or 40 of 160 where calls follow each other within 3 ms",
+    )
 
 
 class AgentSettings(SettingsModel):

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from drumline.producers.collector import cupti as cupti_library
+from drumline.producers.collector import marks
 from drumline.producers.collector.recorder import ActivityRecorder
 from drumline.producers.collector.watchdog import MissingKernelDetector, StallDetector
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
 from drumline.producers.ipc.policy import Policy
 from drumline.producers.ipc.timing import HELD_NS
+from drumline.producers.nccl_profiler import library
 
 FLUSH_S = 0.25
 #: A decoder that does not move for so long reads no buffers: recording is switched off; s.
@@ -271,6 +273,7 @@ class Collector:
         if self._recorder.on:
             self._has_begun_window = True
             self._missing_kernels.recording_started(now)
+        library.time_all(self._recorder.on or marks.graph_was_captured)  # in a deep window each step counts
         outcome = {"on": self._recorder.on, "time_ns": now, "why": reason, "refused": bool(result)}
         self._send_event({"event": "recording", **outcome})
 

@@ -117,6 +117,7 @@ def graphs(kind: Any) -> None:
         marks.graph_was_captured = True
         if attachment := attach.attached():
             attachment.collector.wait_for_finalize()
+        library.time_all(True)  # what is captured unmeasured stays so at each replay
         if pauses:
             library.record(False)
         with contextlib.suppress(Exception):

@@ -64,6 +64,13 @@ def record(on: bool) -> bool:
     return plugin is not None and plugin.drumline_record(ctypes.c_int(on)) == 0
 
 
+def time_all(on: bool) -> None:
+    """Let NCCL measure all operations from now on, or from the next step as many as the job's pace allows."""
+    plugin = load()
+    if plugin is not None:
+        plugin.drumline_time_all(ctypes.c_int(on))
+
+
 def records_graphs(environment: Mapping[str, str]) -> bool:
     """Return whether operations that are captured into CUDA graphs are recorded."""
     return environment.get(GRAPHS_VARIABLE, "").lower() not in ("0", "false", "no", "off")

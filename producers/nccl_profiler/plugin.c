@@ -11,7 +11,9 @@
 #include "abi.h"
 #include "chain.h"
 #include "operations.h"
+#include "plugin.h"
 #include "ring_writer.h"
+#include "timed_steps.h"
 
 /* --- handles: numbers, not pointers, so that any handle can be looked at --- */
 
@@ -65,12 +67,13 @@ static bool is_paused(void) {
 }
 
 static int wanted_mask(void) {
-  return __atomic_load_n(&their_mask, __ATOMIC_SEQ_CST) | (is_paused() ? 0 : atomic_load(&our_mask));
+  int ours = atomic_load(&our_mask) & ~(is_untimed() ? KIND_KERNEL_CHANNEL : 0);
+  return __atomic_load_n(&their_mask, __ATOMIC_SEQ_CST) | (is_paused() ? 0 : ours);
 }
 
 /* Give NCCL the events that the chained plugin asks for now, and ours. Of several threads that do, the last one looks
  * again after all has changed. */
-static void refresh_mask(void) {
+void refresh_mask(void) {
   int *mask = atomic_load(&mask_of_nccl), wanted;
   while (mask && __atomic_load_n(mask, __ATOMIC_SEQ_CST) != (wanted = wanted_mask()))
     __atomic_store_n(mask, wanted, __ATOMIC_SEQ_CST);

@@ -62,11 +62,16 @@ enum record_kind {
   RECORD = 6,       /* number: 1 = operations are recorded from before here on, 0 = until some time after */
 };
 
+enum mark_flags {
+  MARK_PAUSED = 1,  /* recording is switched off */
+  MARK_UNTIMED = 2, /* operations from here on, to the next step, have no times of the GPU (timed_steps.h) */
+};
+
 struct record {
   _Atomic uint64_t number;   /* position + 1; written last */
   _Atomic uint64_t progress; /* low half of number << 32 | channels started << 16 | channels stopped */
   uint8_t kind;
-  /* place in the lists of operations.c, from 1; 0 = not known. `function` of a mark: PAUSED at its time */
+  /* place in the lists of operations.c, from 1; 0 = not known. `function` of a mark: enum mark_flags */
   uint8_t function, datatype, algorithm, protocol;
   uint8_t channels; /* that will start and stop; 0 = not known */
   uint16_t comm;    /* place in the table; NO_COMM for a mark */

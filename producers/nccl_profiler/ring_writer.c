@@ -2,6 +2,9 @@
 #define _GNU_SOURCE
 #include "ring_writer.h"
 
+#include "plugin.h"
+#include "timed_steps.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -39,6 +42,7 @@ static void forget(void) {
   uint8_t *base = atomic_exchange(&mapping, NULL);
   if (base) munmap(base, file_bytes());
   forget_contexts();
+  forget_timed_steps();
   opened = again;
 }
 
@@ -131,6 +135,8 @@ static void open_file(void) {
   uint64_t created = now_ns();
   atomic_store(&nonce, (created ^ (uint64_t)getpid() * 0x9e3779b97f4a7c15u) >> 10);
   const char *path = getenv("DRUMLINE_RINGS__FOLDER"), *wanted = getenv("DRUMLINE_RINGS__RECORDS");
+  const char *times = getenv("DRUMLINE_RINGS__TIMES");
+  if (times && !strcmp(times, "all")) drumline_time_all(1);
   if (!path || !*path || !at_fork) return;
   long long count = wanted && *wanted ? strtoll(wanted, NULL, 10) : DEFAULT_RECORDS;
   ring_capacity = LEAST_RECORDS;
@@ -196,20 +202,25 @@ EXPORT int drumline_mark(int kind, int64_t number, const char *name, uint64_t co
   uint8_t *base = ring();
   if (!base) base = ring_open();
   if (!base) return -1;
-  if (kind == STEP_MARK) atomic_store_explicit(&words(base)[STEP], (uint64_t)number, memory_order_relaxed);
+  uint64_t now = now_ns();
+  if (kind == STEP_MARK) {
+    atomic_store_explicit(&words(base)[STEP], (uint64_t)number, memory_order_relaxed);
+    timed_steps_begin(number, atomic_load_explicit(&words(base)[WRITTEN], memory_order_relaxed), now);
+  }
   uint64_t position;
   struct record *record = ring_claim(base, &position);
   if (!record) return -1;
   if (kind == STEP_MARK) record->step = number; /* of two threads that begin steps at once, too */
   record->kind = (uint8_t)kind;
-  record->function = atomic_load_explicit(&words(base)[PAUSED], memory_order_relaxed) != 0;
+  bool is_paused = atomic_load_explicit(&words(base)[PAUSED], memory_order_relaxed) != 0;
+  record->function = (uint8_t)((is_paused ? MARK_PAUSED : 0) | (is_untimed() ? MARK_UNTIMED : 0));
   record->datatype = record->algorithm = record->protocol = record->channels = 0;
   record->comm = NO_COMM;
   record->peer = -1;
   record->generation = 0;
   record->sequence = (uint64_t)number;
   record->count = count;
-  record->host_ns = now_ns();
+  record->host_ns = now;
   memset(record->name, 0, sizeof record->name);
   if (name) memcpy(record->name, name, strnlen(name, sizeof record->name));
   ring_publish(record, position);

@@ -22,9 +22,6 @@ uint8_t *ring(void);
 /* Tells processes apart, in handles: another one after a fork. */
 uint64_t ring_nonce(void);
 
-/* Close all communicators (plugin.c); the child of a fork calls it. */
-void forget_contexts(void);
-
 /* Return the next record, with its progress and step, or NULL if the ring is full. `position`: its place. */
 struct record *ring_claim(uint8_t *base, uint64_t *position);
 /* Let the agent read the record. */

@@ -30,7 +30,7 @@ _FAR = np.iinfo(np.int64).max
 @dataclass(frozen=True)
 class Outcome:
     """Outcome of each operation, bool: `done`: nothing of it will change; `known`: it ran, at known times; `none`: it
-    is done, and NCCL never tells of it (to the rank itself).
+    is done, and NCCL never tells of it (to the rank itself, or not measured).
     """
 
     done: Array
@@ -42,12 +42,13 @@ class Outcome:
         return Outcome(*(getattr(self, f.name)[index] for f in fields(self)))
 
 
-def outcomes(records: Array, ranks: Array, now_ns: int, *, ended: bool) -> Outcome:
+def outcomes(records: Array, ranks: Array, now_ns: int, untimed: Array, *, ended: bool) -> Outcome:
     """Return the outcomes of operations, in the order of their calls.
 
     An operation is done when all its channels have stopped. Where their number is not known, or fewer ran: when those
     that started have stopped, and NCCL has had time to tell of more. One that has not begun although a later one of
-    its communicator is done was not told of. `ranks`: of the communicators, by index. `ended`: so has the process.
+    its communicator is done was not told of. `ranks`: of the communicators, by index. `untimed`: not measured;
+    taken as done. `ended`: so has the process.
     """
     progress = records["progress"]
     started, stopped = (progress >> np.uint64(16)) & np.uint64(0xFFFF), progress & np.uint64(0xFFFF)
@@ -62,7 +63,7 @@ def outcomes(records: Array, ranks: Array, now_ns: int, *, ended: bool) -> Outco
     reported = np.flatnonzero(full & (seen < now_ns - REPORT_NS))
     np.maximum.at(latest, comm[reported], reported)
     passed = even & (np.arange(len(records)) < latest[comm])
-    none = np.isin(records["function"], POINT_TO_POINT) & (records["peer"] == ranks[comm])
+    none = untimed | np.isin(records["function"], POINT_TO_POINT) & (records["peer"] == ranks[comm])
     done = (full | passed | none) & (called < now_ns - CALL_NS)
     if ended:
         done = np.ones(len(records), bool)

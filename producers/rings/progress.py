@@ -13,7 +13,7 @@ from drumline.producers.derive.nccl.names import hash_text
 from drumline.producers.rings.operations import POINT_TO_POINT, outcomes, taken
 from drumline.producers.rings.ring_file import DATATYPE_BYTES, DATATYPES, FUNCTIONS, MAX_COMMS, Kind, written
 from drumline.producers.rings.state import RingState
-from drumline.producers.rings.step_cuts import RingView
+from drumline.producers.rings.step_cuts import RingView, untimed_operations
 from drumline.schemas.bounds import bounds
 from drumline.schemas.columns import Array
 from drumline.schemas.model import model
@@ -44,12 +44,16 @@ def note_passed(records: Array, communicators: Array, state: RingState) -> None:
     state.moved_ns = last_moved_ns(records, state)
     state.uncounted |= bool((records["kind"] == Kind.RECORD).any())
     is_collective = _is_operation(records, communicators, state) & ~_IS_PEER[records["function"]]
+    untimed = untimed_operations(records, np.arange(len(records)), state)
     comm = np.where(is_collective, records["comm"], MAX_COMMS)
     for index in np.flatnonzero(np.bincount(comm, minlength=MAX_COMMS)[:MAX_COMMS]).tolist():
         called = np.flatnonzero(comm == index)
         name, last = str(int(communicators["id"][index])), records[called[-1]]
-        count = state.passed.get(name, [0])[0] + len(called)
-        state.passed[name] = [count, int(last["function"]), int(last["datatype"]), int(last["count"])]
+        before = state.passed.get(name, [])
+        timed = np.flatnonzero(~untimed[called])
+        unknown = len(called) - 1 - int(timed[-1]) if len(timed) else len(called) + sum(before[4:])
+        description = [int(last[field]) for field in ("function", "datatype", "count")]
+        state.passed[name] = [sum(before[:1]) + len(called), *description, unknown]
     if len(state.passed) > MAX_COMMS:
         known = {str(number) for number in communicators["id"].tolist()}
         state.passed = {name: value for name, value in state.passed.items() if name in known}
@@ -61,9 +65,10 @@ def progress_table(view: RingView, state: RingState, process: str) -> Table:
     `process`: its state (STATES). Whoever writes a ring may write any number: what the contract does not allow is cut.
     """
     comms = view.communicators
-    operations = taken(view.records, _is_operation(view.records, comms, state))
-    outcome = outcomes(operations, comms["rank"], view.now_ns, ended=False)
-    started = ((operations["progress"] >> np.uint64(16)) & np.uint64(0xFFFF) > 0) | outcome.done
+    at = np.flatnonzero(_is_operation(view.records, comms, state))
+    operations, untimed = taken(view.records, at), untimed_operations(view.records, at, state)
+    outcome = outcomes(operations, comms["rank"], view.now_ns, untimed, ended=False)
+    started = ((operations["progress"] >> np.uint64(16)) & np.uint64(0xFFFF) > 0) | (outcome.done & ~untimed)
     is_peer = _IS_PEER[operations["function"]]
     steps = view.records["step"][written(view.records, state.position)]
     published = _published(comms, view.now_ns)
@@ -116,19 +121,20 @@ def _collectives(
 ) -> dict[str, int]:
     """Return the counts of a communicator's collectives, the first that has not ended, and the one before it.
 
-    `called`: places of those behind the ring's position.
+    `called`: places of those behind the ring's position. Those that NCCL does not measure count as ended, not as begun:
+    `begun` < `ended` states that the last ends are not known.
     """
     before = state.passed.get(str(int(entry["id"])), [])
-    passed = before[0] if before else 0
+    passed, unknown = (before[0], sum(before[4:])) if before else (0, 0)
     waiting, begun = np.flatnonzero(~done), np.flatnonzero(started)
     at = int(waiting[0]) if len(waiting) else len(called) - 1
     row = {
         "peer": -1,
         "called": passed + len(called),
-        "begun": passed + (int(begun[-1]) + 1 if len(begun) else 0),
+        "begun": passed + (int(begun[-1]) + 1 if len(begun) else -unknown),
         "ended": passed + (at if len(waiting) else len(called)),
     }
-    last = _last(*before[1:])
+    last = _last(*before[1:4])
     if at >= 1:
         last = _last(*(int(operations[called[at - 1]][name]) for name in ("function", "datatype", "count")))
     if at >= 0:

@@ -29,6 +29,8 @@ SUFFIX = ".ring"
 CREATION_S = 60.0
 #: Most records read in one go: 3 MiB.
 MOST_READ = 1 << 15
+#: Flags in `function` of a mark: recording is off; operations from here to the next step have no times of the GPU.
+MARK_PAUSED, MARK_UNTIMED = 1, 2
 
 
 class HeaderField(IntEnum):

@@ -49,7 +49,8 @@ class RingDerivation:
         if not len(segments.begin) and state.steps_from in ("", INFERRED):
             unmarked = UnmarkedCalls(called, at, state, view)
             segments = unmarked.segments
-        outcome = outcomes(called, view.communicators["rank"], view.now_ns, ended=view.ended)
+        untimed = segments.untimed[segments.of(at)]
+        outcome = outcomes(called, view.communicators["rank"], view.now_ns, untimed, ended=view.ended)
         state.clock = clock_offset(called, outcome.known, state.clock, view.now_ns)
         replays, segment = replayed(records, called, segments, state), segments.of(at)
         waiting = len(segments.begin)
@@ -132,8 +133,11 @@ class RingDerivation:
         rows = light_rows(_with_last(operations, last), hashes, _with_last_step(steps, last))
         new = rows.steps.take(slice(1 if last else 0, None))
         skipped = new["skipped"].astype(bool) | damaged[closed] | ((closed == 0) & state.open.partial)
+        untimed = segments.untimed[closed]
+        skipped |= np.append(False, untimed)[: len(skipped)]  # its interval begins at an unknown time
         if last and last.stop_ns < 0:
-            skipped[:1] = True  # its interval begins at an unknown time
+            skipped[:1] = True  # likewise
+        skipped, new, closed = skipped[~untimed], new.take(~untimed), closed[~untimed]
         newest = int(steps.number[-1]) if len(closed) else last.number if last else -1
         progress = progress._replace(complete_step=newest)
         if new.rows:
@@ -173,8 +177,9 @@ class RingDerivation:
             called = operations.take(operations.step == steps.number[-1])
             latest = int(np.argmax(called.call_ns)) if len(called.call_ns) else -1
             stop_ns = int(called.stop_ns.max()) if latest >= 0 and called.stop_ns[latest] > 0 else -1
+            is_empty = latest < 0 and not segments.untimed[segments.number == steps.number[-1]].any()
             state.last = LastStep(
-                int(steps.number[-1]), int(steps.start_ns[-1]), int(steps.end_ns[-1]), stop_ns if latest >= 0 else 0
+                int(steps.number[-1]), int(steps.start_ns[-1]), int(steps.end_ns[-1]), 0 if is_empty else stop_ns
             )
         of_open = _counted(hashes[operations.communicator[operations.step == number]]) if number >= 0 else []
         goes_on = cut.first_open == 0 and state.open.partial
@@ -187,6 +192,7 @@ class RingDerivation:
                 int(segments.start_ns[cut.first_open]),
                 goes_on or bool(of_open),
                 bool(segments.paused[cut.first_open]),
+                bool(segments.untimed[cut.first_open]),
             )
         begun = segments.number[: cut.first_open + segments.held]
         state.newest = max(state.newest, int(begun.max(initial=-1)))

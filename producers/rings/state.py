@@ -10,13 +10,14 @@ from typing import Any
 @dataclass
 class OpenStep:
     """The step that the next record lies in; -1 = none. `partial`: some of its rows are published. `paused`: the job
-    had switched the recording off in a part of it that is read.
+    had switched the recording off in a part of it that is read. `untimed`: its operations have no times of the GPU.
     """
 
     number: int = -1
     start_ns: int = 0
     partial: bool = False
     paused: bool = False
+    untimed: bool = False
 
 
 @dataclass
@@ -61,7 +62,7 @@ class RingState:
         calls_since, last_communicator: calls since the last such step, and the index of the last one.
         replays: launches of CUDA graphs before `position` whose operations lie behind it.
         passed: what was called before `position` in each communicator (hash as text): number of collectives, and of
-            the last one function, datatype and elements.
+            the last one function, datatype and elements, and how many of the last ones were not measured.
         moved_ns: host time of the last call, end or mark before `position`.
         uncounted: operations were not recorded, so `passed` lacks some.
         counts: for the process's record.

@@ -11,7 +11,7 @@ from drumline.producers.derive.steps.host_columns import UNKNOWN
 from drumline.producers.derive.steps.steps import API, MARKER, OPTIMIZER
 from drumline.producers.ipc.host_sums import from_text
 from drumline.producers.rings.operations import REPORT_NS
-from drumline.producers.rings.ring_file import Kind, mark_names, written
+from drumline.producers.rings.ring_file import MARK_PAUSED, MARK_UNTIMED, Kind, mark_names, written
 from drumline.producers.rings.state import RingState
 from drumline.schemas.columns import Array
 
@@ -53,6 +53,7 @@ class Segments:
         number, start_ns: of each; int64.
         offset: of each number to the job's own.
         paused: the job had switched the recording off, for some time of it; bool.
+        untimed: NCCL did not measure its operations, to spare the job; nothing of it is published; bool.
         held: records at the begin of a segment that need not be read again.
         holds: whether the last one waits although it is in no step.
         host: sums of host time of each but the last, see ipc/host_sums.py; none = unknown.
@@ -63,6 +64,7 @@ class Segments:
     start_ns: Array
     offset: Array
     paused: Array
+    untimed: Array
     held: int = 1
     holds: bool = False
     host: Sequence[tuple[int, ...]] = ()
@@ -84,11 +86,19 @@ class Cut:
     first_open: int
 
 
+def untimed_operations(records: Array, at: Array, state: RingState) -> Array:
+    """Return which of the operations at these positions NCCL does not measure: by the last mark of a step before."""
+    begin = np.flatnonzero((records["kind"] == Kind.STEP_MARK) & written(records, state.position))
+    flags = np.append(state.open.untimed, records["function"][begin] & MARK_UNTIMED > 0)
+    return np.asarray(flags[np.searchsorted(begin, at, side="right")], bool)
+
+
 def marked_segments(records: Array, state: RingState) -> Segments:
     """Cut the records at the marks of steps. Numbers that start again are counted on."""
     is_written = written(records, state.position)
     begin = np.flatnonzero((records["kind"] == Kind.STEP_MARK) & is_written)
-    paused = np.append(state.open.paused, records["function"][begin] > 0)
+    flags = records["function"][begin]
+    paused = np.append(state.open.paused, flags & MARK_PAUSED > 0)
     paused[np.searchsorted(begin, np.flatnonzero((records["kind"] == Kind.RECORD) & is_written), side="right")] = True
     newest, offset = state.newest, state.offset
     numbers, offsets = [state.open.number], [offset]
@@ -108,6 +118,7 @@ def marked_segments(records: Array, state: RingState) -> Segments:
         np.append([state.open.start_ns], records["host_ns"][begin].astype(np.int64)),
         np.array(offsets, np.int64),
         paused,
+        np.append(state.open.untimed, flags & MARK_UNTIMED > 0),
         host=[from_text(name) for name in mark_names(records[begin])],
     )
 

@@ -91,6 +91,7 @@ class UnmarkedCalls:
             np.array([0, *(start for _, _, start in begins)], np.int64),
             np.full(len(begins) + 1, state.offset, np.int64),
             np.zeros(len(begins) + 1, bool),  # a step with calls that are not recorded is none of the period
+            np.zeros(len(begins) + 1, bool),  # without marks all is measured
             held=0,
             holds=not view.tight and (size > 0 or not self._is_due(calls, view)),
         )

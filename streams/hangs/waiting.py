@@ -8,7 +8,7 @@ it. If all have, the operation itself does not end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from drumline.streams.hangs.snapshot import ProcessProgress, ProgressRow
@@ -29,10 +29,11 @@ class Awaited(Enum):
 
 @dataclass(frozen=True)
 class Participant:
-    """Holds a process and its row of a communicator."""
+    """Holds a process and its row of a communicator. `ended`: collectives that have ended, as far as that is known."""
 
     process: ProcessProgress
     row: ProgressRow
+    ended: int
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def find_rendezvous(processes: Sequence[ProcessProgress]) -> list[Rendezvous]:
     open_peers: dict[tuple[str, int], list[Participant]] = {}
     for process in sorted(processes, key=lambda process: process.seen_ns):  # of two of one rank the newer one counts
         for row in process.progress():
-            member = Participant(process, row)
+            member = Participant(process, row, row.ended)
             if row.peer < 0:
                 communicators.setdefault(row.communicator, {})[row.comm_rank] = member
             elif not process.has_ended:
@@ -82,26 +83,39 @@ def find_rendezvous(processes: Sequence[ProcessProgress]) -> list[Rendezvous]:
     return result
 
 
-def _collective(communicator: str, members: Sequence[Participant]) -> Rendezvous | None:
-    waiting = [m for m in members if m.row.called > m.row.ended and not m.process.has_ended]
+def _collective(communicator: str, reported: Sequence[Participant]) -> Rendezvous | None:
+    members = _with_known_ends(reported)
+    waiting = [m for m in members if m.row.called > m.ended and not m.process.has_ended]
     if not waiting:
         return None
-    number = min(m.row.ended for m in waiting) + 1 if all(m.row.exact for m in members) else 0
+    number = min(m.ended for m in waiting) + 1 if all(m.row.exact for m in members) else 0
     if number:
-        waiting = [m for m in waiting if m.row.ended < number]
-        blocking = [m for m in members if m.row.called < number or (m.process.has_ended and m.row.ended < number)]
+        waiting = [m for m in waiting if m.ended < number]
+        blocking = [m for m in members if m.row.called < number or (m.process.has_ended and m.ended < number)]
     else:  # what is not numbered is only known to be open or not
-        blocking = [m for m in members if m.row.called == m.row.ended or m.process.has_ended]
+        blocking = [m for m in members if m.row.called == m.ended or m.process.has_ended]
     row, missing = waiting[0].row, max(m.row.ranks for m in members) - len(members)
     awaited = Awaited.CALL
     if not blocking and missing > 0:
         awaited = Awaited.UNKNOWN
     elif not blocking:
-        running = [m for m in waiting if m.row.begun > m.row.ended]
-        blocking = [m for m in waiting if m.row.begun <= m.row.ended] if running else []
+        running = [m for m in waiting if m.row.begun > m.ended]
+        blocking = [m for m in waiting if m.row.begun <= m.ended] if running else []
         awaited = Awaited.START if blocking else Awaited.END
         waiting = running or waiting
     return Rendezvous(communicator, number, row, members, waiting, blocking, awaited, missing)
+
+
+def _with_known_ends(members: Sequence[Participant]) -> Sequence[Participant]:
+    """Return the members, none of which has ended what another one has not called.
+
+    Where NCCL did not measure the last collectives (`begun` < `ended`), they are only assumed to have ended.
+    """
+    called = min(member.row.called for member in members)
+    return [
+        replace(member, ended=min(member.ended, called)) if member.row.begun < member.row.ended else member
+        for member in members
+    ]
 
 
 def _peer_wait(member: Participant, peer: Participant | None, is_answered: bool) -> Rendezvous:

@@ -5,7 +5,8 @@ window), cycles (CUPTI goes and comes back again and again: is a kernel missing?
 light, and light without graphs), launch and gpu (step time under each mode against plain, and recording on against off
 in one process). A part that fails is reported, and the next begins. LIGHT_WINDOW_SECONDS: time in which `window` is
 repeated. LIGHT_RANKS: 1 for `window` and `cycles` on one GPU.
-LIGHT_SECONDS: time for all; `launch` gets what the parts after it leave. LIGHT_MODES, LIGHT_ROUNDS: of launch and gpu.
+LIGHT_SECONDS: time for all; `launch` gets what the parts after it leave. LIGHT_MODES, LIGHT_ROUNDS: of launch and gpu;
+LIGHT_BLOCKS_S: time of each mode in a round of launch.
 """
 
 import json
@@ -37,6 +38,8 @@ JOB = str(Path(__file__).with_name("light_job.py"))
 END = time.monotonic() + float(os.environ.get("LIGHT_SECONDS", "500"))
 ROUNDS = int(os.environ.get("LIGHT_ROUNDS", "14"))
 MODES = os.environ.get("LIGHT_MODES", "plain light").split()
+#: Time that a round of `launch` runs each mode for; s.
+BLOCKS_S = float(os.environ.get("LIGHT_BLOCKS_S", "4"))
 #: Time that parts after `launch` need; s.
 RANKS = int(os.environ.get("LIGHT_RANKS", "2"))
 WINDOW_S, CYCLES_S = float(os.environ.get("LIGHT_WINDOW_SECONDS", "1")), 75
@@ -58,7 +61,7 @@ def start(
     spool.mkdir(exist_ok=True)
     command = [sys.executable, JOB, how]
     shared = {**os.environ, "WORLD_SIZE": str(RANKS), "STORE_FILE": str(spool / f".store-{time.monotonic_ns()}")}
-    shared["DRUMLINE_RINGS__GRAPHS"] = graphs
+    shared |= {"DRUMLINE_RINGS__GRAPHS": graphs, "DRUMLINE_RINGS__TIMES": "all"}
     if policy:
         shared = environment(shared, command, LaunchOptions(job=how, run="r", policy=policy, spool=str(spool)))
         shared = load_plugin(shared, Policy(LIGHT)) if plugin else shared
@@ -449,7 +452,7 @@ def main() -> None:
             "window": lambda: windows(work),
             "cycles": lambda: cycles(work),
             "graphcost": lambda: graphcost(work),
-            "launch": lambda: overhead(work, "ddp_launch_bound", MODES, ROUNDS, 4, END - 40 - after_launch),
+            "launch": lambda: overhead(work, "ddp_launch_bound", MODES, ROUNDS, BLOCKS_S, END - 60 - after_launch),
             "gpu": lambda: overhead(
                 work, "ddp_gpu_bound", [m for m in MODES if m != "drumline"], max(3, ROUNDS // 3), 4, END - 25
             ),

@@ -9,7 +9,7 @@ from drumline.producers.rings.ring_file import HeaderField, Kind
 class FakeRing(RingWriter):
     """Writes operations that run still, and whole trainings."""
 
-    paused = False
+    paused = untimed = False
 
     def record(self, on, host_ns):
         """Switch the recording off or on; marks tell which."""
@@ -20,21 +20,31 @@ class FakeRing(RingWriter):
     def mark(self, number, host_ns, count=0, kind=Kind.STEP_MARK, name=b""):
         """Write a mark."""
         super().mark(number, host_ns, count, kind, name)
-        self.records["function"][(int(self.header[HeaderField.WRITTEN]) - 1) % self.capacity] = self.paused
+        self.records["function"][(int(self.header[HeaderField.WRITTEN]) - 1) % self.capacity] = (
+            self.paused | self.untimed << 1
+        )
 
     def running(self, call_ns, comm=0, **fields):
-        """Write an operation that has been called only. Return its position."""
-        (at,) = self.operations(call_ns, 0, 0, comm, **fields)
+        """Write operations that have been called only. Return the position of the last one."""
+        at = self.operations(call_ns, 0, 0, comm, **fields)
         self.records["progress"][at % self.capacity] &= ~np.uint64(0xFFFFFFFF)
         self.records["seen_ns"][at % self.capacity] = 0
-        return at
+        return int(at[-1])
 
-    def train(self, steps, begin_ns, step_ns=10 * MS, operations=4, first=0):
-        """Write steps of equal operations, one after the other, and the mark of the next step."""
+    def train(self, steps, begin_ns, step_ns=10 * MS, operations=4, first=0, untimed=()):
+        """Write steps of equal operations, one after the other, and the mark of the next step.
+
+        NCCL does not measure those of the steps `untimed`.
+        """
         for number in range(first, first + steps):
             start = begin_ns + (number - first) * step_ns
+            self.untimed = number in untimed
             if number != self.step:
                 self.mark(number, start)
             call = start + np.arange(1, operations + 1) * (step_ns // (operations + 1))
-            self.operations(call, call + step_ns // 20, call + step_ns // 10)
+            if self.untimed:
+                self.running(call)
+            else:
+                self.operations(call, call + step_ns // 20, call + step_ns // 10)
+        self.untimed = first + steps in untimed
         self.mark(first + steps, begin_ns + steps * step_ns)

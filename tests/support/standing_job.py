@@ -58,6 +58,7 @@ class Job:
         self.store, self.config = {}, HangConfig(**config)
         self.stage = HangStage(self.store, self.config)
         self.rows, self.batches, self.unacknowledged = [], [], False
+        self.measured = True  # else NCCL has no times of the GPU
         numbers = sorted({rank for ranks in groups.values() for rank in ranks})
         self.ranks = {
             number: Rank(
@@ -128,10 +129,11 @@ class Job:
         for name, comm in rank.comms.items():
             shared = {"communicator": name, "comm_rank": comm.rank, "ranks": comm.ranks, "closed": comm.closed}
             shared |= {"step": rank.at, "quiet_ns": self.now - rank.moved if rank.moved else 0, "state": rank.state}
-            at = min(comm.ended, len(comm.called) - 1)
+            begun, ended = (comm.begun, comm.ended) if self.measured else (0, len(comm.called))
+            at = min(ended, len(comm.called) - 1)
             operation = comm.called[at] if at >= 0 else ("", "", 0)
             last = comm.called[at - 1] if at >= 1 else ("", "", 0)
-            counts = {"called": len(comm.called), "begun": comm.begun, "ended": comm.ended, "exact": comm.exact}
+            counts = {"called": len(comm.called), "begun": begun, "ended": ended, "exact": comm.exact}
             rows.append(shared | counts | {"peer": -1, "operation": operation, "last": last})
             for of, peer, function in rank.peers:
                 if of == name:

@@ -23,7 +23,7 @@ from statistics import mean
 from typing import Any
 
 from drumline.infra.bench.overhead.ddp_job import MODES, POLICIES, WORKLOADS
-from drumline.infra.bench.overhead.ratios import ON_OFF, PAIRED, Rounds
+from drumline.infra.bench.overhead.ratios import ON_OFF, PAIRED, Rounds, mean_ratio
 from drumline.infra.bench.result import Progress
 from drumline.producers.launcher import LaunchOptions, environment
 from drumline.producers.spool.location import make_rings
@@ -197,7 +197,8 @@ def _run_pairs(ranks: Ranks, workload: str, seconds: float, step_ms: float) -> d
     means = {
         f"{name}_{key}": value for i, name in enumerate(ON_OFF) for key, value in _means([b[i] for b in blocks]).items()
     }
-    return {"ratio": mean(on[key] / off[key] for on, off in blocks), "pairs": pairs, **means}
+    ratio, _ = mean_ratio([on[key] for on, _ in blocks], [off[key] for _, off in blocks])
+    return {"ratio": ratio, "pairs": pairs, **means}
 
 
 def _means(blocks: Sequence[dict[str, Any]]) -> dict[str, float]:

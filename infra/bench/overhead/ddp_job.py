@@ -28,8 +28,9 @@ from drumline.producers.collector import marks
 from drumline.producers.nccl_profiler import library
 from drumline.producers.rings.ring_file import HeaderField
 
-#: Steps of a new process, of each turn, and after the recording was switched, before anything is timed.
-WARM_UP, SETTLE, SWITCHED = 20, 5, 1
+#: Steps of a new process, of each turn, and after the recording was switched, before anything is timed. By then the
+#: light tier knows whether it measures all steps.
+WARM_UP, SETTLE, SWITCHED = 100, 5, 1
 
 
 def ddp_launch_bound(torch: Any, wrap: Callable[[Any], Any]) -> Callable[[], None]:

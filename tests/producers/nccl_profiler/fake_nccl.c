@@ -23,6 +23,7 @@ static int version;
 static profiler *plugin;
 static int mask;
 static int (*record)(int on);
+static void (*time_all)(int on);
 static int (*mark)(int kind, int64_t number, const char *name, uint64_t count);
 static uint64_t (*captured_calls)(void);
 
@@ -50,6 +51,7 @@ static void load(const char *path) {
   CHECK(library);
   mark = dlsym(library, "drumline_mark");
   record = dlsym(library, "drumline_record");
+  time_all = dlsym(library, "drumline_time_all");
   captured_calls = dlsym(library, "drumline_captured");
   char symbol[] = "ncclProfiler_v0";
   for (int newest = version; newest >= 1 && !plugin; newest--) { /* this NCCL takes older plugins too */
@@ -391,6 +393,19 @@ static void paused(void) { /* off before NCCL is there, and between call, launch
   do_one(&comm, false);
 }
 
+/* Steps of one operation each, PACE_US after the one before. All are measured in steps ALL_FROM to ALL_TO. */
+static void pace(void) {
+  const char *us = getenv("PACE_US"), *from = getenv("ALL_FROM"), *to = getenv("ALL_TO");
+  struct comm comm = create(42, 0, 2, NULL);
+  for (int step = 0; step <= 400; step++) {
+    if (from && step == atoi(from)) time_all(1);
+    if (to && step == atoi(to)) time_all(0);
+    mark(2, step == 370 ? -1 : step, NULL, 1);
+    do_one(&comm, false);
+    if (us) usleep((useconds_t)atoi(us));
+  }
+}
+
 static void graph(void) { /* three operations captured, then replayed twice; another one between */
   struct comm comm = create(42, 0, 2, NULL);
   do_one(&comm, false);
@@ -550,7 +565,7 @@ static void bench(void) { /* prints nanoseconds of CPU a call, the best of 9 rou
 int main(int count, char **arguments) {
   static const struct { const char *name; void (*run)(void); } scenarios[] = {
     {"one", one}, {"grouped", grouped}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
-    {"churn", churn}, {"many", many}, {"reopened", reopened}, {"marks", marks}, {"paused", paused}, {"graph", graph}, {"threads", threads}, {"race", race},
+    {"churn", churn}, {"many", many}, {"reopened", reopened}, {"marks", marks}, {"paused", paused}, {"pace", pace}, {"graph", graph}, {"threads", threads}, {"race", race},
     {"chain", chain}, {"job", job}, {"hang", hang}, {"bench", bench}};
   if (count != 4) return 3;
   version = atoi(arguments[2]);

@@ -11,7 +11,7 @@ from support.fake_nccl import COMPILER, Programs, Ring, only
 
 from drumline.infra.config.settings import RingSettings
 from drumline.producers.rings.host_rings import RingFolder
-from drumline.producers.rings.ring_file import FUNCTIONS, Kind
+from drumline.producers.rings.ring_file import FUNCTIONS, MARK_UNTIMED, Kind
 from drumline.producers.spool.frames import SEGMENT_MAGIC, scan
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.schemas.batch import decode
@@ -102,7 +102,7 @@ def test_the_end_of_communicators_races_with_their_operations(ring, kind, versio
 
 
 @pytest.mark.parametrize("kind", ["address", "thread"])
-@pytest.mark.parametrize("scenario", ["full", "unknown", "forked", "churn", "many", "marks", "paused", "graph"])
+@pytest.mark.parametrize("scenario", ["full", "unknown", "forked", "churn", "many", "marks", "paused", "pace", "graph"])
 def test_sanitizers_find_nothing(programs, tmp_path, scenario, kind):
     done = programs.run(scenario, 5, tmp_path, kind, RECORDS="64")
     assert (done.returncode, done.stderr) == (0, "")
@@ -202,6 +202,26 @@ def test_what_the_job_switches_off_still_goes_to_a_chained_plugin(ring, programs
     result = ring("paused", 5, CHAIN=str(programs.chained("5")), chained_log=str(log), chained_mask="66")
     assert (len(result.operations), result.header["unknown"]) == (3, 0)
     assert [sum(line.startswith(f"start {kind} ") for line in calls(log)) for kind in (2, 64)] == [6, sum(range(2, 8))]
+
+
+def is_measured(result):
+    """Return which operations have the GPU's times, and which marks of steps state so."""
+    operation, mark = (result.records["kind"] == kind for kind in (Kind.OPERATION, Kind.STEP_MARK))
+    return (result.stopped[operation] > 0).tolist(), (result.records["function"][mark] & MARK_UNTIMED == 0).tolist()
+
+
+def test_where_calls_are_dense_each_fourth_span_of_steps_is_measured(ring):
+    result = ring("pace", all_from="250", all_to="260")
+    has_times, is_stated = is_measured(result)
+    assert has_times == is_stated
+    measured = [step for step, known in enumerate(has_times) if known]
+    assert measured == [*range(80), *range(160, 200), *range(250, 260), *range(320, 360), 370]  # 370: in no step
+    assert (len(has_times), result.header["dropped"], result.header["unknown"]) == (401, 0, 0)
+
+
+@pytest.mark.parametrize("more", [{"pace_us": "4000"}, {"TIMES": "all"}])
+def test_where_calls_are_sparse_or_the_setting_is_all_all_steps_are_measured(ring, more):
+    assert all(is_measured(ring("pace", **more))[0])
 
 
 @pytest.mark.parametrize("version", [4, 5, 6])

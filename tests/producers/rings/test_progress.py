@@ -133,6 +133,22 @@ def test_sends_and_receives_that_do_not_end_have_a_row_for_each_peer(ring):
     ]
 
 
+def test_what_nccl_does_not_measure_counts_as_ended_and_not_as_begun(ring):
+    reader = Reader(ring)
+    ring.train(4, BEGIN, untimed=range(2, 9))
+    assert counts(reader.round()[0]) == (16, 8, 16)
+    ring.train(3, BEGIN + SECOND, first=4, untimed=range(2, 9))
+    assert counts(reader.round()[0]) == (28, 8, 28)
+    assert reader.state.position == int(ring.header[HeaderField.WRITTEN])
+    ring.running(BEGIN + 2 * SECOND, function="AllGather", count=77)
+    [row] = reader.round()
+    assert counts(row) == (29, 8, 29)
+    assert (row["operation"], row["elements"], row["last_operation"]) == ("AllGather", 77, "AllReduce")
+    ring.untimed = False
+    ring.train(2, BEGIN + 3 * SECOND, first=9)
+    assert counts(reader.round()[0]) == (37, 37, 37)
+
+
 @pytest.mark.parametrize("way", ["dropped", "paused", "lost state"])
 def test_counts_are_not_exact_when_operations_were_not_recorded(ring, way):
     reader = Reader(ring)

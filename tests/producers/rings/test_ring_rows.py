@@ -211,6 +211,25 @@ def test_steps_in_which_the_job_paused_the_recording_are_skipped_and_nothing_is_
     assert sum(batch.envelope["dropped_before"] for batch in reader.batches) == 0
 
 
+@pytest.mark.parametrize("most", [None, 1, 3])
+def test_steps_that_nccl_did_not_measure_are_left_out_and_nothing_is_lost(ring, most):
+    ring.train(12, BEGIN, untimed=range(3, 8))
+    reader = Reader(ring)
+    for most_now in range(most, 80, most) if most else [None]:
+        reader.round(most=most_now)
+    steps = dict(reader.rows(Topic.STEP, "step", "skipped"))
+    assert steps == {0: 0, 1: 0, 2: 0, 8: 1, 9: 0, 10: 0, 11: 0}  # when the GPU came to step 8 is not known
+    assert [step for (step,) in reader.rows(Topic.COLLECTIVE, "step")] == [step for step in steps for _ in range(4)]
+    assert sum(batch.envelope["dropped_before"] for batch in reader.batches) == 0
+    assert reader.state["counts"].get("unknown_operations", 0) == 0
+    assert reader.batches[-1].envelope["complete_step"] == 11
+
+
+def test_a_step_that_nccl_does_not_measure_waits_for_no_operation(ring):
+    ring.train(5, BEGIN, untimed=range(3, 8))
+    assert Reader(ring).round().position == int(ring.header[HeaderField.WRITTEN])
+
+
 def test_numbers_of_steps_that_start_again_are_counted_on(ring):
     ring.train(3, BEGIN)
     reader = Reader(ring)

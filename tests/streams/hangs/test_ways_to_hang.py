@@ -55,6 +55,28 @@ def test_the_rank_that_stalls_is_named_and_no_other(kind, reason, groups):
     assert list(job.named) == [1]
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("sleep", "not_called"), ("stop", "stopped"), ("kill", "gone"), ("exit", "gone")]
+)
+@pytest.mark.parametrize("groups", [WORLD, MESH], ids=["world", "mesh"])
+def test_the_rank_that_stalls_is_named_while_nccl_does_not_measure(kind, reason, groups):
+    job = Job(groups).run_for(29)
+    job.measured = False
+    job.run_for(1)
+    stall(job, kind)
+    job.run_for(12)
+    assert job.named == {1: (reason, "AllReduce", 31)}
+
+
+def test_a_pause_of_all_ranks_while_nccl_does_not_measure_names_no_rank():
+    job = Job(WORLD).run_for(30)
+    job.measured = False
+    for rank in job.ranks.values():
+        rank.host_stalls = True
+    job.run_for(45)
+    assert job.rows == []
+
+
 @pytest.mark.parametrize(("kind", "size"), [("operation", 1_000), ("size", 2_000)])
 @pytest.mark.parametrize("groups", [WORLD, MESH], ids=["world", "mesh"])
 def test_another_operation_or_size_names_both_sides(kind, size, groups):

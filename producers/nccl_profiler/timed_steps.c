@@ -1,0 +1,62 @@
+/* Chooses the steps whose operations NCCL measures. The GPU's times of one operation wake NCCL's proxy thread, which
+ * takes the calling thread about 30 us (docs/results/gpu-sessions.md). Where a job calls so often that this is more than
+ * 1 % of the time of short steps, only each fourth span of steps is measured; all calls are recorded.
+ *
+ * All ranks measure the same steps: they have the same numbers, as many calls, and steps that take equally long. A span
+ * holds a whole window of the straggler stage wherever that begins. */
+#include "timed_steps.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plugin.h"
+#include "ring_writer.h"
+
+enum { SPAN_STEPS = 40, SPANS = 4, ESTIMATED_STEPS = 80 };
+/* Time between calls below which measuring them all costs more than 1 %; ns. Twice that ends it. */
+static const uint64_t DENSE_NS = 3000000;
+/* Longest step of a job that is measured in part: what it does meanwhile is seen 12 s later at most; ns. */
+static const uint64_t SHORT_NS = 100000000;
+
+static _Atomic bool is_thinned, is_left_out, wants_all;
+/* The last mark, and the steps since the last estimate: dense ones, and those that are far from it. */
+static _Atomic uint64_t marked_ns, marked_records, dense, sparse;
+
+/* Count the step that ends; its time may hold a wait for something else, so most steps decide, not their mean. */
+static void count_step(uint64_t records, uint64_t now) {
+  uint64_t took = now - atomic_exchange(&marked_ns, now), before = atomic_exchange(&marked_records, records);
+  uint64_t calls = records > before + 1 ? records - before - 1 : 0; /* one of them is the mark */
+  if (took < calls * DENSE_NS && took < SHORT_NS) atomic_fetch_add(&dense, 1);
+  else if (took > 2 * calls * DENSE_NS || took > 2 * SHORT_NS) atomic_fetch_add(&sparse, 1);
+}
+
+static void decide(void) {
+  uint64_t most = ESTIMATED_STEPS / 2;
+  uint64_t were_dense = atomic_exchange(&dense, 0), were_sparse = atomic_exchange(&sparse, 0);
+  if (were_dense > most) atomic_store(&is_thinned, true);
+  else if (were_sparse > most) atomic_store(&is_thinned, false);
+}
+
+void timed_steps_begin(int64_t step, uint64_t records, uint64_t now) {
+  count_step(records, now);
+  if (step >= 0 && step % ESTIMATED_STEPS == 0) decide();
+  bool is_dense = atomic_load(&is_thinned) && !atomic_load(&wants_all);
+  bool left_out = is_dense && step >= 0 && step / SPAN_STEPS % SPANS != 0;
+  if (atomic_exchange(&is_left_out, left_out) != left_out) refresh_mask();
+}
+
+bool is_untimed(void) { return atomic_load_explicit(&is_left_out, memory_order_relaxed); }
+
+void forget_timed_steps(void) {
+  atomic_store(&marked_records, 0);
+  atomic_store(&is_thinned, false);
+  atomic_store(&is_left_out, false);
+}
+
+/* Measure all operations from now on, or again what the job's pace allows, from the next step. A CUDA graph keeps what
+ * was chosen when it was captured, and a deep window compares its kernels with all steps. */
+EXPORT void drumline_time_all(int on) {
+  atomic_store(&wants_all, on != 0);
+  if (on && atomic_exchange(&is_left_out, false)) refresh_mask();
+}
