@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Iterable
 from typing import Any
 
 import structlog
 
 from drumline.infra.telemetry import metrics
+from drumline.infra.telemetry.logging import RATE_LIMIT_S
 from drumline.schemas.batch import Batch
 from drumline.schemas.bounds_check import check
 from drumline.schemas.codec import Codec
@@ -44,6 +46,7 @@ class OutputProducer:
 
     def __init__(self, app: Any, codec: Codec) -> None:
         self._app, self._codec = app, codec
+        self._logged: dict[tuple[str, str], tuple[float, int]] = {}  # when, and how many of its kind since
 
     async def send(self, batch: Batch, epoch: Header) -> Awaitable[object]:
         """Produce a result batch. `epoch`: the header that fences it (schemas/epochs.py).
@@ -61,11 +64,22 @@ class OutputProducer:
         metrics.STREAM_DEAD_LETTERS.labels(message.topic, type(error).__name__).inc()
         origin = Origin(message.topic, message.partition, message.offset)
         if isinstance(error, BadRecord):
-            log.warning("dead letter", reason=str(error), partition=origin.partition, offset=origin.offset)
+            self._log(origin, error)
         written = headers(origin, error, self._app.conf.id, message.headers or ())
         # aiokafka sends no record without key and value, which others may publish.
         key = b"" if message.key is None and message.value is None else message.key
         return await self._produce(dlq(message.topic), key, message.value, written, DEAD_LETTERS)
+
+    def _log(self, origin: Origin, error: BadRecord) -> None:
+        """Log one dead letter of a topic and kind of error a minute: a flood cost as much to log as to decode."""
+        kind, now = (origin.topic, type(error).__name__), time.monotonic()
+        last, more = self._logged.get(kind, (-RATE_LIMIT_S, 0))
+        if now - last < RATE_LIMIT_S:
+            self._logged[kind] = last, more + 1
+            return
+        self._logged[kind] = now, 0
+        place = {"partition": origin.partition, "offset": origin.offset}
+        log.warning("dead letter", reason=str(error), more_like_it_before=more, **place)
 
     async def _produce(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Any = None, partition: int | None = None

@@ -5,12 +5,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
+from drumline.infra.telemetry import metrics
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.epochs import write_epoch
 from drumline.schemas.errors import BadFrame, OutOfBounds
 from drumline.schemas.topics import Topic, dlq
+from drumline.streams.worker import output
 from drumline.streams.worker.output import OutputProducer
 
 
@@ -72,3 +75,25 @@ def test_the_key_of_a_dead_letter_is_not_hashed():
     message = SimpleNamespace(topic=Topic.STEP, partition=3, offset=7, key=b"k" * 10**6, value=b"", headers=())
     places = produced(lambda output: output.send_dead_letter(message, OutOfBounds("too long", topic=Topic.STEP)))
     assert places == [("gpu.step.v1.dlq", 0)]
+
+
+def test_a_flood_of_dead_letters_is_one_line_a_minute_and_kind(monkeypatch):
+    now_s, counted = [1_000.0], metrics.STREAM_DEAD_LETTERS.labels(Topic.KERNEL, "BadFrame")
+    monkeypatch.setattr(output.time, "monotonic", lambda: now_s[0])
+    before = counted._value.get()
+
+    async def send(*_):
+        return asyncio.sleep(0)
+
+    async def run():
+        app = SimpleNamespace(producer=SimpleNamespace(send=send), conf=SimpleNamespace(id="app"))
+        worker = OutputProducer(app, Codec())
+        for offset, error in enumerate([BadFrame] * 500 + [OutOfBounds] + [BadFrame]):
+            now_s[0] += 60 if offset == 501 else 0.01
+            message = SimpleNamespace(topic=Topic.KERNEL, partition=0, offset=offset, key=b"", value=b"", headers=None)
+            await (await worker.send_dead_letter(message, error("wrong", topic=Topic.KERNEL)))
+
+    with capture_logs() as lines:
+        asyncio.run(run())
+    assert [(line["offset"], line["more_like_it_before"]) for line in lines] == [(0, 0), (500, 0), (501, 499)]
+    assert counted._value.get() == before + 501
