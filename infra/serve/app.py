@@ -87,14 +87,15 @@ class Pages:
         )  # fmt: skip
 
     def fleet(self, request: Request) -> Response:
-        """Show the newest run of each job, or of those of one team or user."""
-        sort, team, user = (request.query_params.get(name, "") for name in ("sort", "team", "user"))
-        jobs = fleet.fleet(self._database.query, sort, team, user)
+        """Show the newest run of each job, or of those with the labels in the address."""
+        labels = dict(request.query_params)
+        sort = labels.pop("sort", "")
+        jobs = fleet.fleet(self._database.query, sort, labels)
         live = any(not job.has_ended for job in jobs)
         return self._page(
             "fleet.html", jobs=jobs, sort=sort or fleet.SORTS[0], most=fleet.MOST_JOBS, fleet_url=_fleet_url,
             every=LIVE_S if live else STILL_S,
-            chosen={name: value for name, value in (("team", team), ("user", user)) if value},
+            chosen=labels,
         )  # fmt: skip
 
     def of_job(self, request: Request) -> Response:
@@ -240,7 +241,7 @@ class Pages:
         return HTMLResponse(self._environment.get_template(template).render(now=now, **variables), status)
 
 
-def _fleet_url(**chosen: str) -> str:
+def _fleet_url(chosen: Mapping[str, str]) -> str:
     return f"/?{urlencode(chosen)}" if chosen else "/"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ ENDED_S = 120.0
 @dataclass(frozen=True)
 class FleetJob:
     """The newest run of a job. `now`: worst rank of its newest window of steps; `costliest`: that of the run;
-    named: ranks that cost something. team, user: labels of `drumline run`; "" without.
+    named: ranks that cost something. labels: of `drumline run`.
 
     level: "hung", "standing", the alarm in force, "ok", "unknown" (no window could be evaluated), or "ended".
     """
@@ -37,8 +37,7 @@ class FleetJob:
     costliest: Row | None
     gpu_seconds: float
     named: int
-    team: str
-    user: str
+    labels: Mapping[str, str]
 
     @property
     def has_ended(self) -> bool:
@@ -58,26 +57,26 @@ _SORTS: dict[str, Callable[[FleetJob], Any]] = {
 SORTS = tuple(_SORTS)
 
 
-def fleet(query: Query, sort: str = "state", team: str = "", user: str = "") -> list[FleetJob]:
-    """Return the jobs, all or those of a team or user, in the order of a column of SORTS. Raises the query's errors."""
+def fleet(query: Query, sort: str = "state", labels: Mapping[str, str] | None = None) -> list[FleetJob]:
+    """Return the jobs that have these labels, in the order of a column of SORTS. Raises the query's errors."""
     rows = query(JOBS, {"job": "", "most": MOST_JOBS})
     if not rows:
         return []
     names = {"jobs": [row["job"] for row in rows], "runs": [row["run"] for row in rows]}
-    costs, now, owners, hangs = (
+    costs, now, labelled, hangs = (
         {(row["job"], row["run"]): row for row in query(sql, values)}
         for sql, values in (
-            (queries.FLEET_COSTS, names), (queries.FLEET_NOW, names), (queries.FLEET_OWNERS, names),
+            (queries.FLEET_COSTS, names), (queries.FLEET_NOW, names), (queries.FLEET_LABELS, names),
             (queries.FLEET_HANGS, {}),
         )
     )  # fmt: skip
     runs = [(row, (row["job"], row["run"])) for row in rows]
-    jobs = [_job(row, costs.get(run), now.get(run), hangs.get(run), owners.get(run)) for row, run in runs]
-    jobs = [job for job in jobs if team in ("", job.team) and user in ("", job.user)]
+    jobs = [_job(row, costs.get(run), now.get(run), hangs.get(run), labelled.get(run)) for row, run in runs]
+    jobs = [job for job in jobs if (labels or {}).items() <= job.labels.items()]
     return sorted(jobs, key=_SORTS.get(sort, _SORTS["state"]))
 
 
-def _job(row: Row, cost: Row | None, newest: Row | None, hang: Row | None, owner: Row | None) -> FleetJob:
+def _job(row: Row, cost: Row | None, newest: Row | None, hang: Row | None, labelled: Row | None) -> FleetJob:
     now = costliest = None
     if newest:
         now = dict(zip(("rank", "host", "state", "cause", "detail", "lost_share"), newest["now"], strict=True))
@@ -94,5 +93,5 @@ def _job(row: Row, cost: Row | None, newest: Row | None, hang: Row | None, owner
     return FleetJob(
         row["job"], row["run"], int(row["ranks"]), int(row["hosts"]), max(0.0, row["age_s"]), int(row["dropped_rows"]),
         level, hang, now, costliest, float(cost["gpu_seconds"]) if cost else 0.0,
-        int(cost["named"]) if cost else 0, *((owner["team"], owner["user"]) if owner else ("", "")),
+        int(cost["named"]) if cost else 0, labelled["labels"] if labelled else {},
     )  # fmt: skip

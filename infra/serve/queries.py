@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.liveness import owners
-
 _RUNS = "SELECT arrayJoin(arrayZip({jobs:Array(String)}, {runs:Array(String)}))"
 _LEVEL = "indexOf(['suspect', 'warning', 'critical'], s.state)"
 _SCOPE = "job = {job:String} AND run = {run:String}"
@@ -28,8 +26,10 @@ FROM stragglers AS s WHERE (job, run, first_step) IN (
 ) GROUP BY job, run
 """
 
-# Team and user of each run, from `drumline run --label team=... --label user=...`.
-FLEET_OWNERS = owners(_RUNS)
+# Labels of each run, from `drumline run --label NAME=VALUE`.
+FLEET_LABELS = f"""
+SELECT job, run, any(labels) AS labels FROM processes WHERE (job, run) IN ({_RUNS}) GROUP BY job, run
+"""
 
 # Jobs that stand still, by run.
 FLEET_HANGS = """

@@ -61,7 +61,7 @@ def test_jobs_that_stand_still_come_first_then_the_worst_alarm_and_ended_ones_la
         queries.FLEET_NOW: [newest("a", "warning"), newest("b", "critical"), newest("c", "critical")],
         queries.FLEET_COSTS: [cost("a", 5), cost("b", 2), cost("c", 9)],
         queries.FLEET_HANGS: [hang],
-        queries.FLEET_OWNERS: [{"job": name, "run": "r1", "team": team, "user": "ada"} for name, team in
+        queries.FLEET_LABELS: [{"job": name, "run": "r1", "labels": {"team": team, "user": "ada"}} for name, team in
                                (("a", "vision"), ("c", "vision"), ("b", "speech"))],
     }  # fmt: skip
     jobs = fleet(lambda sql, values: rows[sql])
@@ -69,7 +69,10 @@ def test_jobs_that_stand_still_come_first_then_the_worst_alarm_and_ended_ones_la
         ("d", "hung"), ("b", "critical"), ("a", "warning"), ("e", "unknown"), ("c", "ended"),
     ]  # fmt: skip
     assert [entry.job for entry in fleet(lambda sql, values: rows[sql], "lost")][:2] == ["c", "a"]
-    assert [entry.job for entry in fleet(lambda sql, values: rows[sql], "", "vision", "ada")] == ["a", "c"]
+    assert [entry.job for entry in fleet(lambda sql, values: rows[sql], "", {"team": "vision", "user": "ada"})] == [
+        "a",
+        "c",
+    ]
     assert fleet(lambda sql, values: rows[sql], "", "vision", "bob") == []
 
 
@@ -106,7 +109,7 @@ def test_hostile_names_arrive_as_text(offline):
     client, answers = offline
     answers |= {JOBS: [job(HOSTILE)], queries.FLEET_NOW: [newest(HOSTILE, "critical")],
                 queries.FLEET_COSTS: [cost(HOSTILE, 3)], queries.FLEET_HANGS: [],
-                queries.FLEET_OWNERS: [{"job": HOSTILE, "run": "r1", "team": HOSTILE, "user": ""}]}  # fmt: skip
+                queries.FLEET_LABELS: [{"job": HOSTILE, "run": "r1", "labels": {"team": HOSTILE}}]}  # fmt: skip
     text = client.get("/").text
     assert "<script>alert" not in text
     assert quote(HOSTILE, safe="") in text
