@@ -22,7 +22,7 @@ def record_key(batch: Batch) -> str:
         return f"{envelope['job']}:{envelope['communicator']}"
     if batch.topic == Topic.DEVICE:
         return str(envelope["job"] or envelope["gpu_uuid"] or envelope["host"])
-    if batch.topic == Topic.NETWORK:
+    if batch.topic in (Topic.NETWORK, Topic.CHECK):
         return str(envelope["host"])
     return str(envelope["job" if batch.topic in _KEYED_BY_JOB else "process_id"])
 

@@ -19,8 +19,8 @@ from drumline.schemas.topics import DERIVED_TOPICS, Topic
 TENANT_HEADER, SIGNATURE_HEADER = "tenant.name", "tenant.signature"
 #: Fewest bytes of a key.
 KEY_BYTES = 32
-#: An agent writes its own process, and samples of links and of a GPU that no job uses.
-_JOBLESS = frozenset({Topic.PROCESS, Topic.DEVICE, Topic.NETWORK})
+#: An agent writes its own process, and samples of links and of a GPU that no job uses, and checks.
+_JOBLESS = frozenset({Topic.PROCESS, Topic.DEVICE, Topic.NETWORK, Topic.CHECK})
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class Topic(StrEnum):
     DEVICE = "gpu.device.v1"
     HOST = "gpu.host.v1"
     NETWORK = "gpu.network.v1"
+    CHECK = "gpu.check.v1"
     PROGRESS = "gpu.progress.v1"
     STACK = "gpu.stack.v1"
     KERNEL_FREQUENCY = "gpu.kernel-frequency.v1"
@@ -79,6 +80,7 @@ TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(Topic.DEVICE, "job, or GPU UUID where no job runs, or host without both", 7 * DAY_MS),
     TopicSpec(Topic.HOST, "job", 7 * DAY_MS),
     TopicSpec(Topic.NETWORK, "host", 7 * DAY_MS),
+    TopicSpec(Topic.CHECK, "host", 30 * DAY_MS),
     TopicSpec(Topic.PROGRESS, "job", 3 * DAY_MS),
     TopicSpec(Topic.STACK, "job", 7 * DAY_MS),
     TopicSpec(Topic.KERNEL_FREQUENCY, "process id", 7 * DAY_MS, derived=True),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from support.fake_sysfs import FakeSysfs
+from support.fakes.nvml import FIELDS, FakeNvml
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.queries import Query, queries
@@ -25,6 +26,7 @@ from drumline.infra.config.settings import Settings, SinkSettings, StreamSetting
 from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings, running_stack
 from drumline.infra.runtime.processes import ManagedProcess, check_all
+from drumline.producers.health.host_health import host_health
 from drumline.producers.network.link_samples import LinkSamples
 from drumline.producers.stacks.folding import fold
 from drumline.producers.stacks.speedscope import read_samples
@@ -86,6 +88,7 @@ def real_pipeline(state: Path) -> Iterator[Settings]:
                 raise RuntimeError(f"not drained: {waited.reason}")
             add_stacks(settings)
             add_links(settings)
+            add_checks(settings)
         finally:
             for program in programs:
                 program.stop()
@@ -133,6 +136,18 @@ def add_links(settings: Settings) -> None:
                 lines.append(json.dumps({name: value for name, value in row.items() if value is not None}))
     client = clickhouse.connect(settings, database=settings.clickhouse.database)
     clickhouse.insert_once(client, "network_samples", "\n".join(lines).encode(), "links", "JSONEachRow")
+
+
+def add_checks(settings: Settings) -> None:
+    """Store health checks of a GPU that lost half its links: results of the product's checks of a fake NVML."""
+    nvml = FakeNvml(CurrPcieLinkWidth=16, MaxPcieLinkWidth=16, MaxClockInfo=1_980, Serial="1650522003820")
+    counts = {"NVLINK_LINK_COUNT": 9, "REMAPPED_FAILURE": 0, "REMAPPED_PENDING": 0, "GET_GPU_RECOVERY_ACTION": 0}
+    nvml.gpus[0]["fields"] = {FIELDS[name]: value for name, value in counts.items()}
+    host = {"host": "node-a", "time": "2026-01-02 00:00:00.000000000"}
+    checks = [asdict(check) for check in host_health(lambda: nvml, 1)]
+    lines = [json.dumps({**host, **{k: v for k, v in check.items() if v != -1.0}}) for check in checks]
+    client = clickhouse.connect(settings, database=settings.clickhouse.database)
+    clickhouse.insert_once(client, "checks", "\n".join(lines).encode(), "checks", "JSONEachRow")
 
 
 def asker(settings: Settings) -> Callable[[Query], Answer]:

@@ -35,6 +35,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "run": "Run a command and record its GPU processes.",
         "agent": "Publish the spool of this host's GPU processes to Kafka.",
         "doctor": "Check the requirements of recording and publishing on this host.",
+        "check": "Check the health of this host's GPUs.",
         "replay": "Publish a recorded GPU job.",
     }),
     ("Ask: what happened, why, and what it cost", "query", {

@@ -20,6 +20,7 @@ STORED = {
     "gpu.device.v1": "device_samples",
     "gpu.host.v1": "host_samples",
     "gpu.network.v1": "network_samples",
+    "gpu.check.v1": "checks",
     "gpu.stack.v1": "stacks",
 }
 

@@ -85,6 +85,7 @@ class RetentionSettings(SettingsModel):
     device_samples: int = Field(90, ge=0, description="NVML samples; days")
     host_samples: int = Field(30, ge=0, description="samples of processes; days")
     network_samples: int = Field(90, ge=0, description="samples of links; days")
+    checks: int = Field(365, ge=0, description="health checks; days")
     stacks: int = Field(90, ge=0, description="Python stacks of named ranks; days")
     kernel_frequency: int = Field(90, ge=0, description="rolling kernel frequency; days")
     memcpy_bandwidth: int = Field(90, ge=0, description="rolling memcpy bandwidth; days")

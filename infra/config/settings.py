@@ -136,6 +136,11 @@ class AgentSettings(SettingsModel):
         pattern=r"^([^=,]+=\d+(\.\d+)?(,[^=,]+=\d+(\.\d+)?)*)?$",
         description="speed that links should have, Gbit/s: `mlx5_*=400,eth0=25`; empty = the best seen",
     )
+    check: Literal["off", "readings", "load"] = Field(
+        "off", description="check the GPUs once at the start: by readings alone, or with short loads on idle ones too"
+    )
+    gpus: int = Field(0, ge=0, description="GPUs that the host should have; 0 = those on its PCI bus")
+    python: str = Field("python3", description="Python with PyTorch, for the loads of a check")
     stacks: bool = Field(True, description="sample the Python stacks of processes that a verdict names")
     metrics_port: int = Field(19466, ge=0, le=65535, description="port of /metrics, /healthz, /readyz; 0 = none")
 

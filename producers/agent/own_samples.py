@@ -10,6 +10,8 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.runtime.version import drumline_version
 from drumline.producers.agent.agent import Agent
 from drumline.producers.batches.process_record import process_record
+from drumline.producers.batches.sample_envelopes import SampleEnvelopes
+from drumline.producers.health.check_at_start import CheckAtStart
 from drumline.producers.host.process_sampler import HostBatches, HostSampler
 from drumline.producers.identity import Identity, process_id
 from drumline.producers.network.link_sampler import LinkBatches, LinkSampler
@@ -51,7 +53,7 @@ class OwnSamples:
         )
         record, host_bytes = process_record(os.environ, identity), PROCESSES * (settings.spool.max_mb << 20)
         self._spool = SpoolWriter(settings.spool.root, record, SpoolLimits(SPOOL_BYTES, host_bytes))
-        self._threads: list[DeviceSampler | HostSampler | LinkSampler | StackSampler] = []
+        self._threads: list[CheckAtStart | DeviceSampler | HostSampler | LinkSampler | StackSampler] = []
         if settings.agent.gpu_s:
             options = SamplerOptions(settings.agent.gpu_s, identity.versions)
             gpus = DeviceSampler(
@@ -70,6 +72,10 @@ class OwnSamples:
             self._threads.append(
                 stack_sampler(settings, codec, self._spool, identity.process_id, lambda: program.recorded)
             )
+        if settings.agent.check != "off":
+            python = settings.agent.python if settings.agent.check == "load" else ""
+            envelopes = SampleEnvelopes(identity.process_id, host)
+            self._threads.append(CheckAtStart(self._spool, envelopes, settings.agent.gpus, python))
         for thread in self._threads:
             thread.start()
 

@@ -128,6 +128,12 @@ _RULES: dict[Topic, _Rule] = {
             if not c.dictionary and c.name not in ("time_ns", "interval_ns")
         ),
     ),
+    Topic.CHECK: _Rule(
+        "checks",
+        clock="time_ns",
+        nullable=frozenset({"measured", "expected"}),
+        plain=frozenset({"text"}),
+    ),
     Topic.PROGRESS: _Rule("progress", upsert=True),
     Topic.STACK: _Rule("stacks", clock="time_ns", plain=frozenset({"stack"})),
     Topic.KERNEL_FREQUENCY: _Rule("kernel_frequency", upsert=True, clock="window_start_ns"),

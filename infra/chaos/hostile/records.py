@@ -68,7 +68,7 @@ class Writer:
         )
         if self.topic == Topic.COLLECTIVE:
             text = b"%s:%s" % tuple(part if isinstance(part, bytes) else part.encode() for part in (draft["job"], "c"))
-        elif self.topic == Topic.NETWORK:
+        elif self.topic in (Topic.NETWORK, Topic.CHECK):
             text = draft["host"]
         elif self.topic == Topic.DEVICE:
             text = draft["job"] or draft["gpu_uuid"]

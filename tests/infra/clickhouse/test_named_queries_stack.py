@@ -35,6 +35,7 @@ def fill(settings):
         load(client, settings, JobCopy(folder, job, "r1"))
     cookbook.add_stacks(settings)
     cookbook.add_links(settings)
+    cookbook.add_checks(settings)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,59 @@
+"""All checks of a host, and their rows of gpu.check.v1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from drumline.producers.batches.sample_envelopes import SampleEnvelopes
+from drumline.producers.health.health_check import FAIL, HealthCheck, gpu_count, gpus_on_bus, reading_checks
+from drumline.producers.health.load_check import load_checks
+from drumline.producers.nvml.query import NvmlLost, NvmlMissing
+from drumline.producers.nvml.samples import Nvml
+from drumline.schemas.batch import Batch
+from drumline.schemas.columns import Array
+from drumline.schemas.keys import record_key
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+
+def host_health(load: Callable[[], Any], wanted: int, python: str = "") -> Iterator[HealthCheck]:
+    """Yield the checks of this host as they are done.
+
+    load: returns the NVML module. wanted: GPUs that there should be, 0 = those on the bus. python: runs short loads on
+    idle GPUs, "" = none.
+    """
+    try:
+        nvml = Nvml(load())
+    except (NvmlLost, NvmlMissing) as error:
+        yield HealthCheck("NVML", FAIL, str(error))
+        return
+    try:
+        yield gpu_count(nvml, wanted, gpus_on_bus())
+        for gpu in list(nvml.gpus):
+            yield from reading_checks(nvml, gpu)
+            if python:
+                yield from load_checks(nvml, gpu, python)
+    finally:
+        nvml.close()
+
+
+def check_batches(
+    checks: Sequence[HealthCheck], envelopes: SampleEnvelopes, now_ns: int
+) -> Iterator[tuple[str, Batch]]:
+    """Yield (key, batch) of each GPU and of the host, with a row for each check."""
+    for place in dict.fromkeys((check.gpu_uuid, check.gpu_index, check.serial, check.model) for check in checks):
+        rows = [check for check in checks if (check.gpu_uuid, check.gpu_index) == place[:2]]
+        envelope = envelopes.envelope(envelopes.host, {"gpu_uuid": place[0]}, now_ns, len(rows))
+        envelope |= {"gpu_index": place[1], "serial": place[2], "model": place[3]}
+        columns: dict[str, Array] = {}
+        for column in model(Topic.CHECK).columns:
+            values = [now_ns if column.name == "time_ns" else getattr(check, column.name) for check in rows]
+            if column.dictionary:
+                envelope[column.dictionary] = texts = list(dict.fromkeys(values))
+                values = [texts.index(value) for value in values]
+            columns[column.name] = np.array(values, column.dtype)
+        batch = Batch(Topic.CHECK, envelope, columns)
+        yield record_key(batch), batch

@@ -1,0 +1,169 @@
+"""Health checks of a host: readings of a fake NVML, figures of a real H200, and loads that never run beside a job."""
+
+import gzip
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from support.fakes.nvml import FIELDS, FakeNvml, NVMLError_LibraryNotFound, NVMLError_NotSupported
+
+from drumline.producers.batches.sample_envelopes import SampleEnvelopes
+from drumline.producers.health import host_health as health
+from drumline.producers.health.health_check import gpus_on_bus
+from drumline.producers.health.host_health import check_batches, host_health
+from drumline.producers.health.model_table import COPY_SHARE, MATMUL_SHARE, MODELS, limits_of
+from drumline.schemas.batch import decode, encode
+from drumline.schemas.bounds_check import check
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+RECORDING = Path(__file__).parents[2] / "data" / "nvml" / "h200.json.gz"
+IDLE = {"ComputeRunningProcesses": [], "UtilizationRates": SimpleNamespace(gpu=0, memory=0),
+        "MemoryInfo": SimpleNamespace(used=1 << 29, total=140 << 30)}  # fmt: skip
+WELL = {"NVLINK_LINK_COUNT": 18, "REMAPPED_FAILURE": 0, "REMAPPED_PENDING": 0, "GET_GPU_RECOVERY_ACTION": 0}
+
+
+@pytest.fixture(autouse=True)
+def bus(monkeypatch):
+    monkeypatch.setattr(health, "gpus_on_bus", lambda: 0)
+
+
+def fake(gpus=1, fields=(), **answers):
+    """GPUs that are well and idle, but for what is changed."""
+    clocks = {"MaxClockInfo": 1_980, "CurrPcieLinkWidth": 16, "MaxPcieLinkWidth": 16, "Serial": "1650522003820"}
+    nvml = FakeNvml(gpus, **{**IDLE, **clocks, **answers})
+    for gpu in nvml.gpus:
+        gpu["fields"] = {FIELDS[name]: value for name, value in {**WELL, **dict(fields)}.items()}
+    return nvml
+
+
+def results(nvml, wanted=1, python=""):
+    """Name -> (state, text) of all checks."""
+    return {item.name: (item.state, item.text) for item in host_health(lambda: nvml, wanted, python)}
+
+
+def program(tmp_path, answer, code=0):
+    """A Python that leaves a mark and prints this answer."""
+    file = tmp_path / "python"
+    file.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\nsleep 0.3\necho '{json.dumps(answer)}'\nexit {code}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def test_a_host_that_is_well_has_nothing_that_failed():
+    answers = results(fake(8), 8)
+    assert answers["GPU count"] == ("ok", "8 of 8 GPUs answer")
+    assert answers["NVLink"] == ("ok", "18 of 18 links are up")
+    assert {state for state, _ in answers.values()} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("name", "faulty", "state", "text"),
+    [
+        ("NVLink", {"fields": {"NVLINK_LINK_COUNT": 12}}, "fail", "12 of 18 links are up"),
+        ("NVLink", {"NvLinkState": 0}, "fail", "0 of 18 links are up"),
+        ("memory", {"fields": {"REMAPPED_FAILURE": 1}}, "fail", "a row could not be remapped: have the GPU replaced"),
+        ("memory", {"fields": {"REMAPPED_PENDING": 1}}, "warn", "0 uncorrected errors; a row waits for a reset: reset"),
+        ("memory", {"TotalEccErrors": 3}, "warn", "3 uncorrected errors: reset the GPU"),
+        ("recovery", {"fields": {"GET_GPU_RECOVERY_ACTION": 2}}, "fail", "NVML wants a reboot"),
+        ("clocks", {"CurrentClocksThrottleReasons": 0x48}, "fail", "HW slowdown + HW thermal"),
+        ("clocks", {"MaxClockInfo": 1_200}, "warn", "up to 1,200 MHz of 1,980"),
+        ("PCIe", {"CurrPcieLinkWidth": 8}, "fail", "8 of 16 lanes"),
+        ("NVLink", {"fields": {"NVLINK_LINK_COUNT": None}}, "skipped", "no link can be seen: Not Supported"),
+        ("PCIe", {"CurrPcieLinkWidth": NVMLError_NotSupported()}, "skipped", "the driver does not report its lanes"),
+    ],
+)
+def test_a_fault_is_found_and_what_cannot_be_read_is_skipped(name, faulty, state, text):
+    answers = results(fake(**faulty))
+    assert answers[name][0] == state
+    assert text in answers[name][1]
+
+
+def test_missing_and_lost_gpus_fail_and_the_rest_is_checked():
+    assert results(fake(7), 8)["GPU count"] == ("fail", "7 of 8 GPUs answer")
+    nvml = fake(2)
+    nvml.lost = {1}
+    answers = results(nvml, 2)
+    assert answers["GPU count"][1] == "1 of 2 GPUs answer; NVML lists 1 more that do not answer"
+    assert answers["NVLink"][0] == "ok"
+    nvml.problem = NVMLError_LibraryNotFound("NVML Shared Library Not Found")
+    assert results(nvml)["NVML"][0] == "fail"
+
+
+def test_fewer_gpus_than_the_bus_has_is_a_warning_as_a_container_may_be_given_fewer(monkeypatch, tmp_path):
+    for number, (vendor, kind) in enumerate((("0x10de", "0x030200"), ("0x10de", "0x068000"), ("0x8086", "0x030000"))):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / str(number) / "class").write_text(f"{kind}\n")
+    assert gpus_on_bus(tmp_path) == 1, "neither NVSwitch nor another vendor"
+    monkeypatch.setattr(health, "gpus_on_bus", lambda: 8)
+    assert results(fake(1), 0)["GPU count"] == ("warn", "1 of 8 GPUs answer")
+
+
+@pytest.mark.parametrize(
+    ("used", "text"),
+    [
+        ({"ComputeRunningProcesses": [SimpleNamespace(pid=7)]}, "1 processes compute on it"),
+        ({"MPSComputeRunningProcesses": [SimpleNamespace(pid=7)]}, "1 processes compute on it"),
+        ({"MemoryInfo": SimpleNamespace(used=40 << 30, total=140 << 30)}, "42.9 GB of its memory"),
+        ({"UtilizationRates": SimpleNamespace(gpu=30, memory=1)}, "it is 30% busy"),
+    ],
+    ids=["process", "MPS", "memory", "utilisation"],
+)
+def test_no_load_runs_beside_a_job(tmp_path, used, text):
+    answers = results(fake(**used), 1, program(tmp_path, {"tflops": 1, "gbytes": 1}))
+    assert answers["load"][0] == "skipped"
+    assert text in answers["load"][1]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_no_load_runs_on_a_gpu_that_is_divided(tmp_path):
+    nvml = fake()
+    nvml.divide(0)
+    assert "divided" in results(nvml, 1, program(tmp_path, {}))["load"][1]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_load_is_compared_with_the_table_and_a_slow_gpu_fails(tmp_path):
+    answers = results(fake(), 1, program(tmp_path, {"tflops": 652.4, "gbytes": 21.0}))
+    assert answers["matmul"] == ("ok", "652 TFLOPS (bf16); at least 494: NVIDIA H200 data sheet, SXM")
+    assert answers["host to device"][0] == "fail"
+    assert answers["clocks under load"] == ("ok", "1,980 MHz")
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "state", "text"),
+    [
+        ({"missing": "No module named 'torch'"}, 0, "skipped", "No module named"),
+        ({}, 1, "fail", "exit code 1"),
+        ({}, 127, "skipped", "not found"),
+    ],
+)
+def test_without_pytorch_a_load_is_skipped_and_one_that_ends_badly_failed(tmp_path, answer, code, state, text):
+    answers = results(fake(), 1, program(tmp_path, answer, code))
+    assert answers["load"][0] == state
+    assert text in answers["load"][1]
+
+
+def test_the_recorded_h200_is_well_by_the_table():
+    phases = {p["load"]: p.get("calls_per_s") for p in json.loads(gzip.decompress(RECORDING.read_bytes()))["phases"]}
+    known = limits_of("NVIDIA H200")
+    assert known is not None
+    tflops, gbytes = phases["matmul"] * 2 * 8192**3 / 1e12, phases["host-to-device"] * (1 << 30) / 1e9
+    assert known.bf16_tflops * MATMUL_SHARE < tflops < known.bf16_tflops
+    assert known.pcie_gbytes * COPY_SHARE < gbytes < known.pcie_gbytes
+    assert all(limit.source for limit in MODELS)
+
+
+def test_batches_are_inside_the_contract_one_for_each_gpu_keyed_by_their_host():
+    checks = list(host_health(lambda: fake(2), 2))
+    batches = list(check_batches(checks, SampleEnvelopes("agent-1", "node-a"), 10**18))
+    for _, batch in batches:
+        check(batch)
+        again = decode(model(Topic.CHECK), encode(model(Topic.CHECK), batch))
+        assert again.envelope["states"] == ["ok"]
+    assert [key for key, _ in batches] == ["node-a"] * 3
+    assert [(b.envelope["gpu_uuid"], b.envelope["serial"], b.rows) for _, b in batches] == [
+        ("", "", 1), ("GPU-0", "1650522003820", 5), ("GPU-1", "1650522003820", 5)
+    ]  # fmt: skip
