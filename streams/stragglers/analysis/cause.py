@@ -56,61 +56,58 @@ class Cause:
 NO_CAUSE = Cause("ok")
 
 
-@dataclass(frozen=True)
-class _MemberBudget:
-    """Compares row `member` of a group with the member's peers."""
+class GroupBudget:
+    """Compares the members of a group with their peers. Each column is compared once, however many members are late."""
 
-    data: WindowData
-    group: CommunicatorWindow
-    member: int
-    config: StragglerConfig
+    def __init__(self, data: WindowData, group: CommunicatorWindow, config: StragglerConfig) -> None:
+        self.data, self.group, self.config = data, group, config
+        self._compared: dict[tuple[str, bool], tuple[Floats, Floats]] = {}
 
-    def values(self, column: str) -> Floats:
-        return comparable(self.data, self.group, column, self.config.quorum)
+    def compared(self, column: str, known: bool = False) -> tuple[Floats, Floats]:
+        """Return [m, S] values and medians of the peers. `known`: what is unknown (-1) counts as 0."""
+        if (column, known) not in self._compared:
+            values = comparable(self.data, self.group, column, self.config.quorum)
+            values = np.maximum(values, 0.0) if known else values
+            self._compared[column, known] = values, peer_median(self.group, values)
+        return self._compared[column, known]
 
-    def excess(self, column: str) -> float:
-        values = self.values(column)
-        return float(np.nansum((values - peer_median(self.group, values))[self.member]))
+    def excess(self, member: int, column: str, known: bool = False) -> float:
+        """Return how much more a member spent than its median peer; ns over the window."""
+        values, medians = self.compared(column, known)
+        return float(np.nansum(values[member] - medians[member]))
 
-    def excess_over(self, column: str, baseline_ns: float) -> float:
+    def excess_over(self, member: int, column: str, baseline_ns: float) -> float:
         """Return the excess over a baseline, in the steps that have peers."""
-        values = self.values(column)
-        compared = np.isfinite(peer_median(self.group, values))
-        return float(np.where(compared, values - baseline_ns, 0.0)[self.member].sum())
+        values, medians = self.compared(column)
+        return float(np.where(np.isfinite(medians[member]), values[member] - baseline_ns, 0.0).sum())
 
-    def ratio(self, column: str) -> float:
-        values = self.values(column)
-        spent = float(np.nansum(values[self.member]))
+    def ratio(self, member: int, column: str) -> float:
+        """Return what a member spent over what its peers spent, or over its own baseline."""
+        values, medians = self.compared(column)
+        spent = float(np.nansum(values[member]))
         if self.group.baseline is not None:  # `spent` is the excess over the member's own baseline
-            baseline = float(self.group.baseline[column][self.member]) * int(np.isfinite(values[self.member]).sum())
+            baseline = float(self.group.baseline[column][member]) * int(np.isfinite(values[member]).sum())
             return round(1.0 + spent / baseline, 4) if baseline > 0 else 1.0
-        peers = float(np.nansum(peer_median(self.group, values)[self.member]))
+        peers = float(np.nansum(medians[member]))
         return round(spent / peers, 4) if peers > 0 else 1.0
 
-    def slowdown(self, compute_excess: float) -> float:
-        compute = float(np.nansum(self.values("compute_ns")[self.member])) if self.group.baseline is None else 0.0
+    def slowdown(self, member: int, compute_excess: float) -> float:
+        """Return the compute of a member over its compute without the excess."""
+        compute = float(np.nansum(self.compared("compute_ns")[0][member])) if self.group.baseline is None else 0.0
         return compute / (compute - compute_excess) if compute > compute_excess > 0.0 else 1.0
 
-    def parts(self, component: str) -> dict[str, float]:
+    def parts(self, member: int, component: str) -> dict[str, float]:
         """Return the excess of the parts of a component that are known.
 
         A rank that has none of a part where its peers have some may report -1.
         """
-        out = {}
-        for column in DETAILS.get(component, {}):
-            if (self.data.budget[column][self.group.members[self.member]] >= 0).any():
-                values = np.maximum(self.values(column), 0.0)
-                out[column] = float(np.nansum((values - peer_median(self.group, values))[self.member]))
-        return out
+        index = self.group.members[member]
+        known = (column for column in DETAILS.get(component, {}) if (self.data.budget[column][index] >= 0).any())
+        return {column: self.excess(member, column, known=True) for column in known}
 
 
 def find_cause(
-    data: WindowData,
-    group: CommunicatorWindow,
-    member: int,
-    config: StragglerConfig,
-    baseline_compute_ns: float | None = None,
-    lost_ns: float = 0.0,
+    budget: GroupBudget, member: int, baseline_compute_ns: float | None = None, lost_ns: float = 0.0
 ) -> Cause:
     """Return the cause for row `member` of a group.
 
@@ -121,15 +118,15 @@ def find_cause(
     count as no slower than that, but only for what the other components leave of `lost_ns`: all GPUs may be slower than
     in the baseline.
     """
-    budget = _MemberBudget(data, group, member, config)
-    excess = {name: budget.excess(name) for name in COMPONENTS}
-    if baseline_compute_ns is not None and group.baseline is None:
-        growth = budget.excess_over("compute_ns", baseline_compute_ns)
+    config, light = budget.config, budget.data.light
+    excess = {name: budget.excess(member, name) for name in COMPONENTS}
+    if baseline_compute_ns is not None and budget.group.baseline is None:
+        growth = budget.excess_over(member, "compute_ns", baseline_compute_ns)
         rest = lost_ns - max(0.0, excess["idle_ns"]) - max(0.0, excess["copy_ns"])
         excess["compute_ns"] = max(excess["compute_ns"], min(growth, rest))
     gains = {name: max(0.0, value) for name, value in excess.items()}
     total = sum(gains.values())
-    ratios = {} if data.light else {name: budget.ratio(name) for name in ("kernels", "blocks")}
+    ratios = {} if light else {name: budget.ratio(member, name) for name in ("kernels", "blocks")}
     excess_ns = {name: round(value) for name, value in excess.items()}
     if total <= 0.0:
         return Cause("unknown", "", "low", excess_ns, ratios)
@@ -142,12 +139,12 @@ def find_cause(
     share = gains[leading] / total
     if share < config.cause_share:
         return Cause("unknown", "mixed", "low", excess_ns, ratios)
-    slowdown = round(budget.slowdown(excess["compute_ns"]), 4)
-    if data.light and leading == "compute_ns":
+    slowdown = round(budget.slowdown(member, excess["compute_ns"]), 4)
+    if light and leading == "compute_ns":
         return Cause(SLOW_GPU, "", _confidence(share, config), excess_ns, ratios, slowdown)
     alike = all(1 <= config.equal_ratio * ratio <= config.equal_ratio**2 for ratio in ratios.values())
     detail = "" if leading != "compute_ns" else "same_work" if alike else "other_work"
-    parts = budget.parts(leading)
+    parts = budget.parts(member, leading)
     large = (column for column in parts if parts[column] >= config.cause_share * gains[leading])
     detail = detail or next((DETAILS[leading][column] for column in large), "")
     if leading == "idle_ns":

@@ -19,6 +19,7 @@ from drumline.streams.stragglers.analysis.light_overlap import Hidden
 from drumline.streams.stragglers.analysis.overlap import hidden_wait
 from drumline.streams.stragglers.analysis.peers import lockstep_groups
 from drumline.streams.stragglers.analysis.pipelines import pipeline_windows, ranks_without_peers, stage_members
+from drumline.streams.stragglers.analysis.rank_rows import RankRows
 from drumline.streams.stragglers.analysis.slow_link import SlowLink, find_slow_link, summarize_links
 from drumline.streams.stragglers.analysis.verdict_rows import (
     NO_SAMPLES,
@@ -27,7 +28,6 @@ from drumline.streams.stragglers.analysis.verdict_rows import (
     grouped,
     insufficient_job_row,
     job_row,
-    rank_row,
     totals,
 )
 from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, Floats, Ints, WindowData, step_length
@@ -199,11 +199,12 @@ def _rank_rows(
     baseline_step = context.baseline.job_step(config)
     comparable_work = bool(baseline_step) and same_work(data, baseline_step, config.equal_ratio)
     baseline_compute_ns = baseline_step["compute_ns"] if comparable_work else None
+    of_ranks = RankRows(data, attribution, baseline_compute_ns, context.samples, config)
     wait, late = totals(data)
     rows = []
     for index, rank in enumerate(data.ranks.tolist()):
         if coverage.quorate and coverage.enough[index]:
-            row = rank_row(data, attribution, index, baseline_compute_ns, context.samples, config)
+            row = of_ranks.row(index)
         else:
             row = _insufficient_row(rank, coverage, index, int(attribution.steps[index]))
         rows.append(replace(row, wait_ns=wait[index], lateness_ns=late[index]))
@@ -241,7 +242,8 @@ def _late_stages(
     """
     attribution = attribute_lost_time(behind, config.quorum)
     indices = np.flatnonzero(attribution.via >= 0).tolist()
-    rows = [rank_row(behind, attribution, index, None, samples, config) for index in indices]
+    of_ranks = RankRows(behind, attribution, None, samples, config)
+    rows = [of_ranks.row(index) for index in indices]
     late = {row.rank: row for row in rows if row.severity > OK and not _may_be_work(row.cause)}
     ranks_of_stages = [set(behind.ranks[stage].tolist()) for stage in stages.values() if len(stage) > 1]
     return {rank: late[rank] for stage in ranks_of_stages if stage <= late.keys() for rank in stage}

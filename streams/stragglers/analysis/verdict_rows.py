@@ -10,15 +10,11 @@ import numpy as np
 
 from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
-from drumline.streams.lateness.collective_join import OPERATIONS
-from drumline.streams.stragglers.analysis.attribution import Attribution
-from drumline.streams.stragglers.analysis.cause import HOST_STALL, NO_CAUSE, Cause, find_cause
-from drumline.streams.stragglers.analysis.gpu_cause import PEERS, device_detail
+from drumline.streams.stragglers.analysis.cause import NO_CAUSE, Cause
 from drumline.streams.stragglers.analysis.groups import groups_late, labels
-from drumline.streams.stragglers.analysis.host_cause import NO_CPU, host_detail
 from drumline.streams.stragglers.analysis.job_change import JobRegression
 from drumline.streams.stragglers.analysis.slow_link import SlowLink
-from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, WindowData
+from drumline.streams.stragglers.analysis.window_data import WindowData
 
 #: The rank of the row that is about the job as a whole.
 WHOLE_JOB = -1
@@ -69,67 +65,6 @@ def totals(data: WindowData) -> tuple[list[int], list[int]]:
     return [round(v) for v in wait.tolist()], [round(v) for v in late.tolist()]
 
 
-def rank_row(
-    data: WindowData,
-    attribution: Attribution,
-    index: int,
-    baseline_compute_ns: float | None,
-    samples: Samples,
-    config: StragglerConfig,
-) -> RankVerdict:
-    """Return the row of the rank at `index` of `data.ranks`. `baseline_compute_ns`: see `find_cause`."""
-    rank, share = int(data.ranks[index]), float(attribution.share[index])
-    severity = config.severity(share)
-    lost = round(float(attribution.lost_ns[index]))
-    if severity == OK:
-        return RankVerdict(rank, OK, NO_CAUSE, lost, share)
-    group = data.communicators[int(attribution.via[index])]
-    peers = group if group.baseline is not None else next(g for g in data.lockstep_groups if index in g.members)
-    cause = find_cause(data, peers, _row(peers, index), config, baseline_compute_ns, lost)
-    more: dict[str, object] = {}
-    peer_ranks = data.ranks[peers.members[peers.members != index]].tolist()
-    peer_ranks = peer_ranks[:: max(1, -(-len(peer_ranks) // PEERS))]
-    if samples.gpu is not None and cause.detail == "same_work":
-        of_peers = [samples.gpu(peer) for peer in peer_ranks]
-        detail, more = device_detail(samples.gpu(rank), of_peers, cause.slowdown, config)
-        cause = replace(cause, detail=detail or cause.detail)
-    if samples.host is not None and cause.cause == HOST_STALL:
-        time_ns, idle_ns = float(np.nansum(data.budget["gpu_duration_ns"][index])), cause.excess_ns["idle_ns"]
-        of_peers = [samples.host(peer) for peer in peer_ranks]
-        detail, numbers = host_detail(samples.host(rank), of_peers, time_ns, idle_ns, config)
-        more = {"host": numbers} if numbers else {}
-        cause = replace(cause, detail=detail if detail in NO_CPU else cause.detail or detail)
-    if group.guessed:
-        cause, more = replace(cause, confidence="low"), {**more, "communicators": "guessed"}
-    evidence = {
-        **_collective(group, index),
-        "excess_ns": cause.excess_ns,
-        "ratios": cause.ratios,
-        "steps": int(attribution.steps[index]),
-        **more,
-    }
-    return RankVerdict(rank, severity, cause, lost, share, evidence=evidence)
-
-
-def _row(group: CommunicatorWindow, index: int) -> int:
-    return int(np.flatnonzero(group.members == index)[0])
-
-
-def _collective(group: CommunicatorWindow, index: int) -> dict[str, Any]:
-    """Return the collective in which a rank was latest, or the pipeline of a rank that meets no peers."""
-    if group.baseline is not None:
-        return {"pipeline": group.name}
-    worst = group.worst[_row(group, index)]
-    at = worst[int(np.argmax(worst["worst_longest_ns"] - worst["worst_own_ns"]))]
-    position = {"step": int(at["step"]), "ordinal": int(at["worst_ordinal"])}
-    return {
-        "communicator": group.name,
-        "collective": {"operation": OPERATIONS[int(at["worst_operation"])], **position},
-        "longest_ns": int(at["worst_longest_ns"]),
-        "own_ns": int(at["worst_own_ns"]),
-    }
-
-
 def grouped(rows: list[RankVerdict], data: WindowData, hosts: Mapping[int, str]) -> list[RankVerdict]:
     """Return the rows, with the group that is late as a whole in the rows of its ranks."""
     late = {r.rank: (r.cause.cause, r.share) for r in rows if r.names_rank}
@@ -141,11 +76,12 @@ def grouped(rows: list[RankVerdict], data: WindowData, hosts: Mapping[int, str])
         {group.name: data.ranks[group.members].tolist() for group in data.communicators},
     )
     label_of = groups_late(late, ranks, candidates)
-    return [_in_group(row, label_of[row.rank], candidates) if row.rank in label_of else row for row in rows]
+    together = {label: sorted(candidates[label]) for label in set(label_of.values())}
+    named = ((row, label_of.get(row.rank, "")) for row in rows)
+    return [_in_group(row, label, together[label]) if label else row for row, label in named]
 
 
-def _in_group(row: RankVerdict, label: str, candidates: Mapping[str, frozenset[int]]) -> RankVerdict:
-    together = sorted(candidates[label])
+def _in_group(row: RankVerdict, label: str, together: list[int]) -> RankVerdict:
     evidence = {**row.evidence, "late_together": together[:LATE_TOGETHER]}
     if len(together) > LATE_TOGETHER:
         evidence["late_together_count"] = len(together)

@@ -8,7 +8,7 @@ import pytest
 from drumline.streams.core.medians import peers_median
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import LATENESS_ROW
-from drumline.streams.stragglers.analysis.cause import find_cause
+from drumline.streams.stragglers.analysis.cause import GroupBudget, find_cause
 from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, WindowData
 from drumline.streams.stragglers.step_rows import BUDGET
 
@@ -48,7 +48,7 @@ def table(**more: float) -> tuple[WindowData, CommunicatorWindow]:
     ],
 )
 def test_cause(more, cause, detail, confidence):
-    result = find_cause(*table(**more), 1, StragglerConfig())
+    result = find_cause(GroupBudget(*table(**more), StragglerConfig()), 1)
     assert (result.cause, result.detail, result.confidence) == (cause, detail, confidence)
 
 
@@ -56,7 +56,7 @@ def test_idle_in_the_input_range_is_the_data_loaders_where_it_is_known():
     window, group = table(idle_ns=30)
     window.budget["input_ns"][:] = 0.0
     window.budget["input_ns"][1] = 25.0
-    assert find_cause(window, group, 1, StragglerConfig()).detail == "data_loader"
+    assert find_cause(GroupBudget(window, group, StragglerConfig()), 1).detail == "data_loader"
 
 
 #: Times of rank 1 in each step beside 2 ns of all ranks, of 30 ns that it is idle for longer -> detail.
@@ -79,7 +79,7 @@ def test_the_hosts_time_in_a_part_is_the_detail_where_it_explains_the_idle_time(
     for name in HOST_PARTS:
         window.budget[name][:] = 2.0
         window.budget[name][1] += times.get(name, 0)
-    result = find_cause(window, group, 1, StragglerConfig())
+    result = find_cause(GroupBudget(window, group, StragglerConfig()), 1)
     assert (result.cause, result.detail) == ("host_stall", detail)
     assert {name: result.excess_ns[name] for name in times} == {name: 2 * ns for name, ns in times.items()}
 
@@ -87,7 +87,7 @@ def test_the_hosts_time_in_a_part_is_the_detail_where_it_explains_the_idle_time(
 def test_times_of_the_host_that_only_one_rank_knows_explain_its_idle_time():
     window, group = table(idle_ns=30)
     window.budget["load_ns"][1] = 25.0
-    assert find_cause(window, group, 1, StragglerConfig()).detail == "data_loader"
+    assert find_cause(GroupBudget(window, group, StragglerConfig()), 1).detail == "data_loader"
 
 
 #: compute of all ranks, of rank 1 more, idle of rank 1 more, loss over two steps -> cause and what compute explains.
@@ -106,13 +106,13 @@ BASELINES = {
 def test_the_baseline_explains_no_more_compute_than_was_lost(slower, more, idle, lost, cause, explained):
     window, group = table(compute_ns=more, idle_ns=idle)
     window.budget["compute_ns"] += slower
-    result = find_cause(window, group, 1, StragglerConfig(), baseline_compute_ns=50.0, lost_ns=lost)
+    result = find_cause(GroupBudget(window, group, StragglerConfig()), 1, baseline_compute_ns=50.0, lost_ns=lost)
     assert (result.cause, result.excess_ns["compute_ns"]) == (cause, explained)
     assert result.slowdown == pytest.approx(1 + explained / (2 * (50 + slower + more) - explained), abs=1e-4)
 
 
 def test_excess_is_summed_over_the_window():
-    assert find_cause(*table(copy_ns=30), 1, StragglerConfig()).excess_ns == {
+    assert find_cause(GroupBudget(*table(copy_ns=30), StragglerConfig()), 1).excess_ns == {
         "idle_ns": 0,
         "copy_ns": 60,
         "compute_ns": 0,

@@ -1,0 +1,96 @@
+"""The rows of a verdict that are about one rank, with cause and evidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from drumline.streams.core.thresholds import OK, StragglerConfig
+from drumline.streams.lateness.collective_join import OPERATIONS
+from drumline.streams.stragglers.analysis.attribution import Attribution
+from drumline.streams.stragglers.analysis.cause import HOST_STALL, NO_CAUSE, GroupBudget, find_cause
+from drumline.streams.stragglers.analysis.gpu_cause import PEERS, device_detail
+from drumline.streams.stragglers.analysis.host_cause import NO_CPU, host_detail
+from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict, Samples
+from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, WindowData
+
+
+class RankRows:
+    """Builds the rows of a window's ranks. What late ranks share is computed once: half of a large job may be late.
+
+    `baseline_compute_ns`: see `find_cause`.
+    """
+
+    def __init__(
+        self,
+        data: WindowData,
+        attribution: Attribution,
+        baseline_compute_ns: float | None,
+        samples: Samples,
+        config: StragglerConfig,
+    ) -> None:
+        self._data, self._attribution, self._config = data, attribution, config
+        self._baseline_compute_ns = baseline_compute_ns
+        self._samples = Samples(*(None if read is None else cache(read) for read in samples))
+        self._budgets = [GroupBudget(data, group, config) for group in data.communicators]  # those with a baseline
+        lockstep = [GroupBudget(data, group, config) for group in data.lockstep_groups]
+        self._lockstep = {index: budget for budget in lockstep for index in budget.group.members.tolist()}
+
+    def row(self, index: int) -> RankVerdict:
+        """Return the row of the rank at `index` of `WindowData.ranks`."""
+        data, attribution, config, samples = self._data, self._attribution, self._config, self._samples
+        rank, share = int(data.ranks[index]), float(attribution.share[index])
+        severity = config.severity(share)
+        lost = round(float(attribution.lost_ns[index]))
+        if severity == OK:
+            return RankVerdict(rank, OK, NO_CAUSE, lost, share)
+        budget = self._budgets[int(attribution.via[index])]
+        group = budget.group
+        budget = budget if group.baseline is not None else self._lockstep[index]
+        peers = budget.group
+        cause = find_cause(budget, _row(peers, index), self._baseline_compute_ns, lost)
+        more: dict[str, object] = {}
+        compared = peers.members[peers.members != index]
+        peer_ranks = data.ranks[compared[:: max(1, -(-len(compared) // PEERS))]].tolist()
+        if samples.gpu is not None and cause.detail == "same_work":
+            of_peers = [samples.gpu(peer) for peer in peer_ranks]
+            detail, more = device_detail(samples.gpu(rank), of_peers, cause.slowdown, config)
+            cause = replace(cause, detail=detail or cause.detail)
+        if samples.host is not None and cause.cause == HOST_STALL:
+            time_ns, idle_ns = float(np.nansum(data.budget["gpu_duration_ns"][index])), cause.excess_ns["idle_ns"]
+            of_peers = [samples.host(peer) for peer in peer_ranks]
+            detail, numbers = host_detail(samples.host(rank), of_peers, time_ns, idle_ns, config)
+            more = {"host": numbers} if numbers else {}
+            cause = replace(cause, detail=detail if detail in NO_CPU else cause.detail or detail)
+        if group.guessed:
+            cause, more = replace(cause, confidence="low"), {**more, "communicators": "guessed"}
+        evidence = {
+            **_collective(group, index),
+            "excess_ns": cause.excess_ns,
+            "ratios": cause.ratios,
+            "steps": int(attribution.steps[index]),
+            **more,
+        }
+        return RankVerdict(rank, severity, cause, lost, share, evidence=evidence)
+
+
+def _row(group: CommunicatorWindow, index: int) -> int:
+    return int(np.flatnonzero(group.members == index)[0])
+
+
+def _collective(group: CommunicatorWindow, index: int) -> dict[str, Any]:
+    """Return the collective in which a rank was latest, or the pipeline of a rank that meets no peers."""
+    if group.baseline is not None:
+        return {"pipeline": group.name}
+    worst = group.worst[_row(group, index)]
+    at = worst[int(np.argmax(worst["worst_longest_ns"] - worst["worst_own_ns"]))]
+    position = {"step": int(at["step"]), "ordinal": int(at["worst_ordinal"])}
+    return {
+        "communicator": group.name,
+        "collective": {"operation": OPERATIONS[int(at["worst_operation"])], **position},
+        "longest_ns": int(at["worst_longest_ns"]),
+        "own_ns": int(at["worst_own_ns"]),
+    }
