@@ -88,8 +88,8 @@ class Pages:
 
     def fleet(self, request: Request) -> Response:
         """Show the newest run of each job, or of those with the labels in the address."""
-        labels = dict(request.query_params)
-        sort = labels.pop("sort", "")
+        labels = {name: value for name, value in request.query_params.items() if name not in ("sort", "token")}
+        sort = request.query_params.get("sort", "")
         jobs = fleet.fleet(self._database.query, sort, labels)
         live = any(not job.has_ended for job in jobs)
         return self._page(

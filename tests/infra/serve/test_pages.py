@@ -73,7 +73,7 @@ def test_jobs_that_stand_still_come_first_then_the_worst_alarm_and_ended_ones_la
         "a",
         "c",
     ]
-    assert fleet(lambda sql, values: rows[sql], "", "vision", "bob") == []
+    assert fleet(lambda sql, values: rows[sql], "", {"team": "vision", "user": "bob"}) == []
 
 
 def test_an_empty_fleet_states_what_to_do(offline):
