@@ -19,7 +19,7 @@ static const uint64_t DENSE_NS = 3000000;
 /* Longest step of a job that is measured in part: what it does meanwhile is seen 12 s later at most; ns. */
 static const uint64_t SHORT_NS = 100000000;
 
-static _Atomic bool is_thinned, is_left_out, wants_all;
+static _Atomic bool is_thinned, is_left_out, wants_all, is_set_to_all;
 /* The last mark, and the steps since the last estimate: dense ones, and those that are far from it. */
 static _Atomic uint64_t marked_ns, marked_records, dense, sparse;
 
@@ -41,7 +41,7 @@ static void decide(void) {
 void timed_steps_begin(int64_t step, uint64_t records, uint64_t now) {
   count_step(records, now);
   if (step >= 0 && step % ESTIMATED_STEPS == 0) decide();
-  bool is_dense = atomic_load(&is_thinned) && !atomic_load(&wants_all);
+  bool is_dense = atomic_load(&is_thinned) && !atomic_load(&wants_all) && !atomic_load(&is_set_to_all);
   bool left_out = is_dense && step >= 0 && step / SPAN_STEPS % SPANS != 0;
   if (atomic_exchange(&is_left_out, left_out) != left_out) refresh_mask();
 }
@@ -53,6 +53,8 @@ void forget_timed_steps(void) {
   atomic_store(&is_thinned, false);
   atomic_store(&is_left_out, false);
 }
+
+void timed_steps_all(void) { atomic_store(&is_set_to_all, true); }
 
 /* Measure all operations from now on, or again what the job's pace allows, from the next step. A CUDA graph keeps what
  * was chosen when it was captured, and a deep window compares its kernels with all steps. */

@@ -9,8 +9,8 @@
 void timed_steps_begin(int64_t step, uint64_t records, uint64_t now);
 /* True while operations are called without the GPU's times. */
 bool is_untimed(void);
-/* Measure all operations, or what the job's pace allows (timed_steps.c). */
-__attribute__((visibility("default"))) void drumline_time_all(int on);
+/* Measure all operations of this process, as its environment states. */
+void timed_steps_all(void);
 /* Forget what was estimated: the child of a fork calls it. */
 void forget_timed_steps(void);
 #endif

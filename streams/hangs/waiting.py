@@ -109,8 +109,11 @@ def _collective(communicator: str, reported: Sequence[Participant]) -> Rendezvou
 def _with_known_ends(members: Sequence[Participant]) -> Sequence[Participant]:
     """Return the members, none of which has ended what another one has not called.
 
-    Where NCCL did not measure the last collectives (`begun` < `ended`), they are only assumed to have ended.
+    Where NCCL did not measure the last collectives (`begun` < `ended`), they are only assumed to have ended. Counts
+    that are not exact cannot be compared.
     """
+    if not all(member.row.exact for member in members):
+        return members
     called = min(member.row.called for member in members)
     return [
         replace(member, ended=min(member.ended, called)) if member.row.begun < member.row.ended else member

@@ -219,7 +219,9 @@ def test_where_calls_are_dense_each_fourth_span_of_steps_is_measured(ring):
     assert (len(has_times), result.header["dropped"], result.header["unknown"]) == (401, 0, 0)
 
 
-@pytest.mark.parametrize("more", [{"pace_us": "4000"}, {"TIMES": "all"}])
+@pytest.mark.parametrize(
+    "more", [{"pace_us": "4000"}, {"TIMES": "all"}, {"TIMES": "all", "all_from": "0", "all_to": "2"}]
+)
 def test_where_calls_are_sparse_or_the_setting_is_all_all_steps_are_measured(ring, more):
     assert all(is_measured(ring("pace", **more))[0])
 
