@@ -56,8 +56,8 @@ $(VENV)/ready: pyproject.toml $(LOCKS)/dev.txt
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) || { \
 		echo "no venv module: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
 	@echo "installing Python packages into $(VENV) (a few minutes the first time)"
-	@PYTHONUNBUFFERED=1 $(BIN)/pip install --disable-pip-version-check --progress-bar off --no-compile \
-		--require-hashes --no-deps --requirement $(LOCKS)/dev.txt > $(VENV)/pip.log & pip=$$!; \
+	@PYTHONUNBUFFERED=1 $(BIN)/pip install --disable-pip-version-check --progress-bar off --require-hashes \
+		--no-compile --no-deps --requirement $(LOCKS)/dev.txt > $(VENV)/pip.log & pip=$$!; \
 	trap 'kill $$pip 2> /dev/null; wait $$pip; exit 130' INT TERM; seconds=0; \
 	while sleep 1; kill -0 $$pip 2> /dev/null; do \
 		seconds=$$((seconds + 1)); [ $$((seconds % $(PROGRESS_S))) -eq 0 ] || continue; \
