@@ -69,6 +69,26 @@ def secrets_of(settings: BaseModel) -> Iterator[str]:
             yield from secrets_of(value)
 
 
+class RateLimit:
+    """Passes one of a kind within RATE_LIMIT_S, and counts those between. Used by one thread; `clock` is in s."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._passed: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def held(self, kind: tuple[str, str]) -> int | None:
+        """Return how many of the kind were held back since the last that passed; None: hold this one back too."""
+        now = self._clock()
+        last, held = self._passed.get(kind, (float("-inf"), 0))
+        if now - last < RATE_LIMIT_S:
+            self._passed[kind] = last, held + 1
+            return None
+        if len(self._passed) > 1_000:  # kinds that contain values
+            self._passed.clear()
+        self._passed[kind] = now, 0
+        return held
+
+
 class RateLimitFilter(logging.Filter):
     """Drops equal log lines of a library within RATE_LIMIT_S, and counts them in the next one that passes.
 
@@ -78,24 +98,16 @@ class RateLimitFilter(logging.Filter):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self._clock = clock
-        self._passed: dict[tuple[str, str], tuple[float, int]] = {}
+        self._limit = RateLimit(clock)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Drop a repetition within RATE_LIMIT_S; add the number of dropped ones to the next record that passes."""
         if record.exc_info:
             return True
-        key, now = (record.name, str(record.msg)), self._clock()
-        last, held = self._passed.get(key, (float("-inf"), 0))
-        if now - last < RATE_LIMIT_S:
-            self._passed[key] = last, held + 1
-            return False
-        if len(self._passed) > 1_000:  # texts that contain their values
-            self._passed.clear()
-        self._passed[key] = now, 0
+        held = self._limit.held((record.name, str(record.msg)))
         if held:
             record.msg, record.args = f"{record.getMessage()} ({held} more like it before)", ()
-        return True
+        return held is not None
 
 
 def configure(settings: Settings, program: str) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import structlog
 
 from drumline.infra.telemetry import metrics
-from drumline.infra.telemetry.logging import RATE_LIMIT_S
+from drumline.infra.telemetry.logging import RateLimit
 from drumline.schemas.batch import Batch
 from drumline.schemas.bounds_check import check
 from drumline.schemas.codec import Codec
@@ -44,9 +44,9 @@ class OutputProducer:
     acknowledged the record. Fatal: ProducerFailed.
     """
 
-    def __init__(self, app: Any, codec: Codec) -> None:
+    def __init__(self, app: Any, codec: Codec, clock: Callable[[], float] = time.monotonic) -> None:
         self._app, self._codec = app, codec
-        self._logged: dict[tuple[str, str], tuple[float, int]] = {}  # when, and how many of its kind since
+        self._logged = RateLimit(clock)
 
     async def send(self, batch: Batch, epoch: Header) -> Awaitable[object]:
         """Produce a result batch. `epoch`: the header that fences it (schemas/epochs.py).
@@ -72,14 +72,10 @@ class OutputProducer:
 
     def _log(self, origin: Origin, error: BadRecord) -> None:
         """Log one dead letter of a topic and kind of error a minute: a flood cost as much to log as to decode."""
-        kind, now = (origin.topic, type(error).__name__), time.monotonic()
-        last, more = self._logged.get(kind, (-RATE_LIMIT_S, 0))
-        if now - last < RATE_LIMIT_S:
-            self._logged[kind] = last, more + 1
-            return
-        self._logged[kind] = now, 0
-        place = {"partition": origin.partition, "offset": origin.offset}
-        log.warning("dead letter", reason=str(error), more_like_it_before=more, **place)
+        more = self._logged.held((origin.topic, type(error).__name__))
+        if more is not None:
+            place = {"partition": origin.partition, "offset": origin.offset}
+            log.warning("dead letter", reason=str(error), more_like_it_before=more, **place)
 
     async def _produce(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Any = None, partition: int | None = None
