@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from drumline.schemas.batch import dictionary
 from drumline.schemas.bounds import bounds
 from drumline.schemas.columns import Array
 from drumline.schemas.model import model
@@ -45,14 +46,31 @@ class SampleEnvelopes:
         }
 
 
-def readings(topic: Topic, row: Mapping[str, float]) -> dict[str, Array]:
-    """Return the columns of one row: UNKNOWN where it has no reading, or one outside the bounds of the contract.
+def in_bounds(topic: Topic, row: Mapping[str, float]) -> dict[str, float]:
+    """Return the numbers of a row: UNKNOWN where it has no reading, or one outside the bounds of the contract.
 
     Drivers use the largest number for "none".
     """
-    limits, columns = bounds(topic), {}
+    limits, numbers = bounds(topic), {}
     for column in model(topic).columns:
-        value = row.get(column.name, UNKNOWN)
-        inside = limits[column.name].low <= value <= limits[column.name].high
-        columns[column.name] = np.array([value if inside else UNKNOWN], column.dtype)
-    return columns
+        if not column.dictionary:
+            value, limit = row.get(column.name, UNKNOWN), limits[column.name]
+            numbers[column.name] = value if limit.low <= value <= limit.high else UNKNOWN
+    return numbers
+
+
+def encoded(topic: Topic, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Array], dict[str, list[str]]]:
+    """Return the columns of rows, and the dictionaries of those of words. Each row has all columns."""
+    columns: dict[str, Array] = {}
+    dictionaries: dict[str, list[str]] = {}
+    for column in model(topic).columns:
+        values = [row[column.name] for row in rows]
+        if column.dictionary:
+            dictionaries[column.dictionary], values = dictionary(values)
+        columns[column.name] = np.array(values, column.dtype)
+    return columns, dictionaries
+
+
+def readings(topic: Topic, row: Mapping[str, float]) -> dict[str, Array]:
+    """Return the columns of one row of numbers, see `in_bounds`."""
+    return encoded(topic, [in_bounds(topic, row)])[0]

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
-from drumline.producers.batches.sample_envelopes import SampleEnvelopes
+from drumline.producers.batches.sample_envelopes import SampleEnvelopes, encoded
 from drumline.producers.health.health_check import FAIL, HealthCheck, gpu_count, gpus_on_bus, reading_checks
 from drumline.producers.health.load_check import load_checks
 from drumline.producers.nvml.query import NvmlLost, NvmlMissing
 from drumline.producers.nvml.samples import Nvml
 from drumline.schemas.batch import Batch
-from drumline.schemas.columns import Array
 from drumline.schemas.keys import record_key
-from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
 
@@ -48,12 +44,6 @@ def check_batches(
         rows = [check for check in checks if (check.gpu_uuid, check.gpu_index) == place[:2]]
         envelope = envelopes.envelope(envelopes.host, {"gpu_uuid": place[0]}, now_ns, len(rows))
         envelope |= {"gpu_index": place[1], "serial": place[2], "model": place[3]}
-        columns: dict[str, Array] = {}
-        for column in model(Topic.CHECK).columns:
-            values = [now_ns if column.name == "time_ns" else getattr(check, column.name) for check in rows]
-            if column.dictionary:
-                envelope[column.dictionary] = texts = list(dict.fromkeys(values))
-                values = [texts.index(value) for value in values]
-            columns[column.name] = np.array(values, column.dtype)
-        batch = Batch(Topic.CHECK, envelope, columns)
+        columns, dictionaries = encoded(Topic.CHECK, [{"time_ns": now_ns, **vars(check)} for check in rows])
+        batch = Batch(Topic.CHECK, envelope | dictionaries, columns)
         yield record_key(batch), batch

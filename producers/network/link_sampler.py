@@ -6,17 +6,13 @@ import threading
 import time
 from collections.abc import Sequence
 
-import numpy as np
 import structlog
 
-from drumline.producers.batches.sample_envelopes import UNKNOWN, SampleEnvelopes
+from drumline.producers.batches.sample_envelopes import SampleEnvelopes, encoded, in_bounds
 from drumline.producers.network.link_samples import LinkSample, LinkSamples
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds import bounds
-from drumline.schemas.columns import Array
 from drumline.schemas.keys import record_key
-from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
 log = structlog.get_logger()
@@ -32,19 +28,9 @@ class LinkBatches:
         """Return (key, batch) with a row for each link."""
         time_ns = min(sample.numbers["time_ns"] for sample in samples)
         envelope = self._envelopes.envelope(self._host, {}, time_ns, len(samples))
-        limits = bounds(Topic.NETWORK)
-        columns: dict[str, Array] = {}
-        for column in model(Topic.NETWORK).columns:
-            if column.dictionary:
-                texts = [sample.texts[column.name] for sample in samples]
-                envelope[column.dictionary] = names = list(dict.fromkeys(texts))
-                values = [names.index(text) for text in texts]
-            else:
-                low, high = limits[column.name].low, limits[column.name].high
-                values = [sample.numbers[column.name] for sample in samples]
-                values = [value if low <= value <= high else UNKNOWN for value in values]
-            columns[column.name] = np.array(values, column.dtype)
-        batch = Batch(Topic.NETWORK, envelope, columns)
+        rows = [{**sample.texts, **in_bounds(Topic.NETWORK, sample.numbers)} for sample in samples]
+        columns, dictionaries = encoded(Topic.NETWORK, rows)
+        batch = Batch(Topic.NETWORK, envelope | dictionaries, columns)
         return record_key(batch), batch
 
 

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict
 
-import numpy as np
-
-from drumline.producers.batches.sample_envelopes import SampleEnvelopes
+from drumline.producers.batches.sample_envelopes import SampleEnvelopes, encoded
 from drumline.producers.stacks.plan import Sampling
 from drumline.producers.stacks.sampling_run import Recorded
-from drumline.schemas.batch import Batch, dictionary
-from drumline.schemas.model import model
+from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
-
-_DICTIONARIES = {
-    "thread": "threads", "stack": "stacks", "function": "functions", "file": "files", "caller": "callers",
-}  # fmt: skip
 
 
 class StackBatches:
@@ -45,10 +38,5 @@ class StackBatches:
             "gil_waiting": recorded.gil_waiting,
             "stacks_left_out": stacks.left_out,
         }
-        columns: dict[str, Any] = {}
-        for column in model(Topic.STACK).columns:
-            values: list[Any] = [getattr(row, column.name) for row in stacks.rows]
-            if column.name in _DICTIONARIES:
-                envelope[_DICTIONARIES[column.name]], values = dictionary(values)
-            columns[column.name] = np.array(values, column.dtype)
-        return Batch(Topic.STACK, envelope, columns)
+        columns, dictionaries = encoded(Topic.STACK, [asdict(row) for row in stacks.rows])
+        return Batch(Topic.STACK, envelope | dictionaries, columns)
