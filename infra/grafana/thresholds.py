@@ -27,9 +27,6 @@ HUNG_S = 120.0
 #: Bus bandwidth against the same collectives' before. The verdict "slow link" asks for 1.3 times the time.
 BANDWIDTH_RATIO = 1 / 1.3
 
-#: Reasons for a lower clock that are a fault of cooling or power, not of load: HW slowdown 0x8, SW thermal 0x20, HW
-#: thermal 0x40, HW power brake 0x80 (NVML, nvmlClocksEventReasons). A power cap (0x4) is how a busy GPU runs.
-THROTTLED_BITS = 0x8 | 0x20 | 0x40 | 0x80
 #: GPU slowed down in more than so many of the last minutes; minutes. A moment's heat is in two at most.
 THROTTLED_MINUTES, THROTTLED_OF = 2.0, 5
 #: degrees C; data centre GPUs slow down somewhere above 85.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from drumline.schemas.meanings import LINK_ERROR_COLUMNS
+
 if TYPE_CHECKING:
     from drumline.infra.report.data import Query, Row
 
@@ -14,7 +16,7 @@ CAUSE = "slow_link"
 NAMED = 3
 
 _SUM = "toInt64(sum({}))"
-_ERRORS = " + ".join(f"ifNull({name}, 0)" for name in ("symbol_errors", "rx_errors", "tx_errors", "integrity_errors"))
+_ERRORS = " + ".join(f"ifNull({name}, 0)" for name in LINK_ERROR_COLUMNS)
 LINKS = f"""
 SELECT n.host AS host, n.device AS device, argMaxIf(n.reason, n.time, n.reason != '') AS wrong,
        {_SUM.format(_ERRORS)} AS errors, {_SUM.format("ifNull(n.link_downs, 0)")} AS downs,

@@ -11,10 +11,9 @@ from typing import Any
 from drumline.producers.health.model_table import limits_of
 from drumline.producers.nvml.query import NvmlLost, text
 from drumline.producers.nvml.samples import Gpu, Nvml
+from drumline.schemas.meanings import CLOCK_FAULT_BITS, CLOCK_FAULTS
 
 OK, WARN, FAIL, SKIPPED = "ok", "warn", "fail", "skipped"
-#: HW slowdown, SW thermal, HW thermal, HW power brake (nvml.h, nvmlClocksEventReason...): never right.
-FAULT_REASONS = 0x8 | 0x20 | 0x40 | 0x80
 #: What NVML wants done (nvmlDeviceGpuRecoveryAction_t).
 RECOVERY = {1: "a reset", 2: "a reboot", 3: "its peers drained", 4: "a drain and a reset"}
 PCI = Path("/sys/bus/pci/devices")
@@ -124,7 +123,7 @@ def _recovery(row: Mapping[str, float], about: Mapping[str, Any]) -> HealthCheck
 
 def _clocks(row: Mapping[str, float], gpu: Gpu, about: Mapping[str, Any]) -> HealthCheck:
     known, most = limits_of(gpu.model), gpu.query.number("max clock", "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM")
-    if row["throttle_reasons"] > 0 and int(row["throttle_reasons"]) & FAULT_REASONS:
+    if row["throttle_reasons"] > 0 and int(row["throttle_reasons"]) & CLOCK_FAULT_BITS:
         return HealthCheck("clocks", FAIL, f"slowed down by heat or a power fault: {reasons(row)}", **about)
     if known is None or most < 0:
         return HealthCheck("clocks", SKIPPED, f"no figure for {gpu.model}", **about, measured=most)
@@ -145,5 +144,4 @@ def _lanes(gpu: Gpu, about: Mapping[str, Any]) -> HealthCheck:
 
 def reasons(row: Mapping[str, float]) -> str:
     """Return the faults among the reasons for a lower clock."""
-    names = {0x8: "HW slowdown", 0x20: "SW thermal", 0x40: "HW thermal", 0x80: "HW power brake"}
-    return " + ".join(name for bit, name in names.items() if int(row["throttle_reasons"]) & bit)
+    return " + ".join(name for bit, name in CLOCK_FAULTS.items() if int(row["throttle_reasons"]) & bit)

@@ -8,11 +8,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from drumline.producers.health.health_check import FAIL, FAULT_REASONS, OK, SKIPPED, HealthCheck, describe, reasons
+from drumline.producers.health.health_check import FAIL, OK, SKIPPED, HealthCheck, describe, reasons
 from drumline.producers.health.model_table import COPY_SHARE, MATMUL_SHARE, limits_of
 from drumline.producers.nvml.instances import compute_processes
 from drumline.producers.nvml.query import NvmlLost
 from drumline.producers.nvml.samples import Gpu, Nvml
+from drumline.schemas.meanings import CLOCK_FAULT_BITS
 
 #: Memory in use of a GPU that no process holds: the driver's own; share of all.
 IDLE_MEMORY = 0.02
@@ -77,7 +78,7 @@ def load_checks(nvml: Nvml, gpu: Gpu, python: str) -> Iterator[HealthCheck]:
     if failure := result.get("missing") or result.get("problem"):
         yield HealthCheck("load", FAIL if "problem" in result else SKIPPED, str(failure), **about)
         return
-    if row["throttle_reasons"] & FAULT_REASONS:
+    if row["throttle_reasons"] & CLOCK_FAULT_BITS:
         yield HealthCheck("clocks under load", FAIL, f"slowed down: {reasons(row)}", **about)
     else:
         yield HealthCheck("clocks under load", OK, f"{row['sm_clock']:,} MHz", **about, measured=row["sm_clock"])

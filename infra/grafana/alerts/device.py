@@ -8,14 +8,13 @@ from drumline.infra.grafana.limits import THROTTLED as THROTTLED_LIMIT
 from drumline.infra.grafana.thresholds import (
     IDLE_MINUTES,
     IDLE_PERCENT,
-    THROTTLED_BITS,
     THROTTLED_MINUTES,
     THROTTLED_OF,
 )
 from drumline.infra.guidance.entry import HOST
+from drumline.schemas.meanings import CLOCK_FAULT_BITS, CLOCK_FAULTS
 
-_REASONS = ((0x8, "HW slowdown"), (0x20, "SW thermal"), (0x40, "HW thermal"), (0x80, "HW power brake"))
-_NAMES = ", ".join(f"if(bitAnd(bits, {bit}) != 0, '{name}', '')" for bit, name in _REASONS)
+_NAMES = ", ".join(f"if(bitAnd(bits, {bit}) != 0, '{name}', '')" for bit, name in CLOCK_FAULTS.items())
 _REASONS_TEXT = f"arrayStringConcat(arrayFilter(x -> x != '', [{_NAMES}]), ' + ')"
 _GPU = "job, host, toString(gpu_index) AS gpu, gpu_uuid"
 _BY = "job, host, gpu_index, gpu_uuid"
@@ -32,7 +31,7 @@ def _throttled(texts: str = "") -> str:
     return f"""
     SELECT {_GPU}{texts}, minutes AS value FROM (
         SELECT {_BY}, groupBitOr(throttle_reasons) AS bits,
-            toFloat64(uniqExactIf(minute, bitAnd(throttle_reasons, {THROTTLED_BITS}) != 0)) AS minutes
+            toFloat64(uniqExactIf(minute, bitAnd(throttle_reasons, {CLOCK_FAULT_BITS}) != 0)) AS minutes
         FROM devices_per_minute WHERE @minute GROUP BY {_BY}
     )
     """

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from drumline.infra.grafana.alerts.rule import Rule, Values
 from drumline.infra.grafana.thresholds import LINK_ERRORS
+from drumline.schemas.meanings import LINK_ERROR_COLUMNS
 
 _SHOWS, _SELECTS = ("drumline-devices", "links"), {"host": "host"}
-_ERRORS = " + ".join(f"ifNull({name}, 0)" for name in ("symbol_errors", "rx_errors", "tx_errors", "integrity_errors"))
+_ERRORS = " + ".join(f"ifNull({name}, 0)" for name in LINK_ERROR_COLUMNS)
 
 
 def _links(value: str, texts: str = "", ref: str = "A") -> Values:

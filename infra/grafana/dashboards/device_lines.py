@@ -6,7 +6,8 @@ from typing import Any
 
 from drumline.infra.grafana.bands import worst
 from drumline.infra.grafana.model import Panel, PanelQuery
-from drumline.infra.grafana.thresholds import ANY, IDLE, TEMPERATURE, THROTTLED_BITS
+from drumline.infra.grafana.thresholds import ANY, IDLE, TEMPERATURE
+from drumline.schemas.meanings import CLOCK_FAULT_BITS
 
 WHERE = "@jobs AND @hosts AND @minute"
 #: A MIG instance is a line of its own, with the first digits of its UUID.
@@ -133,7 +134,7 @@ LINES = (
             "Slowed by heat or a power fault",
             "1 where a minute had HW slowdown, thermal or power-brake reasons; the power cap is left out. The "
             "alert needs more than two such minutes of five.",
-            f"max(bitAnd(throttle_reasons, {THROTTLED_BITS}) != 0)",
+            f"max(bitAnd(throttle_reasons, {CLOCK_FAULT_BITS}) != 0)",
             "throttle",
             "no GPU was slowed down",
         ),

@@ -6,23 +6,12 @@ from drumline.infra.grafana.dashboards.device_lines import LINES, WHERE
 from drumline.infra.grafana.dashboards.link_lines import FAULTS, TRAFFIC
 from drumline.infra.grafana.dashboards.status import faults, stat
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
-from drumline.infra.grafana.thresholds import TEMPERATURE, THROTTLED_BITS
+from drumline.infra.grafana.thresholds import TEMPERATURE
 from drumline.infra.grafana.tokens import encoded
 from drumline.infra.grafana.variables import HOSTS, JOBS, LABELLED, MARKS_OF_JOBS
+from drumline.schemas.meanings import CLOCK_FAULT_BITS, CLOCK_REASONS
 
-#: Why a clock is lower than it could be (nvml.h, nvmlClocksEventReason...).
-_REASONS = (
-    (0x1, "idle"),
-    (0x2, "application clocks"),
-    (0x4, "power cap"),
-    (0x8, "HW slowdown"),
-    (0x10, "sync boost"),
-    (0x20, "SW thermal"),
-    (0x40, "HW thermal"),
-    (0x80, "HW power brake"),
-    (0x100, "display clocks"),
-)
-_NAMES = ", ".join(f"if(bitAnd(bits, {bit}) != 0, '{name}', '')" for bit, name in _REASONS)
+_NAMES = ", ".join(f"if(bitAnd(bits, {bit}) != 0, '{name}', '')" for bit, name in CLOCK_REASONS.items())
 
 
 _RANK = {"job": "${__data.fields.job_key}", "rank": "${__data.fields.rank}"}
@@ -32,7 +21,7 @@ NUMBERS = (
     faults(
         "Throttled",
         "GPUs that were slowed down by heat or a power fault, not by their power cap.",
-        _GPUS.format(f"uniqExactIf(gpu_uuid, bitAnd(throttle_reasons, {THROTTLED_BITS}) != 0)"),
+        _GPUS.format(f"uniqExactIf(gpu_uuid, bitAnd(throttle_reasons, {CLOCK_FAULT_BITS}) != 0)"),
     ),
     stat(
         "Hottest",

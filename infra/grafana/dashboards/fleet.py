@@ -15,8 +15,9 @@ from drumline.infra.grafana.dashboards.verdict_panels import (
 )
 from drumline.infra.grafana.liveness import ACTIVE_RUNS
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
-from drumline.infra.grafana.thresholds import ACTIVE_S, ANY, LEVEL, LOST, SHARE, THROTTLED_BITS
+from drumline.infra.grafana.thresholds import ACTIVE_S, ANY, LEVEL, LOST, SHARE
 from drumline.infra.grafana.variables import HOSTS, JOBS, LABELLED, MARKS_OF_JOBS
+from drumline.schemas.meanings import CLOCK_FAULT_BITS
 
 _RUNS = "FROM records_per_minute WHERE @minute AND job != '' AND @jobs AND @placed"
 
@@ -52,7 +53,7 @@ NUMBERS = (
     faults(
         "GPUs throttled",
         "GPUs that were slowed down by heat or a power fault, not by their power cap.",
-        f"SELECT uniqExactIf(gpu_uuid, bitAnd(throttle_reasons, {THROTTLED_BITS}) != 0) AS value FROM "
+        f"SELECT uniqExactIf(gpu_uuid, bitAnd(throttle_reasons, {CLOCK_FAULT_BITS}) != 0) AS value FROM "
         f"devices_per_minute WHERE @jobs AND @hosts AND @minute",
     ),
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from drumline.infra.grafana.bands import worst
 from drumline.infra.grafana.model import Panel, PanelQuery
 from drumline.infra.grafana.thresholds import LINK_ERRORS
+from drumline.schemas.meanings import LINK_ERROR_COLUMNS
 
-_FAULTS = ("symbol_errors", "rx_errors", "tx_errors", "integrity_errors", "link_downs", "recoveries")
+_FAULTS = (*LINK_ERROR_COLUMNS, "link_downs", "recoveries")
 
 
 def _rows(value: str, having: str) -> str:

@@ -15,9 +15,10 @@ from drumline.infra.grafana.dashboards.rank_work import (
 from drumline.infra.grafana.dashboards.status import faults, stat
 from drumline.infra.grafana.dashboards.verdict_panels import guidance_of, lost_share
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
-from drumline.infra.grafana.thresholds import LEVEL, LOST, SHARE, TEMPERATURE, THROTTLED_BITS
+from drumline.infra.grafana.thresholds import LEVEL, LOST, SHARE, TEMPERATURE
 from drumline.infra.grafana.tokens import chosen
 from drumline.infra.grafana.variables import JOB, LABELLED, MARKS, RANK, RUN
+from drumline.schemas.meanings import CLOCK_FAULT_BITS
 
 #: Without a choice none; rank -1 has the verdicts on the job as a whole.
 _VERDICTS = f"@job AND @run AND rank = toInt32OrDefault({chosen('rank')}, toInt32(-2))"
@@ -63,8 +64,8 @@ NUMBERS = (
     faults(
         "Minutes throttled",
         "Minutes in which heat or a power fault slowed its GPU down.",
-        f"SELECT uniqExactIf(minute, bitAnd(throttle_reasons, {THROTTLED_BITS}) != 0) AS value FROM devices_per_minute "
-        f"WHERE @minute AND @job AND {ITS_GPU}",
+        f"SELECT uniqExactIf(minute, bitAnd(throttle_reasons, {CLOCK_FAULT_BITS}) != 0) AS value FROM "
+        f"devices_per_minute WHERE @minute AND @job AND {ITS_GPU}",
     ),
 )
 PROCESSES = Panel(
