@@ -59,6 +59,9 @@ _LABELLED = " AND ".join(
 )
 
 
+#: Parts of a step, by name: columns of `steps`.
+STEP_PARTS = {"compute": "compute_ns", "copies": "copy_ns", "communication": "comm_exposed_ns", "idle": "idle_ns"}
+
 #: token -> SQL. `$__conditionalAll(cond, $x)` is 1=1 where x is All.
 #: Rollups are keyed by the start of a minute, so a range that begins inside one still needs that minute.
 TOKENS: dict[str, str] = {

@@ -8,7 +8,7 @@ from drumline.infra.grafana.dashboards.status import cause, stat
 from drumline.infra.grafana.dashboards.verdict_panels import ACTION, ACTION_FIELD
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import LEVEL, LOST
-from drumline.infra.grafana.tokens import chosen
+from drumline.infra.grafana.tokens import STEP_PARTS, chosen
 from drumline.infra.grafana.variables import JOB, LABELLED, RUN
 
 _A, _B = (f"run = {chosen(name)}" for name in ("run_a", "run_b"))
@@ -42,13 +42,7 @@ NUMBERS = (
         for name, run in (("A", _A), ("B", _B))
     ),
 )
-_PARTS = {
-    "whole step": "gpu_duration_ns",
-    "compute": "compute_ns",
-    "copies": "copy_ns",
-    "communication": "comm_exposed_ns",
-    "idle": "idle_ns",
-}
+_PARTS = {"whole step": "gpu_duration_ns", **STEP_PARTS}
 _PAIRS = ", ".join(f"('{name}', toFloat64({column}))" for name, column in _PARTS.items())
 PARTS = Panel(
     "table",

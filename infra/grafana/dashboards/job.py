@@ -7,6 +7,7 @@ from drumline.infra.grafana.dashboards.status import faults, in_sql, stat
 from drumline.infra.grafana.dashboards.verdict_panels import FROM_LINE, late_ranks, lost_share
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ANY, LEVEL, LOST, SHARE
+from drumline.infra.grafana.tokens import STEP_PARTS
 from drumline.infra.grafana.variables import JOB, LABELLED, MARKS, RUN
 from drumline.infra.guidance.hangs import HANGS
 
@@ -85,8 +86,7 @@ STEPS = Panel(
     key="steps",
     empty="no steps in this time range",
 )
-_PARTS = {"compute": "compute_ns", "copies": "copy_ns", "communication": "comm_exposed_ns", "idle": "idle_ns"}
-_SHARES = ", ".join(f"sum({column}) / sum(gpu_duration_ns) AS {name}" for name, column in _PARTS.items())
+_SHARES = ", ".join(f"sum({column}) / sum(gpu_duration_ns) AS {name}" for name, column in STEP_PARTS.items())
 BUDGET = Panel(
     "timeseries",
     "Where a step's time goes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.model import Field, Link, Panel, PanelQuery
-from drumline.infra.grafana.tokens import chosen
+from drumline.infra.grafana.tokens import STEP_PARTS, chosen
 
 THIS_RANK = "@job AND @run AND @rank"
 ITS_GPU = "gpu_uuid IN (SELECT gpu_uuid FROM processes WHERE @job AND @run AND @rank)"
@@ -13,13 +13,7 @@ TO_STEP = Link(
     keeps=("job", "run", "rank"),
     time=("${__data.fields.from_ms}", "${__data.fields.to_ms}"),
 )
-_PARTS = {
-    "compute": "compute_ns",
-    "copies": "copy_ns",
-    "communication": "comm_exposed_ns",
-    "idle": "idle_ns",
-}
-_BUDGET = ", ".join(f"avg(s.{column}) AS {name}" for name, column in _PARTS.items())
+_BUDGET = ", ".join(f"avg(s.{column}) AS {name}" for name, column in STEP_PARTS.items())
 
 BUDGET = Panel(
     "timeseries",
@@ -105,7 +99,7 @@ PEERS = Panel(
         SELECT part, this_rank, peers, this_rank - peers AS excess FROM (
             SELECT part, anyIf(value, is_this) AS this_rank, quantileIf(0.5)(value, NOT is_this) AS peers FROM (
                 SELECT rank = toInt32OrDefault({chosen("rank")}, toInt32(-1)) AS is_this,
-                    arrayJoin([{", ".join(f"('{name}', avg(s.{column}))" for name, column in _PARTS.items())},
+                    arrayJoin([{", ".join(f"('{name}', avg(s.{column}))" for name, column in STEP_PARTS.items())},
                         ('whole step', avg(s.gpu_duration_ns))]) AS pair, pair.1 AS part, pair.2 AS value
                 FROM steps AS s WHERE @job AND @run AND @start AND skipped = 0 AND gpu_duration_ns > 0 GROUP BY rank
             ) GROUP BY part
