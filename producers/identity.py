@@ -5,6 +5,7 @@ The training process imports this module too, and its PYTHONPATH may hold anothe
 
 from __future__ import annotations
 
+import os
 import socket
 import uuid
 from collections.abc import Mapping
@@ -62,6 +63,25 @@ class Identity:
             "gpu_uuid": self.gpu_uuid,
             "process_id": self.process_id,
         }
+
+
+def host_identity(program: str, now_ns: int, versions: Mapping[str, str]) -> Identity:
+    """Return the identity of a process of drumline that publishes of its host, without a job."""
+    host, pid = socket.gethostname(), os.getpid()
+    return Identity(
+        job="",
+        run=str(now_ns),
+        rank=-1,
+        local_rank=-1,
+        world_size=0,
+        host=host,
+        gpu_uuid="",
+        process_id=process_id(program, host, pid, now_ns),
+        pid=pid,
+        start_ns=now_ns,
+        source=program,
+        versions=dict(versions),
+    )
 
 
 def process_id(run: str, host: str, pid: int, start_ns: int) -> str:

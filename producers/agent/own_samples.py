@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 
 from drumline.infra.config.settings import Settings
@@ -13,7 +12,7 @@ from drumline.producers.batches.process_record import process_record
 from drumline.producers.batches.sample_envelopes import SampleEnvelopes
 from drumline.producers.health.check_at_start import CheckAtStart
 from drumline.producers.host.process_sampler import HostBatches, HostSampler
-from drumline.producers.identity import Identity, process_id
+from drumline.producers.identity import host_identity
 from drumline.producers.network.link_sampler import LinkBatches, LinkSampler
 from drumline.producers.network.link_samples import LinkSamples, expected_speeds
 from drumline.producers.nvml.batches import DeviceBatches
@@ -36,21 +35,8 @@ class OwnSamples:
 
     def __init__(self, settings: Settings, program: Agent, codec: Codec) -> None:
         """Start them. `codec`: of no other thread."""
-        now_ns, host = time.time_ns(), socket.gethostname()
-        identity = Identity(
-            job="",
-            run=str(now_ns),
-            rank=-1,
-            local_rank=-1,
-            world_size=0,
-            host=host,
-            gpu_uuid="",
-            process_id=process_id("agent", host, os.getpid(), now_ns),
-            pid=os.getpid(),
-            start_ns=now_ns,
-            source="agent",
-            versions={"drumline": drumline_version()},
-        )
+        identity = host_identity("agent", time.time_ns(), {"drumline": drumline_version()})
+        host = identity.host
         record, host_bytes = process_record(os.environ, identity), PROCESSES * (settings.spool.max_mb << 20)
         self._spool = SpoolWriter(settings.spool.root, record, SpoolLimits(SPOOL_BYTES, host_bytes))
         self._threads: list[CheckAtStart | DeviceSampler | HostSampler | LinkSampler | StackSampler] = []

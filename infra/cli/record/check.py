@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -79,24 +78,19 @@ def check(
 
 def _publish(config: Settings, results: Sequence[HealthCheck]) -> None:
     """Write the results into a spool of their own. Raises OSError."""
-    import socket
     import time
 
     from drumline.producers.batches.process_record import process_record
     from drumline.producers.batches.sample_envelopes import SampleEnvelopes
     from drumline.producers.health.host_health import check_batches
-    from drumline.producers.identity import Identity, process_id
+    from drumline.producers.identity import host_identity
     from drumline.producers.spool.location import make_root
     from drumline.producers.spool.writer import SpoolWriter
 
-    now_ns, host = time.time_ns(), socket.gethostname()
-    source = process_id("check", host, os.getpid(), now_ns)
-    identity = Identity(
-        job="", run=str(now_ns), rank=-1, local_rank=-1, world_size=0, host=host, gpu_uuid="", process_id=source,
-        pid=os.getpid(), start_ns=now_ns, source="check",
-    )  # fmt: skip
+    now_ns = time.time_ns()
+    identity = host_identity("check", now_ns, {})
     make_root(config.spool.root)
     spool = SpoolWriter(config.spool.root, process_record({}, identity))
-    for key, batch in check_batches(results, SampleEnvelopes(source, host), now_ns):
+    for key, batch in check_batches(results, SampleEnvelopes(identity.process_id, identity.host), now_ns):
         spool.append_batch(key, batch)
     spool.close()
