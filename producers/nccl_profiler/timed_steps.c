@@ -7,8 +7,6 @@
 #include "timed_steps.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "plugin.h"
 #include "ring_writer.h"

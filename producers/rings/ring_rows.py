@@ -49,10 +49,10 @@ class RingDerivation:
         if not len(segments.begin) and state.steps_from in ("", INFERRED):
             unmarked = UnmarkedCalls(called, at, state, view)
             segments = unmarked.segments
-        untimed = segments.untimed[segments.of(at)]
-        outcome = outcomes(called, view.communicators["rank"], view.now_ns, untimed, ended=view.ended)
+        segment = segments.of(at)
+        outcome = outcomes(called, view.communicators["rank"], view.now_ns, segments.untimed[segment], ended=view.ended)
         state.clock = clock_offset(called, outcome.known, state.clock, view.now_ns)
-        replays, segment = replayed(records, called, segments, state), segments.of(at)
+        replays = replayed(records, called, segments, state)
         waiting = len(segments.begin)
         if replays:
             segment = replays.segments(segment)

@@ -86,20 +86,24 @@ class Cut:
     first_open: int
 
 
+def _step_marks(records: Array, state: RingState) -> tuple[Array, Array]:
+    """Return the positions of the marks of steps, and which of the parts between them NCCL does not measure."""
+    begin = np.flatnonzero((records["kind"] == Kind.STEP_MARK) & written(records, state.position))
+    return begin, np.append(state.open.untimed, records["function"][begin] & MARK_UNTIMED > 0)
+
+
 def untimed_operations(records: Array, at: Array, state: RingState) -> Array:
     """Return which of the operations at these positions NCCL does not measure: by the last mark of a step before."""
-    begin = np.flatnonzero((records["kind"] == Kind.STEP_MARK) & written(records, state.position))
-    flags = np.append(state.open.untimed, records["function"][begin] & MARK_UNTIMED > 0)
-    return np.asarray(flags[np.searchsorted(begin, at, side="right")], bool)
+    begin, untimed = _step_marks(records, state)
+    return np.asarray(untimed[np.searchsorted(begin, at, side="right")], bool)
 
 
 def marked_segments(records: Array, state: RingState) -> Segments:
     """Cut the records at the marks of steps. Numbers that start again are counted on."""
-    is_written = written(records, state.position)
-    begin = np.flatnonzero((records["kind"] == Kind.STEP_MARK) & is_written)
-    flags = records["function"][begin]
-    paused = np.append(state.open.paused, flags & MARK_PAUSED > 0)
-    paused[np.searchsorted(begin, np.flatnonzero((records["kind"] == Kind.RECORD) & is_written), side="right")] = True
+    begin, untimed = _step_marks(records, state)
+    is_switch = (records["kind"] == Kind.RECORD) & written(records, state.position)
+    paused = np.append(state.open.paused, records["function"][begin] & MARK_PAUSED > 0)
+    paused[np.searchsorted(begin, np.flatnonzero(is_switch), side="right")] = True
     newest, offset = state.newest, state.offset
     numbers, offsets = [state.open.number], [offset]
     for number in records["step"][begin].tolist():
@@ -118,7 +122,7 @@ def marked_segments(records: Array, state: RingState) -> Segments:
         np.append([state.open.start_ns], records["host_ns"][begin].astype(np.int64)),
         np.array(offsets, np.int64),
         paused,
-        np.append(state.open.untimed, flags & MARK_UNTIMED > 0),
+        untimed,
         host=[from_text(name) for name in mark_names(records[begin])],
     )
 
