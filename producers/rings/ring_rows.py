@@ -71,11 +71,11 @@ class RingDerivation:
         offset_ns = state.clock[0] if state.clock else None
         operations = as_operations(taken(called, inside), outcome.take(inside), number, offset_ns)
         progress = FeedProgress(view.now_ns, watermark_ns(segments, cut, records, view))
+        note_passed(records[: cut.end], view.communicators, state)  # by the step that is open before it
         self._write(operations, hashes, segments, cut, damaged, progress)
         if unmarked:
             unmarked.publish(cut.end)
         state.counts["operations"] += len(number)
-        note_passed(records[: cut.end], view.communicators, state)
         state.position += cut.end
         state.damaged = [(first, last) for first, last in state.damaged if last > state.position]
 

@@ -149,6 +149,18 @@ def test_what_nccl_does_not_measure_counts_as_ended_and_not_as_begun(ring):
     assert counts(reader.round()[0]) == (37, 37, 37)
 
 
+def test_what_was_not_measured_before_a_measured_step_is_known_by_the_mark_before_it(ring):
+    reader = Reader(ring)
+    ring.train(1, BEGIN, untimed={1})
+    assert counts(reader.round()[0]) == (4, 4, 4)
+    for call in range(4):
+        ring.running(BEGIN + (11 + call) * MS)
+    ring.untimed = False
+    ring.mark(2, BEGIN + 20 * MS)
+    reader.round()
+    assert counts(reader.round()[0]) == (8, 4, 8)
+
+
 @pytest.mark.parametrize("way", ["dropped", "paused", "lost state"])
 def test_counts_are_not_exact_when_operations_were_not_recorded(ring, way):
     reader = Reader(ring)
