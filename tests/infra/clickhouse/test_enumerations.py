@@ -7,13 +7,13 @@ import pytest
 import tables_page
 
 from drumline.infra.clickhouse.kernel_names import FAMILIES, OTHER
-from drumline.infra.grafana.dashboards.devices import _REASONS
 from drumline.infra.guidance.causes import CAUSES
 from drumline.producers.derive.nccl.names import OPERATIONS
 from drumline.producers.derive.steps.steps import API, INFERRED, MARKER, OPTIMIZER
 from drumline.producers.identity import CUPTI, NCCL
 from drumline.producers.rings.progress import STATES as PROCESS_STATES
 from drumline.producers.rings.ring_file import DATATYPES, FUNCTIONS
+from drumline.schemas.meanings import CLOCK_REASONS
 from drumline.sinks.tables.tables import SEVERITIES
 from drumline.streams.hangs.explanation import Reason
 from drumline.streams.lateness.collective_join import EXCHANGE, PIPELINE
@@ -46,7 +46,7 @@ LISTS: dict[str, Iterable[str]] = {
     "memcpys.src_kind": MEMORY.split(", "),
     "memcpy_bandwidth.kind": COPIES.split(", "),
     "memcpy_bandwidth.src_kind": MEMORY.split(", "),
-    "device_samples.throttle_reasons": [", ".join(name for _, name in _REASONS)],  # in the order of the bits
+    "device_samples.throttle_reasons": [", ".join(CLOCK_REASONS.values())],  # in the order of the bits
     "kernel_names.family": {OTHER, *(family for family, _ in FAMILIES)},
 }
 
@@ -87,4 +87,4 @@ def test_details_stand_beside_their_cause():
 
 
 def test_the_bits_of_throttle_reasons_are_in_order_without_a_gap():
-    assert [bit for bit, _ in _REASONS] == [1 << place for place in range(len(_REASONS))]
+    assert list(CLOCK_REASONS) == [1 << place for place in range(len(CLOCK_REASONS))]
