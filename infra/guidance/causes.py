@@ -139,8 +139,8 @@ CAUSES: tuple[Entry, ...] = (
     Entry(
         "slow_link", "",
         "collectives took longer than before, although no rank came late",
-        "`drumline sql network --job JOB` has speed, state and errors of its hosts' links, `nvidia-smi nvlink -e` "
-        "those of NVLink.",
+        "Look at speed, state and errors of its hosts' links: `drumline sql network --job JOB`, and `nvidia-smi "
+        "nvlink -e` for NVLink.",
         "Ask the network's owner to check these ports; move the job off the link if it stays slow.",
         NETWORK,
     ),
