@@ -1,7 +1,7 @@
 """Record samples of one real GPU under known loads, and print what they cost; called by machine.sh: machine.py OUT
 
-MACHINE_LOADS=idle: only what sampling costs.
-The sampler is the agent's own. Loads run in a process of their own, which is the job that the samples belong to.
+The sampler is the agent's own. Loads run in a process of their own, which is the job that the samples belong to; each
+load is a job by name. With two GPUs, `peer` copies to the other one. OUT gets machine.json.gz.
 """
 
 import gzip
@@ -9,13 +9,17 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
 
 import pynvml
 
+from drumline.producers.health.host_health import host_health
+from drumline.producers.network.link_samples import LinkSamples
 from drumline.producers.nvml.batches import DeviceBatches
 from drumline.producers.nvml.sampler import DeviceSampler, SamplerOptions
 from drumline.producers.nvml.samples import Nvml
@@ -27,19 +31,26 @@ from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
 #: Load and its seconds, in this order.
-LOADS = (("idle", 15), ("matmul", 20), ("idle", 10), ("fp64", 10), ("int8", 8), ("host-to-device", 10),
-         ("device-to-host", 8), ("device-to-device", 10), ("idle", 10))  # fmt: skip
+LOADS = (("idle", 8), ("matmul", 12), ("idle", 6), ("fp64", 6), ("int8", 6), ("host-to-device", 8),
+         ("device-to-host", 6), ("device-to-device", 6), ("peer", 6), ("idle", 6))  # fmt: skip
 SHOWN = ("sm_active", "sm_occupancy", "tensor_active", "tensor_half_active", "tensor_double_active",
          "tensor_integer_active", "dram_active", "fp64_active", "fp32_active", "fp16_active", "pcie_rx_kbps",
-         "pcie_tx_kbps", "memory_temperature", "power_mw", "sm_clock", "violation_power_ns", "job_memory",
-         "job_util_sm")  # fmt: skip
+         "pcie_tx_kbps", "nvlink_rx_kbps", "nvlink_tx_kbps", "nvlink_links", "nvlink_active", "memory_temperature",
+         "power_mw", "sm_clock", "violation_power_ns", "job_memory", "job_util_sm")  # fmt: skip
 
 
-def load(name: str, seconds: float) -> None:
+def loads() -> None:
+    """Run the loads that standard input names, `NAME SECONDS` a line."""
     import torch
 
-    device, size = torch.device("cuda"), 8192
+    device, size = torch.device("cuda", 0), 8192
     big = torch.empty(1 << 30, dtype=torch.uint8, device=device)
+    for line in sys.stdin:
+        name, seconds = line.split()
+        load(torch, name, float(seconds), big, device, size)
+
+
+def load(torch, name: str, seconds: float, big, device, size: int) -> None:
     if name in ("matmul", "fp64"):
         kind = torch.bfloat16 if name == "matmul" else torch.float64
         a, b = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
@@ -47,8 +58,11 @@ def load(name: str, seconds: float) -> None:
     elif name == "int8":
         a, b = (torch.randint(-9, 9, (size, size), dtype=torch.int8, device=device) for _ in range(2))
         work = lambda: torch._int_mm(a, b.t())  # noqa: E731
-    elif name == "device-to-device":
-        other = torch.empty_like(big)
+    elif name in ("device-to-device", "peer"):
+        if name == "peer" and torch.cuda.device_count() < 2:
+            print("no second GPU", flush=True)
+            return
+        other = torch.empty_like(big, device=torch.device("cuda", int(name == "peer")))
         work = lambda: other.copy_(big)  # noqa: E731
     else:
         pinned = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
@@ -118,55 +132,71 @@ def timings(samples: int = 15) -> dict[str, float]:
 def main(out: Path) -> None:
     nvml = Nvml(pynvml)
     gpu = nvml.gpus[0]
-    facts = {
-        "driver": nvml.driver,
-        "model": gpu.model,
-        "library": pynvml.__version__ if hasattr(pynvml, "__version__") else "",
-    }
+    facts = {"driver": nvml.driver, "model": gpu.model, "library": getattr(pynvml, "__version__", "")}
     nvml.sample(gpu, time.time_ns(), complete=True)
     facts["absent"] = dict(gpu.query.absent)
+    facts["instances"] = len(gpu.instances)
     nvml.close()
+    # Without what names this very board.
+    checks = [asdict(check) | {"gpu_uuid": "", "serial": ""} for check in host_health(lambda: pynvml, 0)]
+    facts["checks"] = [check for check in checks if check["gpu_index"] <= 0]
+    links = LinkSamples({})
+    list(links.read(time.time_ns()))
     cost = timings()
-    spool, processes = SpoolWriter(out / "spool", {"process_id": "agent-1", "sequence": 0}), []
+    with tempfile.TemporaryDirectory(prefix="drumline-machine-") as folder:
+        phases, rows = record(Path(folder))
+    facts["links"] = [{**sample.texts, **sample.numbers} for sample in links.read(time.time_ns())]
+    with gzip.open(out / "machine.json.gz", "wt") as file:
+        json.dump({**facts, "cost": cost, "phases": phases, "rows": rows}, file)
+    report(facts, cost, phases, rows)
+
+
+def record(folder: Path) -> tuple[list[dict], list[dict]]:
+    """Return the phases and the samples of the first GPU."""
+    spool, processes = SpoolWriter(folder, {"process_id": "agent-1", "sequence": 0}), []
     sampler = DeviceSampler(spool, DeviceBatches("agent-1", "h"), lambda: list(processes), SamplerOptions(1.0))
     sampler.start()
     pynvml.nvmlInit()
     handle, phases = pynvml.nvmlDeviceGetHandleByIndex(0), []
-    for name, seconds in LOADS if "MACHINE_LOADS" not in os.environ else [("idle", 30)]:
+
+    def limited_ns() -> int:
+        return pynvml.nvmlDeviceGetViolationStatus(handle, pynvml.NVML_PERF_POLICY_POWER).violationTime
+
+    job = None
+    for name, seconds in LOADS:
         answer = {}
         if name == "idle":
             begun, cpu = time.time_ns(), time.process_time()
             time.sleep(seconds)
         else:
-            command = [sys.executable, __file__, "load", name, str(seconds)]
-            job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            job = job or subprocess.Popen([sys.executable, __file__, "loads"], text=True, stdin=subprocess.PIPE,
+                                          stdout=subprocess.PIPE)  # fmt: skip
             processes[:] = [{"job": name, "run": "r", "rank": 0, "host": "h", "pid": job.pid, "start_ns": 1}]
-            if job.stdout.readline() != "ready\n":
-                print(f"{name}: the load failed")
+            job.stdin.write(f"{name} {seconds}\n")
+            job.stdin.flush()
+            if (line := job.stdout.readline()) != "ready\n":
+                print(f"{name}: {line.strip() or 'the load failed'}")
                 processes.clear()
                 continue
-            begun, cpu = time.time_ns(), time.process_time()
-            before = pynvml.nvmlDeviceGetViolationStatus(handle, pynvml.NVML_PERF_POLICY_POWER).violationTime
+            begun, cpu, before = time.time_ns(), time.process_time(), limited_ns()
             answer = json.loads(job.stdout.readline())
-            after = pynvml.nvmlDeviceGetViolationStatus(handle, pynvml.NVML_PERF_POLICY_POWER).violationTime
-            answer["violation_power_ns"] = after - before
+            answer["violation_power_ns"] = limited_ns() - before
         phases.append(
             {"load": name, "start_ns": begun, "end_ns": time.time_ns(), "cpu_s": time.process_time() - cpu, **answer}
         )
-        if name != "idle":
-            job.wait()
-            processes.clear()
+        processes.clear()
     sampler.stop()
+    job.stdin.close()
+    job.wait()
     rows = []
     names = sorted(path.name for path in Path(spool.folder).glob("*.seg"))
     frames = (frame for name in names for frame in Segment(SpoolDirectory(spool.folder), name).read(False))
     for frame in frames:
         batch = decode(model(Topic.DEVICE), frame.body)
         row = {name: values[0].item() for name, values in batch.columns.items()}
-        rows.append({"job": batch.envelope["job"], "gpu_index": batch.envelope["gpu_index"], **row})
-    with gzip.open(out / "machine.json.gz", "wt") as file:
-        json.dump({**facts, "cost": cost, "phases": phases, "rows": rows}, file)
-    report(facts, cost, phases, rows)
+        if batch.envelope["gpu_index"] == 0:
+            rows.append({"job": batch.envelope["job"], "gpu_index": 0, **row})
+    return phases, rows
 
 
 def report(facts: dict, cost: dict, phases: list, rows: list) -> None:
@@ -181,15 +211,14 @@ def report(facts: dict, cost: dict, phases: list, rows: list) -> None:
         if len(inside) > 1:
             span = inside[-1]["time_ns"] - inside[0]["time_ns"]
             share = (inside[-1]["violation_power_ns"] - inside[0]["violation_power_ns"]) / span
-            agent = 8 * phase["cpu_s"] / seconds
-            print(f"   power violation {share:.4f} of the time; agent, 8 GPUs at 1 s: {agent:.2%} of a core")
+            print(f"   power violation {share:.4f} of the time; sampler: {phase['cpu_s'] / seconds:.2%} of a core")
     names = [n for n in rows[-1] if n not in ("job", "gpu_index")]
     print("never read:", [n for n in names if all(r[n] == -1 for r in rows)])
 
 
 if __name__ == "__main__":
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
-    if sys.argv[1] == "load":
-        load(sys.argv[2], float(sys.argv[3]))
+    if sys.argv[1] == "loads":
+        loads()
     else:
         main(Path(sys.argv[1]))

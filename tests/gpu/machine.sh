@@ -1,13 +1,33 @@
 #!/bin/sh
-# Samples of one real GPU while it idles, multiplies and copies, in under six minutes, without a network:
-#     sh tests/gpu/machine.sh WHEELHOUSE OUT      from the repository's root; PYTHON names a Python with PyTorch
-# WHEELHOUSE: drumline's dependencies for that Python and nvidia-ml-py. OUT gets machine.json.gz, the recording that
-# tests/producers/nvml/test_recording.py reads. The last lines are the figures.
+# What only a machine with a GPU or two can show of drumline's samples, in four minutes, without a network:
+#     sh tests/gpu/machine.sh WHEELHOUSE OUT [PART...]     from the repository's root; PYTHON names a Python with PyTorch
+# WHEELHOUSE: drumline, its dependencies and nvidia-ml-py for that Python. Parts, all by default, in this order:
+#   check    `drumline check` on idle GPUs
+#   record   samples of one GPU under known loads (machine.py): machine.json.gz, which tests/producers/nvml/test_recording.py reads
+#   beside   the agent's CPU at eight GPUs, a refused check, and a job's step time beside the agent (machine_beside.py)
+# MACHINE_SECONDS: time for all (220); `beside` uses what is left of it. OUT gets at most seven files.
 set -u
+begun=$(date +%s)
 here=$(dirname "$0")
 . "$here/environment.sh"
 prepare "$1" "$2" --no-deps "$1"/*.whl
-PYTHONPATH=.typing timeout 330 python "$here/machine.py" "$out"
-code=$?
+shift 2
+[ $# -gt 0 ] || set -- check record beside
+export DRUMLINE_KAFKA__BOOTSTRAP=127.0.0.1:9 NCCL_NVLS_ENABLE=0
+code=0
+for part in "$@"; do
+    left=$((${MACHINE_SECONDS:-220} - $(date +%s) + begun))
+    echo "== $part, $left s left"
+    case $part in
+    check)
+        timeout 60 drumline check --python "$work/venv/bin/python"
+        echo "exit code $?"
+        timeout 60 drumline check --json --no-load > "$out/check.json"
+        ;;
+    record) timeout 120 python "$here/machine.py" "$out" 2> "$out/record.err" || code=1 ;;
+    beside) timeout $((left > 60 ? left + 40 : 100)) python "$here/machine_beside.py" "$out" "$((left > 60 ? left : 60))" 2> "$out/beside.err" || code=1 ;;
+    esac
+done
+tail -n 20 "$out"/*.err
 rm -rf "$work"
 exit $code
