@@ -240,6 +240,7 @@ static result finalize(void *opaque, int version) {
 static uint64_t start_operation(uint64_t context, struct descriptor *event, uint64_t kind, int version) {
   uint8_t *base = ring();
   uint64_t position;
+  timed_steps_call();
   struct record *record = base ? ring_claim(base, &position) : NULL;
   if (!record) return 0;
   record->comm = context & (MAX_COMMS - 1);

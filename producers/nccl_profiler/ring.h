@@ -40,6 +40,7 @@ enum header { /* words */
   DENIED = 16,    /* operations of communicators that met a full table */
   ENVIRONMENT_LEFT_OUT = 17, /* variables for which there was no room */
   PAUSED = 18,    /* 1 = the job has switched the recording of its operations off (drumline_record) */
+  UNTIMED_STEPS = 19, /* steps begun without the GPU's times (timed_steps.h) */
   ENVIRONMENT = 64, /* byte 512: NAME=VALUE texts, each ended by a zero byte; an empty one is the last */
 };
 

@@ -205,7 +205,8 @@ EXPORT int drumline_mark(int kind, int64_t number, const char *name, uint64_t co
   uint64_t now = now_ns();
   if (kind == STEP_MARK) {
     atomic_store_explicit(&words(base)[STEP], (uint64_t)number, memory_order_relaxed);
-    timed_steps_begin(number, atomic_load_explicit(&words(base)[WRITTEN], memory_order_relaxed), now);
+    timed_steps_begin(number, now);
+    if (is_untimed()) atomic_fetch_add_explicit(&words(base)[UNTIMED_STEPS], 1, memory_order_relaxed);
   }
   uint64_t position;
   struct record *record = ring_claim(base, &position);

@@ -5,8 +5,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Begin a step, -1 = none. `records`: that the process has written so far. */
-void timed_steps_begin(int64_t step, uint64_t records, uint64_t now);
+/* Count a call of an operation, by which the job's pace is known. */
+void timed_steps_call(void);
+/* Begin a step, -1 = none. */
+void timed_steps_begin(int64_t step, uint64_t now);
 /* True while operations are called without the GPU's times. */
 bool is_untimed(void);
 /* Measure all operations of this process, as its environment states. */

@@ -55,6 +55,7 @@ class HeaderField(IntEnum):
     DENIED = 16
     ENVIRONMENT_LEFT_OUT = 17
     PAUSED = 18
+    UNTIMED_STEPS = 19
 
 
 class Kind(IntEnum):

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from support.fake_nccl import COMPILER, PROGRAMS
+from support.fake_nccl import COMPILER, FAKE, PROGRAMS
 from support.pipeline import Pipeline
 
 from drumline.infra.runtime.processes import ManagedProcess
@@ -34,7 +34,7 @@ def test_a_hanging_rank_is_named_in_the_store_and_the_job_goes_over_to_hung_and_
     clean_stack, environment_of, tmp_path
 ):
     program = tmp_path / "fake-nccl"
-    subprocess.run([*COMPILER, "-o", program, PROGRAMS / "fake_nccl.c", "-ldl", "-lpthread"], check=True)
+    subprocess.run([*COMPILER, "-o", program, PROGRAMS / "fake_nccl.c", *FAKE], check=True)
     environment = environment_of(clean_stack) | {"DRUMLINE_STREAM__HUNG_S": "20", "PATH": os.environ["PATH"]}
     environment["DRUMLINE_SPOOL__ROOT"] = str(tmp_path / "spool")
     pipeline = Pipeline(clean_stack, environment, tmp_path)

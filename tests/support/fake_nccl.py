@@ -15,6 +15,8 @@ SOURCES, PROGRAMS = ROOT / "producers" / "nccl_profiler", ROOT / "tests" / "prod
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wno-sign-conversion", "-Werror")
 COMPILER = (*sysconfig.get_config_var("CC").split()[:1], "-O1", "-g", "-std=gnu11", "-fno-omit-frame-pointer")
 PLUGIN = ("-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,nodelete", *WARNINGS)
+#: The fake NCCL's clock is the plugin's too.
+FAKE = ("-ldl", "-lpthread", "-Wl,--export-dynamic-symbol=clock_gettime")
 #: What fake_nccl.c exits with when it is called without arguments.
 NO_ARGUMENTS = 3
 SANITIZERS = {"plain": (), "address": ("-fsanitize=address,undefined",), "thread": ("-fsanitize=thread",)}
@@ -29,7 +31,7 @@ class Programs:
         for kind, flags in SANITIZERS.items():
             compiler = (*COMPILER, *flags, "-fno-sanitize-recover=all")
             commands.append((*compiler, *PLUGIN, "-o", self.plugin(kind), *SOURCES.glob("*.c")))
-            commands.append((*compiler, "-o", folder / f"fake-{kind}", PROGRAMS / "fake_nccl.c", "-ldl", "-lpthread"))
+            commands.append((*compiler, "-o", folder / f"fake-{kind}", PROGRAMS / "fake_nccl.c", *FAKE))
         running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
         self._errors = [compiler.communicate(timeout=100)[1] for compiler in running]
         assert [compiler.returncode for compiler in running[:2]] == [0, 0], self._errors

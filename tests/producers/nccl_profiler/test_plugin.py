@@ -220,7 +220,21 @@ def test_where_calls_are_dense_each_fourth_span_of_steps_is_measured(ring):
 
 
 @pytest.mark.parametrize(
-    "more", [{"pace_us": "4000"}, {"TIMES": "all"}, {"TIMES": "all", "all_from": "0", "all_to": "2"}]
+    ("more", "measured"),
+    [
+        ({"slow_from": "100", "slow_ms": "1000"}, [*range(80), *range(112, 401)]),  # then no dense job any more
+        ({"slow_from": "200", "slow_ms": "150", "calls": "40"}, [*range(80), *range(160, 200), *range(280, 360), 370]),
+    ],
+)
+def test_a_job_that_becomes_slow_where_nothing_is_measured_is_measured_12_s_later(ring, more, measured):
+    result = ring("pace", **more)
+    _, is_stated = is_measured(result)
+    assert [step for step, known in enumerate(is_stated) if known] == measured
+    assert result.header["untimed_steps"] == 401 - len(measured)
+
+
+@pytest.mark.parametrize(
+    "more", [{"pace_us": "4000"}, {"pace_us": "4000", "ranges": "20"}, {"TIMES": "all"}, {"TIMES": "all", "all_from": "0", "all_to": "2"}]
 )
 def test_where_calls_are_sparse_or_the_setting_is_all_all_steps_are_measured(ring, more):
     assert all(is_measured(ring("pace", **more))[0])

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from support.fake_nccl import COMPILER, PROGRAMS
+from support.fake_nccl import COMPILER, FAKE, PROGRAMS
 from support.fake_ring import MS, FakeRing
 
 from drumline.producers.batches.live import BatchWriter, FeedProgress
@@ -237,7 +237,7 @@ class Agent:
 @pytest.mark.timeout(60)
 def test_real_processes_that_hang_in_any_way_are_named(tmp_path):
     program, root = tmp_path / "fake-nccl", tmp_path / "spool"
-    subprocess.run([*COMPILER, "-o", program, PROGRAMS / "fake_nccl.c", "-ldl", "-lpthread"], check=True)
+    subprocess.run([*COMPILER, "-o", program, PROGRAMS / "fake_nccl.c", *FAKE], check=True)
     root.mkdir()
     agent = Agent(root, HangConfig(standing_ns=2 * SECOND, join_ns=SECOND))
     begin_ms = time.time_ns() // MS + 500
