@@ -6,7 +6,8 @@ light, and light without graphs), launch and gpu (step time under each mode agai
 in one process). A part that fails is reported, and the next begins. LIGHT_WINDOW_SECONDS: time in which `window` is
 repeated. LIGHT_RANKS: 1 for `window` and `cycles` on one GPU.
 LIGHT_SECONDS: time for all; `launch` gets what the parts after it leave. LIGHT_MODES, LIGHT_ROUNDS: of launch and gpu;
-LIGHT_BLOCKS_S: time of each mode in a round of launch.
+LIGHT_BLOCKS_S: time of each mode in a round of launch; LIGHT_SETS: rounds of launch whose processes start at once;
+LIGHT_PAIRED: 0 leaves out on against off.
 """
 
 import json
@@ -36,10 +37,14 @@ from drumline.schemas.model import model
 OUT = Path(sys.argv[1])
 JOB = str(Path(__file__).with_name("light_job.py"))
 END = time.monotonic() + float(os.environ.get("LIGHT_SECONDS", "500"))
-ROUNDS = int(os.environ.get("LIGHT_ROUNDS", "14"))
+ROUNDS, SETS = int(os.environ.get("LIGHT_ROUNDS", "40")), int(os.environ.get("LIGHT_SETS", "4"))
 MODES = os.environ.get("LIGHT_MODES", "plain light").split()
-#: Time that a round of `launch` runs each mode for; s.
-BLOCKS_S = float(os.environ.get("LIGHT_BLOCKS_S", "4"))
+IS_PAIRED = os.environ.get("LIGHT_PAIRED", "1") != "0"
+#: Time that a round of `launch` runs each mode for: 160 steps with those that are not timed, so that a light process
+#: measures its share of them; s.
+BLOCKS_S = float(os.environ.get("LIGHT_BLOCKS_S", "5"))
+#: Time in which the processes of several rounds start; s.
+START_S = 25
 #: Time that parts after `launch` need; s.
 RANKS = int(os.environ.get("LIGHT_RANKS", "2"))
 WINDOW_S, CYCLES_S = float(os.environ.get("LIGHT_WINDOW_SECONDS", "1")), 75
@@ -370,43 +375,45 @@ def cycles(work: Path) -> dict[str, object]:
 
 
 def overhead(
-    work: Path, workload: str, modes: list[str], rounds: int, seconds: float, until: float
+    work: Path, workload: str, modes: list[str], rounds: int, seconds: float, until: float, sets: int = 1
 ) -> dict[str, object]:
     """Step time of each mode against plain, rounds in turn; and recording on against off, within processes."""
     total: ratios.Rounds = {workload: {mode: [] for mode in [*modes, *[ratios.PAIRED] * ("light" in modes)]}}
-    versions, errors = {}, []
-    for number in range(rounds):
-        if time.monotonic() > until:
-            break
+    versions, errors, took = {}, [], 0.0
+    number = 0
+    while number < rounds and len(errors) < 4 and sets and time.monotonic() < until:
+        begin, folder = time.monotonic(), work / f"{workload}-{number}-{len(errors)}"
+        folder.mkdir()
         try:
-            folder = work / f"{workload}-{number}"
-            folder.mkdir()
-            measured, versions = ddp.measure_ddp(1, seconds, modes, [workload], folder, report, number)
-        except Exception as error:
+            measured, versions = ddp.measure_ddp(
+                1, seconds, modes, [workload], folder, report, number, sets, paired=IS_PAIRED
+            )
+        except Exception as error:  # a port that was taken, say: the next round takes another one
             errors.append(f"round {number}: {type(error).__name__}: {error}"[:400])
             report(errors[-1])
-            if len(errors) > 3:  # a port that was taken, say: the next round takes another one
-                break
             continue
         for mode, values in total[workload].items():
-            values += measured[workload][mode]
-        shown = {mode: round(measured[workload][mode][0]["ms"], 3) for mode in modes}
-        on_off = [round(value["ratio"], 4) for value in measured[workload].get(ratios.PAIRED, [])]
-        report(f"{workload}, round {number + 1}: {shown}, on/off {on_off}")
-    measured_values: dict[str, object] = {"versions": versions, "errors": errors, "rounds": total[workload]}
-    plain = total[workload]["plain"]
-    for mode in modes if plain else []:
-        ratio, half = ratios.mean_ratio([v["ms"] for v in total[workload][mode]], [v["ms"] for v in plain])
-        means = {key: round(mean(v[key] for v in total[workload][mode]), 3) for key in plain[0]}
-        measured_values[mode] = {"above_plain_%": round(100 * (ratio - 1), 2), "+-": round(100 * half, 2), **means}
-    if pairs := total[workload].get(ratios.PAIRED):
-        ratio, half = ratios.mean_ratio([value["ratio"] for value in pairs], [1.0] * len(pairs))
-        means = {key: round(mean(value[key] for value in pairs), 3) for key in pairs[0]}
-        measured_values[ratios.PAIRED] = {
-            "above_off_%": round(100 * (ratio - 1), 3),
-            "+-": round(100 * half, 3),
-            **means,
-        }
+            values += measured[workload].get(mode, [])
+        number += sets
+        took = max(took, (time.monotonic() - begin - START_S) / sets)
+        sets = max(0, min(sets, rounds - number, int((until - time.monotonic() - START_S) / took)))
+        (OUT / f"{workload}.json").write_text(json.dumps(total))
+        report(f"{workload}, {number} rounds: {summary(total[workload], modes)}")
+    return {"versions": versions, "errors": errors, "rounds": total[workload], **summary(total[workload], modes)}
+
+
+def summary(rounds: dict[str, list[dict[str, float]]], modes: list[str]) -> dict[str, dict[str, float]]:
+    """Return each mode's means and its ratio to plain with the 95 % interval, and those of recording on to off."""
+    texts = {"ratio": "above_plain_%", "mean_ratio": "above_plain_by_means_%"}
+    measured_values = {}
+    for mode, values in rounds.items():
+        if not values:
+            continue
+        row = {"rounds": len(values), **{key: round(mean(v[key] for v in values), 3) for key in values[0]}}
+        for key, text in texts.items() if mode in modes else [("ratio", "above_off_%")]:
+            ratio, half = ratios.mean_ratio([v[key] for v in values], [1.0] * len(values))
+            row |= {text: round(100 * (ratio - 1), 2), f"{text} +-": round(100 * half, 2)}
+        measured_values[mode] = row
     return measured_values
 
 
@@ -452,10 +459,10 @@ def main() -> None:
             "window": lambda: windows(work),
             "cycles": lambda: cycles(work),
             "graphcost": lambda: graphcost(work),
-            "launch": lambda: overhead(work, "ddp_launch_bound", MODES, ROUNDS, BLOCKS_S, END - 60 - after_launch),
-            "gpu": lambda: overhead(
-                work, "ddp_gpu_bound", [m for m in MODES if m != "drumline"], max(3, ROUNDS // 3), 4, END - 25
+            "launch": lambda: overhead(
+                work, "ddp_launch_bound", MODES, ROUNDS, BLOCKS_S, END - 15 - after_launch, SETS
             ),
+            "gpu": lambda: overhead(work, "ddp_gpu_bound", [m for m in MODES if m != "drumline"], 5, 4, END - 25),
         }
         for name, part in {"versions": versions, **{name: parts[name] for name in wanted}}.items():
             report(f"== {name}")

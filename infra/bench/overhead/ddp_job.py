@@ -28,9 +28,11 @@ from drumline.producers.collector import marks
 from drumline.producers.nccl_profiler import library
 from drumline.producers.rings.ring_file import HeaderField
 
-#: Steps of a new process, of each turn, and after the recording was switched, before anything is timed. By then the
-#: light tier knows whether it measures all steps.
-WARM_UP, SETTLE, SWITCHED = 100, 5, 1
+#: Steps of a new process, alone on its GPU, before anything is timed: by then the light tier knows whether it measures
+#: all steps.
+WARM_UP = 100
+#: Steps that are not timed: before a process is ready, of each turn, and after the recording was switched.
+FIRST, SETTLE, SWITCHED = 5, 3, 1
 
 
 def ddp_launch_bound(torch: Any, wrap: Callable[[Any], Any]) -> Callable[[], None]:
@@ -82,8 +84,8 @@ def ring_header() -> Sequence[int]:
     """Return the first numbers of this process's ring; zeros without one."""
     for path in Path(os.environ.get("DRUMLINE_RINGS__FOLDER") or "/nowhere").glob(f"{os.getpid()}-*.ring"):
         with path.open("rb") as file:
-            return memoryview(file.read(128)).cast("Q")
-    return [0] * 16
+            return memoryview(file.read(8 * len(HeaderField))).cast("Q")
+    return [0] * len(HeaderField)
 
 
 def recorded_operations() -> tuple[int, int]:
@@ -92,25 +94,32 @@ def recorded_operations() -> tuple[int, int]:
     return header[HeaderField.WRITTEN], header[HeaderField.INTERFACE]
 
 
+def counts() -> tuple[int, int]:
+    """Return the records in this process's ring, and its steps without the GPU's times."""
+    header = ring_header()
+    return header[HeaderField.WRITTEN], header[HeaderField.UNTIMED_STEPS]
+
+
 def timed(torch: Any, step: Callable[[], None], steps: int, settle: int = SETTLE) -> dict[str, Any]:
     """Run steps and return mean and median of their times, and the mean CPU of all threads of the process; ms a step.
 
-    The median is of the host's times: of the steps themselves only if each waits for the GPU.
+    The median is of the host's times: of the steps themselves only if each waits for the GPU. `untimed`: share of the
+    steps that were recorded without the GPU's times.
     """
     gc.collect()
     for _ in range(settle):
         step()
     torch.distributed.barrier()
     torch.cuda.synchronize()
-    records, cpu, at = recorded_operations()[0], time.process_time(), [time.perf_counter()]
+    before, cpu, at = counts(), time.process_time(), [time.perf_counter()]
     for _ in range(steps):
         step()
         at.append(time.perf_counter())
     torch.cuda.synchronize()
     wall, cpu = time.perf_counter() - at[0], time.process_time() - cpu
-    records = recorded_operations()[0] - records
-    took = median(end - begin for begin, end in pairwise(at))
-    return {"ms": 1e3 * wall / steps, "median_ms": 1e3 * took, "cpu_ms": 1e3 * cpu / steps, "records": records / steps}
+    records, untimed = ((now - then) / steps for now, then in zip(counts(), before, strict=True))
+    ms = {"ms": 1e3 * wall / steps, "median_ms": 1e3 * median(end - begin for begin, end in pairwise(at))}
+    return {**ms, "cpu_ms": 1e3 * cpu / steps, "records": records, "untimed": untimed}
 
 
 def paired(torch: Any, step: Callable[[], None], steps: int, pairs: int) -> dict[str, list[dict[str, Any]]]:
@@ -170,7 +179,7 @@ def main() -> None:
     if mode == "nvrx":
         steps = {name: nvrx(step) for name, step in steps.items()}
     for step in steps.values():
-        timed(torch, step, WARM_UP)
+        timed(torch, step, FIRST)
     gc.freeze()
     gc.disable()
     pin_threads()

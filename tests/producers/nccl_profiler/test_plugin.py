@@ -234,7 +234,13 @@ def test_a_job_that_becomes_slow_where_nothing_is_measured_is_measured_12_s_late
 
 
 @pytest.mark.parametrize(
-    "more", [{"pace_us": "4000"}, {"pace_us": "4000", "ranges": "20"}, {"TIMES": "all"}, {"TIMES": "all", "all_from": "0", "all_to": "2"}]
+    "more",
+    [
+        {"pace_us": "4000"},
+        {"pace_us": "4000", "ranges": "20"},
+        {"TIMES": "all"},
+        {"TIMES": "all", "all_from": "0", "all_to": "2"},
+    ],
 )
 def test_where_calls_are_sparse_or_the_setting_is_all_all_steps_are_measured(ring, more):
     assert all(is_measured(ring("pace", **more))[0])
