@@ -43,6 +43,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "explain": "Explain who held a job back, and what to do.",
         "serve": "Serve the web page: jobs, ranks, causes, questions.",
         "report": "Write an HTML page about a job: stragglers, causes, cost.",
+        "timeline": "Write steps of a job, all ranks aligned, as a Perfetto trace.",
         "sql": "Query ClickHouse, read-only, with SQL or a named query.",
         "mcp": "Serve agents over the Model Context Protocol, read-only.",
         "evaluate": "Score the straggler verdicts of a recording with known faults.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from drumline.infra.report import queries
 from drumline.infra.report.data import LISTED, NoSuchRun, Query, Row, find_run
 from drumline.infra.report.link_state import CAUSE, link_evidence
 from drumline.infra.report.rank_state import state_lines
-from drumline.infra.report.text import evidence, hang, seconds, share, subject
+from drumline.infra.report.text import evidence, hang, quoted, seconds, share, subject, timeline_command
 from drumline.infra.runtime.terminal import escape_controls
 
 #: Ranks that an answer for programs explains without `--rank`.
@@ -150,7 +149,7 @@ def also_late_line(job: str, also_late: Sequence[Explanation]) -> str:
     names = [f"{'the job as a whole' if text.rank < 0 else f'rank {text.rank}'} ({seconds(text.gpu_seconds)})"
              for text in also_late[:LISTED]]  # fmt: skip
     more = f" and {len(also_late) - LISTED} more" if len(also_late) > LISTED else ""
-    command = f"drumline explain {_quoted(job)}"
+    command = f"drumline explain {quoted(job)}"
     return (
         f"Late too: {', '.join(names)}{more}. `{command} --rank {also_late[0].rank}` shows one, `{command} --all` all."
     )
@@ -181,7 +180,7 @@ def place_of(row: Row) -> str:
 def _explanation(job: str, run: str, rows: list[Row], evaluated_s: float) -> Explanation:
     worst = rows[0]
     entry = guidance(worst["cause"], worst["detail"])
-    scope = f"--job {_quoted(job)} --run {_quoted(run)}" + (f" --rank {worst['rank']}" if worst["rank"] >= 0 else "")
+    scope = f"--job {quoted(job)} --run {quoted(run)}" + (f" --rank {worst['rank']}" if worst["rank"] >= 0 else "")
     return Explanation(
         rank=worst["rank"],
         host=worst["host"],
@@ -200,12 +199,11 @@ def _explanation(job: str, run: str, rows: list[Row], evaluated_s: float) -> Exp
         check=entry.check if entry else "",
         act=entry.act if entry else "",
         escalate=entry.escalate if entry else DRUMLINE,
-        commands=[f"drumline sql around-verdict {scope}"] if worst["rank"] >= 0 else [f"drumline report {scope}"],
+        commands=[
+            f"drumline {'sql around-verdict' if worst['rank'] >= 0 else 'report'} {scope}",
+            timeline_command(job, run, worst["first_step"], worst["last_step"]),
+        ],
     )
-
-
-def _quoted(text: str) -> str:
-    return shlex.quote(escape_controls(text))
 
 
 def no_verdict(windows: Row, rank: int | None, ranks: int) -> str:

@@ -6,16 +6,20 @@ Texts are plain; the page escapes them.
 from __future__ import annotations
 
 import json
+import shlex
 from itertools import pairwise
 from typing import Any
 
 from drumline.infra.guidance.causes import guidance
 from drumline.infra.guidance.entry import cause_text
 from drumline.infra.report.data import ReportData, Row
+from drumline.infra.runtime.terminal import escape_controls
 
 #: An alarm in force, from least to worst.
 LEVELS = ("suspect", "warning", "critical")
 WHOLE_JOB = -1
+#: Steps of a timeline that people look at; a window has more.
+TIMELINE_STEPS = 10
 
 #: steps.steps_from -> the source that separates steps.
 STEPS_FROM = {
@@ -41,6 +45,17 @@ def action(cause: str, detail: str) -> str:
     """Return how to check a cause and what to do about it; "" for an unknown one."""
     entry = guidance(cause, detail)
     return f"{entry.check} {entry.act} Escalate to {entry.escalate}." if entry else ""
+
+
+def quoted(text: str) -> str:
+    """Return a name as a shell takes it."""
+    return shlex.quote(escape_controls(text))
+
+
+def timeline_command(job: str, run: str, first_step: int, last_step: int) -> str:
+    """Return the command that writes the first of these steps as a trace."""
+    last = min(last_step, first_step + TIMELINE_STEPS - 1)
+    return f"drumline timeline --job {quoted(job)} --run {quoted(run)} --steps {first_step}-{last}"
 
 
 def subject(row: Row) -> str:

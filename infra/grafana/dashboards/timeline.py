@@ -29,8 +29,7 @@ TIMELINE = Panel(
     "state-timeline",
     "Kernels by stream",
     f"The first {DRAWN} kernels of the time range, by stream. Zoom in: a step has thousands. Nothing between two "
-    f"kernels of "
-    "all streams is an idle GPU.",
+    "kernels of all streams is an idle GPU. `drumline timeline` writes all kernels of all ranks as a trace.",
     PanelQuery(
         f"""
         SELECT edge.1 AS time, concat('stream ', toString(stream)) AS stream, edge.2 AS kernel FROM (

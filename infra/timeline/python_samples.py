@@ -1,0 +1,39 @@
+"""Python stacks of a sampling as weighted call stacks, a track a thread."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+
+from drumline.infra.report.data import Row
+from drumline.infra.timeline.lanes import Span
+from drumline.infra.timeline.trace_writer import TraceWriter
+
+_FRAME = re.compile(r"^(.*) \((.*):(\d{1,10})\)$", re.DOTALL)
+
+
+def add_samples(writer: TraceWriter, process: int, order: Iterator[int], stacks: list[Row], shift: int) -> None:
+    """Add a track a thread: the samplings, and in each its stacks, the most frequent first.
+
+    Of a sampling only the number of each stack is stored, not when each was seen. So their places in it show shares of
+    its time, not moments.
+    """
+    for (thread, number), rows in groupby(stacks, lambda row: (row["thread"], row["thread_id"])):
+        samplings = [(begin, ns, list(of)) for (begin, ns), of in groupby(rows, lambda row: (row["begin"], row["ns"]))]
+        name, place = f"Python {thread or number}", next(order)
+        total = [Span(begin + shift, begin + shift + ns, "sampling") for begin, ns, _ in samplings]
+        writer.spans(process, name, place, total)
+        track = writer.track(process, f"{name}, stacks", next(order))
+        for begin, ns, sampled in samplings:
+            samples, seen = sum(row["samples"] for row in sampled), 0
+            for row in sampled:
+                at = begin + shift + ns * seen // max(samples, 1)
+                writer.sample(track, at, map(_frame, row["stack"].split(";")), row["samples"])
+                seen += row["samples"]
+
+
+def _frame(text: str) -> tuple[str, str, int]:
+    """Return function, file and line of a frame as the rows write it: function (file:line)."""
+    match = _FRAME.match(text)
+    return (match[1], match[2], int(match[3])) if match else (text, "", 0)
