@@ -395,7 +395,8 @@ def overhead(
         for mode, values in total[workload].items():
             values += measured[workload].get(mode, [])
         number += sets
-        took = max(took, (time.monotonic() - begin - START_S) / sets)
+        elapsed = time.monotonic() - begin
+        took = max(took, (elapsed - START_S) / sets, elapsed / 2 / sets)
         sets = max(0, min(sets, rounds - number, int((until - time.monotonic() - START_S) / took)))
         (OUT / f"{workload}.json").write_text(json.dumps(total))
         report(f"{workload}, {number} rounds: {summary(total[workload], modes)}")
