@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.void]
 _PREFIX = struct.Struct("<BqI")
+_BEFORE_LENGTH = struct.calcsize("<Bq")
 #: Raise it with every change of the packed data: fields of rows, names in heads. test_state_version.py guards it.
 _VERSION = 7
 #: Begins an escaped character of a name in a key. No name of a person or program holds this control character.
@@ -54,6 +55,11 @@ def unpack_rows(data: bytes, dtype: np.dtype[Any]) -> StateRecord:
         raise UnreadableValue(f"state value of version {version}, this program reads {_VERSION}")
     body = _PREFIX.size + length
     return StateRecord(offset, json.loads(data[_PREFIX.size : body]), np.frombuffer(data, dtype, offset=body))
+
+
+def differs(old: bytes | None, new: bytes) -> bool:
+    """Return whether two packed values differ in more than their offsets."""
+    return old is None or old[_BEFORE_LENGTH:] != new[_BEFORE_LENGTH:] or old[0] != new[0]
 
 
 def stacked(parts: Sequence[Rows]) -> Rows:

@@ -59,6 +59,15 @@ KIND_ROW = np.dtype(
 )
 
 
+#: Ranks of a slice of a large communicator, by their numbers. Part of state keys (stragglers/state.py).
+SLICE_RANKS = 4096
+
+
+def slice_of(rank: int) -> int:
+    """Return the number of the slice that a rank is in. It does not change as other ranks come."""
+    return rank // SLICE_RANKS
+
+
 class StepMatch(NamedTuple):
     """Holds a step of a communicator, compared over its ranks.
 

@@ -6,32 +6,22 @@ index from the store and emits all steps again, which changes nothing downstream
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import chain
 
 import numpy as np
 
-from drumline.schemas.batch import Batch, dictionary
-from drumline.schemas.keys import derived_process_id
+from drumline.schemas.batch import Batch
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.isolation import IsolatedStage
 from drumline.streams.core.records import Rows, key, pack_rows, run_key, stacked, unit_parts, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness.collective_join import (
-    KIND_ROW,
-    LATENESS_ROW,
-    OPERATIONS,
-    StepMatch,
-    match_step,
-    point_to_point,
-)
+from drumline.streams.lateness.collective_join import KIND_ROW, LATENESS_ROW, StepMatch, match_step, point_to_point
 from drumline.streams.lateness.gap_changes import HiddenPart, beyond_longest, hidden_part
+from drumline.streams.lateness.lateness_batch import MAX_ROWS, lateness_batch, slices, step_lists
 from drumline.streams.lateness.state import NO_ROWS, CommunicatorState, Store
 
-TOPIC = "gpu.lateness.v1"
-#: Most rows of a record (100 bytes a row, Kafka takes 1 MB); all ranks of a step are in one record.
-MAX_ROWS = 8192
 Key = tuple[str, str]
 #: A rank as Python objects: a `Member`, and its newest chunks unpacked.
 MEMBER_BYTES = 1_000
@@ -157,8 +147,9 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
             steps = sorted({*steps, *(step + 1 for step in steps if step < state.emitted)})
         most = max(1, MAX_ROWS // len(state.members))
         cuts = [steps[at : at + most] for at in range(0, len(steps), most)] or [[]]
-        out = [self._emit_steps(state, cut, cut[-1], now_ns) for cut in cuts[:-1]]
-        out.append(self._emit_steps(state, cuts[-1], frontier, now_ns))
+        ends = [*(cut[-1] for cut in cuts[:-1]), frontier]
+        emitted = (self._emit_steps(state, cut, end, now_ns) for cut, end in zip(cuts, ends, strict=True))
+        out = list(chain.from_iterable(emitted))
         self._drop_emitted(state, frontier)
         return out
 
@@ -171,25 +162,27 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         unacked = [step for emitted in self._in_flight.of((state.run_key, state.communicator)) for step in emitted]
         state.drop_before(min([horizon, *unacked]))
 
-    def _emit_steps(self, state: CommunicatorState, steps: list[int], through: int, now_ns: int) -> Batch:
-        """Return the lateness of steps as one batch. `through`: the last step that is complete with it."""
+    def _emit_steps(self, state: CommunicatorState, steps: list[int], through: int, now_ns: int) -> list[Batch]:
+        """Return the lateness of steps, a batch for each slice of ranks. `through`: the last step that is complete with
+        them.
+        """
         rows_of = state.rows_of_steps(steps)
         matches = self._matched(state, rows_of)
         hidden = self._hidden(state, matches) if state.light else {}
         state.patterns.update(pattern for s in steps if (pattern := point_to_point(rows_of[s])))
         state.dirty.difference_update(steps)
-        state.emitted = max(state.emitted, through)
         rows = stacked([np.zeros(0, LATENESS_ROW), *(match.rows for match in matches.values())])
         kinds = stacked([np.zeros(0, KIND_ROW), *(match.kinds for match in matches.values())])
-        batch = self._batch(state, rows, kinds, now_ns)
-        batch.envelope["hidden_steps"] = list(hidden)
-        batch.envelope["hidden_parts_ns"] = [part.hidden_ns for part in hidden.values()]
-        batch.envelope["hidden_changes_ns"] = [part.changed_ns for part in hidden.values()]
-        batch.envelope["hidden_spreads_ns"] = [part.spread_ns for part in hidden.values()]
-        where = (state.run_key, state.communicator)
-        self._in_flight.add(where, state.sequence, steps, now_ns)
-        state.sequence += 1
-        return batch
+        lists, out = step_lists(kinds, hidden), []
+        cuts = slices(sorted(state.members))
+        for ranks in cuts:
+            if ranks is cuts[-1]:  # complete with the last slice only
+                state.emitted = max(state.emitted, through)
+            inside = rows[np.isin(rows["rank"], ranks)] if len(cuts) > 1 else rows
+            out.append(lateness_batch(state, ranks, inside, lists, now_ns))
+            self._in_flight.add((state.run_key, state.communicator), state.sequence, steps, now_ns)
+            state.sequence += 1
+        return out
 
     def _matched(self, state: CommunicatorState, rows_of: dict[int, dict[int, Rows]]) -> dict[int, StepMatch]:
         """Return step -> its comparison, for steps that have rows."""
@@ -211,38 +204,6 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
                 ranks = earlier.rows["rank"], now.rows["rank"]
                 out[step] = hidden_part(earlier.table, now.table, *ranks, self.config)
         return out
-
-    def _batch(self, state: CommunicatorState, rows: Rows, kinds: Rows, now_ns: int) -> Batch:
-        ranks = sorted(state.members)
-        hosts, host_of = dictionary(state.members[rank].host for rank in ranks)
-        gpus, gpu_of = dictionary(state.members[rank].gpu_uuid for rank in ranks)
-        envelope: dict[str, Any] = {
-            "job": state.job,
-            "run": state.run,
-            "world_size": state.world_size,
-            "process_id": derived_process_id(TOPIC, state.communicator, state.run_key),
-            "sequence": state.sequence,
-            "rows": len(rows),
-            "sent_ns": now_ns,
-            "communicator": state.communicator,
-            "complete_step": state.emitted,
-            "ranks": len(ranks),
-            "rank_list": ranks,
-            "hosts": hosts,
-            "gpu_uuids": gpus,
-            "operations": list(OPERATIONS),
-            "kind_steps": kinds["step"].tolist(),
-            "kind_operations": kinds["operation"].tolist(),
-            "kind_bytes": kinds["bytes"].tolist(),
-            "kind_counts": kinds["collectives"].tolist(),
-            "kind_floors_ns": kinds["floor_ns"].tolist(),
-            "point_to_point": max(state.patterns, key=lambda name: state.patterns[name], default=""),
-        }
-        columns = {name: np.ascontiguousarray(rows[name]) for name in LATENESS_ROW.names or ()}
-        member = np.searchsorted(ranks, rows["rank"])
-        columns["host"] = np.array(host_of, "<u4")[member]
-        columns["gpu_uuid"] = np.array(gpu_of, "<u4")[member]
-        return Batch(TOPIC, envelope, columns)
 
     def _forget(self, where: Key) -> None:
         state = self.states.pop(where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from drumline.streams.core.records import UnreadableValue, key_parts, unit_parts, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.stragglers.lateness_rows import WHOLE
 from drumline.streams.stragglers.sources import Place, Source
 from drumline.streams.stragglers.state import NO_ROWS, Cells, JobState
 from drumline.streams.stragglers.step_rows import STEP_ROW
@@ -28,8 +29,10 @@ def restore_key(state: JobState, name: str) -> None:
     if kind == "s":
         _restore_steps(state, int(parts[0]), int(parts[1]), store[name])
     elif kind == "l":
-        step, communicator = int(parts[0]), parts[1]
-        state.windows.setdefault(config.window_of(step), Cells()).lateness.add((step, communicator))
+        (step, _, part), communicator = parts[0].partition("."), parts[1]
+        lateness = state.windows.setdefault(config.window_of(int(step)), Cells()).lateness
+        place = int(step), communicator
+        lateness[place] = tuple(sorted({*lateness.get(place, ()), int(part) if part else WHOLE}))
     elif kind == "c":
         communicator, head = parts[0], unpack_rows(store[name], NO_ROWS).head
         state.sources.communicators[communicator] = Source(head["complete"])

@@ -3,7 +3,7 @@
 Keys of the store:
 
 - s|window|rank|run_key: the rows of gpu.step.v1 of one rank in one window.
-- l|step|communicator|run_key: the rows of gpu.lateness.v1 of one step.
+- l|step|communicator|run_key: the rows of gpu.lateness.v1 of one step; l|step.slice|... of one slice of its ranks.
 - c|communicator|run_key: progress and ranks of a communicator.
 - v|window|run_key: the head of the published verdict.
 - h|run_key: the horizon. Rows of windows before it are being deleted one by one, and are incomplete.
@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds import HIDDEN, KINDS
 from drumline.schemas.topics import Topic
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import (
     Rows,
     StateRecord,
+    differs,
     key,
     newest_steps,
     pack_rows,
@@ -35,7 +35,8 @@ from drumline.streams.core.records import (
     unpack_rows,
 )
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, PIPELINE
+from drumline.streams.lateness.collective_join import LATENESS_ROW, PIPELINE
+from drumline.streams.stragglers.lateness_rows import WHOLE, lateness_rows, lists_of_steps, part_of
 from drumline.streams.stragglers.sample_state import DEVICE, HOST, SampleState
 from drumline.streams.stragglers.sources import Place, Sources
 from drumline.streams.stragglers.step_rows import STEP_ROW, latest_steps, step_rows
@@ -48,10 +49,10 @@ LONGEST_SAMPLE_NS = 10_000_000_000
 
 @dataclass(slots=True)
 class Cells:
-    """Indexes the stored rows of a window: ranks with step rows, and (step, communicator) with lateness rows."""
+    """Indexes the stored rows of a window: ranks with step rows, (step, communicator) -> parts with lateness rows."""
 
     ranks: set[int] = field(default_factory=set)
-    lateness: set[tuple[int, str]] = field(default_factory=set)
+    lateness: dict[tuple[int, str], tuple[int, ...]] = field(default_factory=dict)
 
 
 class JobState:
@@ -98,9 +99,9 @@ class JobState:
         data = self.store.get(key("s", window, rank, self.run_key))
         return None if data is None else unpack_rows(data, STEP_ROW)
 
-    def lateness_rows(self, step: int, communicator: str) -> StateRecord | None:
-        """Return the LATENESS_ROW rows of a communicator in a step."""
-        data = self.store.get(key("l", step, communicator, self.run_key))
+    def lateness_rows(self, step: int, communicator: str, part: int = WHOLE) -> StateRecord | None:
+        """Return the LATENESS_ROW rows of a part of a communicator in a step."""
+        data = self.store.get(self._lateness_key(step, communicator, part))
         return None if data is None else unpack_rows(data, LATENESS_ROW)
 
     def apply_steps(self, batch: Batch, offset: int, now_ns: int) -> None:
@@ -135,42 +136,54 @@ class JobState:
         self.counts.duplicates += is_duplicate
 
     def apply_lateness(self, batch: Batch, offset: int, now_ns: int) -> None:
-        """Apply a gpu.lateness.v1 batch: its steps replace the stored ones, except those from this offset or later."""
-        envelope, columns = batch.envelope, batch.columns
-        communicator = envelope["communicator"]
+        """Apply a gpu.lateness.v1 batch: its steps replace the stored ones, except those from this offset or later.
+
+        Of a communicator with more ranks than a record holds, it replaces its slice.
+        """
+        envelope, part, lists_of = batch.envelope, part_of(batch), lists_of_steps(batch)
+        communicator, ranks = envelope["communicator"], envelope["rank_list"]
         source = self.sources.update_communicator(communicator, int(envelope["complete_step"]), now_ns)
-        self.members[communicator] = tuple(sorted({*self.members.get(communicator, ()), *envelope["rank_list"]}))
+        self.members[communicator] = tuple(sorted({*self.members.get(communicator, ()), *ranks}))
         self.world_size = max(self.world_size, int(envelope["world_size"]))
-        rows = np.zeros(batch.rows, LATENESS_ROW)
-        for name in LATENESS_ROW.names or ():
-            rows[name] = columns[name]
-        known = [OPERATIONS.index(name) for name in envelope["operations"]]
-        rows["worst_operation"] = np.array(known, "u1")[columns["worst_operation"]]
-        rows = newest_steps(rows, self.config.max_steps)
+        rows = newest_steps(lateness_rows(batch), self.config.max_steps)
         self.counts.too_old += batch.rows - len(rows)
-        kinds: dict[int, list[Any]] = {}
-        for step, operation, *rest in zip(*(envelope[name] for name in KINDS), strict=True):
-            kinds.setdefault(step, []).append([envelope["operations"][operation], *rest])
-        hidden = {step: parts for step, *parts in zip(*(envelope.get(name, ()) for name in HIDDEN), strict=True)}
         self._accepted([], rows["step"] // self.config.window_steps)
+        emptied = (step for step in lists_of if part in self._parts(step, communicator))  # all its ranks are left out
         is_duplicate = False
-        for step in np.unique(rows["step"]).tolist():
-            window = self.config.window_of(step)
-            old = self.lateness_rows(step, communicator)
-            if window < self.horizon or (old is not None and offset <= old.offset):
+        for step in sorted({*np.unique(rows["step"]).tolist(), *emptied}):
+            window, parts = self.config.window_of(step), self._parts(step, communicator)
+            replaced = [other for other in parts if (other == WHOLE) != (part == WHOLE)]
+            stored = (self.lateness_rows(step, communicator, other) for other in (part, *replaced))
+            known = [record for record in stored if record is not None]
+            if window < self.horizon or any(offset <= before.offset for before in known):
                 is_duplicate |= window >= self.horizon
                 continue
             new = rows[rows["step"] == step]
-            lists = {"kinds": kinds.get(step, []), "hidden": hidden.get(step, [])}
-            self.store[key("l", step, communicator, self.run_key)] = pack_rows(offset, lists, new)
-            self.windows.setdefault(window, Cells()).lateness.add((step, communicator))
+            lists = lists_of.get(step, {"kinds": [], "hidden": []})
+            self.store[self._lateness_key(step, communicator, part)] = pack_rows(offset, lists, new)
+            for other in replaced:
+                self.store.pop(self._lateness_key(step, communicator, other), None)
+            kept = (part,) if replaced else tuple(sorted({*parts, part}))
+            self.windows.setdefault(window, Cells()).lateness[step, communicator] = kept
+            old = known[0] if part in parts and not replaced else None
             if old is None or old.rows.tobytes() != new.tobytes() or old.head["hidden"] != lists["hidden"]:
                 self.dirty.add(window)
         self.counts.duplicates += is_duplicate
-        self._update_pipeline(communicator, envelope["rank_list"] if envelope["point_to_point"] == PIPELINE else ())
+        pipeline = ranks if part == WHOLE else self.members[communicator]
+        self._update_pipeline(communicator, pipeline if envelope["point_to_point"] == PIPELINE else ())
         head = {"complete": source.complete, "ranks": self.members[communicator]}
         head |= {"world_size": self.world_size, "pipeline": sorted(self.pipelines.get(communicator, ()))}
-        self.store[key("c", communicator, self.run_key)] = pack_rows(offset, head, np.zeros(0, NO_ROWS))
+        name, value = key("c", communicator, self.run_key), pack_rows(offset, head, np.zeros(0, NO_ROWS))
+        if differs(self.store.get(name), value):
+            self.store[name] = value
+
+    def _parts(self, step: int, communicator: str) -> tuple[int, ...]:
+        """Return the stored parts of a step of a communicator: its slices, or WHOLE."""
+        cells = self.windows.get(self.config.window_of(step))
+        return () if cells is None else cells.lateness.get((step, communicator), ())
+
+    def _lateness_key(self, step: int, communicator: str, part: int) -> str:
+        return key("l", step if part == WHOLE else f"{step}.{part}", communicator, self.run_key)
 
     def apply_samples(self, batch: Batch, offset: int) -> None:
         """Apply a gpu.device.v1 or gpu.host.v1 batch: windows whose cause depends on samples are evaluated again."""
@@ -224,8 +237,9 @@ class JobState:
             cells = self.windows.pop(old)
             for rank in cells.ranks:
                 self.store.pop(key("s", old, rank, self.run_key), None)
-            for step, communicator in cells.lateness:
-                self.store.pop(key("l", step, communicator, self.run_key), None)
+            for (step, communicator), parts in cells.lateness.items():
+                for part in parts:
+                    self.store.pop(self._lateness_key(step, communicator, part), None)
         self.dirty = {w for w in self.dirty if w >= self.horizon}
         self.watched = {w: span for w, span in self.watched.items() if w >= self.horizon}
         # The baseline must outlast a fault of any length.

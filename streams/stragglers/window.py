@@ -67,8 +67,9 @@ def _communicators(state: JobState, window: int, ranks: Ints, steps: Ints) -> li
     kinds_of: dict[str, dict[tuple[str, int], np.ndarray]] = {}
     hidden_of: dict[str, np.ndarray] = {}
     known = set(steps.tolist())
-    for step, communicator in sorted(state.windows[window].lateness):
-        record = state.lateness_rows(step, communicator)
+    parts = ((*place, part) for place, parts in sorted(state.windows[window].lateness.items()) for part in parts)
+    for step, communicator, part in parts:
+        record = state.lateness_rows(step, communicator, part)
         if record is not None and step in known:
             rows_of.setdefault(communicator, []).append(record.rows)
             if record.head["hidden"]:
