@@ -95,7 +95,7 @@ def _links(row: Mapping[str, float], gpu: Gpu, about: Mapping[str, Any]) -> Heal
     if links <= 0 or active < 0:
         reason = gpu.query.absent.get("nvlink_links", "it has none")
         return HealthCheck("NVLink", SKIPPED, f"no link can be seen: {reason}", **about)
-    wanted = max(links, known.links if known else 0)
+    wanted = max(links, int(known.links.value) if known and known.links else 0)
     state = OK if active >= wanted else FAIL
     return HealthCheck("NVLink", state, f"{active} of {wanted} links are up", **about, measured=active, expected=wanted)
 
@@ -125,11 +125,12 @@ def _clocks(row: Mapping[str, float], gpu: Gpu, about: Mapping[str, Any]) -> Hea
     known, most = limits_of(gpu.model), gpu.query.number("max clock", "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM")
     if row["throttle_reasons"] > 0 and int(row["throttle_reasons"]) & CLOCK_FAULT_BITS:
         return HealthCheck("clocks", FAIL, f"slowed down by heat or a power fault: {reasons(row)}", **about)
-    if known is None or most < 0:
+    if known is None or known.sm_mhz is None or most < 0:
         return HealthCheck("clocks", SKIPPED, f"no figure for {gpu.model}", **about, measured=most)
-    state = OK if most >= known.sm_mhz else WARN
-    finding = f"up to {most:,} MHz of {known.sm_mhz:,} ({known.source})"
-    return HealthCheck("clocks", state, finding, **about, measured=most, expected=known.sm_mhz)
+    least = known.sm_mhz
+    finding = f"up to {most:,} MHz of {least.value:,.0f} ({least.source})"
+    state = OK if most >= least.value else WARN
+    return HealthCheck("clocks", state, finding, **about, measured=most, expected=least.value)
 
 
 def _lanes(gpu: Gpu, about: Mapping[str, Any]) -> HealthCheck:

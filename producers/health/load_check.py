@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from drumline.producers.health.health_check import FAIL, OK, SKIPPED, HealthCheck, describe, reasons
-from drumline.producers.health.model_table import COPY_SHARE, MATMUL_SHARE, limits_of
+from drumline.producers.health.model_table import COPY_SHARE, MATMUL_SHARE, Sourced, limits_of, pcie_gbytes
 from drumline.producers.nvml.instances import compute_processes
 from drumline.producers.nvml.query import NvmlLost
 from drumline.producers.nvml.samples import Gpu, Nvml
@@ -83,13 +83,25 @@ def load_checks(nvml: Nvml, gpu: Gpu, python: str) -> Iterator[HealthCheck]:
     else:
         yield HealthCheck("clocks under load", OK, f"{row['sm_clock']:,} MHz", **about, measured=row["sm_clock"])
     known = limits_of(gpu.model)
-    wanted = (known.bf16_tflops * MATMUL_SHARE, known.pcie_gbytes * COPY_SHARE) if known else (-1.0, -1.0)
-    for name, unit, least in (("matmul", "tflops", wanted[0]), ("host to device", "gbytes", wanted[1])):
-        value = float(result[unit])
-        state = SKIPPED if known is None else OK if value >= least else FAIL
-        source = f"at least {least:.0f}: {known.source}" if known else f"no figure for {gpu.model}"
-        number = f"{value:.0f} {'TFLOPS (bf16)' if unit == 'tflops' else 'GB/s'}"
-        yield HealthCheck(name, state, f"{number}; {source}", **about, measured=value, expected=least)
+    product = known.bf16_tflops if known else None
+    for name, number, unit, reference, share in (
+        ("matmul", "tflops", "TFLOPS (bf16)", product, MATMUL_SHARE),
+        ("host to device", "gbytes", "GB/s", _pcie(gpu), COPY_SHARE),
+    ):
+        value, least = float(result[number]), reference.value * share if reference else -1.0
+        state = SKIPPED if reference is None else OK if value >= least else FAIL
+        reason = (
+            f"at least {least:.0f}: {share:.0%} of {reference.source}" if reference else f"no figure for {gpu.model}"
+        )
+        yield HealthCheck(name, state, f"{value:.0f} {unit}; {reason}", **about, measured=value, expected=least)
+
+
+def _pcie(gpu: Gpu) -> Sourced | None:
+    """Return what the GPU's PCIe link carries at the most that GPU and host allow; None if that is not known."""
+    generation = gpu.query.number("most PCIe generation", "nvmlDeviceGetMaxPcieLinkGeneration")
+    lanes = gpu.query.number("most PCIe width", "nvmlDeviceGetMaxPcieLinkWidth")
+    carried = pcie_gbytes(generation, lanes)
+    return Sourced(carried, f"PCIe {generation}.0 x{lanes}", "") if carried else None
 
 
 def _run(gpu: Gpu, python: str) -> tuple[dict[str, Any], dict[str, int]]:

@@ -46,8 +46,9 @@ def check(
                done, highest clock, PCIe lanes
     loads      bf16 matmul, copies from pinned memory, clocks meanwhile; never on a GPU that is in use
 
-    Figures are compared with a table by model (producers/health/model_table.py names its sources). What cannot be
-    checked is shown as skipped, with the reason: without PyTorch there are no loads.
+    Figures are compared with a table by model (producers/health/model_table.py has the source of each), copies with
+    the PCIe link that GPU and host allow. What cannot be checked is shown as skipped, with the reason: without PyTorch
+    there are no loads, and a model without figures is compared with nothing.
 
     Exit codes: 0 nothing failed. 1 something failed. 2 the spool cannot be used (--publish).
     """

@@ -1,4 +1,4 @@
-"""Health checks of a host: readings of a fake NVML, figures of a real H200, and loads that never run beside a job."""
+"""Health checks of a host: readings of a fake NVML, numbers of a real H200, and loads that never run beside a job."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ from drumline.producers.batches.sample_envelopes import SampleEnvelopes
 from drumline.producers.health import host_health as health
 from drumline.producers.health.health_check import gpus_on_bus
 from drumline.producers.health.host_health import check_batches, host_health
-from drumline.producers.health.model_table import COPY_SHARE, MATMUL_SHARE, MODELS, limits_of
+from drumline.producers.health.model_table import COPY_SHARE, MATMUL_SHARE, MODELS, limits_of, pcie_gbytes
 from drumline.schemas.batch import decode, encode
 from drumline.schemas.bounds_check import check
 from drumline.schemas.model import model
@@ -31,7 +31,8 @@ def bus(monkeypatch):
 
 def fake(gpus=1, fields=(), **answers):
     """GPUs that are well and idle, but for what is changed."""
-    clocks = {"MaxClockInfo": 1_980, "CurrPcieLinkWidth": 16, "MaxPcieLinkWidth": 16, "Serial": "1650522003820"}
+    clocks = {"MaxClockInfo": 1_980, "CurrPcieLinkWidth": 16, "MaxPcieLinkWidth": 16, "MaxPcieLinkGeneration": 5,
+              "Serial": "1650522003820"}  # fmt: skip
     nvml = FakeNvml(gpus, **{**IDLE, **clocks, **answers})
     for gpu in nvml.gpus:
         gpu["fields"] = {FIELDS[name]: value for name, value in {**WELL, **dict(fields)}.items()}
@@ -127,9 +128,44 @@ def test_no_load_runs_on_a_gpu_that_is_divided(tmp_path):
 
 def test_a_load_is_compared_with_the_table_and_a_slow_gpu_fails(tmp_path):
     answers = results(fake(), 1, program(tmp_path, {"tflops": 652.4, "gbytes": 21.0}))
-    assert answers["matmul"] == ("ok", "652 TFLOPS (bf16); at least 494: NVIDIA H200 data sheet, SXM")
-    assert answers["host to device"][0] == "fail"
+    assert answers["matmul"] == ("ok", "652 TFLOPS (bf16); at least 494: 50% of NVIDIA H200 data sheet")
+    assert answers["host to device"] == ("fail", "21 GB/s; at least 38: 60% of PCIe 5.0 x16")
     assert answers["clocks under load"] == ("ok", "1,980 MHz")
+
+
+def test_copies_are_compared_with_what_the_host_allows_and_not_at_all_where_that_is_unknown(tmp_path):
+    answer = {"tflops": 652.4, "gbytes": 21.0}
+    older = results(fake(MaxPcieLinkGeneration=4), 1, program(tmp_path, answer))
+    assert older["host to device"] == ("ok", "21 GB/s; at least 19: 60% of PCIe 4.0 x16"), "an older host, not a fault"
+    silent = results(fake(MaxPcieLinkGeneration=NVMLError_NotSupported()), 1, program(tmp_path, answer))
+    assert silent["host to device"][0] == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("model_name", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA H200 NVL", "H200 NVL"),
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM4"),
+        ("NVIDIA A100 80GB PCIe", "A100"),
+        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA A1000", None),
+    ],
+)
+def test_a_model_has_its_own_figures_or_none(model_name, name):
+    known = limits_of(model_name)
+    assert (known and known.name) == name
+    numbers = [f for f in (known.bf16_tflops, known.sm_mhz, known.links) if f] if known else []
+    assert all(f.source and f.address for f in numbers)
+    assert bool(numbers) == (name not in (None, "H100 NVL"))
+
+
+def test_a_model_without_numbers_is_measured_and_compared_with_nothing(tmp_path):
+    answers = results(fake(Name="NVIDIA H100 NVL"), 1, program(tmp_path, {"tflops": 1, "gbytes": 50.0}))
+    assert answers["matmul"] == ("skipped", "1 TFLOPS (bf16); no figure for NVIDIA H100 NVL")
+    assert answers["clocks"][0] == "skipped"
 
 
 @pytest.mark.parametrize(
@@ -151,9 +187,9 @@ def test_the_recorded_h200_is_well_by_the_table():
     known = limits_of("NVIDIA H200")
     assert known is not None
     tflops, gbytes = phases["matmul"] * 2 * 8192**3 / 1e12, phases["host-to-device"] * (1 << 30) / 1e9
-    assert known.bf16_tflops * MATMUL_SHARE < tflops < known.bf16_tflops
-    assert known.pcie_gbytes * COPY_SHARE < gbytes < known.pcie_gbytes
-    assert all(limit.source for limit in MODELS)
+    assert known.bf16_tflops.value * MATMUL_SHARE < tflops < known.bf16_tflops.value
+    assert pcie_gbytes(5, 16) * COPY_SHARE < gbytes < pcie_gbytes(5, 16)
+    assert len({limit.name for limit in MODELS}) == len(MODELS)
 
 
 def test_batches_are_inside_the_contract_one_for_each_gpu_keyed_by_their_host():
