@@ -38,11 +38,11 @@ def arranged(table: Table, console: Console) -> RenderableType:
         for column, cells, width in zip(table.columns, texts, natural, strict=True)
     ]
     free = console.width - borders if console.is_terminal else sum(natural)
+    if sum(least) > free:  # below zero, where the borders alone are wider than the terminal
+        return _parts(table, texts, natural, console.width) or _lines(table, texts, console)
     widths = [min(width, free) for width in natural]
     while sum(widths) > free:
-        wide = max((i for i in range(len(widths)) if widths[i] > least[i]), key=widths.__getitem__, default=-1)
-        if wide < 0:
-            return _parts(table, texts, natural, console.width) or _lines(table, texts, console)
+        wide = max((i for i in range(len(widths)) if widths[i] > least[i]), key=widths.__getitem__)
         widths[wide] -= 1
     for column, width in zip(table.columns, widths, strict=True):
         column.width, column.no_wrap, column.overflow = width, False, "fold"

@@ -50,8 +50,9 @@ PHASE = Phase(
 REPORT = EvaluationReport([PHASE] * 2, 1)
 
 
-def sql(wide):
-    names = [f"column_{i}" for i in range(12 if wide else 3)]
+def sql(columns):
+    wide = columns > 3
+    names = [f"column_{i}" for i in range(columns)]
     row = [str(NUMBER + i) for i in range(len(names) - 1)] + [PROSE if wide else "a\\nb"]
     output._show("".join("\t".join(line) + "\n" for line in (names, row, row)).encode())
 
@@ -157,7 +158,7 @@ CASES = {
     "cli/stack/status.py": stack_status,
     "demo/report.py": demo,
     "evaluate/comparison_table.py": compared,
-    "sqlshell/output.py": lambda _: sql(wide=True),
+    "sqlshell/output.py": lambda _: sql(12),
 }
 
 
@@ -233,3 +234,14 @@ def test_a_table_of_numbers_by_name_is_printed_in_parts(monkeypatch, capsys):
     rows = [line for line in capsys.readouterr().out.splitlines() if "gpu.kernel.v1" in line]
     assert len(rows) == 3
     assert all(str(NUMBER + index) in "".join(rows) for index in range(9))
+
+
+@pytest.mark.parametrize("columns", [1, 3, 12, 34, 60])
+def test_a_row_of_any_number_of_columns_is_whole_on_80_columns(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    names, row = [f"column_{i}" for i in range(columns)], [str(NUMBER + i) for i in range(columns)]
+    output._show("".join("\t".join(line) + "\n" for line in (names, row)).encode())
+    words = set(re.split(r"[\s│┃]+", re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)))
+    assert {*names, *row} <= words
