@@ -12,15 +12,27 @@ RECEIVER = "drumline-on-call"
 #: Variables of Grafana's environment from which files take secrets and addresses.
 ADDRESSES: dict[Contact, str] = {kind: f"DRUMLINE_ALERT_{kind.upper()}" for kind in CONTACTS}
 TITLE, MESSAGE = '{{ template "drumline.title" . }}', '{{ template "drumline.message" . }}'
+#: Sets $shown for $alert of $alerts. A rank at `critical` has two alerts: the message has one of them, the critical one
+#: while both fire; and a rank that falls to `warning` is not over.
+_SHOWN = """
+{{ $shown := true }}{{ if $alert.Annotations.level }}{{ range $alerts -}}
+{{ if and (eq .Labels.job $alert.Labels.job) (eq .Labels.run $alert.Labels.run) (eq .Labels.rank $alert.Labels.rank)
+  (eq .Labels.host $alert.Labels.host) (ne .Labels.severity $alert.Labels.severity) -}}
+{{ if eq $alert.Labels.severity "critical" }}{{ if eq $alert.Status "resolved" }}{{ $shown = false }}{{ end -}}
+{{ else if and (eq .Status "firing") (eq $alert.Status "firing") }}{{ $shown = false }}{{ end -}}
+{{ end }}{{ end }}{{ end -}}
+""".strip()
 TEMPLATE = """
 {{ define "drumline.title" -}}
-[{{ .Status | toUpper }}] {{ .CommonLabels.alertname }}{{ with .CommonLabels.job }} {{ . }}{{ end }} ({{ len .Alerts }})
+{{ $alerts := .Alerts }}{{ $marks := "" }}{{ range $alert := $alerts -}}
+SHOWN
+{{ if $shown }}{{ $marks = printf "%s+" $marks }}{{ end }}{{ end -}}
+[{{ .Status | toUpper }}] {{ .CommonLabels.alertname }}{{ with .CommonLabels.job }} {{ . }}{{ end }} ({{ len $marks }})
 {{- end }}
 {{ define "drumline.message" -}}
-{{ $risen := false }}{{ range .Alerts.Firing }}{{ if and .Annotations.level (eq .Labels.severity "critical") -}}
-{{ $risen = true }}{{ end }}{{ end -}}
-{{ range .Alerts -}}
-{{ if not (and $risen (eq .Annotations.level "critical") (eq .Labels.severity "warning")) -}}
+{{ $alerts := .Alerts }}{{ range $alert := $alerts -}}
+SHOWN
+{{ if $shown -}}
 {{ if eq .Status "resolved" }}Over: {{ end }}{{ .Annotations.summary }}
 {{ .Annotations.description }}
 Check: {{ .Annotations.check }}
@@ -30,7 +42,7 @@ If you cannot: {{ .Annotations.escalate }}. More: {{ .Annotations.runbook_url }}
 {{ .EndsAt.UnixMilli }}{{ else }}now{{ end }}
 {{ end }}{{ end -}}
 {{- end }}
-""".strip()
+""".strip().replace("SHOWN", _SHOWN)
 
 
 def receiver(kind: Contact, address: str) -> Json:

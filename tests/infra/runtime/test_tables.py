@@ -243,5 +243,5 @@ def test_a_row_of_any_number_of_columns_is_whole_on_80_columns(columns, monkeypa
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     names, row = [f"column_{i}" for i in range(columns)], [str(NUMBER + i) for i in range(columns)]
     output._show("".join("\t".join(line) + "\n" for line in (names, row)).encode())
-    words = set(re.split(r"[\s│┃]+", re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)))
-    assert {*names, *row} <= words
+    shown = set(re.split(r"[\s│┃]+", re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)))
+    assert {*names, *row} <= shown
