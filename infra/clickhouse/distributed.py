@@ -53,6 +53,6 @@ def distribute(client: Client, database: str, cluster: str, into: str) -> list[s
             if statement.startswith("CREATE OR REPLACE VIEW"):
                 command(client, statement)
                 names.append(statement.split(f"{into}.", 1)[1].split()[0])
-            elif re.search("(ADD|COMMENT) COLUMN", statement):  # of a view, or of a table that is there already
+            elif re.search("(ADD|COMMENT|MODIFY) COLUMN", statement):  # of a view, or of a table that is there already
                 command(client, statement)
     return names

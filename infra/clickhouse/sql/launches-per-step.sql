@@ -26,7 +26,7 @@ FROM (
         sum(k.blocks) AS blocks, sum(k.work_ns) AS work_ns,
         dateDiff('nanosecond', any(g.begin), if(any(g.is_last), max(k.end), any(g.next))) AS span_ns
     FROM (
-        SELECT run, rank, start, end_time AS end, toUInt64(grid_x) * grid_y * grid_z AS blocks,
+        SELECT run, rank, start, end_time AS end, blocks,
             if(name IN (SELECT name FROM kernel_names WHERE family = 'nccl'), 0, duration_ns) AS work_ns
         FROM kernels
         WHERE job = {job:String} AND rank = {rank:Int32} AND start >= (SELECT min(begin) FROM groups) AND start < (SELECT max(next) FROM groups)
