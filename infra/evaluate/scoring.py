@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 INSUFFICIENT, WARNING = -1, 2
@@ -60,6 +60,7 @@ class Phase:
     found_detail: str | None
     besides: dict[int, dict[str, int]]
     lost_share: float
+    accepted_details: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Return the phase as `drumline evaluate --json` prints it."""
@@ -82,8 +83,10 @@ class Phase:
 
     @property
     def cause_right(self) -> bool:
-        """Return whether the cause found is an accepted one."""
-        return self.found_cause is not None and (not self.accepted_causes or self.found_cause in self.accepted_causes)
+        """Return whether the cause found is an accepted one, and its detail where the manifest names some."""
+        if self.found_cause is None or (self.accepted_causes and self.found_cause not in self.accepted_causes):
+            return False
+        return not self.accepted_details or self.found_detail in self.accepted_details
 
     @property
     def right(self) -> bool:
@@ -210,6 +213,7 @@ def _evaluate(phase: Mapping[str, Any], rows: list[VerdictRow]) -> Phase:
         expected_ranks=sorted(int(rank) for rank in phase["fault_ranks"]),
         found_ranks=[rank for rank in ranks_found if rank != WHOLE_JOB],
         accepted_causes=[str(name) for name in phase.get("accepted_causes", [])],
+        accepted_details=[str(name) for name in phase.get("accepted_details", [])],
         found_cause=cause,
         found_detail=detail,
         besides=_counted(row for row in inside if row.rank not in ranks_found and not without(row)),

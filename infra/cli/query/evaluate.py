@@ -34,7 +34,9 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def evaluate(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="a recorded job: Parquet tables and manifest.json")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="a recorded job: manifest.json, and Parquet tables or rows.jsonl.xz")
+    ],
     window_steps: Annotated[
         int | None,
         typer.Option(
@@ -147,6 +149,7 @@ def straggler_rows(folder: Path, window_steps: int, quiet: bool = True, light: b
     The recording is read through a copy of its folder whose manifest has no phases. Raises ValueError with the name of
     an unreadable file.
     """
+    from drumline.producers.replay.published import is_published, read_published
     from drumline.producers.replay.recording import RecordedJob
     from drumline.schemas.topics import Topic
     from drumline.streams.core.thresholds import StragglerConfig
@@ -159,6 +162,8 @@ def straggler_rows(folder: Path, window_steps: int, quiet: bool = True, light: b
         price_per_gpu_hour=stream.price_per_gpu_hour,
     )
     topics = {Topic.COLLECTIVE, Topic.STEP, Topic.PROCESS, Topic.DEVICE}
+    if light and is_published(folder):
+        raise ValueError("--light: the recording holds the rows of its own tier; leave it out")
     with tempfile.TemporaryDirectory(prefix="drumline-evaluate-") as copy:
         copied = without_phases(folder, Path(copy))
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -166,9 +171,11 @@ def straggler_rows(folder: Path, window_steps: int, quiet: bool = True, light: b
             task = progress.add_task("reading the recording", total=None)
             batches_out = []
             try:
-                batches = (
-                    (out.time_ns, out.batch) for out in RecordedJob(copied, topics=topics, light=light).batches()
-                )
+                if is_published(copied):
+                    batches = read_published(copied)
+                else:
+                    recorded = RecordedJob(copied, topics=topics, light=light)
+                    batches = ((out.time_ns, out.batch) for out in recorded.batches())
                 for batch in verdicts(batches, config):
                     batches_out.append(batch)
                     progress.update(task, description=f"evaluated to step {batch.envelope['last_step']}")

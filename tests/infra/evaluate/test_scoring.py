@@ -39,6 +39,7 @@ def test_a_found_fault_and_a_quiet_healthy_phase_are_right():
                 "found_detail": None,
                 "besides": {},
                 "lost_share": 0.3,
+                "accepted_details": [],
             },
             {
                 "phase": "late",
@@ -55,6 +56,7 @@ def test_a_found_fault_and_a_quiet_healthy_phase_are_right():
                 "found_detail": "",
                 "besides": {},
                 "lost_share": 0.3,
+                "accepted_details": [],
             },
         ],
         "windows_across_phases": 0,
@@ -62,6 +64,12 @@ def test_a_found_fault_and_a_quiet_healthy_phase_are_right():
         "false_alarms": 0,
         "cause_accuracy": 1.0,
     }
+
+
+@pytest.mark.parametrize(("details", "right"), [([], True), (["disk", ""], True), (["disk"], False)])
+def test_a_detail_counts_where_the_manifest_names_some(details, right):
+    report = evaluate_phases([{**FAULT, "accepted_details": details}], rows([3, 3, 3, 3]))
+    assert (report.right, report.cause_accuracy) == (right, float(right))
 
 
 @pytest.mark.parametrize(("severities", "ranks"), [([2, 2, 0, 0], [2]), ([2, 0, 0, 0], []), ([1, 1, 1, 1], [])])

@@ -1,0 +1,96 @@
+"""Turn a folder that causes.py brought back into a recording: keep_recording.py FROM TO
+
+TO gets rows.jsonl.xz (producers/replay/published.py), what verdicts are made of, and manifest.json with the phases by
+step, what was injected and what may be found. Host, GPUs and process ids are replaced.
+"""
+
+import json
+import lzma
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from drumline.producers.replay.anonymise import fake_uuid
+from drumline.producers.replay.published import write_published
+from drumline.producers.spool.frames import scan
+from drumline.schemas.batch import Batch, decode
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+TOPICS = {Topic.COLLECTIVE, Topic.STEP, Topic.DEVICE, Topic.HOST}
+#: Faults of a host whose cause has no detail of its own in a verdict: stacks show it.
+BY_STACKS = {"python_lock"}
+#: Fault -> (cause, detail) by CUPTI, and cause by NCCL's operations. Of those with rank -1, the job's row has it.
+OF_GPU = {
+    "batch": ("slow_compute", "more_work", "slow_gpu"),
+    "shared_gpu": ("slow_compute", "shared_gpu", "slow_gpu"),
+    "slow_link": ("slow_link", "", "slow_link"),
+    "netem": ("slow_link", "", "slow_link"),
+}
+#: Steps at the ends of a phase that count for none: a fault begins and ends between two ranks' steps.
+EDGE = 2
+
+
+def batches_of(folder: Path) -> list[Batch]:
+    frames = scan(lzma.decompress((folder / "rows.xz").read_bytes()), True)
+    return [decode(model(frame.topic), frame.body) for frame in frames if frame.topic in TOPICS]
+
+
+def phase_of(phase: dict[str, object], steps: dict[int, list[tuple[int, int, int]]], light: bool) -> dict[str, object]:
+    """Return a phase by steps, as `drumline evaluate` reads it."""
+    fault, on = str(phase["fault"]).partition(":")[0], int(phase["on"])
+    inside = [
+        step
+        for step, start_ns, end_ns in steps[max(on, 0)]
+        if start_ns >= phase["start_ns"] and end_ns <= phase["end_ns"]
+    ]
+    first, last = (min(inside) + EDGE, max(inside) - EDGE) if inside else (0, -1)
+    kept = {
+        "phase": phase["fault"],
+        "first_step": first,
+        "last_step": last,
+        "start_ns": phase["start_ns"],
+        "end_ns": phase["end_ns"],
+    }
+    if fault == "healthy" or not phase["done"]:
+        return {**kept, "fault_ranks": [], "accepted_causes": [], "counted": bool(phase["done"])}
+    if fault == "batch" and on < 0:  # a changed job is no more than suspect
+        return {**kept, "fault_ranks": [], "accepted_causes": ["changed_job"], "counted": False}
+    cause, detail, light_cause = OF_GPU.get(fault, ("host_stall", "" if fault in BY_STACKS else fault, "host_stall"))
+    ranks = [] if cause == "slow_link" else [on]
+    kept |= {"fault_ranks": ranks, "injected_cause": cause, "injected_rank": on, "counted": True}
+    kept["accepted_causes"] = [light_cause if light else cause]
+    if detail and (cause == "host_stall" or not light):
+        kept["accepted_details"] = [detail]
+    return kept
+
+
+def keep(source: Path, target: Path) -> None:
+    manifest = json.loads((source / "manifest.json").read_text())
+    batches = batches_of(source)
+    light = any(batch.envelope.get("source") == "nccl" for batch in batches if batch.topic == Topic.STEP)
+    names: dict[str, str] = {}
+    steps: dict[int, list[tuple[int, int, int]]] = {}
+    for batch in batches:
+        envelope, rank = batch.envelope, int(batch.envelope["rank"])
+        if rank >= 0:
+            names.setdefault(str(envelope["process_id"]), f"{len(names):08d}-0000-4000-8000-000000000000")
+            envelope["process_id"] = names[str(envelope["process_id"])]
+            envelope["host"], envelope["gpu_uuid"] = "node-a", fake_uuid(rank)
+            if "pid" in envelope:
+                envelope["pid"] = 1000 + rank
+        if batch.topic == Topic.STEP:
+            start, end = batch.columns["start_ns"], batch.columns["start_ns"] + batch.columns["duration_ns"]
+            steps.setdefault(rank, []).extend(
+                zip(batch.columns["step"].tolist(), start.tolist(), end.tolist(), strict=True)
+            )
+    phases = [phase_of(phase, steps, light) for phase in manifest["phases"]]
+    target.mkdir(parents=True)
+    write_published(target, batches)
+    kept = {key: manifest[key] for key in ("how", "policy")} | {"world_size": manifest["ranks"]}
+    rows = {str(topic): int(np.sum([b.rows for b in batches if b.topic == topic])) for topic in sorted(TOPICS)}
+    (target / "manifest.json").write_text(json.dumps({**kept, "rows": rows, "phases": phases}, indent=1) + "\n")
+
+
+keep(Path(sys.argv[1]), Path(sys.argv[2]))
