@@ -13,7 +13,7 @@ from drumline.infra.report import queries
 from drumline.infra.report.data import LISTED, NoSuchRun, Query, Row, find_run
 from drumline.infra.report.link_state import CAUSE, link_evidence
 from drumline.infra.report.rank_state import state_lines
-from drumline.infra.report.text import evidence, hang, quoted, seconds, share, subject, timeline_command
+from drumline.infra.report.text import evidence, filled, hang, quoted, seconds, share, subject, timeline_command
 from drumline.infra.runtime.terminal import escape_controls
 
 #: Ranks that an answer for programs explains without `--rank`.
@@ -87,14 +87,14 @@ class Explained(NamedTuple):
     stacks: list[Row]
 
 
-def hang_lines(rows: list[Row]) -> list[str]:
+def hang_lines(rows: list[Row], job: str) -> list[str]:
     """Return when the job stood still, for whom it waits, and what to do."""
     lines = []
     for row in rows:
         entry = hang_guidance(row["reason"])
         lines.append(hang(row))
         lines += (
-            [f"  check     {entry.check}", f"  do        {entry.act}", f"  escalate  to {entry.escalate}"]
+            [f"  check     {filled(entry.check, job)}", f"  do        {entry.act}", f"  escalate  to {entry.escalate}"]
             if entry
             else []
         )
@@ -129,9 +129,11 @@ def explain(
     for row in stacks:
         if row["is_main"] and row["rank"] not in places:
             places[row["rank"]] = place_of(row)
+    pids = {row["rank"]: row["pid"] for row in query(queries.PIDS, {**scope, "ranks": [*by_rank]})} if by_rank else {}
     texts, also_late = [], []
     for number, rows in enumerate(ranked):
-        text = _explanation(job, chosen["run"], rows, float(windows["evaluated_s"]))
+        pid = pids.get(rows[0]["rank"], 0)
+        text = _explanation(job, chosen["run"], rows, float(windows["evaluated_s"]), pid)
         if rank is None and most is not None and number >= most:
             also_late.append(text)
             continue
@@ -177,7 +179,7 @@ def place_of(row: Row) -> str:
     return escape_controls(text)
 
 
-def _explanation(job: str, run: str, rows: list[Row], evaluated_s: float) -> Explanation:
+def _explanation(job: str, run: str, rows: list[Row], evaluated_s: float, pid: int) -> Explanation:
     worst = rows[0]
     entry = guidance(worst["cause"], worst["detail"])
     scope = f"--job {quoted(job)} --run {quoted(run)}" + (f" --rank {worst['rank']}" if worst["rank"] >= 0 else "")
@@ -196,8 +198,8 @@ def _explanation(job: str, run: str, rows: list[Row], evaluated_s: float) -> Exp
         confidence=worst["confidence"],
         meaning=entry.meaning if entry else "",
         evidence=evidence(worst["evidence"]),
-        check=entry.check if entry else "",
-        act=entry.act if entry else "",
+        check=filled(entry.check, job, pid) if entry else "",
+        act=filled(entry.act, job, pid) if entry else "",
         escalate=entry.escalate if entry else DRUMLINE,
         commands=[
             f"drumline {'sql around-verdict' if worst['rank'] >= 0 else 'report'} {scope}",

@@ -22,6 +22,12 @@ ORDER BY h.last_record DESC LIMIT 50
 
 RANKS = "SELECT DISTINCT rank FROM processes WHERE job = {job:String} AND run = {run:String} ORDER BY rank LIMIT 65536"
 
+# The newest process of each rank.
+PIDS = """
+SELECT rank, argMax(pid, published) AS pid FROM processes
+WHERE job = {job:String} AND run = {run:String} AND rank IN {ranks:Array(Int32)} GROUP BY rank
+"""
+
 JOBS = f"SELECT job FROM ({LAST_RECORDS}) GROUP BY job ORDER BY max(last_record) DESC LIMIT 50"
 
 _UTC = "DateTime64(9, 'UTC')"

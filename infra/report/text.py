@@ -6,6 +6,7 @@ Texts are plain; the page escapes them.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from itertools import pairwise
 from typing import Any
@@ -41,10 +42,16 @@ def meaning(cause: str, detail: str) -> str:
     return entry.meaning if entry else ""
 
 
-def action(cause: str, detail: str) -> str:
+def action(cause: str, detail: str, job: str) -> str:
     """Return how to check a cause and what to do about it; "" for an unknown one."""
     entry = guidance(cause, detail)
-    return f"{entry.check} {entry.act} Escalate to {entry.escalate}." if entry else ""
+    return filled(f"{entry.check} {entry.act} Escalate to {entry.escalate}.", job) if entry else ""
+
+
+def filled(guide: str, job: str, pid: int = 0) -> str:
+    """Return a text of the guidance with the job, and the process where one is known, in its commands."""
+    guide = guide.replace("--job JOB", f"--job {quoted(job)}")
+    return re.sub(r"\bPID\b", str(pid), guide) if pid else guide
 
 
 def quoted(text: str) -> str:

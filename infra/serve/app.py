@@ -119,7 +119,7 @@ class Pages:
         stands = [row for row in page.data.hangs if row["lasts"]]
         return self._page(
             "job.html", p=page, shown=shown, given_run=run, summary=text.summary(page.data, most=1),
-            hangs=[hang_lines([row]) for row in stands], rank_url=lambda rank: job_url(job, run, rank=rank),
+            hangs=[hang_lines([row], job) for row in stands], rank_url=lambda rank: job_url(job, run, rank=rank),
             every=LIVE_S if page.is_live else STILL_S, **{k: v for k, v in sections(page.data).items() if k != "text"},
         )  # fmt: skip
 

@@ -226,5 +226,6 @@ def _verdicts(detail: Detail, width: int) -> RenderableType:
         cells = [row["started"][11:19], f"{row['first_step']}–{row['last_step']}", _verdict_text(row, narrow=narrow)]
         table.add_row(*map(_plain, [*place, *cells, f"{row['gpu_seconds']:.1f}"]))
     worst = max(detail.verdicts, key=lambda row: (row["last_step"], row["gpu_seconds"]))
-    todo = action(worst["cause"], worst["detail"])
-    return Group(table, Text(f"what to do: {todo}", style="dim")) if todo else table
+    todo = action(worst["cause"], worst["detail"], detail.job)
+    subject = "the job" if worst["rank"] < 0 else f"rank {worst['rank']}"
+    return Group(table, Text(f"what to do about {subject}: {escape_controls(todo)}", style="dim")) if todo else table

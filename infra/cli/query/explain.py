@@ -61,7 +61,7 @@ def explain(
         return
     echo(f"{escape_controls(job)}, run {escape_controls(chosen['run'])}, {chosen['ranks']} ranks")
     shown = hangs if everything else hangs[:1]
-    lines = hang_lines(shown)
+    lines = hang_lines(shown, job)
     if len(shown) < len(hangs):
         lines.append(f"It stood still {len(hangs) - len(shown)} times more; --all shows them.")
     lines += [line for text in texts for line in text.lines()] or [no_verdict(windows, rank, int(chosen["ranks"]))]

@@ -192,7 +192,10 @@ def _interactive() -> None:
             except ClickHouseFailed as error:
                 raise BadRequest(with_remedy(error)) from None
 
-        echo(f"{config.clickhouse_url}, database {config.clickhouse.database}, read-only; `help` lists commands")
+        echo(
+            f"{config.clickhouse_url}, database {config.clickhouse.database}, read-only; `;` ends a statement, "
+            "`help` lists commands"
+        )
         loop(lambda: session.prompt("sql> "), execute, (BadRequest, NoSuchRun))
 
 

@@ -3,9 +3,9 @@
 -- try: --by model --price 3.5
 -- Runs count that began in the time range; those without the label are one row.
 -- @by = team: name of a label of `drumline run --label NAME=VALUE`
--- @price = 0: of a GPU hour, in your currency
+-- @price = 0: of a GPU hour, in your currency; without one money is NULL
 SELECT l.labels[{by:String}] AS label, uniqExact(j.job) AS jobs, count() AS runs, round(sum(j.hours), 4) AS gpu_hours,
-    round(sum(j.hours) * {price:Float64}, 4) AS money, round(sum(s.lost) / 3600, 4) AS gpu_hours_lost, round(sum(s.lost) / 3600 * {price:Float64}, 4) AS money_lost
+    round(sum(j.hours) * nullIf({price:Float64}, 0), 4) AS money, round(sum(s.lost) / 3600, 4) AS gpu_hours_lost, round(sum(s.lost) / 3600 * nullIf({price:Float64}, 0), 4) AS money_lost
 FROM (
     SELECT job, run, ranks * dateDiff('millisecond', started, ended) / 3.6e6 AS hours
     FROM jobs

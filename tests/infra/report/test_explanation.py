@@ -20,7 +20,7 @@ from drumline.infra.report.explanation import (
 
 def test_one_screen_states_who_why_what_it_cost_and_what_to_do():
     [row] = report_data().episodes
-    lines = _explanation("job's", "r", [row], 100.0).lines()
+    lines = _explanation("job's", "r", [row], 100.0, 7).lines()
     text = "\n".join(lines)
     assert lines[0].startswith("Rank 3 (node-b): ")
     assert "slow copy, pageable" in text
@@ -28,6 +28,14 @@ def test_one_screen_states_who_why_what_it_cost_and_what_to_do():
     assert "drumline sql around-verdict --job 'job'\"'\"'s' --run r --rank 3" in text
     assert "escalate  to the owner of the job" in text
     assert len(lines) <= 11
+
+
+def test_commands_of_the_guidance_name_the_job_and_the_process():
+    row = {**report_data().episodes[0], "cause": "host_stall", "detail": ""}
+    check = _explanation("job's", "r", [row], 100.0, 4711).check
+    assert "`drumline sql hot-stacks --job 'job'\"'\"'s'`" in check
+    assert "`py-spy dump --pid 4711`" in check
+    assert "PID" in _explanation("j", "r", [row], 100.0, 0).check, "no process is known"
 
 
 def test_the_line_where_a_sampled_rank_was_is_stated():
@@ -48,7 +56,7 @@ def test_no_late_rank_and_insufficient_data_are_different_answers():
 
 def test_a_job_that_stands_still_is_explained_first():
     row = {"reason": "not_called", "started": "2026-01-02 03:04:05", "lasts": 1, "seconds": 7, "note": "rank 2 ..."}
-    sentence, check, act, escalate = hang_lines([row])
+    sentence, check, act, escalate = hang_lines([row], "job's")
     assert sentence == "The job has stood still since 2026-01-02 03:04:05 UTC: rank 2 ..."
     assert "py-spy dump" in check
     assert "checkpoint" in act
@@ -87,7 +95,7 @@ def test_one_rank_is_explained_and_all_others_are_named():
 def test_a_rank_fits_one_screen_of_80_columns(entry):
     query = late_ranks(14)
     [row] = report_data().episodes
-    lines = _explanation("demo", "r", [{**row, "cause": entry.cause, "detail": entry.detail}], 100.0).lines()
+    lines = _explanation("demo", "r", [{**row, "cause": entry.cause, "detail": entry.detail}], 100.0, 7).lines()
     lines += [f"  changed   {'text ' * 20}"] * 3 + [f"  python    {'text ' * 30}"]
     lines += [also_late_line("demo", explain(query, "demo", "", None, most=1).also_late)]
     shown = [part for line in lines for part in _wrapped(line, 80).split("\n")]

@@ -17,19 +17,20 @@ def test_what_changed_stands_beside_the_time_before():
     gpu = {"gpu": 3, "busy": 61.4, "slowest_mhz": 1410, "fastest_mhz": 1980, "celsius": 58, "power_w": 410.2}
     healthy = gpu | {"busy": 98.0, "slowest_mhz": 1980, "power_w": None}
     query = answer(
-        STEPS=[{"late": 0, "median_ms": 82.0}, {"late": 1, "median_ms": 105.26}],
+        STEPS=[{"late": 0, "median_ms": 82.0, "own_ms": 60.0}, {"late": 1, "median_ms": 105.26, "own_ms": 104.0}],
         GPU=[{"late": 0, **healthy}, {"late": 1, **gpu}],
         HOST=[{"late": 1, "waiting": 0.123, "throttled": None, "blocked": 0.0, "faults": 1200}],
     )
     assert state_lines(query, PLACE) == [
-        "changed   its step took 105.3 ms on the GPU (before: its step took 82.0 ms on the GPU)",
+        "changed   its step took 105.3 ms on the GPU, 104.0 ms without communication "
+        "(before: its step took 82.0 ms on the GPU, 60.0 ms without communication)",
         "gpu       61% busy, 1,410 to 1,980 MHz, 58 °C, 410 W (before: 98% busy, 1,980 to 1,980 MHz, 58 °C)",
         "host      main thread without a CPU 12.3% of the time, waiting for a disk 0.0%, 1,200 major page faults",
     ]
 
 
 def test_nothing_is_stated_where_nothing_is_stored_of_the_time():
-    assert state_lines(answer(STEPS=[{"late": 0, "median_ms": 82.0}]), PLACE) == []
+    assert state_lines(answer(STEPS=[{"late": 0, "median_ms": 82.0, "own_ms": 60.0}]), PLACE) == []
 
 
 def test_links_of_the_hosts_join_a_slow_link_as_evidence():
