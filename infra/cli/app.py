@@ -105,7 +105,7 @@ class TyperCommand(click.Command):
         if before in (signal.SIG_DFL, signal.default_int_handler):  # SIG_DFL: main.py
             signal.signal(signal.SIGINT, interrupt)
         try:
-            _with_short_help(typer.main.get_command(self._app)).main(args=ctx.args, prog_name=ctx.command_path)
+            _for_terminals(typer.main.get_command(self._app)).main(args=ctx.args, prog_name=ctx.command_path)
         except KeyboardInterrupt:  # before typer is ready for it: click would print "Aborted!" and exit with 1
             sys.exit(INTERRUPTED)
         except Exception:
@@ -118,12 +118,21 @@ class TyperCommand(click.Command):
             signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # None: not Python's
 
 
-def _with_short_help(command: Any) -> Any:
-    """Let the command and its subcommands take -h too. typer's commands are not click's."""
+def _for_terminals(command: Any) -> Any:
+    """Let the command and its subcommands take -h too, and their help fill the lines. typer's commands are
+    not click's.
+    """
     command.context_settings = {**command.context_settings, "help_option_names": ["-h", "--help"]}
+    command.help = _flowing(command.help or "")
     for child in getattr(command, "commands", {}).values():
-        _with_short_help(child)
+        _for_terminals(child)
     return command
+
+
+def _flowing(text: str) -> str:
+    """Return paragraphs without the line breaks of the source; a paragraph that begins with \\b keeps its own."""
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(part if part.startswith("\b") else " ".join(part.split("\n")) for part in paragraphs)
 
 
 class LazyCommands(click.Group):

@@ -18,7 +18,11 @@ def demo(
         bool, typer.Option("--keep", help="leave Kafka, ClickHouse and the web page up afterwards")
     ] = False,
     live: Annotated[
-        bool, typer.Option("--live", help="play the job in its own time: watch verdicts arrive in the web page; keeps")
+        bool,
+        typer.Option(
+            "--live",
+            help="play the job in its own time: watch verdicts arrive in the web page; all stays up, as with --keep",
+        ),
     ] = False,
 ) -> None:
     """Run a recorded 4-GPU job through Kafka, Faust and ClickHouse on this machine, and check what comes out.
