@@ -97,11 +97,14 @@ def _column(model: RecordModel, column: Column, batch: Batch, record: dict[str, 
     return array
 
 
-def decode(writer: RecordModel, body: bytes, reader: RecordModel | None = None, start: int = 0) -> Batch:
+def decode(
+    writer: RecordModel, body: bytes, reader: RecordModel | None = None, start: int = 0, *, bounded: bool = False
+) -> Batch:
     """Read a body, from byte `start`, written with `writer`, in the shape of `reader` (default: the same).
 
-    `reader` must be able to read `writer` (compatibility.py). Columns are read-only. Raises only BadEnvelope (Avro does
-    not decode, value out of range, trailing bytes) or BadColumn (length, dictionary index).
+    `reader` must be able to read `writer` (compatibility.py). `bounded`: the caller checks the batch's bounds, and so
+    its `int` fields, whose bounds lie within 32 bits. Columns are read-only. Raises only BadEnvelope (Avro does not
+    decode, value out of range, trailing bytes) or BadColumn (length, dictionary index).
     """
     target = reader or writer
     topic = target.topic
@@ -120,7 +123,7 @@ def decode(writer: RecordModel, body: bytes, reader: RecordModel | None = None, 
         raise BadEnvelope(f"Avro body does not decode ({type(error).__name__})", topic=topic) from None
     if stream.tell() != len(body):
         raise BadEnvelope(f"{len(body) - stream.tell()} bytes after the record", topic=topic)
-    if (wide := within_int32(target, record)) is not None:
+    if not bounded and (wide := within_int32(target, record)) is not None:
         raise BadEnvelope("value outside Avro's int", topic=topic, field=wide)
     rows = record["rows"]
     if not 0 <= rows <= max_rows(target):

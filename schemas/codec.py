@@ -66,7 +66,7 @@ class Codec:
             raise UnknownSchema(error.detail, topic=topic) from None
         if writer is not reader and (number, topic) not in self._readable:
             self._check_schema(number, writer, reader)
-        batch = decode(writer, value, reader, HEADER.size)
+        batch = decode(writer, value, reader, HEADER.size, bounded=bounded)
         if bounded:
             check(batch, appended_ms, len(value) - (batch.rows * reader.row_bytes if writer is reader else 0))
             if topic in DERIVED_TOPICS and is_ahead(read_epoch(headers)[0], appended_ms or 0):
