@@ -121,6 +121,7 @@ class Tools:
         answer = {
             "job": job,
             "run": chosen["run"],
+            "labels": chosen["labels"],
             "ranks": chosen["ranks"],
             "windows": int(windows["windows"]),
             "evaluated": int(windows["evaluated"]),

@@ -56,7 +56,7 @@ class ReportData:
 
 
 def find_run(query: Query, job: str, run: str) -> tuple[Row, list[str]]:
-    """Return the run, by default the newest, and the names of the other runs. Raises NoSuchRun."""
+    """Return the run, by default the newest, with its labels, and the names of the other runs. Raises NoSuchRun."""
     runs = query(queries.RUNS, {"job": job})
     if not runs:
         known = _listed([repr(row["job"]) for row in query(queries.JOBS, {})])
@@ -64,7 +64,8 @@ def find_run(query: Query, job: str, run: str) -> tuple[Row, list[str]]:
     chosen = next((row for row in runs if not run or row["run"] == run), None)
     if chosen is None:
         raise NoSuchRun(f"job {job!r} has no run {run!r}; there are: {_listed([row['run'] for row in runs])}")
-    return chosen, [row["run"] for row in runs if row is not chosen]
+    [labels] = query(queries.LABELS, {"job": job, "run": chosen["run"]})
+    return {**chosen, **labels}, [row["run"] for row in runs if row is not chosen]
 
 
 def _listed(names: list[str]) -> str:

@@ -22,6 +22,9 @@ ORDER BY h.last_record DESC LIMIT 50
 
 RANKS = "SELECT DISTINCT rank FROM processes WHERE job = {job:String} AND run = {run:String} ORDER BY rank LIMIT 65536"
 
+# Of `drumline run --label NAME=VALUE`.
+LABELS = "SELECT any(labels) AS labels FROM processes WHERE job = {job:String} AND run = {run:String}"
+
 # The newest process of each rank.
 PIDS = """
 SELECT rank, argMax(pid, published) AS pid FROM processes

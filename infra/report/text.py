@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,8 @@ from drumline.infra.guidance.entry import cause_text
 from drumline.infra.report.data import ReportData, Row
 from drumline.infra.runtime.terminal import escape_controls
 
+#: Labels that name who is responsible for a job.
+OWNERS = ("team", "user")
 #: An alarm in force, from least to worst.
 LEVELS = ("suspect", "warning", "critical")
 WHOLE_JOB = -1
@@ -52,6 +55,11 @@ def filled(guide: str, job: str, pid: int = 0) -> str:
     """Return a text of the guidance with the job, and the process where one is known, in its commands."""
     guide = guide.replace("--job JOB", f"--job {quoted(job)}")
     return re.sub(r"\bPID\b", str(pid), guide) if pid else guide
+
+
+def labelled(labels: Mapping[str, str], only: Collection[str] = ()) -> str:
+    """Return labels of `drumline run` as text, "team vision, user ada"; `only`: those of these names."""
+    return ", ".join(f"{name} {value}" for name, value in sorted(labels.items()) if not only or name in only)
 
 
 def quoted(text: str) -> str:

@@ -81,7 +81,8 @@ class Pages:
         mark = hashlib.sha256("".join(content for content, _ in self._files.values()).encode()).hexdigest()[:12]
         self._environment = environment("drumline.infra.serve")
         self._environment.globals.update(
-            text=text, job_url=job_url, age=lambda seconds: age(seconds).plain, words=_spaced, price=self._price,
+            text=text, job_url=job_url, fleet_url=_fleet_url,
+            age=lambda seconds: age(seconds).plain, words=_spaced, price=self._price,
             cost=lambda seconds: text.cost(self._price, seconds), signed=_signed, mark=mark,
             version=metadata.version("drumline"),
         )  # fmt: skip
@@ -93,7 +94,7 @@ class Pages:
         jobs = fleet.fleet(self._database.query, sort, labels)
         live = any(not job.has_ended for job in jobs)
         return self._page(
-            "fleet.html", jobs=jobs, sort=sort or fleet.SORTS[0], most=fleet.MOST_JOBS, fleet_url=_fleet_url,
+            "fleet.html", jobs=jobs, sort=sort or fleet.SORTS[0], most=fleet.MOST_JOBS,
             every=LIVE_S if live else STILL_S,
             chosen=labels,
         )  # fmt: skip

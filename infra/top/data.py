@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from drumline.infra.report.data import NoSuchRun, Query, Row, find_run
-from drumline.infra.report.queries import LAST_RECORDS, episodes
+from drumline.infra.report.queries import LABELS, LAST_RECORDS, episodes
 
 # The newest run of each job, the most recent jobs first. Only records of producers count: a worker that restarts
 # publishes results of jobs that ended long ago.
@@ -81,6 +82,7 @@ class Detail:
     dropped_rows: int = 0
     late_rows: int = 0
     hang: list[Row] = field(default_factory=list)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,7 @@ def snapshot(query: Query, job: str, selected: str = "") -> TopSnapshot:
             window=window,
             verdicts=query(VERDICTS, {**scope, "most": VERDICTS_SHOWN}),
             hang=query(HANG, scope),
+            **query(LABELS, scope)[0],
             **query(QUALITY, scope)[0],
             **query(LATE, scope)[0],
         ),

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from drumline.infra.report.data import Row
-from drumline.infra.report.text import LEVELS, action
+from drumline.infra.report.text import LEVELS, OWNERS, action, labelled
 from drumline.infra.runtime.terminal import escape_controls, terminal_console
 from drumline.infra.top.data import Detail, TopSnapshot
 from drumline.infra.top.keys import HELP, ViewState
@@ -129,6 +129,8 @@ def _heading(seen: TopSnapshot, width: int) -> list[RenderableType]:
     assert detail is not None
     whole = next((row for row in detail.window if row["rank"] == -1), None)
     title = escape_controls(detail.job)
+    if owner := labelled(detail.labels, OWNERS):
+        title += f" ({escape_controls(owner)})"
     if width < NARROW:
         hosts = next((row["hosts"] for row in seen.jobs if row["job"] == detail.job), 0)
         title += f", run {escape_controls(detail.run)}, {hosts} host{'s' if hosts != 1 else ''}"

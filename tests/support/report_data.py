@@ -30,7 +30,8 @@ def report_data(**changes):
     return ReportData(**{
         "job": "job", "run": {"run": "r1", "started": "2026-01-02 00:00:00.000000000",
                               "ended": "2026-01-02 00:01:40.000000000",
-                              "ranks": 4, "hosts": 2, "kernels": 1000, "memcpys": 10, "collectives": 40, "steps": 800},
+                              "ranks": 4, "hosts": 2, "kernels": 1000, "memcpys": 10, "collectives": 40, "steps": 800,
+                              "labels": {"team": "vision", "user": "ada", "model": "GPT"}},
         "other_runs": [], "since": "2026-01-02 00:00:00.000000000", "until": "2026-01-02 00:01:40.000000000",
         "length_s": 100.0, "whole": True,
         "steps": {"first": 0, "last": 199, "steps": 200, "ranks": 4, "median_ms": 500.0, "p95_ms": 520.0,

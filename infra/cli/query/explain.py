@@ -41,6 +41,7 @@ def explain(
     from drumline.infra.report.data import NoSuchRun
     from drumline.infra.report.explanation import MOST_RANKS, also_late_line, hang_lines, no_verdict
     from drumline.infra.report.explanation import explain as load
+    from drumline.infra.report.text import OWNERS, labelled
 
     config = settings()
     with (
@@ -56,10 +57,12 @@ def explain(
     if as_json:
         verdicts = [text.as_json() for text in texts]
         counts = {"windows": int(windows["windows"]), "evaluated": int(windows["evaluated"])}
-        echo(json.dumps({"job": job, "run": chosen["run"], **counts, "hangs": hangs, "verdicts": verdicts,
+        echo(json.dumps({"job": job, "run": chosen["run"], "labels": chosen["labels"], **counts, "hangs": hangs,
+                         "verdicts": verdicts,
                          "other_late_ranks": [text.rank for text in also_late]}))  # fmt: skip
         return
-    echo(f"{escape_controls(job)}, run {escape_controls(chosen['run'])}, {chosen['ranks']} ranks")
+    owner = labelled(chosen["labels"], OWNERS)
+    echo(escape_controls(f"{job}, run {chosen['run']}, {chosen['ranks']} ranks" + (f"; {owner}" if owner else "")))
     shown = hangs if everything else hangs[:1]
     lines = hang_lines(shown, job)
     if len(shown) < len(hangs):

@@ -29,6 +29,11 @@ SHOWN
 {{ if $shown }}{{ $marks = printf "%s+" $marks }}{{ end }}{{ end -}}
 [{{ .Status | toUpper }}] {{ .CommonLabels.alertname }}{{ with .CommonLabels.job }} {{ . }}{{ end }} ({{ len $marks }})
 {{- end }}
+{{ define "drumline.owner" -}}
+{{ $team := or .Labels.job_team "none" }}{{ $user := or .Labels.job_user "none" -}}
+{{ if or (ne $team "none") (ne $user "none") }} ({{ if ne $team "none" }}team {{ $team }}{{ end -}}
+{{ if and (ne $team "none") (ne $user "none") }}, {{ end }}{{ if ne $user "none" }}user {{ $user }}{{ end }}){{ end }}
+{{- end }}
 {{ define "drumline.message" -}}
 {{ $alerts := .Alerts }}{{ range $alert := $alerts -}}
 SHOWN
@@ -37,7 +42,7 @@ SHOWN
 {{ .Annotations.description }}
 Check: {{ .Annotations.check }}
 Do: {{ .Annotations.act }}
-If you cannot: {{ .Annotations.escalate }}. More: {{ .Annotations.runbook_url }}
+If you cannot: {{ .Annotations.escalate }}{{ template "drumline.owner" . }}. More: {{ .Annotations.runbook_url }}
 {{ .Annotations.dashboard }}&from={{ (.StartsAt.Add -3600000000000).UnixMilli }}&to={{ if eq .Status "resolved" -}}
 {{ .EndsAt.UnixMilli }}{{ else }}now{{ end }}
 {{ end }}{{ end -}}

@@ -11,6 +11,7 @@ import pytest
 from support.report_data import HOSTILE, evidence, report_data
 
 from drumline.infra.report import charts as report_charts
+from drumline.infra.report import queries
 from drumline.infra.report import text as report_text
 from drumline.infra.report.data import NoSuchRun, find_run
 from drumline.infra.report.page import page
@@ -133,6 +134,7 @@ def test_page_shows_every_part_and_loads_nothing():
         v for _, a in reader.elements for k, v in a.items() if k in ("src", "href", "xlink:href", "srcset", "data")
     ]
     assert loads == ["data:,"]
+    assert "model GPT, team vision, user ada</p>" in text
     assert "default-src 'none'" in text
     assert not re.search(r"url\(|@import", text)
     for heading in ("Step times", "Lateness by rank", "Verdicts", "Cost", "Top kernels", "Copies", "GPUs"):
@@ -219,10 +221,12 @@ def test_a_wrong_job_or_run_is_reported_with_the_known_ones():
     stored = {"demo": [{"run": "b"}, {"run": "a"}]}
 
     def query(sql, parameters):
+        if sql == queries.LABELS:
+            return [{"labels": {"team": f"of {parameters['run']}"}}]
         return stored.get(parameters.get("job"), []) if "job" in parameters else [{"job": name} for name in stored]
 
-    assert find_run(query, "demo", "") == ({"run": "b"}, ["a"])
-    assert find_run(query, "demo", "a") == ({"run": "a"}, ["b"])
+    assert find_run(query, "demo", "") == ({"run": "b", "labels": {"team": "of b"}}, ["a"])
+    assert find_run(query, "demo", "a") == ({"run": "a", "labels": {"team": "of a"}}, ["b"])
     with pytest.raises(NoSuchRun, match="'demo'"):
         find_run(query, "other", "")
     with pytest.raises(NoSuchRun, match="there are: b, a"):

@@ -122,6 +122,8 @@ def test_explain_names_the_rank_its_cost_and_what_to_do_and_states_which_rank_is
     assert [verdict[name] for name in ("rank", "first_step", "last_step", "state")] == [1, 20, 39, "warning"]
     assert verdict["gpu_seconds"] == 1.0
     assert verdict["act"]
+    assert answer["labels"] == {"team": "vision", "user": "a&b"}
+    assert "; team vision, user a&b" in drumline("explain", JOB).stdout
     assert "rank 0 does not hold this job back, in 4 windows" in drumline("explain", JOB, "--rank", "0").stdout
     wrong = drumline("explain", "nothing")
     assert wrong.returncode == 2

@@ -180,6 +180,7 @@ def test_stored_rows_arrive_on_every_page(clean_stack):
     assert 'href="/?user=a%26b"' in shown["/"]
     assert "team <a" in client.get("/", params={"user": "a&b"}).text
     assert f'href="{at}/rank/1' in shown[at]
+    assert 'team <a href="/?team=vision">vision</a>' in shown[at]
     assert shown[at].index(f"{at}/rank/1") < shown[at].index(f"{at}/rank/0")
     assert "its copies between host and GPU took longer" in shown[f"{at}/rank/1"]
     assert "<svg" in shown[f"{at}/step/25?rank=1"]

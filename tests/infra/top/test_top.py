@@ -36,7 +36,19 @@ def snapshot(ranks=4):
     rows = [window(rank, *late.get(rank, ("ok", 0.5))) for rank in range(-1, ranks)]
     verdict = {**window(3, "critical"), "gpu_seconds": 12.34, "started": "2026-01-02 03:04:05.000000000"}
     steps = [{"rank": rank, "host": "node-a", "step": 39, "step_ms": 101.5} for rank in range(ranks)]
-    return TopSnapshot([dict(JOB)], Detail("[red]job[/red]", "r1", steps, rows, [verdict], dropped_rows=7, late_rows=2))
+    return TopSnapshot(
+        [dict(JOB)],
+        Detail(
+            "[red]job[/red]",
+            "r1",
+            steps,
+            rows,
+            [verdict],
+            dropped_rows=7,
+            late_rows=2,
+            labels={"team": "vision", "model": "GPT"},
+        ),
+    )
 
 
 def text(seen, width=120, height=40, error=""):
@@ -48,6 +60,8 @@ def text(seen, width=120, height=40, error=""):
 def test_ranks_verdicts_losses_and_freshness_are_shown():
     shown = text(snapshot())
     assert "[red]job[/red]" in shown  # as it is called, not as markup
+    assert "[red]job[/red] (team vision): steps" in shown
+    assert "what to do about rank 3: " in shown
     assert "3 s ago" in shown
     assert "steps 20 to 39, the last that could be evaluated" in shown
     line = next(line for line in shown.splitlines() if "60.0" in line)
