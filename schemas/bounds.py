@@ -172,7 +172,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (SHARE_NS, "interval_ns"),
     (HOST_READING, "main_cpu_ns main_wait_ns main_blocked_ns block_io_ns main_switches main_preempted"),
     (HOST_READING, "other_cpu_ns other_wait_ns most_wait_ns threads major_faults rss_bytes throttled_ns"),
-    (HOST_READING, "cpu_pressure_ns io_pressure_ns memory_pressure_ns"),
+    (HOST_READING, "cpu_pressure_ns io_pressure_ns memory_pressure_ns main_gil_ns"),
     (HOST_READING, "host_cpu_pressure_ns host_io_pressure_ns host_memory_pressure_ns"),
     (READING, "speed_mbps expected_mbps is_down rx_bytes tx_bytes rx_errors tx_errors rx_discards tx_discards"),
     (READING, "symbol_errors integrity_errors link_downs recoveries transmit_waits sequence_errors timeouts"),

@@ -55,6 +55,12 @@ CAUSES: tuple[Entry, ...] = (
         HOST,
     ),
     Entry(
+        "host_stall", "python_lock",
+        "its main thread waited for Python's GIL, which another thread held",
+        "Look at `gil_ns` in the evidence; `drumline sql hot-stacks --job JOB` has the thread and line that held it.",
+        "Move that work into a process of its own, or into code that gives the GIL back (NumPy, PyTorch).",
+    ),
+    Entry(
         "host_stall", "page_faults",
         "it waited for memory that was read from disk",
         "Look at `major_faults` and `disk_ns` in the evidence; memory pressure in `host_samples`; `vmstat 1`.",

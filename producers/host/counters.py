@@ -8,6 +8,7 @@ from pathlib import Path
 
 from drumline.producers.batches.sample_envelopes import UNKNOWN
 from drumline.producers.host.cgroups import CounterFile, number_after
+from drumline.producers.host.gil import GilPoll
 from drumline.producers.host.targets import BLOCK_IO_TICKS, MAJOR_FAULTS, RSS_PAGES, STATE, THREADS, stat_fields
 
 #: Most threads of a process that are read. Files of more than KEPT_FILES are opened for each reading.
@@ -22,7 +23,8 @@ class ProcessEnded(Exception):
 class ProcessCounters:
     """Reads one process. Used by one thread; every method reads small files of the kernel.
 
-    `blocked`, `polls`: how often the main thread was in uninterruptible sleep, and was looked at.
+    `blocked`, `polls`: how often the main thread was in uninterruptible sleep, and was polled. `gil`: the same for its
+    waiting for the GIL.
     """
 
     def __init__(self, folder: Path, has_delays: bool) -> None:
@@ -33,9 +35,11 @@ class ProcessCounters:
         self._threads: dict[str, CounterFile] = {}
         self._totals: dict[str, tuple[int, int]] = {}
         self.blocked = self.polls = 0
+        self.gil = GilPoll(int(folder.name), folder.parent)
 
     def poll(self) -> None:
-        """Note whether the main thread is in uninterruptible sleep now."""
+        """Note whether the main thread is in uninterruptible sleep now, or waits for the GIL."""
+        self.gil.poll()
         fields = stat_fields(self._state.text())
         self.polls += bool(fields)
         self.blocked += bool(fields) and fields[STATE] == b"D"
@@ -108,5 +112,6 @@ class ProcessCounters:
 
     def close(self) -> None:
         """Close all files."""
+        self.gil.close()
         for file in (self._state, self._status, self._stat, *self._threads.values()):
             file.close()

@@ -118,11 +118,14 @@ class HostSamples:
             now = self._clock()
             interval_ns, sampled.at = round((now - sampled.at) * 1e9), now
             counters = sampled.counters
+            gil = counters.gil
             blocked = interval_ns * counters.blocked // counters.polls if counters.polls else UNKNOWN
-            counters.blocked = counters.polls = 0
+            waiting = interval_ns * gil.waiting // gil.polls if gil.polls else UNKNOWN
+            counters.blocked = counters.polls = gil.waiting = gil.polls = 0
             row = {**increase(sampled.before, totals), **since}
             sampled.before = totals
             row |= {"time_ns": now_ns, "interval_ns": interval_ns, "main_blocked_ns": blocked}
+            row["main_gil_ns"] = waiting
             yield ProcessSample(sampled.process, sampled.pid, row)
 
     def close(self) -> None:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from drumline.producers.host.gil import GilPoll
 from drumline.producers.stacks.folding import FoldedStacks, fold
-from drumline.producers.stacks.gil import GilPoll
 from drumline.producers.stacks.permission import Denied, NoProcess, Subject
 from drumline.producers.stacks.speedscope import MAX_BYTES, BadOutput, ThreadSamples, read_samples
 
@@ -153,6 +153,7 @@ class Recording:
         """End it without a result."""
         self._every_thread.kill()
         self._holders.kill()
+        self._gil.close()
 
     def finish(self) -> Recorded:
         """Return what was sampled. Raises NoProcess, Denied, SamplingFailed."""

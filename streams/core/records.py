@@ -18,7 +18,7 @@ Rows = NDArray[np.void]
 _PREFIX = struct.Struct("<BqI")
 _BEFORE_LENGTH = struct.calcsize("<Bq")
 #: Raise it with every change of the packed data: fields of rows, names in heads. test_state_version.py guards it.
-_VERSION = 7
+_VERSION = 8
 #: Begins an escaped character of a name in a key. No name of a person or program holds this control character.
 _ESCAPE = "\x1f"
 

@@ -11,13 +11,21 @@ from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import StragglerConfig
 
 #: Columns that verdicts use; -1 = unknown.
-SAMPLED = ("main_wait_ns", "most_wait_ns", "throttled_ns", "main_blocked_ns", "block_io_ns", "major_faults")
+SAMPLED = (
+    "main_wait_ns",
+    "most_wait_ns",
+    "throttled_ns",
+    "main_blocked_ns",
+    "block_io_ns",
+    "major_faults",
+    "main_gil_ns",
+)
 HOST_ROW = np.dtype([("time_ns", "<i8"), ("interval_ns", "<i8"), *((name, "<i8") for name in SAMPLED)])
 #: Details that are named whatever the job did in that time: it wanted to run and had no CPU.
 NO_CPU = frozenset({"cpu_throttled", "cpu_contention"})
-#: Least time in uninterruptible sleep that was sampled, not measured: six looks, as a healthy process is met there now
-#: and then (in 100 looks that meet it with 0.5 % each, six do once in 80,000 windows).
-LEAST_BLOCKED_NS = 300_000_000
+#: Least time in a state that was polled, not measured: six polls, as a healthy process is met there now and then (in
+#: 100 polls that meet it with 0.5 % each, six do once in 80,000 windows).
+LEAST_POLLED_NS = 300_000_000
 #: Longest time of one page fault: disks and network file systems answer sooner.
 LONGEST_FAULT_NS = 100_000_000
 
@@ -36,10 +44,11 @@ def host_detail(
     """Return (detail, evidence) of a rank whose GPU was idle for `excess_ns` more than its peers', of `time_ns`.
 
     A part of the host's time explains it where the process had more of it than its median peer, by `cause_share` of
-    the excess. The details; of the last three the one that explains more:
+    the excess. The details; of the last four the one that explains most:
 
     - cpu_throttled: the process's cgroup had used up its CPU quota.
     - cpu_contention: main thread, or the thread that waited longest, could run and had no CPU.
+    - python_lock: the main thread waited for Python's GIL.
     - page_faults: the main thread waited for the disk, and memory was read from there.
     - disk: it waited for the disk, without page faults.
     - "": the samples do not decide.
@@ -60,19 +69,27 @@ def host_detail(
     measured = bool((samples["block_io_ns"] >= 0).any())
     blocked = more("block_io_ns" if measured else "main_blocked_ns")
     faults = more("major_faults", most=np.inf)
-    evidence = {"throttled_ns": throttled, "run_queue_ns": waited, "disk_ns": blocked, "major_faults": faults}
+    gil = more("main_gil_ns")
+    evidence = {
+        "throttled_ns": throttled,
+        "run_queue_ns": waited,
+        "gil_ns": gil,
+        "disk_ns": blocked,
+        "major_faults": faults,
+    }
     numbers = {name: round(value) for name, value in evidence.items() if round(value) > 0}
     enough = config.cause_share * excess_ns
     if throttled >= enough:
         return "cpu_throttled", numbers
     waited -= max(throttled, 0.0)  # a throttled thread waits too
-    if not measured and int(samples["main_blocked_ns"].sum()) < LEAST_BLOCKED_NS:
+    if not measured and int(samples["main_blocked_ns"].sum()) < LEAST_POLLED_NS:
         blocked = 0.0
-    if max(waited, blocked) < enough:
-        return "", numbers
-    if waited >= blocked:
-        return "cpu_contention", numbers
-    return ("page_faults" if faults * LONGEST_FAULT_NS >= blocked else "disk"), numbers
+    if int(samples["main_gil_ns"].sum()) < LEAST_POLLED_NS:
+        gil = 0.0
+    disk = "page_faults" if faults * LONGEST_FAULT_NS >= blocked else "disk"
+    parts = {"cpu_contention": waited, "python_lock": gil, disk: blocked}
+    detail = max(parts, key=lambda name: parts[name])
+    return (detail if parts[detail] >= enough else ""), numbers
 
 
 def _rate(rows: Rows, names: Sequence[str], most: float) -> float:

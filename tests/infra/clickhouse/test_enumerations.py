@@ -83,7 +83,7 @@ def test_details_stand_beside_their_cause():
     for entry in CAUSES:
         if entry.detail:
             written[entry.cause].add(entry.detail)
-    assert {cause: set(text.split(", ")) for cause, text in of_cause.items()} == written
+    assert {cause: set(re.split(r",\s*", text)) for cause, text in of_cause.items()} == written
 
 
 def test_the_bits_of_throttle_reasons_are_in_order_without_a_gap():

@@ -91,6 +91,28 @@ def test_threads_beside_the_main_one_are_counted_apart(child):
     assert row["most_wait_ns"] == row["other_wait_ns"] > 0
 
 
+LOCKED = """
+import ctypes, threading
+def tokenize():
+    while True: ctypes.PyDLL(None).usleep(100_000)
+threading.Thread(target=tokenize, daemon=True).start()
+print(flush=True)
+while True: pass
+"""
+
+
+def test_a_thread_that_keeps_the_gil_makes_the_main_thread_wait_for_it(child):
+    rows = sampled(recorded(child(LOCKED).pid, 0), recorded(child(BURN).pid, 1), recorded(child(IDLE).pid, 2))
+    assert rows[0]["main_gil_ns"] > 0.5 * rows[0]["interval_ns"]
+    assert rows[1]["main_gil_ns"] == rows[2]["main_gil_ns"] == 0
+
+
+def test_a_program_that_is_no_python_waits_for_no_gil():
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert sampled(recorded(process.pid))[0]["main_gil_ns"] == -1
+        process.kill()
+
+
 FAULTS = """
 import mmap, os, sys
 file = os.open(sys.argv[1], os.O_RDONLY)

@@ -9,9 +9,9 @@ import psutil
 import pytest
 from support.labs.python_jobs import python_job
 
+from drumline.producers.host.gil import GilPoll, is_waiting, static_memory
 from drumline.producers.host.targets import RecordedProcess
 from drumline.producers.stacks import sampling_run
-from drumline.producers.stacks.gil import GilPoll, is_waiting, static_memory
 from drumline.producers.stacks.permission import Denied, NoProcess, Subject, may_trace_all, subject
 from drumline.producers.stacks.sampling_run import NoPySpy, Recording, SamplingFailed, py_spy
 

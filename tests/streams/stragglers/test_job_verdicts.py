@@ -304,6 +304,7 @@ def host_samples(rank, second, **more):
         ({"throttled_ns": 190 * MS}, "cpu_throttled"),
         ({"main_blocked_ns": 310 * MS, "major_faults": 99}, "page_faults"),
         ({"main_blocked_ns": 310 * MS}, "disk"),
+        ({"main_gil_ns": 310 * MS}, "python_lock"),
         ({"main_wait_ns": 20 * MS}, ""),
     ],
 )

@@ -37,6 +37,11 @@ LATE = {
     "disk seen, measured as none": ({"block_io_ns": 0, "main_blocked_ns": 100 * MS}, ""),
     "blocked too seldom": ({"main_blocked_ns": 29 * MS}, ""),
     "faults that cost no time": ({"major_faults": 5_000}, ""),
+    "another thread has the GIL": ({"main_gil_ns": 90 * MS}, "python_lock"),
+    "the GIL most, a CPU next": ({"main_gil_ns": 90 * MS, "main_wait_ns": 80 * MS}, "python_lock"),
+    "a CPU most, the GIL next": ({"main_gil_ns": 90 * MS, "main_wait_ns": 120 * MS}, "cpu_contention"),
+    "the GIL too seldom": ({"main_gil_ns": 29 * MS}, ""),
+    "the GIL may not be polled": ({"main_gil_ns": -1}, ""),
     "half CPU, half disk": ({"main_wait_ns": 60 * MS, "main_blocked_ns": 50 * MS}, ""),
     "after each read it waits for a CPU": ({"main_wait_ns": 80 * MS, "main_blocked_ns": 150 * MS}, "disk"),
     "nothing": ({}, ""),
@@ -90,9 +95,10 @@ def test_no_detail_in_healthy_noise():
         assert host_detail(ranks[0], ranks[1:], 10 * S, 0.5 * S, CONFIG)[0] == ""
 
 
-def test_few_looks_that_met_it_blocked_are_no_proof():
-    late = samples(main_blocked_ns=0)
-    late["main_blocked_ns"][:5] = 50 * MS
+@pytest.mark.parametrize(("column", "detail"), [("main_blocked_ns", "disk"), ("main_gil_ns", "python_lock")])
+def test_few_polls_that_met_it_waiting_are_no_proof(column, detail):
+    late = samples()
+    late[column][:5] = 50 * MS
     assert host_detail(late, [samples()] * 3, 10 * S, S // 4, CONFIG)[0] == ""
-    late["main_blocked_ns"][5] = 50 * MS
-    assert host_detail(late, [samples()] * 3, 10 * S, S // 4, CONFIG)[0] == "disk"
+    late[column][5] = 50 * MS
+    assert host_detail(late, [samples()] * 3, 10 * S, S // 4, CONFIG)[0] == detail

@@ -6,10 +6,11 @@ futex with an address of it. Locks of the program lie on the heap.
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from pathlib import Path
+
+from drumline.producers.host.cgroups import CounterFile
 
 #: Number of the system call futex.
 FUTEX = {"x86_64": 202, "aarch64": 98}
@@ -46,30 +47,30 @@ def is_waiting(call: str, ranges: list[Range], futex: int) -> bool:
 class GilPoll:
     """Polls the main thread of one process and counts. Not thread-safe; raises nothing.
 
-    `polls`: times that it could be read. `waiting`: of these, times that the thread waited for the GIL.
+    `polls`: times that it could be read. `waiting`: of these, times that the thread waited for the GIL. Both stay 0
+    where the program is no Python, or the kernel does not show its system call to this user.
     """
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
         self.polls = self.waiting = 0
         self._futex = FUTEX.get(platform.machine(), -1)
-        self._call = proc / str(pid) / "task" / str(pid) / "syscall"
         try:
             self._ranges = static_memory((proc / str(pid) / "maps").read_text(errors="replace"))
         except (OSError, ValueError):
             self._ranges = []
+        self._call = CounterFile(proc / str(pid) / "task" / str(pid) / "syscall") if self._ranges else None
 
     def poll(self) -> None:
         """Read the system call once."""
-        if not self._ranges or self._futex < 0:
-            return
+        call = self._call.text().decode(errors="replace") if self._call is not None and self._futex >= 0 else ""
         try:
-            descriptor = os.open(self._call, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                call = os.read(descriptor, 512).decode(errors="replace")
-            finally:
-                os.close(descriptor)
             waited = is_waiting(call, self._ranges, self._futex)
-        except (OSError, ValueError):  # exited, or it may not be read
+        except ValueError:
             return
-        self.polls += 1
+        self.polls += bool(call)
         self.waiting += waited
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._call is not None:
+            self._call.close()
