@@ -48,6 +48,7 @@ GROUPS = {
     "Results": (
         "stragglers",
         "offenders",
+        "faults",
         "hot_stacks",
         "hangs",
         "hangs_now",
@@ -63,7 +64,7 @@ GROUPS = {
         "devices_per_minute",
         "records_per_minute",
     ),
-    "Bookkeeping": ("ledger", "alert_limits"),
+    "Bookkeeping": ("ledger", "alert_limits", "offender_notices"),
 }
 RETENTION = """## How the schema changes
 

@@ -57,6 +57,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "audit": "Prove that no row was lost or doubled.",
         "dlq": "Count, show and replay dead letters.",
         "limits": "Give some jobs limits of their own in alert rules.",
+        "notify": "Post to a webhook which hosts are at fault again.",
         "grafana": "Write, apply, compare and fetch dashboards and alert rules.",
         "config": "Print the settings in force, without secrets.",
         "completion": "Print the script that completes commands in your shell.",

@@ -22,6 +22,7 @@ SPREAD = {
     "hangs_versions": BY_JOB,
     "stacks": BY_JOB,
     "alert_limits_versions": "cityHash64(name)",
+    "offender_notices_versions": "cityHash64(host)",
 }
 BY_RANK = "cityHash64(job, rank)"
 

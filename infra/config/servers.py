@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from drumline.infra.config.tenants import key_bytes, read_tenants
 from drumline.infra.config.validation import SettingsModel, check_certificates, check_url, read_secret
+from drumline.infra.config.webhook_key import webhook_key_bytes
 
 
 class KafkaSettings(SettingsModel):
@@ -190,6 +191,35 @@ class GrafanaSettings(SettingsModel):
         check_certificates(("GRAFANA__CA", self.ca))
         check_url("GRAFANA__URL", self.url)
         check_url("GRAFANA__CLICKHOUSE_URL", self.clickhouse_url)
+        return self
+
+
+class OffenderSettings(SettingsModel):
+    """The webhook of `drumline notify`, about hosts that are at fault again."""
+
+    webhook: SecretStr | None = Field(None, description="URL to which notices are posted")
+    webhook_file: Path | None = Field(None, description="file with that URL")
+    webhook_key: SecretStr | None = Field(
+        None, description="key that signs them: `whsec_` and 24 to 64 random bytes in base64"
+    )
+    webhook_key_file: Path | None = Field(None, description="file with that key")
+    ca: Path | None = Field(None, description="CA certificates, PEM, for https; none = the system's")
+    runs: int = Field(
+        3, ge=1, description="runs with a fault until a host is due; a job that restarts in the same place makes two"
+    )
+    days: int = Field(30, ge=1, le=365, description="age up to which faults count; days")
+
+    @model_validator(mode="after")
+    def _secrets(self) -> OffenderSettings:
+        self.webhook = read_secret("OFFENDERS__WEBHOOK", self.webhook, self.webhook_file)
+        self.webhook_key = read_secret("OFFENDERS__WEBHOOK_KEY", self.webhook_key, self.webhook_key_file)
+        check_url("OFFENDERS__WEBHOOK", self.webhook.get_secret_value() if self.webhook else "")
+        if self.webhook_key is not None:
+            try:
+                webhook_key_bytes(self.webhook_key.get_secret_value())
+            except ValueError as error:
+                raise ValueError(f"DRUMLINE_OFFENDERS__WEBHOOK_KEY {error}") from None
+        check_certificates(("OFFENDERS__CA", self.ca))
         return self
 
 

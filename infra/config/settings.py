@@ -21,6 +21,7 @@ from drumline.infra.config.servers import (
     ClickHouseSettings,
     GrafanaSettings,
     KafkaSettings,
+    OffenderSettings,
     ServeSettings,
 )
 from drumline.infra.config.unknown_variables import InvalidVariables, find_unknown_variables
@@ -162,6 +163,7 @@ class Settings(BaseSettings):
     agent: AgentSettings = AgentSettings()
     archive: ArchiveSettings = ArchiveSettings()
     grafana: GrafanaSettings = GrafanaSettings()
+    offenders: OffenderSettings = OffenderSettings()
     serve: ServeSettings = ServeSettings()
     metrics_address: str = Field(
         "127.0.0.1", description="address of /metrics, /healthz and /readyz; a pod's probes need 0.0.0.0 or ::"

@@ -68,6 +68,11 @@ class Stored:
             settings={"insert_deduplicate": 0, "deduplicate_blocks_in_dependent_materialized_views": 0},
         )
 
+    def repeat(self, table: str, jobs: int, where: str = "1", **changed: str) -> None:
+        """Rows of the recorded job under the names of so many jobs: job-0, job-1, ...; `n` is the number."""
+        many = f"(SELECT *, arrayJoin(range({jobs})) AS n FROM {table})"
+        self._insert(table, many, "", f"({where})", {"job": "concat('job-', toString(n))", **changed})
+
     def widen(self, table: str, new_job: str, where: str = "1", **changed: str) -> None:
         """Rows of the recorded job's 4 ranks as those of 1,024 ranks and hosts the day before; `n`: 0 to 255."""
         wider = {name: f"concat({name}, '-', toString(n))" for name in ("host", "gpu_uuid", "process_id")}

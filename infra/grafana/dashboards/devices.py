@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from drumline.infra.grafana.dashboards.device_lines import LINES, WHERE
 from drumline.infra.grafana.dashboards.link_lines import FAULTS, TRAFFIC
+from drumline.infra.grafana.dashboards.offenders import OFFENDERS
 from drumline.infra.grafana.dashboards.status import faults, stat
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import TEMPERATURE
@@ -109,7 +110,7 @@ DEVICES = Dashboard(
     "Device health",
     "Are the GPUs well, and are they used?",
     "host",
-    (NUMBERS, (TABLE,), *LINES, (TRAFFIC, FAULTS), (REAL,)),
+    (NUMBERS, (TABLE,), (OFFENDERS,), *LINES, (TRAFFIC, FAULTS), (REAL,)),
     (*LABELLED, JOBS, HOSTS),
     MARKS_OF_JOBS,
 )

@@ -4,35 +4,20 @@ Verdicts, processes and samples are those of a replayed recording; UUIDs and cau
 """
 
 import pytest
-from support.grafana_stack import JOB, stored
+from support.grafana_stack import JOB
+from support.offender_jobs import BAD_GPU, BAD_HOST, JOBS, offender_jobs
 
+from drumline.infra.bench.grafana_macros import ALL_VALUES, PanelRequest
 from drumline.infra.clickhouse.client import rows
 from drumline.infra.clickhouse.queries import queries
+from drumline.infra.grafana.dashboards.offenders import OFFENDERS
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
-JOBS = 20
-BAD = "GPU-bad"
 
 
 @pytest.fixture(scope="module")
 def db(stack):
-    """The recorded job as 20 jobs on GPUs of their own, but for rank 3, which is always on the bad one.
-
-    In each, rank 3 is late for its clock; in three of them another rank is late once, for its clock or by its code.
-    """
-    stored_job = stored(stack, "gpu_offenders")
-    for number in range(JOBS):
-        job, elsewhere = f"job-{number}", f"concat(gpu_uuid, '-{number}')"
-        place = {"gpu_uuid": f"if(rank = 3, '{BAD}', {elsewhere})", "host": f"if(rank = 3, 'node-bad', 'h{number}')"}
-        stored_job.copy("processes_versions", job, **place)
-        slow = {"cause": "'slow_compute'", "detail": "'throttled'"}
-        stored_job.copy("stragglers_versions", job, "rank = 3", **place, **slow)
-        if number < 2:
-            stored_job.copy("stragglers_versions", job, "rank = 2", **place, **slow)
-        if number == 2:
-            code = {"cause": "'host_stall'", "detail": "'garbage_collection'"}
-            stored_job.copy("stragglers_versions", job, "rank = 1", **place, **code)
-    return stored_job
+    return offender_jobs(stack)
 
 
 def offenders(db, **given):
@@ -44,16 +29,23 @@ def test_the_bad_gpu_of_20_jobs_is_first_and_a_victim_never_is_one(db):
     listed = [row for row in offenders(db) if row["host"] not in ("node-a", "node-b")]
     first = listed[0]
     assert (first["gpu_uuid"], first["host"], int(first["faulty_runs"]), int(first["runs"])) == (
-        BAD,
-        "node-bad",
-        20,
-        20,
+        BAD_GPU,
+        BAD_HOST,
+        JOBS,
+        JOBS,
     )
     assert first["causes"] == ["slow_compute, throttled"]
-    assert {row["host"] for row in listed} == {"node-bad", "h0", "h1"}, "neither a victim nor the cause of a program"
+    assert {row["host"] for row in listed} == {BAD_HOST, "h0", "h1"}, "neither a victim nor the cause of a program"
     assert {int(row["faulty_runs"]) for row in listed[1:]} == {1}
     late = rows(db.reader, "SELECT uniqExact(host) AS n FROM processes WHERE job LIKE 'job-%'")[0]["n"]
     assert int(late) == JOBS + 1, "there were victims in each"
+
+
+def test_the_panel_of_the_dashboard_has_the_bad_gpu_first(db):
+    variables = {"host": ALL_VALUES, "job": ALL_VALUES}
+    at = PanelRequest(int(db.first * 1000) - 1000, int(db.last * 1000) + 60_000, variables=variables)
+    [first, *_] = db.run_panel(OFFENDERS.query.sql, at)[1]
+    assert first[:5] == (BAD_HOST, BAD_GPU, JOBS, JOBS, "slow_compute, throttled")
 
 
 def test_xids_losses_and_failed_checks_count_without_a_verdict(db):

@@ -33,6 +33,7 @@ SERIES = 20
 DAY_MS = 86_400_000
 #: Faults that the recording does not have, and what its GPUs did not report.
 EMPTY = {
+    "At fault again and again",
     "XIDs",
     "Lost",
     "Links of hosts",
