@@ -86,6 +86,7 @@ EXPORT int drumline_record(int on) {
   uint8_t *base = ring_open();
   if (!base) return -1;
   pthread_mutex_lock(&switching);
+  static uint64_t paused_at;
   uint64_t paused = !on;
   int failed = 0;
   if (atomic_load(&words(base)[PAUSED]) != paused) { /* what is not recorded lies between the two marks */
@@ -94,6 +95,8 @@ EXPORT int drumline_record(int on) {
       atomic_store(&words(base)[PAUSED], paused);
       refresh_mask();
     }
+    if (paused) paused_at = now_ns();
+    else timed_steps_resume(now_ns() - paused_at);
     if (!paused) drumline_mark(RECORD, 1, NULL, 0); /* in a full ring the next mark of a step tells it */
   }
   pthread_mutex_unlock(&switching);

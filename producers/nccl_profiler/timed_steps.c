@@ -30,7 +30,8 @@ static _Atomic bool is_overdue;
 /* Count the step that ends; its time may hold a wait for something else, so most steps decide, not their mean. */
 static void count_step(uint64_t now) {
   uint64_t made = atomic_load(&calls_made), calls = made - atomic_exchange(&marked_calls, made);
-  uint64_t took = now - atomic_exchange(&marked_ns, now);
+  uint64_t begin = atomic_exchange(&marked_ns, now), took = now - begin;
+  if (!begin) return;
   if (took < calls * DENSE_NS && took < SHORT_NS) atomic_fetch_add(&dense, 1);
   else if (took > 2 * calls * DENSE_NS || took > 2 * SHORT_NS) atomic_fetch_add(&sparse, 1);
 }
@@ -52,6 +53,11 @@ static bool is_beyond_a_measured_span(int64_t step, uint64_t now) {
   return !atomic_load(&is_overdue);
 }
 
+void timed_steps_resume(uint64_t paused_ns) {
+  atomic_store(&marked_ns, 0);
+  atomic_fetch_add(&left_out_ns, paused_ns);
+}
+
 void timed_steps_call(void) { atomic_fetch_add_explicit(&calls_made, 1, memory_order_relaxed); }
 
 void timed_steps_begin(int64_t step, uint64_t now) {
@@ -66,6 +72,7 @@ void timed_steps_begin(int64_t step, uint64_t now) {
 bool is_untimed(void) { return atomic_load_explicit(&is_left_out, memory_order_relaxed); }
 
 void forget_timed_steps(void) {
+  atomic_store(&marked_ns, 0);
   atomic_store(&calls_made, 0);
   atomic_store(&marked_calls, 0);
   atomic_store(&is_overdue, false);

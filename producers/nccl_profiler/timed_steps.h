@@ -7,6 +7,8 @@
 
 /* Count a call of an operation, by which the job's pace is known. */
 void timed_steps_call(void);
+/* Recording goes on after a pause, which tells nothing of the job's pace. */
+void timed_steps_resume(uint64_t paused_ns);
 /* Begin a step, -1 = none. */
 void timed_steps_begin(int64_t step, uint64_t now);
 /* True while operations are called without the GPU's times. */

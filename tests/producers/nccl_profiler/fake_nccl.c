@@ -42,11 +42,14 @@ static void log_nothing(int level, unsigned long flags, const char *file, int li
   (void)level, (void)flags, (void)file, (void)line, (void)format;
 }
 
-/* The plugin's clock: scenarios move it on instead of waiting. Sanitizers have a clock_gettime of their own. */
+/* The plugin's clock: scenarios stop it, and move it on instead of waiting. Sanitizers have their own clock_gettime. */
 static int64_t clock_ahead_ms;
+static struct timespec stopped_clock;
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 int clock_gettime(clockid_t clock, struct timespec *now) {
-  int failed = (int)syscall(SYS_clock_gettime, clock, now);
+  int failed = 0;
+  if (stopped_clock.tv_sec) *now = stopped_clock;
+  else failed = (int)syscall(SYS_clock_gettime, clock, now);
   now->tv_sec += clock_ahead_ms / 1000;
   now->tv_nsec += clock_ahead_ms % 1000 * 1000000;
   if (now->tv_nsec >= 1000000000) now->tv_sec++, now->tv_nsec -= 1000000000;
@@ -415,6 +418,8 @@ static int number_of(const char *variable) {
 static void pace(void) {
   const char *us = getenv("PACE_US"), *from = getenv("ALL_FROM"), *to = getenv("ALL_TO");
   int slow_from = number_of("SLOW_FROM"), slow_ms = number_of("SLOW_MS"), ranges = number_of("RANGES"), calls = number_of("CALLS");
+  int pause_ms = number_of("PAUSE_MS");
+  if (slow_ms || pause_ms) clock_gettime(CLOCK_REALTIME, &stopped_clock);
   struct comm comm = create(42, 0, 2, NULL);
   for (int step = 0; step <= 400; step++) {
     if (from && step == atoi(from)) time_all(1);
@@ -424,6 +429,11 @@ static void pace(void) {
     for (int i = 0; i < ranges; i++) mark(i % 2 ? 4 : 3, i, "scope", 0);
     if (us) usleep((useconds_t)atoi(us));
     if (step >= slow_from) clock_ahead_ms += slow_ms;
+    if (pause_ms && step % 5 == 4) {
+      CHECK(record(0) == 0);
+      clock_ahead_ms += pause_ms;
+      CHECK(record(1) == 0);
+    }
   }
 }
 
@@ -547,6 +557,28 @@ static void hang(void) {
   }
 }
 
+/* A stage of a pipeline, one of three: it receives from the one before it and sends to the one behind it, in so short
+ * steps that NCCL does not measure the last ones. At step STEPS, rank 1 stops between the two; the others wait. */
+static void pipeline(void) {
+  const int rank = (int)from_environment("RANK"), ranks = (int)from_environment("WORLD_SIZE");
+  const int steps = (int)from_environment("STEPS");
+  struct comm comm = create(33, rank, ranks, "pipeline");
+  for (int step = 0; step <= steps; step++) {
+    mark(2, step, NULL, 1);
+    for (int direction = -1; direction <= 1; direction += 2) { /* Recv, Send */
+      const int peer = rank + direction;
+      if (peer < 0 || peer >= ranks) continue;
+      if (step == steps && rank == 1) for (;;) pause();
+      struct operation op = make(&comm, true);
+      op.function = direction < 0 ? 7 : 6;
+      op.peer = peer;
+      launch(&comm, &op, 1);
+      if (step == steps) for (;;) pause(); /* it waits */
+      run_channels(&comm, &op);
+    }
+  }
+}
+
 static uint64_t cpu_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -587,7 +619,7 @@ int main(int count, char **arguments) {
   static const struct { const char *name; void (*run)(void); } scenarios[] = {
     {"one", one}, {"grouped", grouped}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
     {"churn", churn}, {"many", many}, {"reopened", reopened}, {"marks", marks}, {"paused", paused}, {"pace", pace}, {"graph", graph}, {"threads", threads}, {"race", race},
-    {"chain", chain}, {"job", job}, {"hang", hang}, {"bench", bench}};
+    {"chain", chain}, {"job", job}, {"hang", hang}, {"pipeline", pipeline}, {"bench", bench}};
   if (count != 4) return 3;
   version = atoi(arguments[2]);
   load(arguments[1]);

@@ -219,11 +219,17 @@ def test_where_calls_are_dense_each_fourth_span_of_steps_is_measured(ring):
     assert (len(has_times), result.header["dropped"], result.header["unknown"]) == (401, 0, 0)
 
 
+def test_pauses_of_the_recording_change_nothing_of_which_steps_are_measured(ring):
+    _, is_stated = is_measured(ring("pace", pause_ms="1000"))
+    measured = [*range(80), *range(160, 200), *range(320, 360), 370]
+    assert [step for step, known in enumerate(is_stated) if known] == measured
+
+
 @pytest.mark.parametrize(
     ("more", "measured"),
     [
-        ({"slow_from": "100", "slow_ms": "1000"}, [*range(80), *range(112, 401)]),  # then no dense job any more
-        ({"slow_from": "200", "slow_ms": "150", "calls": "40"}, [*range(80), *range(160, 200), *range(280, 360), 370]),
+        ({"slow_from": "100", "slow_ms": "1000"}, [*range(80), *range(113, 401)]),  # then no dense job any more
+        ({"slow_from": "200", "slow_ms": "150", "calls": "40"}, [*range(80), *range(160, 200), *range(281, 360), 370]),
     ],
 )
 def test_a_job_that_becomes_slow_where_nothing_is_measured_is_measured_12_s_later(ring, more, measured):

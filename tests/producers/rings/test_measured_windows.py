@@ -19,12 +19,13 @@ BEGIN, RANKS, STEPS = 10**18, 4, 260
 SPANS = [*range(80), *range(160, 200)]  # of 40 steps, as timed_steps.c chooses them
 
 
-def published(folder, rank, late, shift):
-    """Batches of a rank; a late one calls the first of three collectives 1 ms after its peers."""
+def published(folder, rank, late, shift, distance=0):
+    """Batches of a rank; a late one calls the first of three collectives 1 ms after its peers. Rank 1 measures spans
+    that lie `distance` steps later."""
     ring, batches = FakeRing(folder / str(rank), capacity=4_096), []
     ring.communicator(rank=rank, ranks=RANKS)
     for step in range(STEPS):
-        ring.untimed = step - shift not in SPANS
+        ring.untimed = step - shift - distance * (rank == 1) not in SPANS
         begin = BEGIN + step * 10 * MS
         ring.mark(step, begin)
         for k, end in enumerate((begin + 5 * MS, begin + 7 * MS, begin + 9 * MS)):
@@ -42,9 +43,12 @@ def published(folder, rank, late, shift):
     return batches
 
 
-@pytest.mark.parametrize(("shift", "windows"), [(0, {0, 1, 2, 3, 8, 9}), (7, {0, 1, 2, 3, 4, 8, 9, 10})])
-def test_the_late_rank_is_named_in_each_measured_window_and_others_have_no_verdict(tmp_path, shift, windows):
-    batches = [(BEGIN, batch) for rank in range(RANKS) for batch in published(tmp_path, rank, 2, shift)]
+@pytest.mark.parametrize(
+    ("shift", "distance", "windows"),
+    [(0, 0, {0, 1, 2, 3, 8, 9}), (7, 0, {0, 1, 2, 3, 4, 8, 9, 10}), (7, 2, {0, 1, 2, 3, 4, 8, 9, 10})],
+)
+def test_the_late_rank_is_named_in_each_measured_window_and_others_have_no_verdict(tmp_path, shift, distance, windows):
+    batches = [(BEGIN, batch) for rank in range(RANKS) for batch in published(tmp_path, rank, 2, shift, distance)]
     named = defaultdict(set)
     for batch in verdicts(batches, StragglerConfig()):
         window = int(batch.envelope["first_step"]) // 20
