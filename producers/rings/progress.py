@@ -6,11 +6,14 @@ of a communicator: NCCL's own numbers repeat in replays of CUDA graphs, and are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl.names import hash_text
-from drumline.producers.rings.operations import POINT_TO_POINT, outcomes, taken
+from drumline.producers.rings.operations import outcomes, taken
+from drumline.producers.rings.peers import IS_PEER, description_of, note_peers, peer_counts
 from drumline.producers.rings.ring_file import DATATYPE_BYTES, DATATYPES, FUNCTIONS, MAX_COMMS, Kind, written
 from drumline.producers.rings.state import RingState
 from drumline.producers.rings.step_cuts import RingView, untimed_operations
@@ -25,10 +28,7 @@ RUNNING, STOPPED, KILLED, EXITED = STATES = ("running", "stopped", "killed", "ex
 CLOSED_NS = 900_000_000_000
 #: Age of a call from which it is published as this old; ns.
 OLDEST_NS = 365 * 86_400_000_000_000
-#: Most sends and receives of a record that have not ended.
-MOST_OPEN = 256
 _OPERATIONS = ("", *FUNCTIONS)
-_IS_PEER = np.isin(np.arange(256), POINT_TO_POINT)
 
 
 def last_moved_ns(records: Array, state: RingState) -> int:
@@ -43,7 +43,8 @@ def note_passed(records: Array, communicators: Array, state: RingState) -> None:
     """Note in the state what lies in the records that it is about to pass."""
     state.moved_ns = last_moved_ns(records, state)
     state.uncounted |= bool((records["kind"] == Kind.RECORD).any())
-    is_collective = _is_operation(records, communicators, state) & ~_IS_PEER[records["function"]]
+    is_operation, is_peer = _is_operation(records, communicators, state), IS_PEER[records["function"]]
+    is_collective = is_operation & ~is_peer
     untimed = untimed_operations(records, np.arange(len(records)), state)
     comm = np.where(is_collective, records["comm"], MAX_COMMS)
     for index in np.flatnonzero(np.bincount(comm, minlength=MAX_COMMS)[:MAX_COMMS]).tolist():
@@ -54,13 +55,15 @@ def note_passed(records: Array, communicators: Array, state: RingState) -> None:
         unknown = len(called) - 1 - int(timed[-1]) if len(timed) else len(called) + sum(before[4:])
         description = [int(last[field]) for field in ("function", "datatype", "count")]
         state.passed[name] = [sum(before[:1]) + len(called), *description, unknown]
+    is_peer &= is_operation & (records["peer"] != communicators["rank"][records["comm"] % MAX_COMMS])
+    note_peers(taken(records, np.flatnonzero(is_peer)), untimed[is_peer], communicators, state)
     if len(state.passed) > MAX_COMMS:
         known = {str(number) for number in communicators["id"].tolist()}
         state.passed = {name: value for name, value in state.passed.items() if name in known}
 
 
 def progress_table(view: RingView, state: RingState, process: str) -> Table:
-    """Return the rows: one for each communicator, and one for each peer that a send or receive is open with.
+    """Return the rows: one for each communicator, and those of sends and receives (peers.py).
 
     `process`: its state (STATES). Whoever writes a ring may write any number: what the contract does not allow is cut.
     """
@@ -69,7 +72,8 @@ def progress_table(view: RingView, state: RingState, process: str) -> Table:
     operations, untimed = taken(view.records, at), untimed_operations(view.records, at, state)
     outcome = outcomes(operations, comms["rank"], view.now_ns, untimed, ended=False)
     started = ((operations["progress"] >> np.uint64(16)) & np.uint64(0xFFFF) > 0) | (outcome.done & ~untimed)
-    is_peer = _IS_PEER[operations["function"]]
+    is_peer = IS_PEER[operations["function"]]
+    is_sent = is_peer & (operations["peer"] != comms["rank"][operations["comm"]])  # not to the rank itself
     steps = view.records["step"][written(view.records, state.position)]
     published = _published(comms, view.now_ns)
     opened = (int(comms[name][index]) for index in published for name in ("created_ns", "closed_ns"))
@@ -90,11 +94,12 @@ def progress_table(view: RingView, state: RingState, process: str) -> Table:
         collectives = np.flatnonzero(of_comm & ~is_peer)
         done, begun = outcome.done[collectives], started[collectives]
         rows.append(its | _collectives(operations, collectives, done, begun, entry, state))
-        open_peers = np.flatnonzero(of_comm & is_peer & ~outcome.done)[:MOST_OPEN]
-        first = np.unique(operations["peer"][open_peers], return_index=True)[1]
-        for at in open_peers[first].tolist():
-            counts = {"called": 1, "begun": int(started[at]), "ended": 0, "peer": int(operations["peer"][at])}
-            rows.append(its | counts | _described(operations[at]) | _last())
+        at, name = np.flatnonzero(of_comm & is_sent), str(int(entry["id"]))
+        parts = (taken(operations, at), outcome.done[at], started[at], untimed[at])
+        for counts in peer_counts(*parts, name, state):
+            row = {"peer": counts.peer, "called": counts.called, "begun": counts.begun, "ended": counts.ended}
+            row["exact"] = int(not uncounted and not state.peers_left_out)
+            rows.append(its | row | _described(counts.record) | _last())
     for row in rows:
         row["start_ns"] = min(max(row["start_ns"], view.now_ns - OLDEST_NS), view.now_ns)
     return _table(rows, [hash_text(int(comms["id"][index])) for index in published])
@@ -138,19 +143,20 @@ def _collectives(
     if at >= 1:
         last = _last(*(int(operations[called[at - 1]][name]) for name in ("function", "datatype", "count")))
     if at >= 0:
-        return row | _described(operations[called[at]]) | last
+        return row | _described(description_of(operations[called[at]])) | last
     operation = {"operation": last["last_operation"], "datatype": last["last_datatype"], "bytes": 0}
     return row | operation | {"elements": last["last_elements"], "start_ns": int(entry["created_ns"])} | _last()
 
 
-def _described(record: Array) -> dict[str, int]:
-    datatype = int(record["datatype"]) if record["datatype"] < len(DATATYPES) else 0
+def _described(record: Sequence[int]) -> dict[str, int]:
+    function, datatype, elements, host_ns = record
+    datatype = datatype if datatype < len(DATATYPES) else 0
     return {
-        "operation": int(record["function"]) if record["function"] < len(_OPERATIONS) else 0,
+        "operation": function if function < len(_OPERATIONS) else 0,
         "datatype": datatype,
-        "elements": int(record["count"]),
-        "bytes": int(record["count"]) * DATATYPE_BYTES[datatype],
-        "start_ns": int(record["host_ns"]),
+        "elements": elements,
+        "bytes": elements * DATATYPE_BYTES[datatype],
+        "start_ns": host_ns,
     }
 
 

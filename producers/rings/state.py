@@ -63,8 +63,12 @@ class RingState:
         replays: launches of CUDA graphs before `position` whose operations lie behind it.
         passed: what was called before `position` in each communicator (hash as text): number of collectives, and of
             the last one function, datatype and elements, and how many of the last ones were not measured.
+        peers: likewise sends and receives, by communicator and then `peer:function`: their number, how many of the last
+            ones were not measured, and the last one's function, datatype, elements and host time.
+        peers_left_out: some of them are not counted, as there are too many.
+        thinned: some operations were not measured.
         moved_ns: host time of the last call, end or mark before `position`.
-        uncounted: operations were not recorded, so `passed` lacks some.
+        uncounted: operations were not recorded, so `passed` and `peers` lack some.
         counts: for the process's record.
     """
 
@@ -86,6 +90,9 @@ class RingState:
     last_communicator: int = 0
     replays: list[Replay] = field(default_factory=list)
     passed: dict[str, list[int]] = field(default_factory=dict)
+    peers: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    peers_left_out: bool = False
+    thinned: bool = False
     moved_ns: int = 0
     uncounted: bool = False
     counts: Counter[str] = field(default_factory=Counter)

@@ -75,16 +75,10 @@ def explain(processes: Sequence[ProcessProgress]) -> Standstill:
     points = find_rendezvous(processes)
     if not points:
         return Standstill(Reason.NO_OPERATION)
-    joined: dict[int, list[Rendezvous]] = defaultdict(list)
-    for point in points:
-        for member in point.waiting:
-            joined[id(member.process)].append(point)
-    named: dict[int, NamedRank] = {}
-    for point in points:
-        for candidate in _attributed(point, joined):
-            kept = named.get(id(candidate.process))
-            if kept is None or candidate.waiting > kept.waiting:
-                named[id(candidate.process)] = candidate
+    joined, named = _named(points)
+    sure = [point for point in points if point.sure]
+    if not named and sure != points and (certain := _named(sure))[1]:  # who sent may have gone on
+        points, (joined, named) = sure, certain
     if not named and all(point.awaited in (Awaited.CALL, Awaited.START) for point in points):
         named = _circle(points, joined)
     order = list(Reason)
@@ -96,6 +90,21 @@ def explain(processes: Sequence[ProcessProgress]) -> Standstill:
     waiting = 0 if reason is Reason.NOT_STARTED and not ordered else len(point.waiting)
     known = len(point.members)
     return Standstill(reason, ordered, point.row, point.number, waiting, known, known + max(0, point.missing))
+
+
+def _named(points: Sequence[Rendezvous]) -> tuple[_Joined, dict[int, NamedRank]]:
+    """Return who waits in which rendezvous, and the ranks that are waited for and wait for nobody."""
+    joined: dict[int, list[Rendezvous]] = defaultdict(list)
+    for point in points:
+        for member in point.waiting:
+            joined[id(member.process)].append(point)
+    named: dict[int, NamedRank] = {}
+    for point in points:
+        for candidate in _attributed(point, joined):
+            kept = named.get(id(candidate.process))
+            if kept is None or candidate.waiting > kept.waiting:
+                named[id(candidate.process)] = candidate
+    return joined, named
 
 
 def _attributed(point: Rendezvous, joined: _Joined) -> list[NamedRank]:

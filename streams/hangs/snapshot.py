@@ -19,7 +19,7 @@ _TEXTS = {
 
 
 class ProgressRow(NamedTuple):
-    """Holds a row of gpu.progress.v1: a communicator, or, with `peer` >= 0, a send or receive that has not ended."""
+    """Holds a row of gpu.progress.v1: a communicator, or, with `peer` >= 0, the sends to it or the receives from it."""
 
     communicator: str
     comm_rank: int

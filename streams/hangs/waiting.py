@@ -3,15 +3,21 @@
 Ranks of a communicator meet in each of its collectives, in the order of their calls. So the first that has not ended
 everywhere is the one that ranks wait in: for those that have not called it, or else for those whose GPU has not begun
 it. If all have, the operation itself does not end.
+
+The n-th send of a rank to another meets the n-th receive of that one from it. Where NCCL does not measure, a receive
+whose send is not called waits, by these numbers. A send whose receive is not called may wait, or lie in a buffer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from drumline.streams.hangs.snapshot import ProcessProgress, ProgressRow
+
+SEND, RECEIVE = "Send", "Recv"
+_ANSWERS = {SEND: RECEIVE, RECEIVE: SEND}
 
 
 class Awaited(Enum):
@@ -48,6 +54,7 @@ class Rendezvous:
         blocking: members that the others wait for.
         awaited: what they wait for.
         missing: members that are not known.
+        sure: the members do wait; otherwise they may.
     """
 
     communicator: str
@@ -58,28 +65,31 @@ class Rendezvous:
     blocking: Sequence[Participant]
     awaited: Awaited
     missing: int = 0
+    sure: bool = True
 
 
 def find_rendezvous(processes: Sequence[ProcessProgress]) -> list[Rendezvous]:
     """Return what ranks wait in: at most one collective of a communicator, and sends and receives by rank."""
     communicators: dict[str, dict[int, Participant]] = {}
-    open_peers: dict[tuple[str, int], list[Participant]] = {}
+    by_peer: dict[tuple[str, int], dict[tuple[int, str], Participant]] = {}
     for process in sorted(processes, key=lambda process: process.seen_ns):  # of two of one rank the newer one counts
         for row in process.progress():
             member = Participant(process, row, row.ended)
             if row.peer < 0:
                 communicators.setdefault(row.communicator, {})[row.comm_rank] = member
-            elif not process.has_ended:
-                open_peers.setdefault((row.communicator, row.comm_rank), []).append(member)
+                by_peer[row.communicator, row.comm_rank] = {}
+            else:
+                by_peer.setdefault((row.communicator, row.comm_rank), {})[row.peer, row.operation] = member
     result = []
     for communicator, ranks in communicators.items():
         if point := _collective(communicator, [ranks[number] for number in sorted(ranks)]):
             result.append(point)
-    for (communicator, comm_rank), members in open_peers.items():
-        for member in members:
-            peer = communicators.get(communicator, {}).get(member.row.peer)
-            answers = open_peers.get((communicator, member.row.peer), ())
-            result.append(_peer_wait(member, peer, any(answer.row.peer == comm_rank for answer in answers)))
+    for (communicator, comm_rank), members in by_peer.items():
+        for (number, operation), member in members.items():
+            peer, answers = communicators.get(communicator, {}).get(number), by_peer.get((communicator, number), {})
+            answer = answers.get((comm_rank, _ANSWERS.get(operation, operation)))
+            if not member.process.has_ended and (point := _peer_wait(member, peer, answer, answers.values())):
+                result.append(point)
     return result
 
 
@@ -121,10 +131,31 @@ def _with_known_ends(members: Sequence[Participant]) -> Sequence[Participant]:
     ]
 
 
-def _peer_wait(member: Participant, peer: Participant | None, is_answered: bool) -> Rendezvous:
+def _peer_wait(
+    member: Participant, peer: Participant | None, answer: Participant | None, all_of_peer: Collection[Participant]
+) -> Rendezvous | None:
+    """Return what a rank waits in, of its sends to a peer or its receives from it.
+
+    `answer`: the peer's receives or sends of the rank; `all_of_peer`: of all ranks. A peer that publishes those that
+    have ended too, as NCCL did not measure some, and none of these, has called none.
+    """
     row, waiting = member.row, [member]
+    is_open = row.called > row.ended
+    if not is_open and row.begun == row.ended:
+        return None
     if peer is None:
-        return Rendezvous(row.communicator, 0, row, waiting, waiting, [], Awaited.UNKNOWN, 1)
+        return Rendezvous(row.communicator, 0, row, waiting, waiting, [], Awaited.UNKNOWN, 1) if is_open else None
+    is_answered = answer is not None and answer.row.called > answer.row.ended
+    if row.exact and peer.row.exact and (answer is None or answer.row.exact):
+        called = answer.row.called if answer is not None else 0
+        is_answered |= called > row.ended
+        if not is_open:  # they are only assumed to have ended
+            is_counted = answer is not None or any(other.row.called == other.row.ended for other in all_of_peer)
+            if called >= row.called or not is_counted:
+                return None
+    elif not is_open:
+        return None
     if is_answered and not peer.process.has_ended:
         return Rendezvous(row.communicator, 0, row, [member, peer], waiting, [], Awaited.END)
-    return Rendezvous(row.communicator, 0, row, [member, peer], waiting, [peer], Awaited.CALL)
+    is_sure = is_open or row.operation == RECEIVE
+    return Rendezvous(row.communicator, 0, row, [member, peer], waiting, [peer], Awaited.CALL, sure=is_sure)

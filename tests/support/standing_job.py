@@ -45,7 +45,8 @@ class Rank:
     host_stalls: bool = False
     gpu_stalls: bool = False
     silent: bool = False
-    peers: list[tuple[str, int, str]] = field(default_factory=list)  # open sends and receives
+    #: Open sends and receives: communicator, peer, function; with their number those that NCCL did not measure.
+    peers: list[tuple[str, int, str] | tuple[str, int, str, int]] = field(default_factory=list)
     sequence: int = 0
     blocks: bool = True  # the host waits for each collective; else for those of the step before
 
@@ -135,9 +136,12 @@ class Job:
             last = comm.called[at - 1] if at >= 1 else ("", "", 0)
             counts = {"called": len(comm.called), "begun": begun, "ended": ended, "exact": comm.exact}
             rows.append(shared | counts | {"peer": -1, "operation": operation, "last": last})
-            for of, peer, function in rank.peers:
+            for of, peer, function, *called in rank.peers:
                 if of == name:
-                    counts = {"called": 1, "begun": 1, "ended": 0, "exact": 1, "peer": peer}
+                    counts = {"called": 1, "begun": 1, "ended": 0}
+                    if called:
+                        counts = {"called": called[0], "begun": 0, "ended": called[0]}
+                    counts |= {"exact": comm.exact, "peer": peer}
                     rows.append(shared | counts | {"operation": (function, "float32", 8), "last": ("", "", 0)})
         texts = {
             "communicator": [row["communicator"] for row in rows],

@@ -15,7 +15,8 @@ from drumline.producers.batches.live import BatchWriter, FeedProgress
 from drumline.producers.identity import Identity
 from drumline.producers.nccl_profiler import library
 from drumline.producers.rings.host_rings import RingFolder
-from drumline.producers.rings.progress import MOST_OPEN, progress_table
+from drumline.producers.rings.peers import MOST_COUNTED
+from drumline.producers.rings.progress import progress_table
 from drumline.producers.rings.ring_file import FUNCTIONS, HeaderField
 from drumline.producers.rings.ring_rows import RingDerivation
 from drumline.producers.rings.state import RingState
@@ -75,6 +76,10 @@ def counts(row):
     return row["called"], row["begun"], row["ended"]
 
 
+def described(rows):
+    return {(row["peer"], row["operation"]): counts(row) for row in rows}
+
+
 def test_collectives_are_counted_from_the_beginning_however_often_the_ring_is_read(ring):
     reader, whole = Reader(ring), 0
     for part in range(4):
@@ -124,13 +129,39 @@ def test_a_communicator_without_operations_is_published_and_a_closed_one_for_som
 def test_sends_and_receives_that_do_not_end_have_a_row_for_each_peer(ring):
     for peer in (1, 1, 0):  # 0 is the rank itself
         ring.running(BEGIN, function="Recv", peer=peer)
-    for _ in range(2 * MOST_OPEN):
+    for _ in range(5):
         ring.running(BEGIN, function="Send", peer=1)
-    rows = Reader(ring).round()
-    assert [(row["peer"], row["operation"], counts(row)) for row in rows] == [
-        (-1, "", (0, 0, 0)),
-        (1, "Recv", (1, 0, 0)),
-    ]
+    assert described(Reader(ring).round()) == {(-1, ""): (0, 0, 0), (1, "Recv"): (2, 0, 0), (1, "Send"): (5, 0, 0)}
+
+
+def test_sends_and_receives_that_are_not_measured_are_counted_by_peer(ring):
+    reader = Reader(ring)
+    for step in range(4):  # steps 2 and 3 are not measured
+        ring.untimed = step >= 2
+        ring.mark(2, BEGIN + step * SECOND, step)
+        for function, peer in (("Recv", 1), ("Send", 1), ("Send", 1), ("Send", 0)):
+            at = BEGIN + step * SECOND + MS
+            ring.running(at, function=function, peer=peer) if ring.untimed else ring.operations(
+                at, at + MS, at + 2 * MS, function=function, peer=peer
+            )
+        rows = described(reader.round())
+        assert rows == ({(-1, ""): (0, 0, 0)} if step < 2 else {
+            (-1, ""): (0, 0, 0), (1, "Recv"): (step + 1, 2, step + 1), (1, "Send"): (2 * step + 2, 4, 2 * step + 2),
+        })  # fmt: skip
+    assert reader.state.position > 0
+
+
+def test_more_peers_than_can_be_kept_make_their_counts_inexact(ring):
+    reader = Reader(ring)
+    ring.untimed = True
+    ring.mark(2, BEGIN, 0)
+    for peer in range(1, 2 * MOST_COUNTED):
+        ring.running(BEGIN + MS, function="Send", peer=peer)
+    ring.mark(2, BEGIN + SECOND, 1)
+    reader.round()
+    rows = reader.round()
+    assert len(rows) == 1 + MOST_COUNTED
+    assert {row["exact"] for row in rows if row["peer"] >= 0} == {0}
 
 
 def test_what_nccl_does_not_measure_counts_as_ended_and_not_as_begun(ring):
@@ -233,11 +264,44 @@ class Agent:
             self.stage.mark_sent(batch)
 
 
-@pytest.mark.skipif(library.path() is None, reason="drumline was installed without a C compiler")
-@pytest.mark.timeout(60)
-def test_real_processes_that_hang_in_any_way_are_named(tmp_path):
-    program, root = tmp_path / "fake-nccl", tmp_path / "spool"
+@pytest.fixture(scope="module")
+def fake_nccl(tmp_path_factory):
+    """Starts a rank of a fake NCCL's scenario with the real plugin."""
+    if library.path() is None:
+        pytest.skip("drumline was installed without a C compiler")
+    program = tmp_path_factory.mktemp("fake") / "fake-nccl"
     subprocess.run([*COMPILER, "-o", program, PROGRAMS / "fake_nccl.c", *FAKE], check=True)
+
+    def start(scenario, root, **variables):
+        folder = {"DRUMLINE_RINGS__FOLDER": root / ".rings", "PATH": os.environ["PATH"]}
+        environment = {name: str(value) for name, value in (variables | folder).items()}
+        return subprocess.Popen([program, str(library.path()), "5", scenario], env=environment)
+
+    return start
+
+
+@pytest.mark.timeout(60)
+def test_a_stage_of_a_pipeline_that_hangs_while_nccl_does_not_measure_is_named(tmp_path, fake_nccl):
+    agent, ranks = Agent(tmp_path, HangConfig(standing_ns=2 * SECOND, join_ns=SECOND)), range(3)
+    names = {"DRUMLINE_JOB": "j", "DRUMLINE_RUN": "r", "WORLD_SIZE": 3, "STEPS": 130}
+    processes = [fake_nccl("pipeline", tmp_path, RANK=rank, **names) for rank in ranks]
+    try:
+        until = time.monotonic() + 20
+        while not agent.results and time.monotonic() < until:
+            agent.round()
+            time.sleep(0.3)
+        _, named, (operation, _) = agent.results["r"]
+        assert (named, operation) == ({-1: "not_called", 1: "not_called"}, "Recv")
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        agent.folder.close()
+
+
+@pytest.mark.timeout(60)
+def test_real_processes_that_hang_in_any_way_are_named(tmp_path, fake_nccl):
+    root = tmp_path / "spool"
     root.mkdir()
     agent = Agent(root, HangConfig(standing_ns=2 * SECOND, join_ns=SECOND))
     begin_ms = time.time_ns() // MS + 500
@@ -247,10 +311,8 @@ def test_real_processes_that_hang_in_any_way_are_named(tmp_path):
         for how in WAYS:
             for rank in range(2):
                 variables = {"RANK": rank, "WORLD_SIZE": 2, "BEGIN_MS": begin_ms, "STEPS": STEPS, "HOW": how}
-                variables |= {"DRUMLINE_JOB": how, "DRUMLINE_RUN": how, "DRUMLINE_RINGS__FOLDER": root / ".rings"}
-                environment = {name: str(value) for name, value in variables.items()}
-                command = [program, str(library.path()), "5", "hang"]
-                processes[how, rank] = subprocess.Popen(command, env={"PATH": os.environ["PATH"], **environment})
+                variables |= {"DRUMLINE_JOB": how, "DRUMLINE_RUN": how}
+                processes[how, rank] = fake_nccl("hang", root, **variables)
         until = time.monotonic() + 30
         while {how: named for how, (_, named, _) in agent.results.items()} != expected and time.monotonic() < until:
             agent.round()

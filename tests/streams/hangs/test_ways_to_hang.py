@@ -150,6 +150,38 @@ def test_a_receive_names_the_end_of_the_chain_of_senders():
     assert job.named == {0: ("not_called", "Recv", 0)}
 
 
+def unmeasured(*peers, exact=1):
+    """Return a job of three ranks whose hosts call nothing more, with numbers of sends and receives: rank, peer, ..."""
+    job = Job({"p": [0, 1, 2]}).run_for(30)
+    for rank in job.ranks.values():
+        rank.host_stalls, rank.comms["p"].exact = True, exact
+    for number, *peer in peers:
+        job.ranks[number].peers.append(("p", *peer))
+    return job.run_for(14)
+
+
+@pytest.mark.parametrize(
+    ("peers", "named"),
+    [
+        ([(0, 1, "Send", 9), (1, 0, "Recv", 8), (1, 2, "Send", 8), (2, 1, "Recv", 9)], {1: ("not_called", "Send", 0)}),
+        ([(0, 1, "Send", 9), (1, 0, "Recv", 9), (1, 2, "Send", 8), (2, 1, "Recv", 9)], {1: ("not_called", "Recv", 0)}),
+        ([(2, 1, "Recv", 1), (1, 0, "Recv", 1)], {0: ("not_called", "Recv", 0)}),  # it has called none
+        # Rank 0 has gone on: what it sent lies in a buffer. Rank 1 waits for 2, and 2 for 0.
+        ([(0, 1, "Send", 9), (1, 0, "Recv", 8), (1, 2, "Recv", 9), (2, 1, "Send", 8), (2, 0, "Recv", 9),
+          (0, 2, "Send", 8)], {0: ("not_called", "Recv", 0)}),
+    ],
+)  # fmt: skip
+def test_sends_and_receives_that_nccl_does_not_measure_name_by_their_numbers(peers, named):
+    peers = peers if len(peers) > 2 else [*peers, (0, 2, "Send", 4), (2, 0, "Recv", 4), (1, 2, "Send", 1)]
+    assert unmeasured(*peers).named == named
+
+
+def test_sends_and_receives_that_are_all_answered_or_not_counted_name_no_rank():
+    assert unmeasured((0, 1, "Send", 9), (1, 0, "Recv", 9), (1, 2, "Recv", 5), (2, 1, "Send", 5)).rows == []
+    assert unmeasured((0, 1, "Send", 9), (1, 0, "Recv", 8), exact=0).rows == []
+    assert unmeasured((0, 1, "Recv", 9)).rows == []  # of rank 1 nothing is counted
+
+
 def test_ranks_that_nothing_is_known_of_are_insufficient_data_and_pages_all_the_same():
     job = Job(WORLD)
     job.ranks[1].silent = job.ranks[3].silent = True
