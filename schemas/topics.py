@@ -34,14 +34,16 @@ class Topic(StrEnum):
     STRAGGLER = "gpu.straggler.v1"
     HANG = "gpu.hang.v1"
     TICK = "drumline.tick.v1"
+    CONTROL = "drumline.control.v1"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
     """Declares one topic.
 
-    `key`: description of the record key. `derived`: written by the stream worker. `dead_letters`: has a dead-letter
-    topic. A topic without an .avsc (model.has_schema) is internal: its values are not batches.
+    `key`: description of the record key. `derived`: written by the stream worker. `asked`: written by people.
+    `dead_letters`: has a dead-letter topic. A topic without an .avsc (model.has_schema) is internal: its values are not
+    batches.
     """
 
     topic: Topic
@@ -49,6 +51,7 @@ class TopicSpec:
     retention_ms: int
     cleanup: str = "delete"
     derived: bool = False
+    asked: bool = False
     dead_letters: bool = True
 
     @property
@@ -65,7 +68,7 @@ class TopicSpec:
             "max.message.bytes": "1048576",
             "message.timestamp.type": "LogAppendTime",
         }
-        if self.cleanup == "delete":
+        if "delete" in self.cleanup:
             config["retention.ms"] = str(self.retention_ms)
         return config
 
@@ -89,10 +92,12 @@ TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(Topic.STRAGGLER, "job", 30 * DAY_MS, derived=True),
     TopicSpec(Topic.HANG, "job", 30 * DAY_MS, derived=True),
     TopicSpec(Topic.TICK, "none; one empty record per partition and second", HOUR_MS, derived=True, dead_letters=False),
+    # A policy is in force for a week at most (control.py).
+    TopicSpec(Topic.CONTROL, "its name", 8 * DAY_MS, cleanup="compact,delete", asked=True, dead_letters=False),
 )
 
 #: Topics of the producers, and of the stream worker, whose records are fenced by epochs.
-RAW_TOPICS = tuple(spec.topic for spec in TOPICS if not spec.derived)
+RAW_TOPICS = tuple(spec.topic for spec in TOPICS if not spec.derived and not spec.asked)
 DERIVED_TOPICS = frozenset(spec.topic for spec in TOPICS if spec.derived)
 #: Topics from which compaction removes records by design: the newest of each key stays.
 COMPACTED_TOPICS = frozenset(spec.topic for spec in TOPICS if "compact" in spec.cleanup)

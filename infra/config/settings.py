@@ -143,6 +143,7 @@ class AgentSettings(SettingsModel):
     gpus: int = Field(0, ge=0, description="GPUs that the host should have; 0 = those on its PCI bus")
     python: str = Field("python3", description="Python with PyTorch, for the loads of a check")
     stacks: bool = Field(True, description="sample the Python stacks of processes that a verdict names")
+    control: bool = Field(True, description="follow `drumline policy` and `drumline capture` (drumline.control.v1)")
     metrics_port: int = Field(19466, ge=0, le=65535, description="port of /metrics, /healthz, /readyz; 0 = none")
 
 

@@ -10,6 +10,7 @@ from drumline.infra.runtime.version import drumline_version
 from drumline.producers.agent.agent import Agent
 from drumline.producers.batches.process_record import process_record
 from drumline.producers.batches.sample_envelopes import SampleEnvelopes
+from drumline.producers.control.control_mirror import ControlMirror, control_mirror
 from drumline.producers.health.check_at_start import CheckAtStart
 from drumline.producers.host.process_sampler import HostBatches, HostSampler
 from drumline.producers.identity import host_identity
@@ -39,7 +40,9 @@ class OwnSamples:
         host = identity.host
         record, host_bytes = process_record(os.environ, identity), PROCESSES * (settings.spool.max_mb << 20)
         self._spool = SpoolWriter(settings.spool.root, record, SpoolLimits(SPOOL_BYTES, host_bytes))
-        self._threads: list[CheckAtStart | DeviceSampler | HostSampler | LinkSampler | StackSampler] = []
+        self._threads: list[
+            CheckAtStart | ControlMirror | DeviceSampler | HostSampler | LinkSampler | StackSampler
+        ] = []
         if settings.agent.gpu_s:
             options = SamplerOptions(settings.agent.gpu_s, identity.versions)
             gpus = DeviceSampler(
@@ -57,6 +60,10 @@ class OwnSamples:
         if settings.agent.stacks:
             self._threads.append(
                 stack_sampler(settings, codec, self._spool, identity.process_id, lambda: program.recorded)
+            )
+        if settings.agent.control:
+            self._threads.append(
+                control_mirror(settings, lambda: {str(process.get("job", "")) for process in program.processes})
             )
         if settings.agent.check != "off":
             python = settings.agent.python if settings.agent.check == "load" else ""

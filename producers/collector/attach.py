@@ -25,7 +25,9 @@ from drumline.producers.collector.event_socket import event_sockets
 from drumline.producers.collector.marks import scope, step
 from drumline.producers.collector.process_info import describe, gpus
 from drumline.producers.identity import missing_run_scope
+from drumline.producers.identity import place as process_place
 from drumline.producers.ipc.buffer_pool import BufferPool, Header, new_pool
+from drumline.producers.ipc.control import chosen, read_requests
 from drumline.producers.ipc.events import MARK, warn
 from drumline.producers.ipc.policy import AUTO, BadPolicy, Policy, parse, read_policy_text
 from drumline.producers.nccl_profiler import library
@@ -186,9 +188,8 @@ def _use_ring(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
     os.register_at_fork(after_in_child=_forget)
 
     def open_window() -> None:
-        with contextlib.suppress(BadPolicy, OSError):  # as the decoder of a process that has one
-            control_file = Path(os.environ["DRUMLINE_SPOOL__ROOT"], "policy")
-            if not parse(read_policy_text(control_file) or "off").uses_cupti:
+        with contextlib.suppress(ValueError, OSError):  # as the decoder of a process that has one
+            if not _wanted_policy(Path(os.environ["DRUMLINE_SPOOL__ROOT"])).uses_cupti:
                 return
             marks.at_mark = None
             try:
@@ -199,6 +200,16 @@ def _use_ring(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
 
     if policy.mode == AUTO:
         marks.at_mark = open_window
+
+
+def _wanted_policy(root: Path) -> Policy:
+    """Return the policy of the host's file, else what is asked from afar. Raises OSError, ValueError."""
+    text = read_policy_text(root / "policy")
+    if not text and (requests := read_requests(root)):
+        where = process_place(os.environ, place())
+        request = chosen(requests, where, time.time_ns())
+        text = request.policy if request is not None else ""
+    return parse(text or "off")
 
 
 def _use_cupti(cupti: cupti_library.Cupti | None, policy: Policy, active_profiler: str) -> None:

@@ -1,45 +1,65 @@
-"""Applies the collection policy while a process runs: the host's control file, else the process's own policy."""
+"""Applies the policy while a process runs: the host's file, else what is asked from afar, else the process's own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from drumline.producers.ipc.buffer_pool import Header
-from drumline.producers.ipc.policy import BadPolicy, parse, read_policy_text
-from drumline.producers.spool.location import control_file
+from drumline.producers.ipc.control import ControlRequest, Place, chosen, read_requests
+from drumline.producers.ipc.policy import parse, read_policy_text
+from drumline.producers.spool.location import control_file, spool_root
 
 
 class PolicyFile:
     """Writes the policy that applies now into the buffer pool, where the collector reads it.
 
     `header`: of the buffer pool. `problems`: the session's, short name -> sentence; gets "control".
+    `answer`: what became of the newest request that names the process: "running KEY", "done KEY" or
+    "refused KEY: REASON"; "" before the first.
     """
 
     def __init__(self, environment: Mapping[str, str], header: memoryview, problems: dict[str, str]) -> None:
         self._environment, self._header, self._problems = environment, header, problems
-        self._process_policy = self._text = ""
+        self._process_policy = ""
+        self._text: str | None = None
+        self._running = self.answer = ""
 
     def begin(self, process_policy: str) -> None:
-        """Take the policy that the process was attached with."""
-        self._process_policy = self._text = process_policy
+        """Take the policy that the process was attached with. What a decoder before this one applied is not known."""
+        self._process_policy, self._text = process_policy, None
 
-    def refresh(self) -> bool:
-        """Read the control file and apply a new policy. Returns whether its text has changed."""
+    def refresh(self, place: Place, now_ns: int, step: int) -> bool:
+        """Read the files and apply a new policy. `step`: the last one that began, -1 = not known. Returns whether the
+        policy or the answer has changed."""
+        before = self.answer, self._problems.get("control")
         try:
-            text = read_policy_text(control_file(self._environment)) or self._process_policy
-        except OSError as error:
+            text, request = self._wanted(place, now_ns, step)
+            is_new = bool(text) and text != self._text
+            policy = parse(text) if is_new else None
+        except (OSError, ValueError) as error:  # BadPolicy too
             self._problems["control"] = str(error)
-            return False
-        if text == self._text:
-            return False
-        self._text = text
-        try:
-            policy = parse(text)
-        except BadPolicy as error:
-            self._problems["control"] = str(error)
-            return True
+            return self._problems["control"] != before[1]
         self._problems.pop("control", None)
-        header = self._header
-        header[Header.WINDOW_NS], header[Header.PERIOD_NS] = policy.window_ns, policy.period_ns
-        header[Header.MODE] = policy.mode
-        return True
+        self._answer(request)
+        if policy is not None:
+            header = self._header
+            header[Header.WINDOW_NS], header[Header.PERIOD_NS] = policy.window_ns, policy.period_ns
+            header[Header.MODE], self._text = policy.mode, text
+        return is_new or self.answer != before[0] or before[1] is not None
+
+    def end(self) -> None:
+        """Close the answer: the process has ended."""
+        self._answer(None)
+
+    def _wanted(self, place: Place, now_ns: int, step: int) -> tuple[str, ControlRequest | None]:
+        request = chosen(read_requests(spool_root(self._environment), now_ns), place, now_ns, step)
+        text = read_policy_text(control_file(self._environment))
+        if text and request is not None:
+            self.answer, request = f"refused {request.key}: the policy file of its host is in force", None
+        return text or (request.policy if request is not None else self._process_policy), request
+
+    def _answer(self, request: ControlRequest | None) -> None:
+        if self._running and (request is None or request.key != self._running):
+            self.answer, self._running = f"done {self._running}", ""
+        if request is not None:
+            self._running, self.answer = request.key, f"running {request.key}"

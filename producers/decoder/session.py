@@ -6,6 +6,7 @@ buffer_reader.py turns buffers into tables; output.py turns tables into batches 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,9 +20,9 @@ from drumline.producers.decoder.output import SpoolOutput
 from drumline.producers.decoder.policy_file import PolicyFile
 from drumline.producers.decoder.ring_source import RingSource
 from drumline.producers.decoder.self_metrics import collect_metrics
-from drumline.producers.identity import Identity, identity
+from drumline.producers.identity import Identity, identity, place
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
-from drumline.producers.ipc.events import MARK, warn
+from drumline.producers.ipc.events import MARK, MARK_BEGIN, warn
 from drumline.producers.ipc.timing import HELD_NS, REQUEST_NS
 from drumline.producers.spool.location import spool_limits, spool_root
 from drumline.producers.spool.quota import SpoolLimits
@@ -35,6 +36,8 @@ REPORT_NS = 10_000_000_000
 CONTROL_NS = 1_000_000_000
 #: Time after the end of recording until the last segment of activity is closed; ns.
 CLOSE_AFTER_OFF_NS = 2 * ADVANCE_NS + 500_000_000
+#: Name of a mark that begins a step: of the API, or of the hook on optimizers.
+_STEP = re.compile(rb"(optimizer )?step (\d{1,18})")
 #: What the agent publishes of a process that has a ring.
 FROM_RING = frozenset({Topic.COLLECTIVE, Topic.STEP})
 
@@ -58,6 +61,7 @@ class Session:
         self._output: SpoolOutput | None = None
         self._attached: dict[str, Any] = {"pid": pid}
         self._device: int | None = None
+        self._step, self._api_numbers_steps = -1, False
         self._advance_at = self._report_at = self._control_at = 0
         self._host_complete_ns, self._held_ns = now_ns - HELD_NS, 0
         self._recording = "not yet"
@@ -77,6 +81,8 @@ class Session:
         """Handle a message of the collector (ipc/events.py): an event, or a mark."""
         if message[:1] == b"M" and len(message) >= MARK.size:
             _, flags, number, time_ns = MARK.unpack_from(message)
+            if flags == MARK_BEGIN and (match := _STEP.fullmatch(message, MARK.size)):
+                self._begin_step(int(match[2]), from_api=not match[1])
             marker = self._reader.mark(flags, number, time_ns, message[MARK.size :].decode(errors="replace"))
             self._begin(time_ns).live.add(Table({}), Table({}), marker, Table({}))
         elif message[:1] == b"J":
@@ -84,9 +90,16 @@ class Session:
             if handle := self._handlers.get(event["event"]):
                 handle(event)
 
+    def _begin_step(self, number: int, *, from_api: bool) -> None:
+        """Remember the step; where the job numbers its steps itself, those of optimizers do not count."""
+        self._api_numbers_steps = self._api_numbers_steps or from_api
+        if from_api or not self._api_numbers_steps:
+            self._step = number
+
     def _on_attached(self, event: dict[str, Any]) -> None:
         self._attached = event
         self._policy_file.begin(event.get("policy", ""))
+        self._control_at = 0
 
     def _on_place(self, event: dict[str, Any]) -> None:
         self._attached |= event
@@ -119,7 +132,7 @@ class Session:
         read = 0
         if now_ns >= self._control_at:
             self._control_at = now_ns + CONTROL_NS
-            if self._policy_file.refresh():
+            if self._policy_file.refresh(place(self._environment, self._attached), now_ns, self._step):
                 self._report_at = 0
         complete_ns = self.pool.host_complete_ns(now_ns)
         for number in self.pool.done():
@@ -159,6 +172,7 @@ class Session:
             self._recording = "off: end of the process"
         while self.pool.done() and self.tick(now_ns):
             pass
+        self._policy_file.end()
         lost = len(self.pool.done())
         if lost:
             self.problems["unread"] = f"{lost} buffers could not be read"
@@ -273,5 +287,8 @@ class Session:
         return {
             **process_record(self._environment, process),
             "policy": self._recording,
-            "collector": collect_metrics(self.pool.header, counts, self.problems, self._began_ns),
+            "collector": {
+                **collect_metrics(self.pool.header, counts, self.problems, self._began_ns),
+                **({"control": self._policy_file.answer} if self._policy_file.answer else {}),
+            },
         }

@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from errno import EDQUOT
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +20,7 @@ import structlog
 from drumline.infra.telemetry import metrics
 from drumline.producers.agent.discovery import MOST_OF_USER
 from drumline.producers.rings.checkpoint import Checkpoint
+from drumline.producers.rings.control_answer import control_answer
 from drumline.producers.rings.publication import Gpus, RingProcess
 from drumline.producers.rings.ring_file import SUFFIX, BadRing, NotReady, RingFile
 from drumline.producers.spool.files import LISTED, opened
@@ -112,7 +114,13 @@ class RingFolder:
                 users[ring.about.st_uid] += 1
                 if users[ring.about.st_uid] > MOST_OF_USER:
                     raise PermissionError(EDQUOT, f"other rings of user {ring.about.st_uid} have to end first")
-                self._rings[name] = RingProcess(ring, Checkpoint(self._root, ring), self._open_spool, self._gpus)
+                self._rings[name] = RingProcess(
+                    ring,
+                    Checkpoint(self._root, ring),
+                    self._open_spool,
+                    self._gpus,
+                    partial(control_answer, self._root),
+                )
                 self.blocked.pop(name, None)
             except (FileNotFoundError, NotReady):
                 continue

@@ -33,8 +33,8 @@ def ring_identity(header: RingHeader, communicators: Array, generation: int, gpu
     return replace(identity(header.environment, attached, None, started_ns + generation), source=NCCL)
 
 
-def ring_record(process: Identity, header: RingHeader, state: RingState) -> dict[str, Any]:
-    """Return the envelope of the gpu.process.v1 record of a process."""
+def ring_record(process: Identity, header: RingHeader, state: RingState, answer: str = "") -> dict[str, Any]:
+    """Return the envelope of the gpu.process.v1 record of a process. `answer`: to what is asked of it."""
     counts = dict(state.counts)
     counts["ring_dropped"] = header[HeaderField.DROPPED]
     counts["ring_unknown"] = header[HeaderField.UNKNOWN]
@@ -44,6 +44,7 @@ def ring_record(process: Identity, header: RingHeader, state: RingState) -> dict
         "policy": "on: light",
         "collector": {
             **{name: str(count) for name, count in counts.items()},
+            **({"control": answer} if answer else {}),
             **({} if records_graphs(header.environment) else {"graphs": "not recorded"}),
             **{f"problem: {name}": sentence for name, sentence in _problems(header).items()},
         },

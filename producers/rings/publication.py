@@ -13,6 +13,7 @@ import numpy as np
 
 from drumline.infra.telemetry import metrics
 from drumline.producers.batches.live import BatchWriter, FeedProgress
+from drumline.producers.identity import Identity
 from drumline.producers.nccl_profiler.library import TIMED_INTERFACE
 from drumline.producers.rings.checkpoint import Checkpoint, SpoolFrame
 from drumline.producers.rings.identity_of_ring import ring_identity, ring_record
@@ -36,6 +37,8 @@ _LEARNED = ("rank", "world_size", "gpu_uuid", "gpu_model")
 OpenSpool = Callable[[Mapping[str, Any], tuple[str, int]], SpoolWriter]
 #: Process -> uuid and model of its GPU, as NVML knows it.
 Gpus = Mapping[int, Mapping[str, str]]
+#: Returns what became of what is asked of a process, from its identity and its environment.
+Answer = Callable[[Identity, Mapping[str, str]], str]
 
 
 class RingProcess:
@@ -49,7 +52,15 @@ class RingProcess:
     `is_still`: the process neither called nor ended an operation in the last seconds.
     """
 
-    def __init__(self, ring: RingFile, checkpoint: Checkpoint, open_spool: OpenSpool, gpus: Gpus) -> None:
+    def __init__(
+        self,
+        ring: RingFile,
+        checkpoint: Checkpoint,
+        open_spool: OpenSpool,
+        gpus: Gpus,
+        answer: Answer = lambda process, environment: "",
+    ) -> None:
+        self._answer, self._answered = answer, ""
         self.ring, self._checkpoint, self._open_spool, self._gpus = ring, checkpoint, open_spool, gpus
         self._frames: list[SpoolFrame] = []
         self._spool: SpoolWriter | None = None
@@ -212,10 +223,13 @@ class RingProcess:
         metrics.AGENT_RING_OPERATIONS.inc(operations)
         for reason, count in (("full", full), ("unknown", unknown), ("denied", denied)):
             metrics.AGENT_RING_DROPPED.labels(reason).inc(count)
-        if (final or now_ns >= self._report_at) and self._spool is not None and self._derivation is not None:
-            self._report_at = now_ns + REPORT_NS
-            process = self._derivation.writer.identity
+        if self._spool is None or self._derivation is None:
+            return
+        process = self._derivation.writer.identity
+        answer = "" if final else self._answer(process, header.environment)
+        if final or now_ns >= self._report_at or answer != self._answered:
+            self._report_at, self._answered = now_ns + REPORT_NS, answer
             if not process.gpu_uuid and (gpu := self._gpu()):
                 process = replace(process, gpu_uuid=gpu["uuid"], gpu_model=gpu["model"])
                 self._derivation.writer.identity = process
-            self._spool.identify(ring_record(process, header, self._state))
+            self._spool.identify(ring_record(process, header, self._state, answer))

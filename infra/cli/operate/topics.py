@@ -81,7 +81,7 @@ def list_topics(
         if as_json:
             line = {"topic": spec.topic, "key": spec.key, "config": spec.config, "record": record, "dlq": dead_letters}
             echo(json.dumps({**line, "partitions": settings().kafka.partitions}))
-        days = "newest per key" if spec.cleanup == "compact" else _days(spec.retention_ms / DAY_MS)
+        days = "newest per key" if "compact" in spec.cleanup else _days(spec.retention_ms / DAY_MS)
         table.add_row(spec.topic, spec.key, days, record or "internal", dead_letters or "")
     if not as_json:
         terminal_console().print(table)

@@ -42,7 +42,8 @@ def agent(
     samples the host's links (sysfs, gpu.network.v1, DRUMLINE_AGENT__NETWORK_S), and the recorded processes (/proc,
     gpu.host.v1, DRUMLINE_AGENT__HOST_S), where their user is its own or it is root. When
     a verdict names one of them, it samples the Python stacks of it and of a peer without stopping them (gpu.stack.v1,
-    DRUMLINE_AGENT__STACKS). With
+    DRUMLINE_AGENT__STACKS). It makes these processes follow `drumline policy` and `drumline capture`
+    (drumline.control.v1, DRUMLINE_AGENT__CONTROL). With
     DRUMLINE_ARCHIVE__URL=s3://bucket/prefix it archives published segments, compressed.
 
     Runs until SIGTERM (exit 0) or Ctrl-C (exit 130). The first signal waits for Kafka, a second one does not.
@@ -98,7 +99,8 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
         AgentOptions(stopping=stopping, until_empty=until_empty, done=archiver.take if archiver else deleted),
     )  # fmt: skip
     samples = None
-    if not until_empty and (config.agent.gpu_s or config.agent.host_s or config.agent.network_s or config.agent.stacks):
+    own = config.agent
+    if not until_empty and (own.gpu_s or own.host_s or own.network_s or own.stacks or own.control):
         samples = OwnSamples(config, program, codec(config))
 
     def go_on() -> bool:

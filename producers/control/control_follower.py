@@ -1,0 +1,107 @@
+"""Follows drumline.control.v1 from its beginning, without a group and without commits: the topic is compacted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from drumline.infra.config.settings import Settings
+from drumline.infra.kafka.config import client_config
+from drumline.infra.kafka.connect import principal
+from drumline.producers.control.requests_in_force import RequestsInForce
+from drumline.schemas.control import BadControl, decode
+from drumline.schemas.topics import Topic
+
+log = structlog.get_logger()
+
+#: Named for ACLs. It is never joined: librdkafka requires a name.
+GROUP = "drumline-agent"
+#: Time for an answer about the topic, and until the next try without one; s.
+METADATA_S, RETRY_S = 2.0, 10.0
+
+
+def make_consumer(settings: Settings) -> Any:
+    """Return a consumer that takes little memory."""
+    return Consumer({
+        **client_config(settings, "drumline-agent"), "group.id": GROUP, "enable.auto.commit": False,
+        "auto.offset.reset": "earliest", "allow.auto.create.topics": False, "enable.partition.eof": True,
+        "queued.max.messages.kbytes": 1_024, "log_level": 0,
+    })  # fmt: skip
+
+
+class ControlFollower:
+    """Keeps `requests` as the topic has them. For one thread.
+
+    `is_complete`: all that was asked before the start has been read; until then a request that was cleared may be
+    there. `problem`: reason why nothing is followed, or "".
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        consumer: Callable[[Settings], Any] = make_consumer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._clock, self._consumer = settings, clock, consumer(settings)
+        self._assigned: set[int] = set()
+        self._open_ends: set[int] = set()
+        self._refresh_at = float("-inf")
+        self.requests, self.problem = RequestsInForce(), ""
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether each partition was read to its end once."""
+        return bool(self._assigned) and not self._open_ends
+
+    def poll(self, seconds: float) -> bool:
+        """Take the next record; return whether one came. Blocks for `seconds`, or METADATA_S without the topic."""
+        if not self._assigned and self._clock() >= self._refresh_at:
+            self._refresh_at = self._clock() + RETRY_S
+            self._assign()
+        message = self._consumer.poll(seconds)
+        if message is None:
+            return False
+        error = message.error()
+        if error is not None:
+            if error.code() == KafkaError._PARTITION_EOF:
+                self._open_ends.discard(message.partition())
+            return False
+        key = (message.key() or b"").decode(errors="replace")
+        try:
+            control = decode(message.value()) if message.value() is not None else None
+        except BadControl as bad:
+            log.warning("a request is not followed", topic=str(Topic.CONTROL), key=key[:100], reason=str(bad))
+            control = None
+        self.requests.take(key, control)
+        return True
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
+
+    def _assign(self) -> None:
+        problem = ""
+        try:
+            listed = self._consumer.list_topics(str(Topic.CONTROL), timeout=METADATA_S).topics[str(Topic.CONTROL)]
+        except KafkaException as error:
+            problem = f"Kafka does not answer: {error.args[0].str()}"
+        else:
+            if listed.error is None:
+                self._assigned = set(listed.partitions)
+                self._open_ends = set(listed.partitions)
+                places = [TopicPartition(str(Topic.CONTROL), n, OFFSET_BEGINNING) for n in sorted(self._assigned)]
+                self._consumer.assign(places)
+            elif listed.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                problem = (
+                    f"{principal(self._settings)} lacks ACLs: Read on topic {Topic.CONTROL} and group {GROUP} "
+                    "(docs/guide/security.md)"
+                )
+            else:
+                problem = f"no topic {Topic.CONTROL}: `drumline topics apply` creates it"
+        if problem and problem != self.problem:
+            log.warning("drumline policy and capture do not reach this host", problem=problem)
+        self.problem = problem

@@ -1,0 +1,89 @@
+"""Mirrors what is asked of this host's processes into a file in the spool's root, once a second: its lease."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from drumline.infra.config.settings import Settings
+from drumline.producers.control.control_follower import ControlFollower
+from drumline.producers.control.requests_in_force import as_file
+from drumline.producers.ipc.control import FILE
+from drumline.schemas.control import Control
+
+log = structlog.get_logger()
+
+#: Period of the file; s. Processes take one that is younger than 4 s (LEASE_NS).
+RENEW_S = 1.0
+
+
+class ControlMirror(threading.Thread):
+    """A thread of the agent, which calls `start` and `stop`; then the file is removed, and what was asked ends.
+
+    `jobs`: returns the names of the jobs that have a process here. `more`: returns what else is asked, by this host.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        follower: ControlFollower,
+        jobs: Callable[[], Collection[str]],
+        more: Callable[[int], Collection[Control]] = lambda now_ns: (),
+    ) -> None:
+        super().__init__(name="control", daemon=True)
+        self._path, self._follower, self._jobs, self._more = root / FILE, follower, jobs, more
+        self._host, self._halt, self._renew_at = socket.gethostname(), threading.Event(), float("-inf")
+        self._text, self._problem = "[]", ""
+
+    def stop(self) -> None:
+        """Stop the thread."""
+        self._halt.set()
+        self.join(3.0)
+
+    def run(self) -> None:
+        """Follow until `stop`."""
+        try:
+            while not self._halt.is_set():
+                came = self._follower.poll(min(RENEW_S, max(self._renew_at - time.monotonic(), 0.0)))
+                if self._follower.is_complete and (came or time.monotonic() >= self._renew_at):
+                    self.renew(time.time_ns())
+        except Exception as error:  # the agent publishes without it
+            log.error("drumline policy and capture do not reach this host", error=f"{type(error).__name__}: {error}")
+        finally:
+            with suppress(OSError):
+                self._path.unlink()
+            self._follower.close()
+
+    def renew(self, now_ns: int) -> None:
+        """Write the file, or renew it; without anything that is asked there is none."""
+        self._renew_at = time.monotonic() + RENEW_S
+        requests = [*self._follower.requests.of_host(self._host, self._jobs(), now_ns), *self._more(now_ns)]
+        text = as_file(requests)
+        try:
+            if not requests:
+                self._path.unlink(missing_ok=True)
+            elif text == self._text and self._path.exists():
+                os.utime(self._path)
+            else:
+                part = self._path.with_name(f"{FILE}.{os.getpid()}")
+                part.write_text(text)
+                part.chmod(0o644)  # jobs of all users read it
+                part.replace(self._path)
+            self._text, problem = text, ""
+        except OSError as error:
+            problem = f"{self._path}: {error.strerror}"
+        if problem and problem != self._problem:
+            log.warning("drumline policy and capture do not reach this host", problem=problem)
+        self._problem = problem
+
+
+def control_mirror(settings: Settings, jobs: Callable[[], Collection[str]]) -> ControlMirror:
+    """Return the mirror of this host."""
+    return ControlMirror(settings.spool.root, ControlFollower(settings), jobs)

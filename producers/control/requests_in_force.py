@@ -1,0 +1,47 @@
+"""What is asked of this host's processes, from the records of drumline.control.v1: the newest of each key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+
+from drumline.producers.ipc.control import MAX_REQUESTS
+from drumline.schemas.control import MAX_WINDOW_NS, Control
+
+#: Keys that are remembered: those that end last.
+MOST_KEYS = 4_096
+
+
+@dataclass(slots=True)
+class RequestsInForce:
+    """Keeps requests until they end. Pure: time is an argument."""
+
+    _by_key: dict[str, Control] = field(default_factory=dict)
+
+    def take(self, key: str, control: Control | None) -> None:
+        """Take the newest record of a key; None, or one that is cleared, ends it."""
+        self._by_key.pop(key, None)
+        if control is not None and not control.cleared:
+            self._by_key[key] = control
+            if len(self._by_key) > MOST_KEYS:
+                del self._by_key[min(self._by_key, key=lambda name: self._by_key[name].until_ns)]
+
+    def of_host(self, host: str, jobs: Collection[str], now_ns: int) -> list[Control]:
+        """Return what may concern a host that runs these jobs, the newest first: in force now or soon."""
+        for key in [key for key, control in self._by_key.items() if control.until_ns <= now_ns]:
+            del self._by_key[key]
+        concerning = [
+            control
+            for control in self._by_key.values()
+            if control.start_ns - now_ns < MAX_WINDOW_NS
+            and fnmatchcase(host, control.host)
+            and any(fnmatchcase(job, control.job) for job in jobs)
+        ]
+        return sorted(concerning, key=lambda control: (control.kind, control.asked_ns), reverse=True)[:MAX_REQUESTS]
+
+
+def as_file(controls: Collection[Control]) -> str:
+    """Return the text of the file that processes read (producers/ipc/control.py)."""
+    return json.dumps([asdict(control) for control in controls])

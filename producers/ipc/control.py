@@ -1,0 +1,103 @@
+"""What is asked of the processes of this host from afar, as the agent mirrors it into a file beside the host's policy.
+
+The agent writes the file again once a second, and processes take none that is older than LEASE_NS: what an agent began
+ends with it. What is asked ends by itself too, at a time or with a step. The host's own policy file comes first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+#: Name of the file in the spool's root.
+FILE = ".control"
+#: Age of the file from which on it does not count; ns. The agent renews it once a second.
+LEASE_NS = 4_000_000_000
+#: Most bytes of the file, and of what it asks.
+MAX_BYTES, MAX_REQUESTS = 1 << 18, 64
+
+
+@dataclass(frozen=True)
+class Place:
+    """Who a process is. `rank`: -1 while it is not known."""
+
+    job: str
+    run: str
+    rank: int
+    host: str
+
+
+@dataclass(frozen=True)
+class ControlRequest:
+    """Something that is asked; fields as in schemas/control.py."""
+
+    key: str
+    kind: str
+    policy: str
+    job: str
+    run: str
+    host: str
+    ranks: tuple[int, ...]
+    last_step: int
+    start_ns: int
+    until_ns: int
+    asked_ns: int
+
+    def concerns(self, place: Place) -> bool:
+        """Return whether it is about a process."""
+        return (
+            fnmatchcase(place.job, self.job)
+            and self.run in ("", place.run)
+            and fnmatchcase(place.host, self.host)
+            and (not self.ranks or place.rank in self.ranks)
+        )
+
+    def in_force(self, now_ns: int, step: int) -> bool:
+        """Return whether it is in force. `step`: the process's last one, -1 = not known."""
+        return self.start_ns <= now_ns < self.until_ns and not 0 <= self.last_step < step
+
+
+def chosen(requests: Iterable[ControlRequest], place: Place, now_ns: int, step: int = -1) -> ControlRequest | None:
+    """Return the request that counts for a process: a deep window before policies, the newest of each."""
+    wanted = [request for request in requests if request.concerns(place) and request.in_force(now_ns, step)]
+    return max(wanted, key=lambda request: (request.kind == "window", request.asked_ns, request.key), default=None)
+
+
+def read_requests(root: Path, now_ns: int = 0) -> list[ControlRequest]:
+    """Return what the file of a spool's root asks: nothing without a file, or of an agent that has ended.
+
+    Raises OSError where it may not be read, ValueError for a text that no agent writes.
+    """
+    try:
+        descriptor = os.open(root / FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    try:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_BYTES:
+            raise ValueError(f"{root / FILE} is no control file")
+        if not -LEASE_NS <= (now_ns or time.time_ns()) - about.st_mtime_ns <= LEASE_NS:
+            return []
+        text = os.read(descriptor, MAX_BYTES)
+    finally:
+        os.close(descriptor)
+    try:
+        return [_request(item) for item in json.loads(text)[:MAX_REQUESTS]]
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{root / FILE} is no control file ({type(error).__name__})") from None
+
+
+def _request(item: Mapping[str, Any]) -> ControlRequest:
+    return ControlRequest(
+        key=str(item["key"]), kind=str(item["kind"]), policy=str(item["policy"]), job=str(item["job"]),
+        run=str(item["run"]), host=str(item["host"]), ranks=tuple(int(rank) for rank in item["ranks"]),
+        last_step=int(item["last_step"]), start_ns=int(item["start_ns"]), until_ns=int(item["until_ns"]),
+        asked_ns=int(item["asked_ns"]),
+    )  # fmt: skip

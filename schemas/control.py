@@ -1,0 +1,118 @@
+"""Records of drumline.control.v1: which processes are to be recorded how, until when.
+
+A record is Avro's single-object encoding (Avro 1.12, "Single-object encoding"): it names its schema by fingerprint, and
+needs no registry. Not a batch: it is about no process, and no sink stores it. People write it, agents follow it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from io import BytesIO
+from typing import Any
+
+import fastavro
+from fastavro.schema import fingerprint, to_parsing_canonical_form
+
+#: Bytes before a body: Avro's marker, then CRC-64-AVRO of the schema.
+_MARKER = b"\xc3\x01"
+_HEADER_BYTES = 10
+#: Most bytes of a record, ranks that it names, and characters of a name.
+MAX_BYTES, MAX_RANKS, MAX_NAME = 1 << 16, 4_096, 1_024
+MAX_RANK = (1 << 20) - 1
+#: Longest time that a policy and a deep window are in force; ns. All expire by themselves.
+DAY_NS = 86_400_000_000_000
+MAX_POLICY_NS, MAX_WINDOW_NS = 7 * DAY_NS, 600_000_000_000
+POLICY, WINDOW = "policy", "window"
+
+_SCHEMA: dict[str, Any] = {
+    "type": "record", "name": "Control", "namespace": "drumline.v1",
+    "doc": "Which processes are to be recorded how, until when; compacted, the newest of a key counts.",
+    "fields": [
+        {"name": "key", "type": "string", "doc": "the record's key: its name"},
+        {"name": "kind", "type": "string", "doc": "policy, or window: a deep window, which comes before policies"},
+        {"name": "policy", "type": "string", "doc": "as of drumline run --policy"},
+        {"name": "job", "type": "string", "doc": "jobs, a pattern as in shells"},
+        {"name": "run", "type": "string", "doc": "a run of them; empty = all"},
+        {"name": "host", "type": "string", "doc": "hosts, a pattern as in shells"},
+        {"name": "ranks", "type": {"type": "array", "items": "int"}, "doc": "ranks; empty = all"},
+        {"name": "first_step", "type": "long", "doc": "first step that is wanted; -1 = none is named"},
+        {"name": "last_step", "type": "long", "doc": "last step that is wanted; -1 = none is named"},
+        {"name": "start_ns", "type": "long", "doc": "in force from this time on; ns since the epoch"},
+        {"name": "until_ns", "type": "long", "doc": "in force until this time; ns since the epoch"},
+        {"name": "stacks", "type": "boolean", "doc": "sample Python stacks too"},
+        {"name": "asked_by", "type": "string", "doc": "the user of the machine that asked"},
+        {"name": "asked_ns", "type": "long", "doc": "when it was asked; ns since the epoch"},
+        {"name": "cleared", "type": "boolean", "doc": "true = not in force any more"},
+    ],
+}  # fmt: skip
+_PARSED = fastavro.parse_schema(_SCHEMA, named_schemas={})
+_HEADER = _MARKER + bytes.fromhex(fingerprint(to_parsing_canonical_form(_SCHEMA), "CRC-64-AVRO"))
+
+
+class BadControl(ValueError):
+    """A record that is none, or that asks for something impossible; the message states what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What one record asks for; fields as in its schema."""
+
+    key: str
+    kind: str
+    policy: str
+    job: str = "*"
+    run: str = ""
+    host: str = "*"
+    ranks: tuple[int, ...] = ()
+    first_step: int = -1
+    last_step: int = -1
+    start_ns: int = 0
+    until_ns: int = 0
+    stacks: bool = False
+    asked_by: str = ""
+    asked_ns: int = 0
+    cleared: bool = False
+
+    def checked(self) -> Control:
+        """Return the same. Raises BadControl for what is impossible."""
+        longest = MAX_POLICY_NS if self.kind == POLICY else MAX_WINDOW_NS
+        texts = (self.key, self.policy, self.job, self.run, self.host, self.asked_by)
+        if self.kind not in (POLICY, WINDOW):
+            raise BadControl(f"{self.kind!r} is neither a policy nor a window")
+        if not (self.key and self.job and self.host) or any(len(text) > MAX_NAME for text in texts):
+            raise BadControl(f"a name is empty, or longer than {MAX_NAME} characters")
+        if len(self.ranks) > MAX_RANKS or any(not 0 <= rank <= MAX_RANK for rank in self.ranks):
+            raise BadControl(f"ranks are 0 to {MAX_RANK:,}, at most {MAX_RANKS:,} of them")
+        if not -1 <= self.first_step <= self.last_step:
+            raise BadControl(f"steps {self.first_step} to {self.last_step} are none")
+        if not 0 <= self.start_ns <= self.until_ns < 1 << 63:
+            raise BadControl("it ends before it begins")
+        if self.until_ns - self.start_ns > longest:
+            raise BadControl(f"a {self.kind} is in force for {longest / 1e9:,.0f} s at most")
+        return self
+
+
+def encode(control: Control) -> bytes:
+    """Return the Kafka value of a record. Raises BadControl."""
+    out = BytesIO()
+    fastavro.schemaless_writer(out, _PARSED, {**asdict(control.checked()), "ranks": list(control.ranks)})
+    value = _HEADER + out.getvalue()
+    if len(value) > MAX_BYTES:
+        raise BadControl(f"it has more than {MAX_BYTES:,} bytes")
+    return value
+
+
+def decode(value: bytes | None) -> Control:
+    """Return what a Kafka value asks for. Raises only BadControl, whatever the bytes are."""
+    if value is None or len(value) > MAX_BYTES or value[:_HEADER_BYTES] != _HEADER:
+        raise BadControl("no record of drumline.control.v1 that this version reads")
+    body = BytesIO(value[_HEADER_BYTES:])
+    try:
+        record: Any = fastavro.schemaless_reader(body, _PARSED, None)
+        control = Control(**{field.name: record[field.name] for field in fields(Control)})
+        control = Control(**{**asdict(control), "ranks": tuple(record["ranks"])})
+    except Exception as error:  # fastavro raises many kinds
+        raise BadControl(f"its Avro cannot be read ({type(error).__name__})") from None
+    if body.read(1):
+        raise BadControl("bytes follow its Avro record")
+    return control.checked()
