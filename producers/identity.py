@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from drumline.producers.ipc.control import Place
+from drumline.producers.ipc.control import ProcessPlace
 
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
 _RANK_OR_SLURM = (*_RANK_VARIABLES, "SLURM_PROCID")
@@ -156,11 +156,11 @@ def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device
     )
 
 
-def place(environment: Mapping[str, str], attached: Mapping[str, Any]) -> Place:
+def place(environment: Mapping[str, str], attached: Mapping[str, Any]) -> ProcessPlace:
     """Return where a process is, by which requests name it. `attached`: as of `identity`."""
     known = identity(environment, {"pid": 0, **attached}, None, 0)
     rank = known.rank if names_rank(environment) or "rank" in attached else -1
-    return Place(known.job, known.run, rank, known.host)
+    return ProcessPlace(known.job, known.run, rank, known.host)
 
 
 def names_rank(environment: Mapping[str, str]) -> bool:

@@ -40,8 +40,8 @@ _SCHEMA: dict[str, Any] = {
         {"name": "start_ns", "type": "long", "doc": "in force from this time on; ns since the epoch"},
         {"name": "until_ns", "type": "long", "doc": "in force until this time; ns since the epoch"},
         {"name": "stacks", "type": "boolean", "doc": "sample Python stacks too"},
-        {"name": "asked_by", "type": "string", "doc": "the user of the machine that asked"},
-        {"name": "asked_ns", "type": "long", "doc": "when it was asked; ns since the epoch"},
+        {"name": "requested_by", "type": "string", "doc": "the user of the machine that asked"},
+        {"name": "requested_ns", "type": "long", "doc": "when it was asked; ns since the epoch"},
         {"name": "cleared", "type": "boolean", "doc": "true = not in force any more"},
     ],
 }  # fmt: skip
@@ -55,7 +55,7 @@ class BadControl(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What one record asks for; fields as in its schema."""
+    """Holds the request of one record; fields as in its schema."""
 
     key: str
     kind: str
@@ -69,14 +69,14 @@ class Control:
     start_ns: int = 0
     until_ns: int = 0
     stacks: bool = False
-    asked_by: str = ""
-    asked_ns: int = 0
+    requested_by: str = ""
+    requested_ns: int = 0
     cleared: bool = False
 
     def checked(self) -> Control:
         """Return the same. Raises BadControl for what is impossible."""
         longest = MAX_POLICY_NS if self.kind == POLICY else MAX_WINDOW_NS
-        texts = (self.key, self.policy, self.job, self.run, self.host, self.asked_by)
+        texts = (self.key, self.policy, self.job, self.run, self.host, self.requested_by)
         if self.kind not in (POLICY, WINDOW):
             raise BadControl(f"{self.kind!r} is neither a policy nor a window")
         if not (self.key and self.job and self.host) or any(len(text) > MAX_NAME for text in texts):

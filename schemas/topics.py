@@ -41,7 +41,7 @@ class Topic(StrEnum):
 class TopicSpec:
     """Declares one topic.
 
-    `key`: description of the record key. `derived`: written by the stream worker. `asked`: written by people.
+    `key`: description of the record key. `derived`: written by the stream worker. `by_people`: written by people.
     `dead_letters`: has a dead-letter topic. A topic without an .avsc (model.has_schema) is internal: its values are not
     batches.
     """
@@ -51,7 +51,7 @@ class TopicSpec:
     retention_ms: int
     cleanup: str = "delete"
     derived: bool = False
-    asked: bool = False
+    by_people: bool = False
     dead_letters: bool = True
 
     @property
@@ -93,11 +93,11 @@ TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(Topic.HANG, "job", 30 * DAY_MS, derived=True),
     TopicSpec(Topic.TICK, "none; one empty record per partition and second", HOUR_MS, derived=True, dead_letters=False),
     # A policy is in force for a week at most (control.py).
-    TopicSpec(Topic.CONTROL, "its name", 8 * DAY_MS, cleanup="compact,delete", asked=True, dead_letters=False),
+    TopicSpec(Topic.CONTROL, "its name", 8 * DAY_MS, cleanup="compact,delete", by_people=True, dead_letters=False),
 )
 
 #: Topics of the producers, and of the stream worker, whose records are fenced by epochs.
-RAW_TOPICS = tuple(spec.topic for spec in TOPICS if not spec.derived and not spec.asked)
+RAW_TOPICS = tuple(spec.topic for spec in TOPICS if not spec.derived and not spec.by_people)
 DERIVED_TOPICS = frozenset(spec.topic for spec in TOPICS if spec.derived)
 #: Topics from which compaction removes records by design: the newest of each key stays.
 COMPACTED_TOPICS = frozenset(spec.topic for spec in TOPICS if "compact" in spec.cleanup)

@@ -83,7 +83,9 @@ class SinkSettings(SettingsModel):
         1.0, gt=0, description="time after which a range of processes, steps or verdicts is written; s"
     )
     bulk_flush_s: float = Field(
-        10.0, gt=0, description="time after which a range of any other topic is written, at least `FLUSH_S`; s"
+        10.0,
+        gt=0,
+        description="the same of any other topic, at least `FLUSH_S`; s. After a pause as long, `FLUSH_S` counts once",
     )
     dead_letter_ratio: float = Field(0.5, gt=0, le=1, description="share of dead letters that is a flood")
     dead_letter_run: int = Field(

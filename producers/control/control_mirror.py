@@ -64,7 +64,7 @@ class ControlMirror(threading.Thread):
     def renew(self, now_ns: int) -> None:
         """Write the file, or renew it; without anything that is asked there is none."""
         self._renew_at = time.monotonic() + RENEW_S
-        requests = [*self._follower.requests.of_host(self._host, self._jobs(), now_ns), *self._more(now_ns)]
+        requests = [*self._follower.requests.concerning_host(self._host, self._jobs(), now_ns), *self._more(now_ns)]
         text = as_file(requests)
         try:
             if not requests:

@@ -1,4 +1,4 @@
-"""What is asked of this host's processes, from the records of drumline.control.v1: the newest of each key."""
+"""Requests about this host's processes, from the records of drumline.control.v1: the newest of each key."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RequestsInForce:
             if len(self._by_key) > MOST_KEYS:
                 del self._by_key[min(self._by_key, key=lambda name: self._by_key[name].until_ns)]
 
-    def of_host(self, host: str, jobs: Collection[str], now_ns: int) -> list[Control]:
+    def concerning_host(self, host: str, jobs: Collection[str], now_ns: int) -> list[Control]:
         """Return what may concern a host that runs these jobs, the newest first: in force now or soon."""
         for key in [key for key, control in self._by_key.items() if control.until_ns <= now_ns]:
             del self._by_key[key]
@@ -39,7 +39,7 @@ class RequestsInForce:
             and fnmatchcase(host, control.host)
             and any(fnmatchcase(job, control.job) for job in jobs)
         ]
-        return sorted(concerning, key=lambda control: (control.kind, control.asked_ns), reverse=True)[:MAX_REQUESTS]
+        return sorted(concerning, key=lambda control: (control.kind, control.requested_ns), reverse=True)[:MAX_REQUESTS]
 
 
 def as_file(controls: Collection[Control]) -> str:

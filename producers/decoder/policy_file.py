@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from drumline.producers.ipc.buffer_pool import Header
-from drumline.producers.ipc.control import ControlRequest, Place, chosen, read_requests
+from drumline.producers.ipc.control import ControlRequest, ProcessPlace, chosen, read_requests
 from drumline.producers.ipc.policy import parse, read_policy_text
 from drumline.producers.spool.location import control_file, spool_root
 
@@ -15,7 +15,7 @@ class PolicyFile:
 
     `header`: of the buffer pool. `problems`: the session's, short name -> sentence; gets "control".
     `answer`: what became of the newest request that names the process: "running KEY", "done KEY" or
-    "refused KEY: REASON"; "" before the first.
+    "rejected KEY: REASON"; "" before the first.
     """
 
     def __init__(self, environment: Mapping[str, str], header: memoryview, problems: dict[str, str]) -> None:
@@ -28,7 +28,7 @@ class PolicyFile:
         """Take the policy that the process was attached with. What a decoder before this one applied is not known."""
         self._process_policy, self._text = process_policy, None
 
-    def refresh(self, place: Place, now_ns: int, step: int) -> bool:
+    def refresh(self, place: ProcessPlace, now_ns: int, step: int) -> bool:
         """Read the files and apply a new policy. `step`: the last one that began, -1 = not known. Returns whether the
         policy or the answer has changed."""
         before = self.answer, self._problems.get("control")
@@ -51,11 +51,11 @@ class PolicyFile:
         """Close the answer: the process has ended."""
         self._answer(None)
 
-    def _wanted(self, place: Place, now_ns: int, step: int) -> tuple[str, ControlRequest | None]:
+    def _wanted(self, place: ProcessPlace, now_ns: int, step: int) -> tuple[str, ControlRequest | None]:
         request = chosen(read_requests(spool_root(self._environment), now_ns), place, now_ns, step)
         text = read_policy_text(control_file(self._environment))
         if text and request is not None:
-            self.answer, request = f"refused {request.key}: the policy file of its host is in force", None
+            self.answer, request = f"rejected {request.key}: the policy file of its host is in force", None
         return text or (request.policy if request is not None else self._process_policy), request
 
     def _answer(self, request: ControlRequest | None) -> None:

@@ -115,7 +115,7 @@ class Session:
         self._windows.append((on, time_ns))
         self._recording = f"on: {reason}" if on else f"off: {reason}"
         self._off_at = 0 if on else self._off_at or time_ns
-        self._report_rejection(bool(event.get("refused")), reason, time_ns)
+        self._report_rejection(bool(event.get("rejected")), reason, time_ns)
 
     def _on_failed(self, event: dict[str, Any]) -> None:
         self.problems["collector"] = event["why"]

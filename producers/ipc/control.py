@@ -1,4 +1,4 @@
-"""What is asked of the processes of this host from afar, as the agent mirrors it into a file beside the host's policy.
+"""Requests to processes of this host from afar, as the agent mirrors them into a file beside the host's policy.
 
 The agent writes the file again once a second, and processes take none that is older than LEASE_NS: what an agent began
 ends with it. What is asked ends by itself too, at a time or with a step. The host's own policy file comes first.
@@ -25,8 +25,8 @@ MAX_BYTES, MAX_REQUESTS = 1 << 18, 64
 
 
 @dataclass(frozen=True)
-class Place:
-    """Who a process is. `rank`: -1 while it is not known."""
+class ProcessPlace:
+    """Identifies a process, as requests name it. `rank`: -1 while it is not known."""
 
     job: str
     run: str
@@ -48,9 +48,9 @@ class ControlRequest:
     last_step: int
     start_ns: int
     until_ns: int
-    asked_ns: int
+    requested_ns: int
 
-    def concerns(self, place: Place) -> bool:
+    def concerns(self, place: ProcessPlace) -> bool:
         """Return whether it is about a process."""
         return (
             fnmatchcase(place.job, self.job)
@@ -64,10 +64,12 @@ class ControlRequest:
         return self.start_ns <= now_ns < self.until_ns and not 0 <= self.last_step < step
 
 
-def chosen(requests: Iterable[ControlRequest], place: Place, now_ns: int, step: int = -1) -> ControlRequest | None:
+def chosen(
+    requests: Iterable[ControlRequest], place: ProcessPlace, now_ns: int, step: int = -1
+) -> ControlRequest | None:
     """Return the request that counts for a process: a deep window before policies, the newest of each."""
     wanted = [request for request in requests if request.concerns(place) and request.in_force(now_ns, step)]
-    return max(wanted, key=lambda request: (request.kind == "window", request.asked_ns, request.key), default=None)
+    return max(wanted, key=lambda request: (request.kind == "window", request.requested_ns, request.key), default=None)
 
 
 def read_requests(root: Path, now_ns: int = 0) -> list[ControlRequest]:
@@ -99,5 +101,5 @@ def _request(item: Mapping[str, Any]) -> ControlRequest:
         key=str(item["key"]), kind=str(item["kind"]), policy=str(item["policy"]), job=str(item["job"]),
         run=str(item["run"]), host=str(item["host"]), ranks=tuple(int(rank) for rank in item["ranks"]),
         last_step=int(item["last_step"]), start_ns=int(item["start_ns"]), until_ns=int(item["until_ns"]),
-        asked_ns=int(item["asked_ns"]),
+        requested_ns=int(item["requested_ns"]),
     )  # fmt: skip

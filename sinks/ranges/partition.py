@@ -112,7 +112,8 @@ class PartitionState:
     far. `unreadable`: first offset of a batch whose end is searched (kafka/unreadable.py); -1 = none. `flood`: where
     dead letters flooded it last, at `flood_at` (monotonic, s); `flooded`: it is not read until `flood_until`, so that
     it is read at a limited rate. `read_to`: offset up to which Kafka was read; more than `next_offset` where the last
-    offsets have no record.
+    offsets have no record. `since`: when the first of the collected records came; `cut_at`: when a range was last cut
+    (monotonic, s).
     """
 
     table: SinkTable
@@ -128,6 +129,7 @@ class PartitionState:
     rows: int = 0
     bytes: int = 0
     since: float = 0.0
+    cut_at: float = -math.inf
     duplicates: Duplicates = field(default_factory=Duplicates)
     expected: dict[int, int] = field(default_factory=dict)
     deferred: PendingRange | None = None
@@ -233,7 +235,7 @@ class PartitionState:
                 days |= span
         last = taken[-1].record.offset
         self._count()
-        self.since = now
+        self.since = self.cut_at = now
         return PendingRange(self.table, OffsetRange(self.topic_id, self.partition, first, last), taken)
 
     def split(self, pending: PendingRange) -> PendingRange:

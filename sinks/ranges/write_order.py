@@ -29,8 +29,12 @@ def is_full(states: Collection[PartitionState], settings: SinkSettings) -> bool:
 
 
 def _flush_s(state: PartitionState, settings: SinkSettings) -> float:
-    """Return the time after which a range of the partition is written; each costs inserts, however few its rows."""
-    return settings.flush_s if state.table.live else max(settings.flush_s, settings.bulk_flush_s)
+    """Return the time after which a range of the partition is written; each costs inserts, however few its rows.
+
+    The first range after a pause is written soon: people wait for what a deep window records.
+    """
+    bulk_s = max(settings.flush_s, settings.bulk_flush_s)
+    return settings.flush_s if state.table.live or state.since - state.cut_at >= bulk_s else bulk_s
 
 
 def _share(state: PartitionState, settings: SinkSettings) -> float:

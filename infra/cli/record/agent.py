@@ -99,8 +99,8 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
         AgentOptions(stopping=stopping, until_empty=until_empty, done=archiver.take if archiver else deleted),
     )  # fmt: skip
     samples = None
-    own = config.agent
-    if not until_empty and (own.gpu_s or own.host_s or own.network_s or own.stacks or own.control):
+    chosen = config.agent
+    if not until_empty and (chosen.gpu_s or chosen.host_s or chosen.network_s or chosen.stacks or chosen.control):
         samples = OwnSamples(config, program, codec(config))
 
     def go_on() -> bool:

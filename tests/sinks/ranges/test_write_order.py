@@ -68,12 +68,19 @@ def test_bulk_topics_collect_for_ten_seconds_or_until_a_range_is_full(topic):
     assert not is_collecting(topic, 0.0, flush_rows=1)
 
 
+def test_after_a_pause_the_first_range_of_a_bulk_topic_is_written_after_a_second_and_the_next_is_not():
+    assert is_collecting(Topic.KERNEL, 0.9, pause_s=10.0)
+    assert not is_collecting(Topic.KERNEL, 1.0, pause_s=10.0)
+    assert is_collecting(Topic.KERNEL, 9.9, pause_s=9.9)
+
+
 def test_bulk_topics_never_wait_for_less_than_the_others():
     assert is_collecting(Topic.KERNEL, 59.0, flush_s=60.0)
 
 
-def is_collecting(topic, age_s, **settings):
-    state = PartitionState(table(topic), 0, "id", 0, opened=True)
+def is_collecting(topic, age_s, pause_s=0.0, **settings):
+    """Return whether what came `age_s` ago is not written yet; the range before was cut `pause_s` before that."""
+    state = PartitionState(table(topic), 0, "id", 0, opened=True, cut_at=NOW - age_s - pause_s)
     arrive(state, NOW - age_s)
     return not next_to_write([state], SinkSettings(**settings), NOW)
 

@@ -1,0 +1,169 @@
+"""Deep windows as `drumline capture` asks for them: steps that lie ahead, and what came of it so far. Pure but queries.
+
+Kafka and ClickHouse are the caller's.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from drumline.infra.control.control_topic import user_name
+from drumline.infra.report.data import Query, Row
+from drumline.schemas.control import MAX_WINDOW_NS, WINDOW, Control
+
+#: Time between the question and its first step: the agents take the record (under 1 s), the job scans its file once a
+#: second, and CUPTI is attached (0.4 s on an H200).
+LEAD_S = 3.0
+#: Time that a window may take beyond its steps, as they are not all as long; s.
+SLACK_S = 15.0
+#: A clock of a host that is this much behind does not delay the begin; s.
+CLOCKS_S = 60.0
+ACCEPTED, RUNNING, DONE, REJECTED = "accepted", "running", "done", "rejected"
+#: Answers in the order in which they come.
+ANSWERS = ("", ACCEPTED, RUNNING, DONE, REJECTED)
+
+_RUN = "job = {job:String} AND run = {run:String}"
+NEWEST = f"""
+SELECT max(step) AS last, quantileExact(0.5)(duration_ns) AS step_ns,
+       dateDiff('millisecond', max(end_time), now64(3)) / 1e3 AS age_s
+FROM steps WHERE {_RUN} AND step >= 0 AND duration_ns > 0 AND start > now64(3) - 60 HAVING count() > 0
+"""
+CULPRIT = f"""
+SELECT rank, host, s.severity >= 'suspect' AS is_late, s.lost_ns AS lost_ns FROM stragglers AS s
+WHERE {_RUN} AND rank >= 0 AND first_step = (
+    SELECT max(first_step) FROM stragglers WHERE {_RUN} AND severity >= 'ok'
+) ORDER BY is_late DESC, lost_ns DESC, rank
+"""
+PROCESSES = f"""
+SELECT rank, any(host) AS host, groupArray(collector['control']) AS answers FROM processes
+WHERE {_RUN} AND rank >= 0 AND pid > 0 GROUP BY rank ORDER BY rank
+"""
+_SINCE = "start >= fromUnixTimestamp64Nano({since:Int64})"
+ROWS = f"""
+SELECT rank, sum(k) AS kernels, sum(c) AS copies, sum(s) AS steps, sum(p) AS stacks FROM (
+    SELECT rank, count() AS k, 0 AS c, 0 AS s, 0 AS p FROM kernels WHERE {_RUN} AND {_SINCE} GROUP BY rank
+    UNION ALL SELECT rank, 0, count(), 0, 0 FROM memcpys WHERE {_RUN} AND {_SINCE} GROUP BY rank
+    UNION ALL SELECT rank, 0, 0, uniqExact(step), 0 FROM steps
+        WHERE {_RUN} AND {_SINCE} AND step BETWEEN {{first:Int64}} AND {{last:Int64}} GROUP BY rank
+    UNION ALL SELECT rank, 0, 0, 0, count() FROM stacks
+        WHERE {_RUN} AND time >= fromUnixTimestamp64Nano({{since:Int64}}) GROUP BY rank
+) GROUP BY rank
+"""
+
+
+class CannotCapture(ValueError):
+    """The window that is asked for cannot be; the message states why, and what can be."""
+
+
+@dataclass(frozen=True)
+class RankState:
+    """Holds the answer of a rank, and the number of rows that are stored of it since the question."""
+
+    rank: int
+    host: str
+    answer: str
+    reason: str
+    kernels: int
+    copies: int
+    steps: int
+    stacks: int
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether nothing more is recorded for the window."""
+        return self.answer in (DONE, REJECTED)
+
+
+def culprit(query: Query, job: str, run: str) -> list[int]:
+    """Return the rank that cost most in the newest window of steps, and a healthy one, of its host if there is one.
+
+    Raises CannotCapture.
+    """
+    rows = query(CULPRIT, {"job": job, "run": run})
+    if not rows or not rows[0]["is_late"]:
+        raise CannotCapture("no rank is late in the newest window of steps: name --ranks, or none for all")
+    healthy = [(row["host"] != rows[0]["host"], row["rank"]) for row in rows if not row["is_late"]]
+    return sorted([rows[0]["rank"], *([min(healthy)[1]] if healthy else [])])
+
+
+def window_of_steps(query: Query, job: str, run: str, ranks: Sequence[int], steps: int, now_ns: int) -> Control:
+    """Return a window of so many steps, the same on all ranks, that begins soon. Raises CannotCapture."""
+    newest = next(iter(query(NEWEST, {"job": job, "run": run})), None)
+    if newest is None:
+        raise CannotCapture("no step of this run was stored in the last minute: use --seconds")
+    step_s = newest["step_ns"] / 1e9
+    first = newest["last"] + 1 + math.ceil((max(newest["age_s"], 0.0) + LEAD_S) / step_s)
+    length_s = (first + steps - newest["last"]) * step_s * 2 + SLACK_S
+    if length_s > MAX_WINDOW_NS / 1e9 - CLOCKS_S:
+        raise CannotCapture(
+            f"{steps} steps of {step_s:.1f} s may take longer than {MAX_WINDOW_NS / 60e9:.0f} minutes, the most: "
+            "name fewer --steps"
+        )
+    return _window(job, run, ranks, now_ns, length_s, first, first + steps - 1)
+
+
+def window_of_seconds(job: str, run: str, ranks: Sequence[int], seconds: float, now_ns: int) -> Control:
+    """Return a window of so many seconds. Raises CannotCapture."""
+    if seconds > MAX_WINDOW_NS / 1e9 - CLOCKS_S - LEAD_S:
+        raise CannotCapture(f"a window has {MAX_WINDOW_NS / 1e9 - CLOCKS_S - LEAD_S:,.0f} s at most")
+    return _window(job, run, ranks, now_ns, LEAD_S + seconds, -1, -1)
+
+
+def _window(job: str, run: str, ranks: Sequence[int], now_ns: int, length_s: float, first: int, last: int) -> Control:
+    return Control(
+        key=f"window-{secrets.token_hex(4)}", kind=WINDOW, policy="always", job=glob_quoted(job), run=run,
+        ranks=tuple(ranks), first_step=first, last_step=last, start_ns=now_ns - round(CLOCKS_S * 1e9),
+        until_ns=now_ns + round(length_s * 1e9), requested_by=user_name(), requested_ns=now_ns,
+    )  # fmt: skip
+
+
+def glob_quoted(name: str) -> str:
+    """Return the pattern that only this name matches."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+def states(query: Query, window: Control, job: str, run: str) -> list[RankState]:
+    """Return the state of each rank that the window is about; ranks of which nothing is known are left out."""
+    scope = {"job": job, "run": run, "since": window.requested_ns, "first": window.first_step, "last": window.last_step}
+    stored = {row["rank"]: row for row in query(ROWS, scope)}
+    result = []
+    for row in query(PROCESSES, scope):
+        if not window.ranks or row["rank"] in window.ranks:
+            answer, reason = _newest_answer(row["answers"], window.key)
+            counts = stored.get(row["rank"], {})
+            names = ("kernels", "copies", "steps", "stacks")
+            numbers = {name: int(counts.get(name, 0)) for name in names}
+            result.append(RankState(row["rank"], row["host"], answer, reason, **numbers))
+    return result
+
+
+def _newest_answer(answers: Sequence[str], key: str) -> tuple[str, str]:
+    """Return the answer that came last of those of a rank's processes to this key, and its reason."""
+    to_key = []
+    for text in answers:
+        answer, _, rest = text.partition(" ")
+        name, _, reason = rest.partition(": ")
+        if name == key and answer in ANSWERS:
+            to_key.append((ANSWERS.index(answer), reason))
+    rank, reason = max(to_key, default=(0, ""))
+    return ANSWERS[rank], reason
+
+
+def is_complete(states_now: Sequence[RankState], before: Sequence[RankState], ranks: Sequence[int]) -> bool:
+    """Return whether all ranks have answered for good, and nothing came since the last question, `before`."""
+    return (
+        bool(states_now)
+        and all(state.is_over for state in states_now)
+        and {state.rank for state in states_now} >= set(ranks)
+        and all(state.kernels or state.answer == REJECTED for state in states_now)
+        and list(states_now) == list(before)
+    )
+
+
+def as_row(state: RankState) -> Row:
+    """Return the state as `drumline capture --json` prints it."""
+    return {"rank": state.rank, "host": state.host, "answer": state.answer or "none", "reason": state.reason,
+            "kernels": state.kernels, "copies": state.copies, "steps": state.steps, "stacks": state.stacks}  # fmt: skip
