@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.runtime.version import drumline_version
@@ -21,7 +23,9 @@ from drumline.producers.nvml.sampler import DeviceSampler, SamplerOptions
 from drumline.producers.spool.quota import PROCESSES, SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.producers.stacks.stack_sampler import StackSampler, stack_sampler
+from drumline.producers.stacks.verdicts import CAPTURE, Verdict
 from drumline.schemas.codec import Codec
+from drumline.schemas.control import Control
 
 #: Bound of the spool; bytes.
 SPOOL_BYTES = 16 << 20
@@ -40,6 +44,7 @@ class OwnSamples:
         host = identity.host
         record, host_bytes = process_record(os.environ, identity), PROCESSES * (settings.spool.max_mb << 20)
         self._spool = SpoolWriter(settings.spool.root, record, SpoolLimits(SPOOL_BYTES, host_bytes))
+        self._captures: SimpleQueue[Control] = SimpleQueue()
         self._threads: list[
             CheckAtStart | ControlMirror | DeviceSampler | HostSampler | LinkSampler | StackSampler
         ] = []
@@ -59,11 +64,15 @@ class OwnSamples:
             self._threads.append(LinkSampler(self._spool, links, samples, settings.agent.network_s))
         if settings.agent.stacks:
             self._threads.append(
-                stack_sampler(settings, codec, self._spool, identity.process_id, lambda: program.recorded)
+                stack_sampler(
+                    settings, codec, self._spool, identity.process_id, lambda: program.recorded, self._next_capture
+                )
             )
         if settings.agent.control:
             self._threads.append(
-                control_mirror(settings, lambda: {str(process.get("job", "")) for process in program.processes})
+                control_mirror(
+                    settings, lambda: {str(process.get("job", "")) for process in program.processes}, self._window_began
+                )
             )
         if settings.agent.check != "off":
             python = settings.agent.python if settings.agent.check == "load" else ""
@@ -71,6 +80,20 @@ class OwnSamples:
             self._threads.append(CheckAtStart(self._spool, envelopes, settings.agent.gpus, python))
         for thread in self._threads:
             thread.start()
+
+    def _window_began(self, window: Control) -> None:
+        if window.stacks:
+            self._captures.put(window)
+
+    def _next_capture(self) -> Verdict | None:
+        """Return the next deep window that asks for stacks, as their sampler takes it."""
+        with suppress(Empty):
+            window = self._captures.get_nowait()
+            return Verdict(
+                CAPTURE, window.job, window.run, window.requested_ns / 1e9, window.ranks, -1, window.first_step,
+                window.last_step, window.requested_ns, of_all=not window.ranks,
+            )  # fmt: skip
+        return None
 
     def stop(self) -> None:
         """Stop the threads and close the spool."""

@@ -16,7 +16,7 @@ from drumline.infra.config.settings import Settings
 from drumline.producers.control.control_follower import ControlFollower
 from drumline.producers.control.requests_in_force import as_file
 from drumline.producers.ipc.control import FILE
-from drumline.schemas.control import Control
+from drumline.schemas.control import WINDOW, Control
 
 log = structlog.get_logger()
 
@@ -27,7 +27,8 @@ RENEW_S = 1.0
 class ControlMirror(threading.Thread):
     """A thread of the agent, which calls `start` and `stop`; then the file is removed, and what was asked ends.
 
-    `jobs`: returns the names of the jobs that have a process here. `more`: returns what else is asked, by this host.
+    `jobs`: returns the names of the jobs that have a process here. `began`: called once with each deep window, in this
+    thread.
     """
 
     def __init__(
@@ -35,12 +36,13 @@ class ControlMirror(threading.Thread):
         root: Path,
         follower: ControlFollower,
         jobs: Callable[[], Collection[str]],
-        more: Callable[[int], Collection[Control]] = lambda now_ns: (),
+        began: Callable[[Control], None] = lambda window: None,
     ) -> None:
         super().__init__(name="control", daemon=True)
-        self._path, self._follower, self._jobs, self._more = root / FILE, follower, jobs, more
+        self._path, self._follower, self._jobs, self._began = root / FILE, follower, jobs, began
         self._host, self._halt, self._renew_at = socket.gethostname(), threading.Event(), float("-inf")
         self._text, self._problem = "[]", ""
+        self._windows: set[str] = set()
 
     def stop(self) -> None:
         """Stop the thread."""
@@ -64,7 +66,11 @@ class ControlMirror(threading.Thread):
     def renew(self, now_ns: int) -> None:
         """Write the file, or renew it; without anything that is asked there is none."""
         self._renew_at = time.monotonic() + RENEW_S
-        requests = [*self._follower.requests.concerning_host(self._host, self._jobs(), now_ns), *self._more(now_ns)]
+        requests = self._follower.requests.concerning_host(self._host, self._jobs(), now_ns)
+        windows = {control.key: control for control in requests if control.kind == WINDOW}
+        for key in windows.keys() - self._windows:
+            self._began(windows[key])
+        self._windows = set(windows)
         text = as_file(requests)
         try:
             if not requests:
@@ -84,6 +90,8 @@ class ControlMirror(threading.Thread):
         self._problem = problem
 
 
-def control_mirror(settings: Settings, jobs: Callable[[], Collection[str]]) -> ControlMirror:
-    """Return the mirror of this host."""
-    return ControlMirror(settings.spool.root, ControlFollower(settings), jobs)
+def control_mirror(
+    settings: Settings, jobs: Callable[[], Collection[str]], began: Callable[[Control], None]
+) -> ControlMirror:
+    """Return the mirror of this host; arguments as of ControlMirror."""
+    return ControlMirror(settings.spool.root, ControlFollower(settings), jobs, began)

@@ -34,7 +34,7 @@ STATUS_KEYS: dict[str, str] = {
     "callback_s": "time in CUPTI's buffer callbacks; s",
     "callback_max_s": "longest buffer callback; s",
     "flush_max_s": "longest flush of CUPTI's buffers; s",
-    "control": "what became of what `drumline policy` or `capture` asked: accepted, running, done or rejected; its name",
+    "control": "answer to `drumline policy` or `capture`: accepted, running, done or rejected, and the request's name",
     "operations": "policy light: NCCL operations read from the ring",
     "unknown_operations": "policy light: operations without rows, as NCCL did not report when they ran",
     "ring_dropped": "policy light: operations and marks that met a full ring",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from drumline.producers.host.targets import RecordedProcess
-from drumline.producers.stacks.verdicts import Verdict
+from drumline.producers.stacks.verdicts import CAPTURE, Verdict
 
 #: Shortest time between two verdicts of a job that are followed; s of Kafka's time, the same for all agents.
 PERIOD_S = 60.0
@@ -54,6 +54,8 @@ class SamplingPlan:
 
     def samplings(self, verdict: Verdict, processes: Sequence[RecordedProcess], now_s: float) -> list[Sampling]:
         """Return what this host samples for a verdict, culprits first. `now_s`: since the epoch, of this host."""
+        if verdict.kind == CAPTURE:
+            return self._within_budget(_captured(verdict, processes), now_s)
         if not self._accepts(verdict):
             return []
         roles = [(rank, CULPRIT, rank) for rank in verdict.named]
@@ -96,6 +98,15 @@ class SamplingPlan:
     def _skip(self, reason: str, samplings: int) -> list[Sampling]:
         self.skipped[reason] = self.skipped.get(reason, 0) + samplings
         return []
+
+
+def _captured(verdict: Verdict, processes: Sequence[RecordedProcess]) -> list[Sampling]:
+    """Return the processes that a deep window is about."""
+    of_run = [p for p in processes if p.record.get("job") == verdict.job and p.record.get("run") == verdict.run]
+    ranks = {int(process.record.get("rank", -1)) for process in of_run}
+    named = sorted(ranks if verdict.of_all else ranks.intersection(verdict.named))
+    candidates = [(rank, _process_with(verdict, rank, processes)) for rank in named]
+    return [Sampling(verdict, CULPRIT, rank, process) for rank, process in candidates if process is not None]
 
 
 def _process_with(verdict: Verdict, rank: int, processes: Sequence[RecordedProcess]) -> RecordedProcess | None:

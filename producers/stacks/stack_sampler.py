@@ -22,6 +22,7 @@ from drumline.producers.stacks.permission import Denied, NoProcess, may_trace_al
 from drumline.producers.stacks.plan import Sampling, SamplingPlan
 from drumline.producers.stacks.sampling_run import LENGTH_S, RATE, NoPySpy, Recording, SamplingFailed, py_spy
 from drumline.producers.stacks.stack_batches import StackBatches
+from drumline.producers.stacks.verdicts import Verdict
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 
@@ -42,6 +43,7 @@ class StackSources:
         emit: takes each batch, in the sampler's thread.
         is_off: returns whether the host's policy forbids to record.
         length_s: of a sampling.
+        captures: returns the next deep window that asks for stacks, None without one.
     """
 
     follower: VerdictFollower
@@ -49,6 +51,7 @@ class StackSources:
     emit: Callable[[Batch], None]
     is_off: Callable[[], bool]
     length_s: int = LENGTH_S
+    captures: Callable[[], Verdict | None] = lambda: None
 
 
 class StackSampler(threading.Thread):
@@ -78,7 +81,7 @@ class StackSampler(threading.Thread):
 
     def _follow(self, program: str) -> None:
         while not self._halt.is_set():
-            verdict = self._sources.follower.poll(POLL_S)
+            verdict = self._sources.captures() or self._sources.follower.poll(POLL_S)
             if verdict is None:
                 continue
             samplings = self._plan.samplings(verdict, self._sources.processes(), time.time())
@@ -143,8 +146,10 @@ def stack_sampler(
     spool: SpoolWriter,
     process_id: str,
     processes: Callable[[], Sequence[RecordedProcess]],
+    captures: Callable[[], Verdict | None] = lambda: None,
 ) -> StackSampler:
-    """Return the sampler of this host. `spool`: the agent's own; `process_id`: the agent's."""
+    """Return the sampler of this host. `spool`: the agent's own; `process_id`: the agent's; `captures`: as of
+    StackSources."""
 
     def emit(batch: Batch) -> None:
         spool.append_batch(str(batch.envelope["job"]), batch)
@@ -153,5 +158,6 @@ def stack_sampler(
         return {str(process.record.get("job", "")) for process in processes()}
 
     control = control_file({"DRUMLINE_SPOOL__ROOT": str(settings.spool.root)})
-    sources = StackSources(VerdictFollower(settings, codec, jobs), processes, emit, lambda: is_off(control))
+    follower = VerdictFollower(settings, codec, jobs)
+    sources = StackSources(follower, processes, emit, lambda: is_off(control), captures=captures)
     return StackSampler(SamplingPlan(), StackBatches(process_id), sources)

@@ -22,12 +22,13 @@ MOST_NAMED = 2
 EXITED = "gone"
 #: Ranks of which the peer of a hang is chosen, the lowest ones.
 MOST_RANKS = 1 << 16
-STRAGGLER, HANG = "straggler", "hang"
+#: Kinds: of verdicts, and of a deep window that people ask for.
+STRAGGLER, HANG, CAPTURE = "straggler", "hang", "capture"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Ranks that one record names.
+    """Ranks that one record names. That of a window names none where it is about all: then `of_all` is set.
 
     `at_s`: when Kafka took the record; s since the epoch. `named`: ranks, those that cost most first. `peer`: the rank
     for comparison, -1 = none.
@@ -42,6 +43,7 @@ class Verdict:
     first_step: int = -1
     last_step: int = -1
     window_start_ns: int = 0
+    of_all: bool = False
 
 
 def straggler(batch: Batch, at_s: float) -> Verdict | None:

@@ -58,7 +58,8 @@ def set_policy(
         length_ns = round((now - parse_time(period, now)).total_seconds() * 1e9)
         control = Control(
             key=f"policy-{job}-{run}-{ranks}-{host}", kind=POLICY, policy=text, job=job, run=run, host=host,
-            ranks=tuple(numbers), start_ns=now_ns, until_ns=now_ns + length_ns, requested_by=user_name(), requested_ns=now_ns,
+            ranks=tuple(numbers), start_ns=now_ns, until_ns=now_ns + length_ns,
+            requested_by=user_name(), requested_ns=now_ns,
         ).checked()  # fmt: skip
     with exit_on_error("policy", NoSuchTopic, BrokerUnreachable):
         write(settings(), [(control.key, control)])

@@ -35,7 +35,7 @@ def dict_keys(path: Path) -> set[str]:
 
 def test_every_key_is_listed_with_its_meaning():
     tables = {"kernels", "copies", "markers", "payloads"}  # counted in a loop over the decoded tables
-    keys = {*tables, *written("records", "counts"), *dict_keys(PRODUCERS / "decoder" / "self_metrics.py")}
+    keys = {"control", *tables, *written("records", "counts"), *dict_keys(PRODUCERS / "decoder" / "self_metrics.py")}
     assert keys == STATUS_KEYS.keys()
     assert all(STATUS_KEYS.values())
 

@@ -1,0 +1,98 @@
+"""Deep windows: steps that lie ahead of all ranks, and what the answers add up to."""
+
+import pytest
+
+from drumline.infra.control import windows
+from drumline.infra.control.ranks import BadRankList, ranks_of
+from drumline.infra.control.windows import (
+    CannotCapture,
+    culprit,
+    is_complete,
+    states,
+    window_of_seconds,
+    window_of_steps,
+)
+from drumline.producers.ipc.control import ControlRequest, ProcessPlace
+from drumline.schemas.control import encode
+
+NOW, S = 10**18, 10**9
+
+
+def answering(**rows):
+    by_sql = {getattr(windows, name): answer for name, answer in rows.items()}
+    return lambda sql, values: by_sql[sql]
+
+
+def test_steps_begin_when_all_agents_have_had_time_to_switch_on():
+    query = answering(NEWEST=[{"last": 100, "step_ns": S // 10, "age_s": 1.0}])
+    window = window_of_steps(query, "j", "r", [3, 7], 20, NOW)
+    assert (window.first_step, window.last_step, window.ranks) == (141, 160, (3, 7))
+    assert window.until_ns - NOW == 27_200_000_000, "twice the time of 61 steps, and 15 s"
+    encode(window)
+    slow = answering(NEWEST=[{"last": 100, "step_ns": 40 * S, "age_s": 5.0}])
+    assert window_of_steps(slow, "j", "r", [], 1, NOW).first_step == 102
+    with pytest.raises(CannotCapture, match="may take longer than 10 minutes, the most: name fewer --steps"):
+        window_of_steps(slow, "j", "r", [], 20, NOW)
+    with pytest.raises(CannotCapture, match="use --seconds"):
+        window_of_steps(answering(NEWEST=[]), "j", "r", [], 20, NOW)
+
+
+def test_seconds_need_no_steps_and_a_name_is_no_pattern():
+    window = window_of_seconds("a*[b]", "r", [], 5.0, NOW)
+    assert (window.first_step, window.last_step, window.until_ns - NOW) == (-1, -1, 8 * S)
+    with pytest.raises(CannotCapture):
+        window_of_seconds("j", "r", [], 600, NOW)
+    fields = {name: getattr(window, name) for name in ControlRequest.__dataclass_fields__}
+    assert ControlRequest(**fields).concerns(ProcessPlace("a*[b]", "r", 0, "h"))
+    assert not ControlRequest(**fields).concerns(ProcessPlace("axb", "r", 0, "h"))
+
+
+def test_the_culprit_is_captured_beside_a_healthy_rank_of_its_host():
+    def row(rank, host, is_late=0):
+        return {"rank": rank, "host": host, "is_late": is_late, "lost_ns": is_late}
+
+    late = [row(5, "b", 2), row(2, "a", 1), row(0, "a"), row(4, "b"), row(6, "b")]
+    assert culprit(answering(CULPRIT=late), "j", "r") == [4, 5]
+    assert culprit(answering(CULPRIT=[row(5, "b", 2)]), "j", "r") == [5]
+    for rows in ([], [row(0, "a")]):
+        with pytest.raises(CannotCapture, match="no rank is late"):
+            culprit(answering(CULPRIT=rows), "j", "r")
+
+
+def test_a_rank_has_the_last_answer_of_its_processes_to_this_window_and_its_rows():
+    window = window_of_seconds("j", "r", [0, 1, 2], 5.0, NOW)
+    key = window.key
+    query = answering(
+        PROCESSES=[
+            {"rank": 0, "host": "a", "answers": [f"accepted {key}", f"running {key}"]},
+            {"rank": 1, "host": "a", "answers": [f"rejected {key}: its policy is light: never", "done other"]},
+            {"rank": 2, "host": "a", "answers": ["", "done other"]},
+            {"rank": 3, "host": "a", "answers": [f"done {key}"]},
+        ],
+        ROWS=[{"rank": 0, "kernels": 7, "copies": 1, "steps": 2, "stacks": 0}],
+    )
+    first, second, third = states(query, window, "j", "r")
+    assert (first.answer, first.kernels, first.steps) == ("running", 7, 2)
+    assert (second.answer, second.reason, second.kernels) == ("rejected", "its policy is light: never", 0)
+    assert (third.answer, third.reason) == ("", "")
+
+
+def test_a_window_is_complete_when_all_ranks_are_done_with_rows_and_no_more_come():
+    def state(rank, answer, kernels=5):
+        return windows.RankState(rank, "h", answer, "", kernels, 0, 0, 0)
+
+    done = [state(0, "done"), state(1, "rejected", 0)]
+    assert is_complete(done, done, [0, 1])
+    assert not is_complete(done, [state(0, "done", 4), done[1]], [0, 1]), "rows still come"
+    assert not is_complete(done, done, [0, 1, 2])
+    assert not is_complete([state(0, "done", 0)], [state(0, "done", 0)], [0]), "its rows are not stored yet"
+    assert not is_complete([state(0, "running")], [state(0, "running")], [0])
+    assert not is_complete([], [], [])
+
+
+def test_ranks_are_written_as_numbers_and_spans():
+    assert ranks_of("") == []
+    assert ranks_of("7, 0-2,1") == [0, 1, 2, 7]
+    for text in ("x", "3-1", "-1", "0-99999", ","):
+        with pytest.raises(BadRankList, match="for example: 0,3 or 0-7"):
+            ranks_of(text)

@@ -1,0 +1,97 @@
+"""The policy that a decoder applies: the host's file, else what is asked from afar, else the process's own."""
+
+import json
+import os
+
+import pytest
+
+from drumline.producers.decoder.policy_file import PolicyFile
+from drumline.producers.ipc.buffer_pool import BufferPool, Header
+from drumline.producers.ipc.control import FILE, LEASE_NS, ProcessPlace
+from drumline.producers.ipc.policy import ALWAYS, AUTO, OFF
+
+NOW = 10**18
+ME = ProcessPlace("j", "r", 3, "h")
+
+
+class Decoder:
+    def __init__(self, root, pool):
+        self.root, self.pool, self.problems = root, pool, {}
+        self.start()
+
+    def start(self):
+        """A decoder begins, perhaps in place of one that was killed."""
+        self.file = PolicyFile({"DRUMLINE_SPOOL__ROOT": str(self.root)}, self.pool.header, self.problems)
+        self.file.begin("auto")
+
+    def ask(self, renewed_ns=NOW, **change):
+        request = {
+            "key": "w", "kind": "window", "policy": "always", "job": "j", "run": "", "host": "*", "ranks": [3],
+            "last_step": 9, "start_ns": NOW - 1, "until_ns": NOW + 10**12, "requested_ns": 1,
+        } | change  # fmt: skip
+        (self.root / FILE).write_text(json.dumps([request]))
+        os.utime(self.root / FILE, ns=(renewed_ns, renewed_ns))
+
+    def at(self, now_ns=NOW, step=-1):
+        changed = self.file.refresh(ME, now_ns, step)
+        return self.pool.header[Header.MODE], self.file.answer, changed
+
+
+@pytest.fixture
+def decoder(tmp_path):
+    return Decoder(tmp_path, BufferPool(2, 4096))
+
+
+def test_a_window_is_answered_and_ends_with_its_last_step(decoder):
+    assert decoder.at()[:2] == (AUTO, "")
+    decoder.ask()
+    assert decoder.at(step=9) == (ALWAYS, "running w", True)
+    assert decoder.at(step=9) == (ALWAYS, "running w", False)
+    assert decoder.at(step=10) == (AUTO, "done w", True)
+    assert decoder.at(step=10) == (AUTO, "done w", False)
+
+
+def test_a_window_ends_at_its_time_and_when_no_agent_renews_it(decoder):
+    decoder.ask(until_ns=NOW + 5)
+    assert decoder.at()[0] == ALWAYS
+    assert decoder.at(NOW + 5)[:2] == (AUTO, "done w")
+    decoder.ask(key="x")
+    assert decoder.at()[0] == ALWAYS
+    assert decoder.at(NOW + LEASE_NS + 1)[:2] == (AUTO, "done x")
+
+
+def test_a_decoder_that_follows_a_killed_one_ends_what_that_began(decoder):
+    decoder.ask()
+    assert decoder.at()[0] == ALWAYS
+    decoder.start()
+    assert decoder.at(NOW + LEASE_NS + 1)[0] == AUTO
+    decoder.ask()
+    decoder.start()
+    assert decoder.at()[:2] == (ALWAYS, "running w")
+
+
+def test_the_file_of_the_host_comes_first_and_the_answer_states_it(decoder):
+    decoder.ask()
+    (decoder.root / "policy").write_text("off\n")
+    assert decoder.at()[:2] == (OFF, "rejected w: the policy file of its host is in force")
+    (decoder.root / "policy").unlink()
+    assert decoder.at()[:2] == (ALWAYS, "running w")
+
+
+def test_another_process_is_not_concerned_and_a_bad_file_is_reported(decoder):
+    decoder.ask(ranks=[4])
+    assert decoder.at()[:2] == (AUTO, "")
+    (decoder.root / FILE).write_text("{")
+    os.utime(decoder.root / FILE, ns=(NOW, NOW))
+    assert decoder.at() == (AUTO, "", True)
+    assert "no control file" in decoder.problems["control"]
+    (decoder.root / FILE).unlink()
+    assert decoder.at()[2]
+    assert decoder.problems == {}
+
+
+def test_a_process_that_ends_in_a_window_answers_that_it_is_done(decoder):
+    decoder.ask()
+    decoder.at()
+    decoder.file.end()
+    assert decoder.file.answer == "done w"
