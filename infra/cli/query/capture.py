@@ -14,7 +14,7 @@ from rich.table import Table
 
 from drumline.infra.cli.console import exit_on_error, exit_with
 from drumline.infra.config.settings import settings
-from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED
+from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from drumline.infra.runtime.terminal import echo, escape_controls, terminal_console
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def capture(
             states_now, first_s = _wait(lambda: windows.states(query, window, job, run), window, sorted(named or known))
         except KeyboardInterrupt:
             write(config, [(window.key, None)])
-            exit_with("capture", 130, f"{window.key} is cleared")
+            exit_with("capture", INTERRUPTED, f"{window.key} is cleared")
     last = window.last_step if window.last_step >= 0 else window.first_step
     command = timeline_command(job, run, window.first_step, last) if last >= 0 else ""
     if as_json:

@@ -24,12 +24,12 @@ class Decoder:
         self.file = PolicyFile({"DRUMLINE_SPOOL__ROOT": str(self.root)}, self.pool.header, self.problems)
         self.file.begin("auto")
 
-    def ask(self, renewed_ns=NOW, **change):
-        request = {
+    def request(self, renewed_ns=NOW, **change):
+        content = {
             "key": "w", "kind": "window", "policy": "always", "job": "j", "run": "", "host": "*", "ranks": [3],
             "last_step": 9, "start_ns": NOW - 1, "until_ns": NOW + 10**12, "requested_ns": 1,
         } | change  # fmt: skip
-        (self.root / FILE).write_text(json.dumps([request]))
+        (self.root / FILE).write_text(json.dumps([content]))
         os.utime(self.root / FILE, ns=(renewed_ns, renewed_ns))
 
     def at(self, now_ns=NOW, step=-1):
@@ -44,7 +44,7 @@ def decoder(tmp_path):
 
 def test_a_window_is_answered_and_ends_with_its_last_step(decoder):
     assert decoder.at()[:2] == (AUTO, "")
-    decoder.ask()
+    decoder.request()
     assert decoder.at(step=9) == (ALWAYS, "running w", True)
     assert decoder.at(step=9) == (ALWAYS, "running w", False)
     assert decoder.at(step=10) == (AUTO, "done w", True)
@@ -52,26 +52,26 @@ def test_a_window_is_answered_and_ends_with_its_last_step(decoder):
 
 
 def test_a_window_ends_at_its_time_and_when_no_agent_renews_it(decoder):
-    decoder.ask(until_ns=NOW + 5)
+    decoder.request(until_ns=NOW + 5)
     assert decoder.at()[0] == ALWAYS
     assert decoder.at(NOW + 5)[:2] == (AUTO, "done w")
-    decoder.ask(key="x")
+    decoder.request(key="x")
     assert decoder.at()[0] == ALWAYS
     assert decoder.at(NOW + LEASE_NS + 1)[:2] == (AUTO, "done x")
 
 
 def test_a_decoder_that_follows_a_killed_one_ends_what_that_began(decoder):
-    decoder.ask()
+    decoder.request()
     assert decoder.at()[0] == ALWAYS
     decoder.start()
     assert decoder.at(NOW + LEASE_NS + 1)[0] == AUTO
-    decoder.ask()
+    decoder.request()
     decoder.start()
     assert decoder.at()[:2] == (ALWAYS, "running w")
 
 
 def test_the_file_of_the_host_comes_first_and_the_answer_states_it(decoder):
-    decoder.ask()
+    decoder.request()
     (decoder.root / "policy").write_text("off\n")
     assert decoder.at()[:2] == (OFF, "rejected w: the policy file of its host is in force")
     (decoder.root / "policy").unlink()
@@ -79,7 +79,7 @@ def test_the_file_of_the_host_comes_first_and_the_answer_states_it(decoder):
 
 
 def test_another_process_is_not_concerned_and_a_bad_file_is_reported(decoder):
-    decoder.ask(ranks=[4])
+    decoder.request(ranks=[4])
     assert decoder.at()[:2] == (AUTO, "")
     (decoder.root / FILE).write_text("{")
     os.utime(decoder.root / FILE, ns=(NOW, NOW))
@@ -91,7 +91,7 @@ def test_another_process_is_not_concerned_and_a_bad_file_is_reported(decoder):
 
 
 def test_a_process_that_ends_in_a_window_answers_that_it_is_done(decoder):
-    decoder.ask()
+    decoder.request()
     decoder.at()
     decoder.file.end()
     assert decoder.file.answer == "done w"
