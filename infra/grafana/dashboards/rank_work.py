@@ -137,7 +137,7 @@ SLOWEST = Panel(
     width=24,
     fields={
         "step": Field("none", link=TO_STEP, decimals=0),
-        "start": Field(width=190),
+        "start": Field(width=200),
         "comm_exposed_ns": Field(header="Communication"),
         "copy_ns": Field(header="Copies"),
         "on_host": Field(header="On its host", width=300, fills=True),

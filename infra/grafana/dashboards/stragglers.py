@@ -125,9 +125,9 @@ LATENESS = Panel(
 _COLLECTIVE = "JSONExtract{}(evidence_json, 'collective', '{}')"
 _EVIDENCE = f"""
 arrayStringConcat(arrayFilter(part -> part != '', [
-    arrayStringConcat(arrayMap(p -> concat(replaceOne(p.1, '_ns', ''), ' ',
-        toString(round(toFloat64OrZero(p.2) / 1e6, 1)), ' ms'),
-        JSONExtractKeysAndValuesRaw(evidence_json, 'excess_ns')), ', '),
+    arrayStringConcat(arrayMap(p -> concat(replaceOne(p.1, '_ns', ''), if(p.2 > 0, ' +', ' '),
+        toString(round(p.2 / 1e6, 1)), ' ms'), arrayReverseSort(p -> p.2, arrayFilter(p -> abs(p.2) >= 1e5,
+        JSONExtractKeysAndValues(evidence_json, 'excess_ns', 'Float64')))), ', '),
     if({_COLLECTIVE.format("String", "operation")} = '', '', concat({_COLLECTIVE.format("String", "operation")}, ' #',
         toString({_COLLECTIVE.format("Int", "ordinal")}), ' of step ', toString({_COLLECTIVE.format("Int", "step")})))
 ]), '; ')"""
@@ -139,14 +139,14 @@ CHANGES = Panel(
     "and the collective that waited longest.",
     PanelQuery(
         f"""
-        SELECT window_start AS time, rank, level, {cause("v")} AS cause, encodeURLComponent(v.cause) AS cause_key,
-            lost_share,
+        SELECT toDateTime(window_start) AS time, rank, level, {cause("v")} AS cause,
+            encodeURLComponent(v.cause) AS cause_key, lost_share,
             concat(toString(first_step), ' to ', toString(last_step)) AS steps, {_EVIDENCE} AS evidence,
             action, toUnixTimestamp64Milli(window_start) AS from_ms, toUnixTimestamp64Milli(window_end) AS to_ms
         FROM (
             SELECT *, @level AS level, {ACTION}
             FROM {_CHOSEN} AND changed AND @bad
-        ) AS v ORDER BY time DESC LIMIT 500
+        ) AS v ORDER BY from_ms DESC LIMIT 500
         """,
         "time:t rank:n level:n cause:s cause_key:s lost_share:n steps:s evidence:s action:s from_ms:n to_ms:n",
         "table",
