@@ -157,7 +157,7 @@ FAMILIES = Panel(
         """,
         "time:t family:s gpu_time:n",
     ),
-    unit="suffix: GPUs",
+    unit="suffix:GPUs",
     decimals=1,
     series="{family}",
     stacked=True,

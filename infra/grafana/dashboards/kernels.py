@@ -51,7 +51,7 @@ FAMILY_TIME = Panel(
         """,
         "time:t family:s gpu_time:n",
     ),
-    unit="suffix: GPUs",
+    unit="suffix:GPUs",
     decimals=1,
     series="{family}",
     stacked=True,

@@ -26,10 +26,10 @@ from drumline.streams.core.thresholds import CRITICAL, INSUFFICIENT, WARNING, St
 from drumline.streams.stragglers.alarm import STATES
 
 BOARDS = {dashboard.uid: dashboard_json(dashboard) for dashboard in DASHBOARDS}
-#: Ids of Grafana's value formats (getValueFormats of @grafana/data) that we use.
+#: Ids of Grafana's value formats (getValueFormats of @grafana/data) that we use, and its form of a unit of ours.
 UNITS = {
     "none", "short", "percent", "percentunit", "ns", "ms", "s", "bytes", "Bps", "ops", "rowsps", "watt", "celsius",
-    "hertz",
+    "hertz", "suffix:GPUs",
 }  # fmt: skip
 #: Rules that compare with the job's own past, or count rows of a kind: their panels show another amount.
 RATIOS = {"drumline-job-stalled", "drumline-collective-bandwidth", "drumline-job-quarantine"}
