@@ -60,7 +60,7 @@ LINK_COUNTERS = MappingProxyType(
         "nvlink_tx_kbps": ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", ALL_LINKS),
     }
 )
-#: Every SLOW_S and with each XID: 4.9 ms of CPU on an H200, more than all that is read with every sample.
+#: Seldom: 4.9 ms of CPU on an H200, more than all that is read with every sample.
 SLOW_CALLS = MappingProxyType({"energy_mj": ("nvmlDeviceGetTotalEnergyConsumption",)})
 #: Column -> field value and its scope, as seldom: these change seldom, and some cost the driver much (heat 1 ms, PCIe
 #: 0.5 ms).
@@ -102,11 +102,11 @@ def calls(query: NvmlQuery, wanted: Mapping[str, tuple[str, ...]] = CALLS) -> di
 def slow_readings(query: NvmlQuery) -> dict[str, int]:
     """Return the readings that change seldom, or cost much. Raises NvmlLost."""
     row = query.fields(SLOW_FIELDS) | calls(query, SLOW_CALLS)
-    return row | _links(query, row["nvlink_links"]) | {"vgpu_license": _license(query), "fabric_state": _fabric(query)}
+    return row | {"vgpu_license": _license(query), "fabric_state": _fabric(query)}
 
 
-def _links(query: NvmlQuery, links: int) -> dict[str, int]:
-    """Return how many links are up, and their errors over all links."""
+def link_readings(query: NvmlQuery, links: int) -> dict[str, int]:
+    """Return how many of a GPU's links are up, and their errors over all links. Raises NvmlLost."""
     row = dict.fromkeys(("nvlink_active", *_LINK_ERRORS), UNKNOWN)
     if links <= 0:
         return row

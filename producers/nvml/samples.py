@@ -13,8 +13,17 @@ from drumline.producers.batches.sample_envelopes import UNKNOWN
 from drumline.producers.nvml.batches import Part
 from drumline.producers.nvml.gpm import Gpm
 from drumline.producers.nvml.instances import NO_INSTANCE, Instance, compute_processes, instances
+from drumline.producers.nvml.paced import PacedReadings
 from drumline.producers.nvml.query import NvmlLost, NvmlMissing, NvmlQuery, text
-from drumline.producers.nvml.readings import FIELDS, LINK_COUNTERS, PCIE_CALLS, SLOW_S, calls, slow_readings
+from drumline.producers.nvml.readings import (
+    FIELDS,
+    LINK_COUNTERS,
+    PCIE_CALLS,
+    SLOW_S,
+    calls,
+    link_readings,
+    slow_readings,
+)
 
 
 @dataclass(eq=False)
@@ -26,7 +35,8 @@ class Gpu:
         query: how it is asked; `query.absent` has what it lacks.
         gpm: reads activity of its parts.
         counters: bytes that its links had carried, and when that was read; ns.
-        slow: readings that change seldom, and when they were read; ns.
+        slow: readings that change seldom. links: states and errors of its links. traffic: their bytes.
+        divided_ns: when its instances were last looked for.
         used_until: newest SM time of a process that was read; NVML's clock, us.
     """
 
@@ -36,7 +46,10 @@ class Gpu:
     query: NvmlQuery
     gpm: Gpm
     counters: dict[str, tuple[int, int]] = field(default_factory=dict)
-    slow: tuple[dict[str, int], int] | None = None
+    slow: PacedReadings = field(default_factory=lambda: PacedReadings(SLOW_S))
+    links: PacedReadings = field(default_factory=lambda: PacedReadings(SLOW_S))
+    traffic: PacedReadings = field(default_factory=lambda: PacedReadings(0.0))
+    divided_ns: int | None = None
     used_until: int = 0
     instances: tuple[Instance, ...] = ()
 
@@ -129,11 +142,13 @@ class Nvml:
         row["processes"] = UNKNOWN if running is None else len(running)
         row["util_gpu"], row["util_memory"] = self._pair(gpu, "nvmlDeviceGetUtilizationRates", "gpu", "memory")
         row["memory_used"], row["memory_total"] = self._pair(gpu, "nvmlDeviceGetMemoryInfo", "used", "total")
-        if gpu.slow is None or complete or not 0 <= now_ns - gpu.slow[1] < SLOW_S * 1e9:
-            gpu.slow = slow_readings(query), now_ns
-            gpu.instances = instances(query, gpu.uuid, gpu.index, gpu.instances)
+        if gpu.divided_ns is None or complete or not 0 <= now_ns - gpu.divided_ns < SLOW_S * 1e9:
+            gpu.divided_ns, gpu.instances = now_ns, instances(query, gpu.uuid, gpu.index, gpu.instances)
+        slow = gpu.slow.read(now_ns, lambda: slow_readings(query), force=complete)
+        links = gpu.links.read(now_ns, lambda: link_readings(query, slow["nvlink_links"]), force=complete)
+        traffic = gpu.traffic.read(now_ns, lambda: self._traffic(gpu, now_ns))
         pcie = {} if gpu.gpm.supported else calls(query, PCIE_CALLS)
-        return row | gpu.slow[0] | gpu.gpm.read(now_ns) | pcie | self._links(gpu, now_ns)
+        return row | slow | links | gpu.gpm.read(now_ns) | pcie | traffic
 
     def processes(self, gpu: Gpu) -> dict[int, tuple[int, int]]:
         """Return (bytes of GPU memory, SM time in %) of the processes that compute on a GPU; UNKNOWN where not known.
@@ -188,8 +203,8 @@ class Nvml:
         value = gpu.query.answer(function, lambda: getattr(self._lib, function)(gpu.handle))
         return (UNKNOWN, UNKNOWN) if value is None else (int(getattr(value, first)), int(getattr(value, second)))
 
-    def _links(self, gpu: Gpu, now_ns: int) -> dict[str, int]:
-        """Return kB/s over all links since the last sample, from counters of KiB."""
+    def _traffic(self, gpu: Gpu, now_ns: int) -> dict[str, int]:
+        """Return kB/s over all links since they were last read, from counters of KiB."""
         carried = gpu.query.fields(LINK_COUNTERS)
         row = dict.fromkeys(LINK_COUNTERS, UNKNOWN)
         for name, now in carried.items():

@@ -106,6 +106,18 @@ class TimedNvml:
         return call
 
 
+def reopen(times: int = 12) -> None:
+    """Open NVML again and again, as the agent does after a GPU was lost."""
+    for number in range(times):
+        nvml = Nvml(pynvml)
+        for gpu in list(nvml.gpus):
+            nvml.sample(gpu, time.time_ns(), complete=True)
+            time.sleep(0.11 * (number % 2))
+            nvml.sample(gpu, time.time_ns())
+        nvml.close()
+        print("opened and closed", number + 1, flush=True)
+
+
 def timings(samples: int = 15) -> dict[str, float]:
     """Return the mean CPU time of a sample, of a complete one, and of each call; ms."""
     result = {}
@@ -120,13 +132,15 @@ def timings(samples: int = 15) -> dict[str, float]:
             cpu += time.thread_time() - before
         nvml.close()
         result[name] = cpu / samples * 1e3
+        print(f"{name} is measured", flush=True)
     lib = TimedNvml()
     nvml = Nvml(lib)
-    for _ in range(samples):
+    for number in range(samples):
         nvml.sample(nvml.gpus[0], time.time_ns(), complete=True)
         time.sleep(0.12)
+        print("calls are measured", number + 1, flush=True)
     nvml.close()
-    return result | {key: lib.seconds[key] / lib.calls[key] * 1e3 for key, _ in lib.seconds.most_common(30)}
+    return result | {key: lib.seconds[key] / lib.calls[key] * 1e3 for key, _ in lib.seconds.most_common(60)}
 
 
 def main(out: Path) -> None:
@@ -142,7 +156,10 @@ def main(out: Path) -> None:
     facts["checks"] = [check for check in checks if check["gpu_index"] <= 0]
     links = LinkSamples({})
     list(links.read(time.time_ns()))
-    cost = timings()
+    for part in ("reopen", "timings"):
+        child = subprocess.run([sys.executable, __file__, part], stdout=subprocess.PIPE, text=True, check=False)
+        print(f"{part}: exit code {child.returncode}", child.stdout if child.returncode else "", flush=True)
+    cost = json.loads(child.stdout.splitlines()[-1]) if child.returncode == 0 else {}
     with tempfile.TemporaryDirectory(prefix="drumline-machine-") as folder:
         phases, rows = record(Path(folder))
     facts["links"] = [{**sample.texts, **sample.numbers} for sample in links.read(time.time_ns())]
@@ -220,5 +237,9 @@ if __name__ == "__main__":
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     if sys.argv[1] == "loads":
         loads()
+    elif sys.argv[1] == "reopen":
+        reopen()
+    elif sys.argv[1] == "timings":
+        print(json.dumps(timings()))
     else:
         main(Path(sys.argv[1]))

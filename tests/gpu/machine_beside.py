@@ -1,6 +1,6 @@
 """Measure the agent at eight GPUs, and the step time of a training job beside it; called by machine.sh.
 
-machine_beside.py OUT SECONDS
+machine_beside.py OUT SECONDS (0: the agent without a job)
 
 The agent is `drumline agent` with its defaults: every GPU once a second, links, recorded processes, rings; NVML lists
 each GPU of this machine several times, eight in all (eight_gpus.py), so that the driver of one GPU does the work of
@@ -27,8 +27,9 @@ from drumline.infra.bench.overhead.ratios import mean_ratio
 from drumline.schemas.topics import Topic
 
 OUT, END = Path(sys.argv[1]), time.monotonic() + float(sys.argv[2])
-#: Length of a block: a sample or two; s. Time that the agent is measured for without a job; s.
-BLOCK_S, QUIET_S = 1.5, 15.0
+#: Length of a block: a sample or two; s. Time that the agent is measured for without a job: costly readings come once a
+#: minute; s.
+BLOCK_S, QUIET_S = 1.5, 62.0
 WORKLOADS = ("ddp_gpu_bound", "ddp_launch_bound")
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -114,6 +115,8 @@ def main() -> None:
             time.sleep(QUIET_S)
             results["agent alone, cpu_%"] = shares(before, cpu_s(agent.pid), time.monotonic() - begun)
             print("agent alone, % of a core:", results["agent alone, cpu_%"], flush=True)
+            if float(sys.argv[2]) == 0:
+                return
             ranks = ddp.Ranks("light", WORKLOADS, spool)
             results["versions"] = ranks.answers(ddp.START_S)[0]
             results["check beside"] = check_beside(sys.executable)
