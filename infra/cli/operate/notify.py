@@ -10,7 +10,7 @@ import typer
 
 from drumline.infra.cli.console import exit_on_error, exit_with
 from drumline.infra.config.settings import settings
-from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED
+from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, OK
 from drumline.infra.runtime.terminal import echo, escape_controls
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def notify(
         with exit_on_error("notify", ClickHouseFailed):
             result = _pass(config, limits, webhook)
         _report(result, as_json)
-        raise typer.Exit(FAILED if result.left else 0)
+        raise typer.Exit(FAILED if result.left else OK)
     _repeat(lambda: _pass(config, limits, webhook), period_s, as_json)
 
 

@@ -10,7 +10,7 @@ from support.offender_jobs import BAD_GPU, BAD_HOST, JOBS, offender_jobs
 from drumline.infra.bench.grafana_macros import ALL_VALUES, PanelRequest
 from drumline.infra.clickhouse.client import rows
 from drumline.infra.clickhouse.queries import queries
-from drumline.infra.grafana.dashboards.offenders import OFFENDERS
+from drumline.infra.grafana.dashboards.devices import OFFENDERS
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
