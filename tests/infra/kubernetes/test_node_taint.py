@@ -1,0 +1,160 @@
+"""The example that marks nodes: drumline's webhook on one side, an HTTP server like Kubernetes' API on the other."""
+
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+
+from drumline.infra.kubernetes import node_taint
+from drumline.infra.kubernetes.node_taint import Cluster, Receiver
+from drumline.infra.offenders.webhook import Webhook, WebhookFailed
+
+KEY = bytes(range(32))
+MANIFEST = list(yaml.safe_load_all(Path(node_taint.__file__).with_name("node-taint.yaml").read_text()))
+NOTICE = {"host": "node-bad", "text": "host node-bad was at fault 3 times in 4 jobs of the last 30 days"}
+OTHER = {"key": "gpu", "value": "true", "effect": "NoSchedule"}
+
+
+class Api(ThreadingHTTPServer):
+    """One node; each change raises its version, and a patch with another version is a conflict."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), ApiHandler)
+        self.node = {"metadata": {"name": "n1", "resourceVersion": "7"}, "spec": {"taints": [OTHER]}, "status": {}}
+        self.calls, self.meanwhile = [], None
+
+    def patch(self, path, body, kind):
+        version = body.get("metadata", {}).get("resourceVersion")
+        if version not in (None, self.node["metadata"]["resourceVersion"]):
+            return 409
+        if path.endswith("/status"):
+            assert kind == "application/strategic-merge-patch+json"
+            by_type = {c["type"]: c for c in self.node["status"].get("conditions", [])}
+            by_type |= {c["type"]: c for c in body["status"]["conditions"]}
+            self.node["status"]["conditions"] = list(by_type.values())
+        else:
+            assert kind == "application/merge-patch+json"
+            self.node["spec"] |= body["spec"]
+        self.node["metadata"]["resourceVersion"] = str(int(self.node["metadata"]["resourceVersion"]) + 1)
+        return 200
+
+
+class ApiHandler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        api = self.server
+        api.calls.append(("list" if "?" in self.path else "get", "nodes"))
+        listed = "node-bad" in self.path
+        self.answer(200, {"items": [api.node] if listed else []} if "?" in self.path else api.node)
+        if "?" not in self.path and api.meanwhile:
+            api.meanwhile.pop()()
+
+    def do_PATCH(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.calls.append(("patch", "nodes/status" if self.path.endswith("/status") else "nodes"))
+        self.answer(self.server.patch(self.path, body, self.headers["content-type"]), {})
+
+    def answer(self, status, body):
+        assert self.headers["authorization"] == "Bearer t0ken"
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def served():
+    """Starts servers; returns their URLs."""
+    running = []
+
+    def start(server):
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        running.append((server, thread))
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server, thread in running:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def api(served):
+    api = Api()
+    api.url = served(api)
+    return api
+
+
+@pytest.fixture
+def receiver(served, api, tmp_path):
+    """Start it with an effect; returns its URL."""
+    (tmp_path / "token").write_text("t0ken\n")
+    return lambda effect="": served(Receiver(("127.0.0.1", 0), KEY, Cluster(api.url, tmp_path), effect))
+
+
+def send(url, notice=NOTICE, key=KEY, **changed):
+    Webhook(url, key, sleep=lambda _: None, **changed).send("id-1", json.dumps(notice).encode())
+
+
+def test_a_notice_sets_the_condition_and_no_taint_unless_one_is_wanted(api, receiver):
+    api.node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    send(receiver())
+    ready, condition = api.node["status"]["conditions"]
+    assert (ready["type"], condition["type"], condition["status"]) == ("Ready", "DrumlineAtFault", "True")
+    assert condition["message"] == NOTICE["text"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", condition["lastHeartbeatTime"])
+    assert api.node["spec"]["taints"] == [OTHER]
+
+
+def test_a_taint_joins_those_that_are_there_once(api, receiver):
+    url = receiver("NoSchedule")
+    send(url)
+    send(url)
+    assert api.node["spec"]["taints"] == [OTHER, {"key": "drumline/at-fault", "value": "true", "effect": "NoSchedule"}]
+
+
+def test_a_taint_that_another_program_sets_meanwhile_is_not_lost(api, receiver):
+    late = {"key": "late", "effect": "NoExecute"}
+    api.meanwhile = [lambda: api.patch("/api/v1/nodes/n1", {"spec": {"taints": [OTHER, late]}},
+                                       "application/merge-patch+json")]  # fmt: skip
+    send(receiver("NoSchedule"))  # a conflict is answered with 503, and the webhook tries again
+    assert [taint["key"] for taint in api.node["spec"]["taints"]] == ["gpu", "late", "drumline/at-fault"]
+
+
+def test_a_foreign_or_old_signature_changes_nothing(api, receiver):
+    url = receiver("NoSchedule")
+    with pytest.raises(WebhookFailed, match="401"):
+        send(url, key=bytes(32))
+    with pytest.raises(WebhookFailed, match="401"):
+        send(url, now=lambda: 1_000_000_000)
+    assert api.calls == []
+
+
+def test_a_host_without_a_node_is_taken_and_an_api_that_is_away_is_not(api, receiver, served, tmp_path):
+    send(receiver(), {**NOTICE, "host": "elsewhere"})
+    assert api.calls == [("list", "nodes")]
+    away = served(Receiver(("127.0.0.1", 0), KEY, Cluster("http://127.0.0.1:9", tmp_path), ""))
+    with pytest.raises(WebhookFailed, match="503"):
+        send(away)
+
+
+def test_the_manifest_allows_what_it_calls_and_runs_this_file(api, receiver):
+    send(receiver("NoSchedule"))
+    by_kind = {item["kind"]: item for item in MANIFEST}
+    allowed = {(v, r) for rule in by_kind["ClusterRole"]["rules"] for v in rule["verbs"] for r in rule["resources"]}
+    assert allowed == set(api.calls)
+    [container] = by_kind["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["command"][1].endswith(Path(node_taint.__file__).name)
+    assert {entry["name"] for entry in container["env"]} == {"WEBHOOK_KEY_FILE", "TAINT"}
+    assert by_kind["Service"]["spec"]["selector"] == by_kind["Deployment"]["spec"]["selector"]["matchLabels"]
+    names = {item["metadata"]["name"] for item in MANIFEST}
+    assert names == {"drumline-node-taint"}
