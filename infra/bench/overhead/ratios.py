@@ -8,7 +8,7 @@ from statistics import NormalDist, mean, stdev
 
 from drumline.infra.bench.result import BenchReport
 
-#: Workload -> largest ratio of steps with NCCL's operations recorded to steps without.
+#: Workload -> largest ratio of light steps to plain ones, and of steps with the operations recorded to those without.
 TARGETS = {"ddp_launch_bound": 1.01, "ddp_gpu_bound": 1.003}
 #: Widest half of its interval; points.
 WIDEST = 2.0
@@ -62,8 +62,10 @@ def add_ddp(report: BenchReport, rounds: Rounds) -> None:
             count = f"{len(values)} rounds"
             for key, text in (("ratio", "above plain"), ("mean_ratio", "above plain, by the blocks' means")):
                 ratio, half = mean_ratio([value[key] for value in values], [1.0] * len(values))
-                report.add(f"{name}: {text}, mean of {count}", 100 * (ratio - 1), "%")
-                report.add(f"{name}: {text}, 95% interval, +-", 100 * half, "points")
+                has_target = mode == "light" and key == "ratio"
+                above, widest = (100 * (TARGETS[workload] - 1), WIDEST) if has_target else (None, None)
+                report.add(f"{name}: {text}, mean of {count}", 100 * (ratio - 1), "%", target=above, at_most=True)
+                report.add(f"{name}: {text}, 95% interval, +-", 100 * half, "points", target=widest, at_most=True)
             if records := mean(value["records"] for value in values):
                 report.add(f"{name}: records in the ring a step", records, "records")
                 untimed = mean(value["untimed"] for value in values)

@@ -32,7 +32,9 @@ def test_a_mode_stands_beside_plain_of_the_same_rounds():
     ratios.add_ddp(report, {"ddp_launch_bound": {"plain": values(10, 10), "light": values(10.05, 10.05)}})
     results = {result.name: result for result in report.results}
     name = "ddp_launch_bound, light: "
-    assert results[f"{name}above plain, mean of 2 rounds"].value == pytest.approx(0.5)
+    above = results[f"{name}above plain, mean of 2 rounds"]
+    assert (above.value, above.target, above.met) == (pytest.approx(0.5), pytest.approx(1.0), True)
+    assert results[f"{name}above plain, 95% interval, +-"].target == ratios.WIDEST
     assert results[f"{name}above plain, by the blocks' means, mean of 2 rounds"].value == pytest.approx(-49.75)
     assert results[f"{name}CPU of the process a step"].ratio == pytest.approx(1.005)
     assert results[f"{name}steps with the GPU's times"].value == pytest.approx(25)

@@ -13,6 +13,8 @@ from drumline.producers.rings.ring_file import HeaderField, Kind
 from drumline.producers.rings.ring_rows import RingDerivation
 from drumline.producers.rings.state import RingState
 from drumline.producers.rings.step_cuts import RingView
+from drumline.schemas.batch import encode
+from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
 BEGIN = 10**18
@@ -270,6 +272,21 @@ def test_garbage_costs_a_bounded_time_and_fails_on_nothing(tmp_path):
         reader.round(LATER, tight=True)
     reader.round(ended=True)
     assert reader.state["position"] == 20_000
+
+
+def test_a_collective_takes_at_most_96_bytes_of_the_spool_its_step_included(tmp_path):
+    ring, random = FakeRing(tmp_path, capacity=1 << 13), np.random.default_rng(18)
+    ring.communicator()
+    calls = BEGIN + np.sort(random.integers(0, 10**9, 2_000))
+    for step, part in enumerate(np.split(calls, 100)):  # 20 operations each
+        ring.mark(step, int(part[0]))
+        start = part + random.integers(1_000, 100_000, len(part))
+        ring.operations(part, start, start + random.integers(1_000, 100_000, len(part)))
+    ring.mark(100, BEGIN + 10**9)
+    reader = Reader(ring)
+    reader.round()
+    assert len(reader.rows(Topic.COLLECTIVE, "step")) == 2_000
+    assert sum(len(encode(model(batch.topic), batch)) for batch in reader.batches) <= 96 * 2_000
 
 
 def launch(ring, number, first, last):
