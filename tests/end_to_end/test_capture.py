@@ -1,0 +1,142 @@
+"""A deep window from one place: fake processes under two agents, real Kafka, sink and ClickHouse.
+
+DRUMLINE_TEST_RANKS and DRUMLINE_TEST_CAPTURES: how many ranks and captures; the bar is measured with 64 and 20.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from support import migrated_database
+from support.fakes.cupti import RawBuffer
+
+from drumline.infra.clickhouse.client import connect, rows
+from drumline.infra.localstack.stack import wait_until
+from drumline.infra.runtime.processes import ManagedProcess
+
+pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(550)]
+TESTS = Path(__file__).parents[1]
+RANKS, CAPTURES = (int(os.environ.get(f"DRUMLINE_TEST_{name}", least)) for name, least in
+                   (("RANKS", "4"), ("CAPTURES", "2")))  # fmt: skip
+STEP_S, STEPS = 0.2, 5
+#: Time from the end of a window, or a kill, to the old state; s.
+BACK_S = 5.0
+
+
+class Job:
+    """Ranks under two agents, each with a spool of its own."""
+
+    def __init__(self, folder, environment):
+        self.environment, self.folder = environment, folder
+        self.roots = [folder / "spool-a", folder / "spool-b"]
+        (folder / "ddp_steps").write_bytes(RawBuffer("ddp_steps").data.tobytes())
+        self.programs = [self.program("sink", ["sink"], DRUMLINE_SINK__BULK_FLUSH_S="10")]
+        self.agents = [self.program(f"agent-{root.name}", ["agent", "--spool", str(root)]) for root in self.roots]
+        for program in (*self.programs, *self.agents):
+            program.start()
+        self.ranks = [self.rank(number) for number in range(RANKS)]
+
+    def program(self, name, arguments, **more):
+        return ManagedProcess(name, arguments, self.folder / f"{name}.log", self.environment | more, restarts=0)
+
+    def rank(self, number):
+        root = self.roots[number % 2]
+        environment = self.environment | {
+            "DRUMLINE_SPOOL__ROOT": str(root), "DRUMLINE_RINGS__FOLDER": str(root / ".rings"),
+            "DRUMLINE_COLLECT__POLICY": "auto", "DRUMLINE_JOB": "deep", "DRUMLINE_RUN": "r1", "RANK": str(number),
+            "DRUMLINE_COLLECT__BUFFER_MB": "4", "WORLD_SIZE": str(RANKS), "PYTHONPATH": str(TESTS),
+            "RAW_CUPTI_PLAIN": str(self.folder),
+        }  # fmt: skip
+        with (self.folder / f"rank-{number}.log").open("wb") as log:
+            command = [sys.executable, str(TESTS / "support/deep_job.py"), str(STEP_S)]
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+    def switched(self, number):
+        """Times at which CUPTI was switched on and off in a rank."""
+        lines = (self.folder / f"rank-{number}.log").read_text().splitlines()
+        return [(how, float(at)) for how, at in (line.split() for line in lines)]
+
+    def is_on(self, number):
+        return [how for how, _ in self.switched(number)][-1:] == ["on"]
+
+    def stop(self):
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait()
+        for program in (*self.agents, *self.programs):
+            program.stop()
+
+
+@pytest.fixture
+def job(clean_stack, environment_of, tmp_path):
+    migrated_database.create(clean_stack)
+    environment = environment_of(clean_stack)
+    command = [sys.executable, "-m", "drumline.infra.cli.app"]
+    subprocess.run([*command, "topics", "apply"], env=environment, check=True, capture_output=True)
+    started = Job(tmp_path, environment)
+    started.command = command
+    yield started
+    started.stop()
+
+
+def test_a_capture_gets_the_same_steps_of_all_ranks_and_leaves_nothing_on_whatever_is_killed(job, clean_stack):
+    client = connect(clean_stack, reader=True, database=clean_stack.clickhouse.database)
+
+    def drumline(*arguments):
+        return subprocess.run([*job.command, *arguments], env=job.environment, capture_output=True, text=True)
+
+    def ranks_with_steps():
+        return rows(client, "SELECT uniqExact(rank) AS n FROM steps WHERE start > now64(3) - 10")[0]["n"]
+
+    assert wait_until(lambda: ranks_with_steps() == RANKS, 60 + 2 * RANKS), "no steps"
+    delays = []
+    for _ in range(CAPTURES):
+        done = drumline("capture", "--job", "deep", "--steps", str(STEPS), "--json")
+        assert done.returncode == 0, done.stderr
+        answer = json.loads(done.stdout)
+        assert [row["rank"] for row in answer["ranks"]] == list(range(RANKS))
+        assert {(row["answer"], row["steps"]) for row in answer["ranks"]} == {("done", STEPS)}, done.stderr
+        delays.append(answer["first_row_s"])
+        assert wait_until(lambda: not any(map(job.is_on, range(RANKS))), BACK_S)
+        # Each of the steps has its kernel, on every rank.
+        sql = """SELECT s.rank AS rank, uniqExact(s.step) AS n FROM steps AS s
+            INNER JOIN kernels AS k ON k.rank = s.rank AND k.job = s.job
+            WHERE s.step BETWEEN {a:Int64} AND {b:Int64} AND k.start BETWEEN s.start AND s.end_time GROUP BY rank"""
+        steps = {"a": answer["first_step"], "b": answer["last_step"]}
+        assert {row["n"] for row in rows(client, sql, steps)} == {STEPS}
+        assert len(rows(client, sql, steps)) == RANKS
+        time.sleep(11 if CAPTURES > 2 else 0)  # the sink's pause, as between captures of people
+    delays.sort()
+    print(f"capture to first row, {RANKS} ranks, {CAPTURES} captures: {delays}, load {os.getloadavg()[0]:.1f}")
+    one = drumline("capture", "--job", "deep", "--ranks", "1", "--seconds", "1", "--json")
+    assert [row["rank"] for row in json.loads(one.stdout)["ranks"]] == [1], one.stderr
+    assert len(job.switched(0)) == 2 * CAPTURES
+
+    assert drumline("policy", "set", "always", "--job", "de*", "--for", "5m").returncode == 0
+    assert wait_until(lambda: all(map(job.is_on, range(RANKS))), 10 + RANKS)
+    [shown] = map(json.loads, drumline("policy", "show", "--json").stdout.splitlines())
+    assert (shown["policy"], shown["job"]) == ("always", "de*")
+    killed = time.time()
+    os.kill(job.agents[0].pid, signal.SIGKILL)
+    assert wait_until(lambda: not any(map(job.is_on, range(0, RANKS, 2))), BACK_S + 5)
+    assert max(at for rank in range(0, RANKS, 2) for _, at in job.switched(rank)[-1:]) - killed < BACK_S
+    assert all(map(job.is_on, range(1, RANKS, 2))), "another agent's"
+    job.agents[0].start()
+    assert wait_until(lambda: all(map(job.is_on, range(RANKS))), 20), "what is in force is obeyed again"
+
+    decoders = [p for p in psutil.process_iter(["cmdline"]) if "drumline.producers.decoder.main" in p.info["cmdline"]
+                and p.environ().get("DRUMLINE_RUN") == "r1" and p.environ()["RANK"] == "1"]  # fmt: skip
+    cleared = time.time()
+    assert drumline("policy", "clear", shown["key"]).returncode == 0
+    for decoder in decoders:
+        decoder.kill()
+    assert wait_until(lambda: not any(map(job.is_on, range(RANKS))), BACK_S + 5)
+    assert max(at for rank in range(RANKS) for _, at in job.switched(rank)[-1:]) - cleared < BACK_S + 2
+    assert drumline("policy", "show").stdout.startswith("nothing is asked")
+    client.close()
