@@ -114,8 +114,8 @@ def test_a_capture_gets_the_same_steps_of_all_ranks_and_leaves_nothing_on_whatev
         time.sleep(11 if CAPTURES > 2 else 0)  # the sink's pause, as between captures of people
     delays.sort()
     print(f"capture to first row, {RANKS} ranks, {CAPTURES} captures: {delays}, load {os.getloadavg()[0]:.1f}")
-    one = drumline("capture", "--job", "deep", "--ranks", "1", "--seconds", "1", "--json")
-    assert [row["rank"] for row in json.loads(one.stdout)["ranks"]] == [1], one.stderr
+    single = drumline("capture", "--job", "deep", "--ranks", "1", "--seconds", "1", "--json")
+    assert [row["rank"] for row in json.loads(single.stdout)["ranks"]] == [1], single.stderr
     assert len(job.switched(0)) == 2 * CAPTURES
 
     assert drumline("policy", "set", "always", "--job", "de*", "--for", "5m").returncode == 0
