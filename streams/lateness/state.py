@@ -124,11 +124,12 @@ class CommunicatorState:
         assert record is not None
         member = self.members.setdefault(rank, Member())
         member.chunks.add(chunk)
-        if int(record.head["complete"]) >= member.complete:
-            member.complete = int(record.head["complete"])
-            member.host, member.gpu_uuid = record.head["host"], record.head["gpu_uuid"]
+        head = record.head
+        if int(head["complete"]) >= member.complete:
+            member.complete = int(head["complete"])
+            member.host, member.gpu_uuid = head["host"], head["gpu_uuid"]
         self.first_seen_ns = 1  # long ago: the settling time is over
-        self.world_size = record.head["world_size"]
+        self.world_size = head["world_size"]
         self.dirty.update(np.unique(record.rows["step"]).tolist())
         self.light |= bool(record.rows["light"].any())
 

@@ -66,6 +66,11 @@ def fold(alarm: Alarm, severities: Iterable[int], config: StragglerConfig) -> Al
     return alarm
 
 
+def stored(alarm: Alarm) -> list[Any]:
+    """Return the fields of an alarm, which `load_alarm` reads."""
+    return [alarm.state, alarm.level, alarm.recent, alarm.below, alarm.first, alarm.last]
+
+
 def load_alarm(values: Sequence[Any]) -> Alarm:
     """Return an alarm from its fields, as JSON has them."""
     state, level, recent, below, first, last = values

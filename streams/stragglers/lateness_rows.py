@@ -13,6 +13,8 @@ from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, 
 
 #: The part of a step's rows that is no slice but all of them.
 WHOLE = -1
+#: The lists of a step without any, as a stored value has them.
+NO_LISTS = b'{"kinds":[],"hidden":[]}'
 
 
 def lateness_rows(batch: Batch) -> Rows:

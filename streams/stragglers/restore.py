@@ -53,15 +53,15 @@ def restore_key(state: JobState, name: str) -> None:
 
 
 def _restore_steps(state: JobState, window: int, rank: int, data: bytes) -> None:
-    record = unpack_rows(data, STEP_ROW)
-    _check_window_length(record.head["window_steps"], state.config)
+    head = unpack_rows(data, STEP_ROW).head
+    _check_window_length(head["window_steps"], state.config)
     state.windows.setdefault(window, Cells()).ranks.add(rank)
     source = state.sources.ranks.setdefault(rank, Source())
-    if record.head["complete"] >= source.complete:
-        source.complete = int(record.head["complete"])
-        source.place = Place(record.head["host"], record.head["gpu_uuid"])
-        source.steps_from = record.head["steps_from"]
-    state.world_size = max(state.world_size, int(record.head["world_size"]))
+    if head["complete"] >= source.complete:
+        source.complete = int(head["complete"])
+        source.place = Place(head["host"], head["gpu_uuid"])
+        source.steps_from = head["steps_from"]
+    state.world_size = max(state.world_size, int(head["world_size"]))
 
 
 def _check_window_length(kept: int, config: StragglerConfig) -> None:

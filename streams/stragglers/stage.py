@@ -8,7 +8,7 @@ revision follows only if its result differs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.isolation import IsolatedStage
 from drumline.streams.core.records import key, pack_rows, run_key
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.stragglers.alarm import load_alarm
+from drumline.streams.stragglers.alarm import load_alarm, stored
 from drumline.streams.stragglers.analysis.baseline import load_baseline
 from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
@@ -30,7 +30,7 @@ from drumline.streams.stragglers.restore import restore_key, unit_of_key
 from drumline.streams.stragglers.stalled import add_silent_ranks, mark_silent, stalled_window
 from drumline.streams.stragglers.state import NO_ROWS, JobState, Store
 from drumline.streams.stragglers.verdict_batch import alarms_after, digest, summarize, verdict_batch
-from drumline.streams.stragglers.window import load_window, world_size
+from drumline.streams.stragglers.window import load_window
 
 #: A rank in the head of a published verdict, as Python objects: its alarm and summary.
 RANK_BYTES = 600
@@ -122,7 +122,7 @@ class JobStage(IsolatedStage[str, JobState]):
         last = self._through(state, now_ns)
         out = self._evaluate(state, [w for w in state.dirty if self._last_step(w) <= last], now_ns)
         if stopped and (stop := stalled_window(state, now_ns, self.config)):
-            _, (_, end_ns) = load_window(state, stop[0] - 1)
+            _, end_ns = load_window(state, stop[0] - 1).span_ns
             out += self._publish(state, *stop, (end_ns, end_ns), now_ns)
         return out
 
@@ -201,11 +201,11 @@ class JobStage(IsolatedStage[str, JobState]):
 
     def _evaluate_window(self, state: JobState, window: int, now_ns: int) -> list[Batch]:
         earlier = [state.published[w] for w in sorted(state.published) if w < window]
-        data, span_ns = load_window(state, window)
+        data, span_ns, world_size = load_window(state, window)
         data, hidden = hidden_as_compute(data, earlier[-1]["hidden"] if earlier else {}, self.config)
         context = WindowContext(
             baseline=load_baseline((head["baseline"] for head in earlier), self.config, data.light),
-            world_size=world_size(state, window),
+            world_size=world_size,
             hosts=state.sources.hosts,
             samples=Samples(partial(state.device_rows, window), partial(state.host_rows, window)),
             inferred=any(source.steps_from == INFERRED for source in state.sources.ranks.values()),
@@ -230,7 +230,7 @@ class JobStage(IsolatedStage[str, JobState]):
         head = state.published.get(window)
         kept = {
             "digest": digest(batch),
-            "alarms": {str(rank): list(astuple(alarm)) for rank, alarm in alarms.items()},
+            "alarms": {str(rank): stored(alarm) for rank, alarm in alarms.items()},
             "summaries": known["summaries"] | {str(row.rank): summarize(row, alarms[row.rank]) for row in verdict.rows},
             "baseline": verdict.baseline,
             "hidden": known["hidden"] if verdict.hidden is None else verdict.hidden,

@@ -14,7 +14,7 @@ rebuilt by `restore_jobs`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Container, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +79,7 @@ class JobState:
         self.settled = False
         self.sources = Sources()
         self.members: dict[str, tuple[int, ...]] = {}
+        self._key_ends: dict[str, str] = {}  # of communicators
         self.pipelines: dict[str, frozenset[int]] = {}
         self.windows: dict[int, Cells] = {}
         self.dirty: set[int] = set()
@@ -103,6 +104,22 @@ class JobState:
         """Return the LATENESS_ROW rows of a part of a communicator in a step."""
         data = self.store.get(self._lateness_key(step, communicator, part))
         return None if data is None else unpack_rows(data, LATENESS_ROW)
+
+    def stored_steps(self, window: int) -> tuple[list[int], list[bytes]]:
+        """Return the ranks of a window, rising, and the values of their rows (STEP_ROW)."""
+        stored = ((rank, self.store.get(key("s", window, rank, self.run_key))) for rank in self.windows[window].ranks)
+        values = sorted((rank, value) for rank, value in stored if value is not None)
+        return [rank for rank, _ in values], [value for _, value in values]
+
+    def stored_lateness(self, window: int, steps: Container[int]) -> tuple[list[tuple[int, str]], list[bytes]]:
+        """Return (step, communicator) of some steps of a window, rising, and the values of their rows (LATENESS_ROW).
+
+        A place is there once for each of its slices.
+        """
+        parts = sorted((place, parts) for place, parts in self.windows[window].lateness.items() if place[0] in steps)
+        names = ((place, self._lateness_key(*place, part)) for place, numbers in parts for part in numbers)
+        values = [(place, value) for place, name in names if (value := self.store.get(name)) is not None]
+        return [place for place, _ in values], [value for _, value in values]
 
     def apply_steps(self, batch: Batch, offset: int, now_ns: int) -> None:
         """Apply a gpu.step.v1 batch. A value that was written at this offset or later stays as it is."""
@@ -183,7 +200,10 @@ class JobState:
         return () if cells is None else cells.lateness.get((step, communicator), ())
 
     def _lateness_key(self, step: int, communicator: str, part: int) -> str:
-        return key("l", step if part == WHOLE else f"{step}.{part}", communicator, self.run_key)
+        end = self._key_ends.get(communicator)
+        if end is None:
+            end = self._key_ends[communicator] = key(communicator, self.run_key)
+        return f"l|{step}|{end}" if part == WHOLE else f"l|{step}.{part}|{end}"
 
     def apply_samples(self, batch: Batch, offset: int) -> None:
         """Apply a gpu.device.v1 or gpu.host.v1 batch: windows whose cause depends on samples are evaluated again."""

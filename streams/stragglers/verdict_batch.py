@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB, RankVer
 from drumline.streams.stragglers.sources import NOWHERE, Place
 
 TOPIC = "gpu.straggler.v1"
+#: The alarm of a rank without a window.
+NEVER = Alarm()
 LEFT_OUT = '{"evidence": "too long"}'
 
 
@@ -36,11 +39,12 @@ def alarms_after(
     While a rank is late, the job's row is not evaluated for links and changes, so its alarm is held.
     """
     has_late_ranks = any(row.names_rank for row in verdict.rows)
+    advanced = cache(lambda alarm, severity: advance(alarm, severity, config, window))  # most ranks of a job are alike
     out = {}
     for row in verdict.rows:
-        alarm = alarms.get(row.rank, Alarm())
+        alarm = alarms.get(row.rank, NEVER)
         is_held = has_late_ranks and row.rank == WHOLE_JOB and row.severity == OK
-        out[row.rank] = hold(alarm) if is_held else advance(alarm, row.severity, config, window)
+        out[row.rank] = hold(alarm) if is_held else advanced(alarm, row.severity)
     return out
 
 

@@ -1,103 +1,165 @@
-"""Loading a window of steps from the state of a run, as the arrays that it is evaluated on."""
+"""Loading a window of steps from the state of a run, as the arrays that it is evaluated on.
+
+A window of a large job has tens of thousands of stored values. Each is touched once, and all rows are placed together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
 from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from drumline.streams.core.records import Rows, stacked
+from drumline.streams.core.records import Rows, parse_head, unpack_all
 from drumline.streams.lateness.collective_join import LATENESS_ROW
 from drumline.streams.stragglers.analysis.pipelines import joined, pipeline_stages
-from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, Ints, WindowData
+from drumline.streams.stragglers.analysis.window_data import WORST_ROW, CommunicatorWindow, Floats, Ints, WindowData
+from drumline.streams.stragglers.lateness_rows import NO_LISTS
 from drumline.streams.stragglers.state import JobState
-from drumline.streams.stragglers.step_rows import BUDGET
+from drumline.streams.stragglers.step_rows import BUDGET, STEP_ROW
+
+#: (operation, bytes) -> [2, S]: see CommunicatorWindow.kinds.
+Kinds = dict[tuple[str, int], Floats]
 
 
-def world_size(state: JobState, window: int) -> int:
-    """Return the world size that the ranks reported in this window (an elastic job may change); 0 = unknown."""
-    records = (state.rank_rows(window, rank) for rank in state.windows[window].ranks)
-    return max((int(r.head["world_size"]) for r in records if r is not None and len(r.rows)), default=0)
+class LoadedWindow(NamedTuple):
+    """Holds a window as it is stored.
+
+    Attributes:
+        data: its arrays.
+        span_ns: host times, the start of the earliest rank and the end of the latest; 0 without rows.
+        world_size: as the ranks reported it in this window (an elastic job may change); 0 = unknown.
+    """
+
+    data: WindowData
+    span_ns: tuple[int, int]
+    world_size: int
 
 
-def load_window(state: JobState, window: int) -> tuple[WindowData, tuple[int, int]]:
-    """Return a window, and its host times: start of the earliest rank, end of the latest; ns, 0 without rows.
+def load_window(state: JobState, window: int) -> LoadedWindow:
+    """Return a window.
 
     Missing are steps that their rank reported as skipped or without a budget, lateness rows without compared
     collectives, and budgets of another source than most: NCCL's and CUPTI's are not comparable.
     """
-    cells = state.windows[window]
-    records = ((rank, state.rank_rows(window, rank)) for rank in sorted(cells.ranks))
-    rows_of = {rank: record.rows for rank, record in records if record is not None and len(record.rows)}
-    ranks = np.array(sorted(rows_of), np.int64)
-    steps = np.unique(np.concatenate([np.zeros(0, np.int64), *(rows["step"] for rows in rows_of.values())]))
-    budget = {name: np.full((len(ranks), len(steps)), np.nan) for name in BUDGET}
-    light = _mostly_light(rows_of.values())
-    left_out = frozenset(i for i, rows in enumerate(rows_of.values()) if _mostly_light([rows]) != light)
-    for index, rows in enumerate(rows_of.values()):
-        usable = rows[(rows["skipped"] == 0) & (rows["gpu_duration_ns"] > 0) & (rows["comm_exposed_ns"] >= 0)]
-        usable = usable[usable["light"] == light]
-        at = np.searchsorted(steps, usable["step"])
-        for name in BUDGET:
-            budget[name][index, at] = usable[name]
-    start_ns = min((int(rows["start_ns"].min()) for rows in rows_of.values()), default=0)
-    end_ns = max((int((rows["start_ns"] + rows["duration_ns"]).max()) for rows in rows_of.values()), default=0)
+    reported, values = state.stored_steps(window)
+    heads, counts, rows = unpack_all(values, STEP_ROW)
+    has_rows = np.array(counts, np.int64) > 0
+    ranks = np.array(reported, np.int64)[has_rows]
+    index = np.repeat(np.arange(len(ranks)), np.array(counts, np.int64)[has_rows])
+    steps = np.unique(rows["step"])
+    flags = np.ascontiguousarray(rows["light"])
+    light = 2 * int(flags.sum()) > len(rows)
+    is_light = 2 * np.bincount(index, flags, len(ranks)) > np.bincount(index, minlength=len(ranks))
+    left_out = frozenset(np.flatnonzero(is_light != light).tolist())
+    budget = _budget(rows, index, flags == light, (ranks, steps))
+    start_ns = int(rows["start_ns"].min()) if len(rows) else 0
+    end_ns = int((rows["start_ns"] + rows["duration_ns"]).max()) if len(rows) else 0
     groups = _communicators(state, window, ranks, steps)
-    ranks_of = {group.name: frozenset(ranks[group.members].tolist()) for group in groups}
-    stages = pipeline_stages(state.pipelines.values(), ranks_of)
     data = WindowData(ranks, steps, budget, groups, light=light, left_out=left_out)
+    sizes = (int(parse_head(head)["world_size"]) for head, count in zip(heads, counts, strict=True) if count)
+    return LoadedWindow(_with_pipelines(state, data), (start_ns, end_ns), max(sizes, default=0))
+
+
+def _budget(rows: Rows, index: Ints, is_alike: NDArray[np.bool_], axes: tuple[Ints, Ints]) -> dict[str, Floats]:
+    """Return column -> [R, S].
+
+    `index`: rank of each row, as an index; `is_alike`: it has the source of most rows; `axes`: ranks and steps.
+    """
+    usable = is_alike & (rows["skipped"] == 0) & (rows["gpu_duration_ns"] > 0) & (rows["comm_exposed_ns"] >= 0)
+    at = np.flatnonzero(usable)
+    place = index[at], np.searchsorted(axes[1], rows["step"][at])
+    budget = {}
+    for name in BUDGET:
+        budget[name] = np.full((len(axes[0]), len(axes[1])), np.nan)
+        budget[name][place] = rows[name][at]
+    return budget
+
+
+def _with_pipelines(state: JobState, data: WindowData) -> WindowData:
+    """Return the window with the pipelines, and the stages of ranks as their roles."""
+    ranks = data.ranks
+    ranks_of = {group.name: frozenset(ranks[group.members].tolist()) for group in data.communicators}
+    stages = pipeline_stages(state.pipelines.values(), ranks_of)
     if stages is None:
-        return data, (start_ns, end_ns)
+        return data
     roles = np.array([stages.get(rank, -1 - rank) for rank in ranks.tolist()], np.int64)
-    groups = [replace(group, roles=roles[group.members]) for group in groups]
-    pipelines = [np.flatnonzero(np.isin(ranks, list(pipeline))) for pipeline in joined(state.pipelines.values())]
-    return replace(data, communicators=groups, pipelines=pipelines), (start_ns, end_ns)
-
-
-def _mostly_light(parts: Iterable[Rows]) -> bool:
-    """Return whether more than half of the steps were measured by NCCL alone."""
-    light = [rows["light"] for rows in parts]
-    return 2 * sum(int(flags.sum()) for flags in light) > sum(map(len, light))
+    groups = [replace(group, roles=roles[group.members]) for group in data.communicators]
+    index = {rank: at for at, rank in enumerate(ranks.tolist())}
+    pipelines = [
+        np.array(sorted(index[rank] for rank in pipeline if rank in index), np.int64)
+        for pipeline in joined(state.pipelines.values())
+    ]
+    return replace(data, communicators=groups, pipelines=pipelines)
 
 
 def _communicators(state: JobState, window: int, ranks: Ints, steps: Ints) -> list[CommunicatorWindow]:
     """Return the group of each communicator that at least two ranks can be compared in."""
-    rows_of: dict[str, list[Rows]] = {}
-    kinds_of: dict[str, dict[tuple[str, int], np.ndarray]] = {}
-    hidden_of: dict[str, np.ndarray] = {}
-    known = set(steps.tolist())
-    parts = ((*place, part) for place, parts in sorted(state.windows[window].lateness.items()) for part in parts)
-    for step, communicator, part in parts:
-        record = state.lateness_rows(step, communicator, part)
-        if record is not None and step in known:
-            rows_of.setdefault(communicator, []).append(record.rows)
-            if record.head["hidden"]:
-                hidden = hidden_of.setdefault(communicator, np.zeros((3, len(steps))))
-                hidden[:, np.searchsorted(steps, step)] = record.head["hidden"]
-            for operation, size, *sums in record.head["kinds"]:
-                kinds = kinds_of.setdefault(communicator, {})
-                kinds.setdefault((operation, size), np.zeros((2, len(steps))))[:, np.searchsorted(steps, step)] = sums
-    out = []
-    for communicator in sorted(rows_of):
-        rows = stacked(rows_of[communicator])
-        rows = rows[(rows["collectives"] > 0) & np.isin(rows["rank"], ranks)]
-        group = _communicator(communicator, rows, ranks, steps)
-        if len(group.members) >= 2:
-            size = max(group.size, len(state.members.get(communicator, ())))
-            hidden = hidden_of.get(communicator, group.hidden)
-            out.append(replace(group, size=size, kinds=kinds_of.get(communicator, {}), hidden=hidden))
-    return out
+    column = {step: at for at, step in enumerate(steps.tolist())}
+    places, values = state.stored_lateness(window, column)
+    heads, counts, rows = unpack_all(values, LATENESS_ROW)
+    names = sorted({name for _, name in places})
+    number = {name: at for at, name in enumerate(names)}
+    communicator = np.repeat(np.array([number[name] for _, name in places], np.int64), counts)
+    kinds, hidden = _lists([(column[step], name) for step, name in places], heads, len(steps))
+    return [
+        replace(
+            group,
+            size=max(group.size, len(state.members.get(group.name, ()))),
+            kinds=kinds.get(group.name, {}),
+            hidden=hidden.get(group.name, group.hidden),
+        )
+        for group in _groups(rows, communicator, names, (ranks, steps))
+    ]
 
 
-def _communicator(name: str, rows: Rows, ranks: Ints, steps: Ints) -> CommunicatorWindow:
-    """Return the group of the ranks that have rows."""
-    members = np.unique(rows["rank"])
-    row, column = np.searchsorted(members, rows["rank"]), np.searchsorted(steps, rows["step"])
-    wait, late, lag, hidden = (np.full((len(members), len(steps)), np.nan) for _ in range(4))
-    wait[row, column], late[row, column], lag[row, column] = rows["wait_ns"], rows["lateness_ns"], rows["lag_ns"]
-    hidden[row, column] = rows["hidden_wait_ns"]
-    worst = np.zeros((len(members), len(steps)), LATENESS_ROW)
-    worst[row, column] = rows
-    at = np.searchsorted(ranks, members)
-    return CommunicatorWindow(name, len(members), at, wait, late, worst, lag, hidden_wait_ns=hidden)
+def _lists(places: list[tuple[int, str]], heads: list[bytes], steps: int) -> tuple[dict[str, Kinds], dict[str, Floats]]:
+    """Return communicator -> its kinds of collectives, and what shows hidden waits. `places`: (step's index, name)."""
+    kinds: dict[str, Kinds] = defaultdict(dict)
+    hidden: dict[str, Floats] = {}
+    for (at, name), head in zip(places, heads, strict=True):
+        if head == NO_LISTS:
+            continue
+        lists = parse_head(head)
+        if lists["hidden"]:
+            hidden.setdefault(name, np.zeros((3, steps)))[:, at] = lists["hidden"]
+        for operation, size, count, floor_ns in lists["kinds"]:
+            sums = kinds[name].get((operation, size))
+            if sums is None:
+                sums = kinds[name][operation, size] = np.zeros((2, steps))
+            sums[0, at], sums[1, at] = count, floor_ns
+    return kinds, hidden
+
+
+def _groups(rows: Rows, communicator: Ints, names: list[str], axes: tuple[Ints, Ints]) -> list[CommunicatorWindow]:
+    """Return the groups of at least two ranks, as parts of arrays of all. `communicator`: of each row, as an index."""
+    ranks, steps = axes
+    base = max(1, len(ranks))
+    index = np.searchsorted(ranks, rows["rank"])
+    is_known = np.append(ranks, -1)[index] == rows["rank"]
+    at = np.flatnonzero(is_known & (rows["collectives"] > 0))
+    pairs, row = np.unique(communicator[at] * base + index[at], return_inverse=True)
+    place, shape = (row, np.searchsorted(steps, rows["step"][at])), (len(pairs), len(steps))
+
+    def placed(name: str) -> Floats:
+        out = np.full(shape, np.nan)
+        out[place] = rows[name][at]
+        return out
+
+    wait, late, lag, hidden = map(placed, ("wait_ns", "lateness_ns", "lag_ns", "hidden_wait_ns"))
+    worst = np.zeros(shape, WORST_ROW)
+    for name in WORST_ROW.names or ():
+        worst[name][place] = rows[name][at]
+    members, ends = pairs % base, np.searchsorted(pairs, np.arange(len(names) + 1) * base).tolist()
+    parts = ((name, slice(first, end)) for name, (first, end) in zip(names, pairwise(ends), strict=True))
+    return [
+        CommunicatorWindow(
+            name, len(members[part]), members[part], wait[part], late[part], worst[part], lag[part],
+            hidden_wait_ns=hidden[part],
+        )
+        for name, part in parts
+        if len(members[part]) >= 2
+    ]  # fmt: skip

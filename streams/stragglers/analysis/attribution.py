@@ -8,7 +8,7 @@ as its peers', and no lost time is attributed to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +21,11 @@ from drumline.streams.stragglers.analysis.window_data import (
     WindowData,
     comparable,
     peer_median,
+    peer_medians,
     step_length,
 )
+
+HiddenWaiting = Callable[[Sequence[CommunicatorWindow]], list[Floats]]
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,7 @@ class Attribution:
     time_ns: Floats
 
 
-def attribute_lost_time(
-    data: WindowData, quorum: float, hidden_wait: Callable[[CommunicatorWindow], Floats] | None = None
-) -> Attribution:
+def attribute_lost_time(data: WindowData, quorum: float, hidden_waiting: HiddenWaiting | None = None) -> Attribution:
     """Return the lost time of every rank: the largest over its communicators.
 
     In one communicator the lost time is how much longer the rank worked than its median peer there, limited to
@@ -55,28 +56,37 @@ def attribute_lost_time(
     - how long the peers really waited in this communicator,
     - the length of the steps.
 
-    `hidden_wait`: group -> [m] waiting that U misses; ns over the window (overlap.py).
+    `hidden_waiting`: groups -> [m] of each, waiting that U misses; ns over the window (overlap.py).
     """
     length = step_length(data)
     count = len(data.ranks)
     lockstep_u, lockstep_hidden = np.full(data.budget["comm_exposed_ns"].shape, np.inf), np.zeros(count)
     for group in data.lockstep_groups:
         lockstep_u[group.members] = peer_median(group, comparable(data, group, "comm_exposed_ns", quorum))
-        lockstep_hidden[group.members] = 0.0 if hidden_wait is None else hidden_wait(group)
+    for group, hidden in zip(data.lockstep_groups, _hidden(data.lockstep_groups, hidden_waiting), strict=True):
+        lockstep_hidden[group.members] = hidden
     lost, via = np.zeros(count), np.full(count, -1)
     compared = np.zeros((count, len(data.steps)), bool)
-    for index, group in enumerate(data.communicators):
-        members, exposed = group.members, comparable(data, group, "comm_exposed_ns", quorum)
-        peers = peer_median(group, exposed)
-        met = np.isfinite(exposed) & np.isfinite(peers)
-        longer = np.where(met, peers - exposed, 0.0).sum(1) + (0.0 if hidden_wait is None else hidden_wait(group))
+    groups = data.communicators
+    exposed_of = [comparable(data, group, "comm_exposed_ns", quorum) for group in groups]
+    peers_of = peer_medians(groups, exposed_of)
+    met_of = [np.isfinite(exposed) & np.isfinite(peers) for exposed, peers in zip(exposed_of, peers_of, strict=True)]
+    # Without known waiting: the growth of the peers' waiting, which `exposed` is for a group with a baseline.
+    waiting_of = [
+        np.where(met, group.wait_ns if group.baseline is None else exposed, np.nan)
+        for group, exposed, met in zip(groups, exposed_of, met_of, strict=True)
+    ]
+    waited_of = peer_medians(groups, waiting_of)
+    mismatch_of = _interval_mismatch(data, met_of, quorum)
+    hidden_of = _hidden(groups, hidden_waiting)
+    for index, group in enumerate(groups):
+        members, exposed, peers, met = group.members, exposed_of[index], peers_of[index], met_of[index]
+        longer = np.where(met, peers - exposed, 0.0).sum(1) + hidden_of[index]
         if group.baseline is None:
             # A peer with less work waits for a member that is as long as all others: the member is not at fault.
             than_lockstep = np.where(met, lockstep_u[members] - exposed, 0.0).sum(1) + lockstep_hidden[members]
-            longer = np.minimum(longer, than_lockstep) - _interval_mismatch(data, group, met, quorum)
-        # Without known waiting: the growth of the peers' waiting, which `exposed` is for a group with a baseline.
-        waiting = group.wait_ns if group.baseline is None else exposed
-        waited = np.where(met, peer_median(group, np.where(met, waiting, np.nan)), 0.0).sum(1)
+            longer = np.minimum(longer, than_lockstep) - mismatch_of[index]
+        waited = np.where(met, waited_of[index], 0.0).sum(1)
         loss = np.clip(np.minimum(longer, waited), 0.0, np.where(met, length, 0.0).sum(1))
         better = met.any(1) & ((via[members] < 0) | (loss > lost[members]))
         if group.baseline is not None:
@@ -90,12 +100,19 @@ def attribute_lost_time(
     return Attribution(lost, share, compared.sum(1), via, time)
 
 
-def _interval_mismatch(data: WindowData, group: CommunicatorWindow, met: NDArray[np.bool_], quorum: float) -> Floats:
-    """Return [m] ns by which the length of a member's steps differs from its peers'.
+def _hidden(groups: Sequence[CommunicatorWindow], hidden_waiting: HiddenWaiting | None) -> list[Floats]:
+    return [np.zeros(len(group.members)) for group in groups] if hidden_waiting is None else hidden_waiting(groups)
+
+
+def _interval_mismatch(data: WindowData, met_of: Sequence[NDArray[np.bool_]], quorum: float) -> list[Floats]:
+    """Return [m] ns for each group, by which the length of a member's steps differs from its peers'.
 
     It is 0 but for jitter, unless ranks number steps differently. Then a step that is long for all ranks lies in the
     windows of some ranks only, and the difference does not show who worked longer.
     """
-    interval = comparable(data, group, "gpu_duration_ns", quorum)
-    mismatch: Floats = np.abs(np.where(met, interval - peer_median(group, interval), 0.0).sum(1))
-    return mismatch
+    interval_of = [comparable(data, group, "gpu_duration_ns", quorum) for group in data.communicators]
+    peers_of = peer_medians(data.communicators, interval_of)
+    return [
+        np.abs(np.where(met, interval - peers, 0.0).sum(1))
+        for met, interval, peers in zip(met_of, interval_of, peers_of, strict=True)
+    ]

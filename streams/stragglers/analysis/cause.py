@@ -62,6 +62,7 @@ class GroupBudget:
     def __init__(self, data: WindowData, group: CommunicatorWindow, config: StragglerConfig) -> None:
         self.data, self.group, self.config = data, group, config
         self._compared: dict[tuple[str, bool], tuple[Floats, Floats]] = {}
+        self._excess: dict[tuple[str, bool], list[float]] = {}
 
     def compared(self, column: str, known: bool = False) -> tuple[Floats, Floats]:
         """Return [m, S] values and medians of the peers. `known`: what is unknown (-1) counts as 0."""
@@ -73,8 +74,10 @@ class GroupBudget:
 
     def excess(self, member: int, column: str, known: bool = False) -> float:
         """Return how much more a member spent than its median peer; ns over the window."""
-        values, medians = self.compared(column, known)
-        return float(np.nansum(values[member] - medians[member]))
+        if (column, known) not in self._excess:
+            values, medians = self.compared(column, known)
+            self._excess[column, known] = np.nansum(values - medians, axis=1).tolist()
+        return self._excess[column, known][member]
 
     def excess_over(self, member: int, column: str, baseline_ns: float) -> float:
         """Return the excess over a baseline, in the steps that have peers."""

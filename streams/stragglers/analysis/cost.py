@@ -52,4 +52,7 @@ def priced(rows: Sequence[RankVerdict], data: WindowData, config: StragglerConfi
     cost = {row.rank: row.lost_ns * float(part.sum() - part[index_of[row.rank]]) / 1e9 for row in named}
     cost |= {row.rank: row.lost_ns / 1e9 * len(data.ranks) for row in rows if row.rank == WHOLE_JOB}
     price = config.price_per_gpu_hour / 3600.0
-    return [replace(row, gpu_seconds_lost=(spent := cost.get(row.rank, 0.0)), money_lost=spent * price) for row in rows]
+    return [
+        replace(row, gpu_seconds_lost=cost[row.rank], money_lost=cost[row.rank] * price) if row.rank in cost else row
+        for row in rows
+    ]

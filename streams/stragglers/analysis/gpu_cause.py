@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median  # of some samples: 10 times as fast as NumPy's
 
 import numpy as np
 
@@ -73,12 +74,12 @@ def device_detail(
 
 def _median(rows: Rows, name: str) -> float:
     values = rows[name][rows[name] >= 0]
-    return float(np.median(values)) if len(values) else -1.0
+    return float(median(values.tolist())) if len(values) else -1.0
 
 
 def _peers(peers: Sequence[Rows], name: str) -> float:
     known = [value for rows in peers if (value := _median(rows, name)) >= 0]
-    return float(np.median(known)) if known else -1.0
+    return float(median(known)) if known else -1.0
 
 
 def _share(rows: Rows, bit: int) -> float:

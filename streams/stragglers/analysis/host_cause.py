@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median  # of some samples: 10 times as fast as NumPy's
 
 import numpy as np
 
@@ -62,7 +63,7 @@ def host_detail(
     def more(*names: str, most: float = 1.0) -> float:
         rate = _rate(samples, names, most)
         known = [value for rows in peers if (value := _rate(rows, names, most)) >= 0]
-        return (rate - float(np.median(known))) * time_ns if rate >= 0 and known else 0.0
+        return (rate - float(median(known))) * time_ns if rate >= 0 and known else 0.0
 
     throttled = more("throttled_ns")
     waited = more("main_wait_ns", "most_wait_ns")

@@ -9,7 +9,7 @@ is limited to the growth of the overlap of compute and communication; otherwise 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from drumline.streams.stragglers.analysis.window_data import (
     Floats,
     WindowData,
     comparable,
-    peer_median,
+    peer_medians,
     step_length,
 )
 
@@ -30,14 +30,14 @@ TIMES = ("compute_ns", "compute_overlapped_ns")
 Sums = Mapping[str, Floats]
 
 
-def hidden_wait(
+def hidden_waiting(
     data: WindowData,
-    group: CommunicatorWindow,
+    groups: Sequence[CommunicatorWindow],
     quorum: float,
     equal_ratio: float,
     baseline_step: Mapping[str, float],
-) -> Floats:
-    """Return [m] ns over the window: the hidden wait of a member's median peer, less the member's own.
+) -> list[Floats]:
+    """Return [m] ns over the window for each group: the hidden wait of a member's median peer, less the member's own.
 
     0 where ranks differ by design (roles, or a baseline of their own).
 
@@ -47,10 +47,28 @@ def hidden_wait(
     overlap grew. Members and peers are measured by each other, if their work is the same, where the baseline is empty,
     all have other work than the baseline, or the communicator is only guessed.
     """
-    if group.baseline is not None or group.roles is not None:
-        return np.zeros(len(group.members))
-    values = {name: comparable(data, group, name, quorum) for name in (*WORK, *TIMES, "comm_exposed_ns")}
-    medians = {name: peer_median(group, column) for name, column in values.items()}
+    alike = [at for at, group in enumerate(groups) if group.baseline is None and group.roles is None]
+    compared = [groups[at] for at in alike]
+    columns = (*WORK, *TIMES, "comm_exposed_ns")
+    values = {name: [comparable(data, group, name, quorum) for group in compared] for name in columns}
+    medians = {name: peer_medians(compared, values[name]) for name in columns}
+    out = [np.zeros(len(group.members)) for group in groups]
+    length = step_length(data)
+    for number, at in enumerate(alike):
+        sides = tuple({name: side[name][number] for name in columns} for side in (values, medians))
+        out[at] = _hidden_wait(length, groups[at], sides, equal_ratio, baseline_step)
+    return out
+
+
+def _hidden_wait(
+    length: Floats,
+    group: CommunicatorWindow,
+    sides: tuple[Sums, ...],
+    equal_ratio: float,
+    baseline_step: Mapping[str, float],
+) -> Floats:
+    """Return the hidden waits of one group. `length`: of each step; `sides`: [m, S] of members, and of their peers."""
+    values, medians = sides
     both = np.isfinite(medians["comm_exposed_ns"]) & np.isfinite(values["comm_exposed_ns"])
     member, peer = (
         {name: np.where(both, column, 0.0).sum(1) for name, column in side.items()} for side in (values, medians)
@@ -61,7 +79,7 @@ def hidden_wait(
     if baseline_step and not group.guessed:
         base = {name: baseline_step[name] * both.sum(1) for name in (*WORK, *TIMES)}
         peer_as_base = _same_work(peer, base, equal_ratio)
-        steps_grew = np.where(both, step_length(data) - baseline_step[STEP], 0.0).sum(1)
+        steps_grew = np.where(both, length - baseline_step[STEP], 0.0).sum(1)
         seen = peer["comm_exposed_ns"] - member["comm_exposed_ns"]
         peer_hidden = np.where(peer_as_base, np.clip(steps_grew - seen, 0.0, _growth(base, peer)), peer_hidden)
         # With less work than the baseline, compute does not show how much of it was waiting: at most the added overlap.

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from drumline.streams.lateness.collective_join import LATENESS_ROW
 from drumline.streams.stragglers.analysis.pipelines import joined
-from drumline.streams.stragglers.analysis.window_data import GUESSED, CommunicatorWindow, Ints, WindowData
+from drumline.streams.stragglers.analysis.window_data import GUESSED, WORST_ROW, CommunicatorWindow, Ints, WindowData
 
 
 def lockstep_groups(data: WindowData) -> list[CommunicatorWindow]:
@@ -33,7 +32,7 @@ def lockstep_groups(data: WindowData) -> list[CommunicatorWindow]:
     for ranks in joined(part.tolist() for group in communicators for part in _by_role(group)):
         members = np.array(sorted(ranks), np.int64)
         roles = np.zeros(len(members), np.int64) if have_roles else None
-        worst = np.zeros((len(members), shape[1]), LATENESS_ROW)
+        worst = np.zeros((len(members), shape[1]), WORST_ROW)
         out.append(CommunicatorWindow(name, 0, members, wait[members], wait[members], worst, lag[members], roles))
     return out
 

@@ -6,29 +6,34 @@ Where those show nothing (one replica only, or a stage late as a whole), it is c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness.collective_join import LATENESS_ROW
 from drumline.streams.stragglers.analysis.attribution import Attribution
 from drumline.streams.stragglers.analysis.baseline import KEPT, Baseline
-from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, Floats, Ints, WindowData
+from drumline.streams.stragglers.analysis.window_data import WORST_ROW, CommunicatorWindow, Floats, Ints, WindowData
 
 Ranks = frozenset[int]
 
 
 def joined(groups: Iterable[Iterable[int]]) -> list[Ranks]:
-    """Return the groups, with groups that share a rank made one."""
-    out: list[set[int]] = []
-    for group in groups:
-        new = set(group)
-        for other in [old for old in out if old & new]:
-            new |= other
-            out.remove(other)
-        out.append(new)
-    return [frozenset(group) for group in out]
+    """Return the groups, with groups that share a rank made one, in the order of the last group of each."""
+    sets: dict[int, set[int]] = {}  # by the number of the group that began it
+    set_of: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for number, group in enumerate(groups):
+        ranks = set(group)
+        touched = {set_of[rank] for rank in ranks if rank in set_of}
+        largest = max(touched, key=lambda at: len(sets[at]), default=number)  # the others move: n log n in all
+        for at in touched - {largest}:
+            ranks |= sets.pop(at)
+        sets.setdefault(largest, set()).update(ranks)
+        set_of.update(dict.fromkeys(ranks, largest))
+        last[largest] = number
+    return [frozenset(sets[at]) for at in sorted(sets, key=last.__getitem__)]
 
 
 def pipeline_stages(pipelines: Iterable[Ranks], communicators: Mapping[str, Ranks]) -> dict[int, int] | None:
@@ -43,21 +48,27 @@ def pipeline_stages(pipelines: Iterable[Ranks], communicators: Mapping[str, Rank
     chains = joined(pipelines)
     if not chains:
         return None
-    inside = [ranks for ranks in communicators.values() if not _spans(ranks, chains, communicators)]
-    return {rank: min(stage) for stage in joined(inside) for rank in stage}
+    chain_of = {rank: chain for chain in chains for rank in chain}
+    inside = [ranks for ranks in communicators.values() if not _spans(ranks, chain_of, communicators)]
+    return {rank: lowest for stage in joined(inside) for lowest in [min(stage)] for rank in stage}
 
 
-def _spans(ranks: Ranks, chains: list[Ranks], communicators: Mapping[str, Ranks]) -> bool:
+def _spans(ranks: Ranks, chain_of: Mapping[int, Ranks], communicators: Mapping[str, Ranks]) -> bool:
     """Return whether a communicator spans stages.
 
     Where all ranks of the job send over one communicator, its pipelines cannot be separated. Then the communicators
     that divide it completely among them are the stages.
     """
-    for chain in (chain for chain in chains if len(chain & ranks) > 1):
-        within = [other for other in communicators.values() if other < chain]
-        if not (ranks < chain and frozenset().union(*within) == chain):
+    shared = Counter(id(chain_of[rank]) for rank in ranks if rank in chain_of)
+    for chain in {id(chain): chain for rank in ranks if (chain := chain_of.get(rank))}.values():
+        if shared[id(chain)] > 1 and not (ranks < chain and _divided(chain, communicators)):
             return True
     return False
+
+
+def _divided(chain: Ranks, communicators: Mapping[str, Ranks]) -> bool:
+    within = [other for other in communicators.values() if other < chain]
+    return frozenset().union(*within) == chain
 
 
 def ranks_without_peers(data: WindowData, attribution: Attribution) -> Ints:
@@ -101,7 +112,7 @@ def pipeline_windows(data: WindowData, baseline: Baseline, config: StragglerConf
         }
         columns = {name: growth.get(name, growth["compute_ns"]) * values for name, values in columns.items()}
         wait = np.where(np.isfinite(data.budget["comm_exposed_ns"][members]), 0.0, np.nan)
-        worst = np.zeros(wait.shape, LATENESS_ROW)
+        worst = np.zeros(wait.shape, WORST_ROW)
         name = " ".join(str(rank) for rank in data.ranks[pipeline].tolist())
         out.append(CommunicatorWindow(name, len(pipeline), members, wait, wait, worst, baseline=columns))
     return out

@@ -33,6 +33,9 @@ class RankRows:
         config: StragglerConfig,
     ) -> None:
         self._data, self._attribution, self._config = data, attribution, config
+        self._ranks, self._shares, self._lost = (
+            values.tolist() for values in (data.ranks, attribution.share, attribution.lost_ns)
+        )
         self._baseline_compute_ns = baseline_compute_ns
         self._samples = Samples(*(None if read is None else cache(read) for read in samples))
         self._budgets = [GroupBudget(data, group, config) for group in data.communicators]  # those with a baseline
@@ -42,9 +45,8 @@ class RankRows:
     def row(self, index: int) -> RankVerdict:
         """Return the row of the rank at `index` of `WindowData.ranks`."""
         data, attribution, config, samples = self._data, self._attribution, self._config, self._samples
-        rank, share = int(data.ranks[index]), float(attribution.share[index])
+        rank, share, lost = self._ranks[index], self._shares[index], round(self._lost[index])
         severity = config.severity(share)
-        lost = round(float(attribution.lost_ns[index]))
         if severity == OK:
             return RankVerdict(rank, OK, NO_CAUSE, lost, share)
         budget = self._budgets[int(attribution.via[index])]

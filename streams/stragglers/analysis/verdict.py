@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from drumline.streams.stragglers.analysis.cause import SLOW_GPU, Cause
 from drumline.streams.stragglers.analysis.cost import priced
 from drumline.streams.stragglers.analysis.job_change import JobRegression, find_job_regression
 from drumline.streams.stragglers.analysis.light_overlap import Hidden
-from drumline.streams.stragglers.analysis.overlap import hidden_wait
+from drumline.streams.stragglers.analysis.overlap import hidden_waiting
 from drumline.streams.stragglers.analysis.peers import lockstep_groups
 from drumline.streams.stragglers.analysis.pipelines import pipeline_windows, ranks_without_peers, stage_members
 from drumline.streams.stragglers.analysis.rank_rows import RankRows
@@ -171,8 +171,8 @@ def _kept(data: WindowData) -> dict[str, Any]:
 
 
 def _attribute(data: WindowData, baseline_step: Mapping[str, float], config: StragglerConfig) -> Attribution:
-    def hidden(group: CommunicatorWindow) -> Floats:
-        return hidden_wait(data, group, config.quorum, config.equal_ratio, baseline_step)
+    def hidden(groups: Sequence[CommunicatorWindow]) -> list[Floats]:
+        return hidden_waiting(data, groups, config.quorum, config.equal_ratio, baseline_step)
 
     return attribute_lost_time(data, config.quorum, hidden)
 
@@ -201,9 +201,10 @@ def _rank_rows(
     baseline_compute_ns = baseline_step["compute_ns"] if comparable_work else None
     of_ranks = RankRows(data, attribution, baseline_compute_ns, context.samples, config)
     wait, late = totals(data)
+    comparable_ranks = (coverage.enough & coverage.quorate).tolist()
     rows = []
     for index, rank in enumerate(data.ranks.tolist()):
-        if coverage.quorate and coverage.enough[index]:
+        if comparable_ranks[index]:
             row = of_ranks.row(index)
         else:
             row = _insufficient_row(rank, coverage, index, int(attribution.steps[index]))

@@ -5,6 +5,7 @@ Shapes: R ranks, S steps, m members of a group. Times are ns; NaN = no data, or 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +15,11 @@ from drumline.streams.core.medians import peers_median
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+#: The collective of a step in which a rank was latest; fields as in gpu.lateness.v1.
+WORST_ROW = np.dtype(
+    [("step", "<i8"), ("worst_ordinal", "<i4"), ("worst_operation", "u1")]
+    + [(name, "<i8") for name in ("worst_longest_ns", "worst_own_ns")]
+)
 #: First character of the name of a communicator that was derived without NCCL's payloads (gpu.collective.v1).
 GUESSED = "~"
 
@@ -27,7 +33,7 @@ class CommunicatorWindow:
         size: ranks of the communicator, also those without data in this window.
         members: [m] indices into `WindowData.ranks`.
         wait_ns, lateness_ns, lag_ns: [m, S], see gpu.lateness.v1.
-        worst: [m, S] LATENESS_ROW rows, with the collective in which the member was latest.
+        worst: [m, S] WORST_ROW rows, the collectives in which the member was latest.
         roles: [m] pipeline stage of each member, which is compared with members of the same stage only; None = all are
             alike.
         baseline: set for a pipeline without peers only: budget column -> [m], each member's baseline of a step. Members
@@ -84,11 +90,22 @@ class WindowData:
 
 def peer_median(group: CommunicatorWindow, values: Floats) -> Floats:
     """Return [m, S]: for each member the median of the other members of its role, NaN where there is none."""
-    if group.roles is None:
-        return peers_median(values)
-    out = np.full(values.shape, np.nan)
-    for role in np.unique(group.roles):
-        out[group.roles == role] = peers_median(values[group.roles == role])
+    return peer_medians([group], [values])[0]
+
+
+def peer_medians(groups: Sequence[CommunicatorWindow], values: Sequence[Floats]) -> list[Floats]:
+    """Return `peer_median` of many groups. Columns are compared alone, so groups of one size are side by side."""
+    out = [np.empty(column.shape) for column in values]
+    alike: dict[tuple[int, int], list[tuple[int, Ints]]] = {}
+    for number, group in enumerate(groups):
+        roles = np.zeros(len(values[number]), np.int64) if group.roles is None else group.roles
+        for role in np.unique(roles).tolist():
+            members = np.flatnonzero(roles == role)
+            alike.setdefault((len(members), values[number].shape[1]), []).append((number, members))
+    for (_, steps), blocks in alike.items():
+        medians = peers_median(np.concatenate([values[number][members] for number, members in blocks], axis=1))
+        for at, (number, members) in enumerate(blocks):
+            out[number][members] = medians[:, at * steps : (at + 1) * steps]
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from drumline.streams.core.thresholds import SUSPECT
 from drumline.streams.lateness.collective_join import LATENESS_ROW
 from drumline.streams.stragglers.analysis.attribution import attribute_lost_time
 from drumline.streams.stragglers.analysis.baseline import STEP
-from drumline.streams.stragglers.analysis.overlap import hidden_wait
+from drumline.streams.stragglers.analysis.overlap import hidden_waiting
 from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, WindowData
 from drumline.streams.stragglers.step_rows import BUDGET
 
@@ -53,8 +54,8 @@ def shares(
     members = members or group()
     window = WindowData(np.arange(4), np.arange(STEPS), budget, [members])
 
-    def hidden(members: CommunicatorWindow) -> np.ndarray:
-        return hidden_wait(window, members, 0.8, 1.01, baseline or {})
+    def hidden(groups: Sequence[CommunicatorWindow]) -> list[np.ndarray]:
+        return hidden_waiting(window, groups, 0.8, 1.01, baseline or {})
 
     return [round(v, 3) for v in attribute_lost_time(window, 0.8, hidden).share.tolist()]
 
