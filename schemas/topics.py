@@ -1,7 +1,7 @@
 """Declare every topic: key, retention, cleanup.
 
-The number of partitions is a setting, the same for all topics, since Faust joins topics by partition number
-(docs/design/streams.md).
+The number of partitions is a setting, the same for all topics that stream workers read, since Faust joins topics by
+partition number (docs/design/streams.md). Other topics may have a number of their own.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class TopicSpec:
     """Declares one topic.
 
     `key`: description of the record key. `derived`: written by the stream worker. `by_people`: written by people.
-    `dead_letters`: has a dead-letter topic. A topic without an .avsc (model.has_schema) is internal: its values are not
-    batches.
+    `dead_letters`: has a dead-letter topic. `joined`: stream workers read it. A topic without an .avsc
+    (model.has_schema) is internal: its values are not batches.
     """
 
     topic: Topic
@@ -53,6 +53,7 @@ class TopicSpec:
     derived: bool = False
     by_people: bool = False
     dead_letters: bool = True
+    joined: bool = False
 
     @property
     def config(self) -> dict[str, str]:
@@ -75,23 +76,30 @@ class TopicSpec:
 
 TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(Topic.PROCESS, "process id", -1, cleanup="compact"),
-    TopicSpec(Topic.KERNEL, "process id", 3 * DAY_MS),
-    TopicSpec(Topic.MEMCPY, "process id", 3 * DAY_MS),
-    TopicSpec(Topic.COLLECTIVE, "job:communicator", 7 * DAY_MS),
-    TopicSpec(Topic.STEP, "job", 7 * DAY_MS),
+    TopicSpec(Topic.KERNEL, "process id", 3 * DAY_MS, joined=True),
+    TopicSpec(Topic.MEMCPY, "process id", 3 * DAY_MS, joined=True),
+    TopicSpec(Topic.COLLECTIVE, "job:communicator", 7 * DAY_MS, joined=True),
+    TopicSpec(Topic.STEP, "job", 7 * DAY_MS, joined=True),
     TopicSpec(Topic.RANGE, "process id", 3 * DAY_MS),
-    TopicSpec(Topic.DEVICE, "job, or GPU UUID where no job runs, or host without both", 7 * DAY_MS),
-    TopicSpec(Topic.HOST, "job", 7 * DAY_MS),
+    TopicSpec(Topic.DEVICE, "job, or GPU UUID where no job runs, or host without both", 7 * DAY_MS, joined=True),
+    TopicSpec(Topic.HOST, "job", 7 * DAY_MS, joined=True),
     TopicSpec(Topic.NETWORK, "host", 7 * DAY_MS),
     TopicSpec(Topic.CHECK, "host", 30 * DAY_MS),
-    TopicSpec(Topic.PROGRESS, "job", 3 * DAY_MS),
+    TopicSpec(Topic.PROGRESS, "job", 3 * DAY_MS, joined=True),
     TopicSpec(Topic.STACK, "job", 7 * DAY_MS),
     TopicSpec(Topic.KERNEL_FREQUENCY, "process id", 7 * DAY_MS, derived=True),
     TopicSpec(Topic.MEMCPY_BANDWIDTH, "process id", 7 * DAY_MS, derived=True),
-    TopicSpec(Topic.LATENESS, "job", 7 * DAY_MS, derived=True),
+    TopicSpec(Topic.LATENESS, "job", 7 * DAY_MS, derived=True, joined=True),
     TopicSpec(Topic.STRAGGLER, "job", 30 * DAY_MS, derived=True),
     TopicSpec(Topic.HANG, "job", 30 * DAY_MS, derived=True),
-    TopicSpec(Topic.TICK, "none; one empty record per partition and second", HOUR_MS, derived=True, dead_letters=False),
+    TopicSpec(
+        Topic.TICK,
+        "none; one empty record per partition and second",
+        HOUR_MS,
+        derived=True,
+        dead_letters=False,
+        joined=True,
+    ),
     # A policy is in force for a week at most (control.py).
     TopicSpec(Topic.CONTROL, "its name", 8 * DAY_MS, cleanup="compact,delete", by_people=True, dead_letters=False),
 )
@@ -99,6 +107,8 @@ TOPICS: tuple[TopicSpec, ...] = (
 #: Topics of the producers, and of the stream worker, whose records are fenced by epochs.
 RAW_TOPICS = tuple(spec.topic for spec in TOPICS if not spec.derived and not spec.by_people)
 DERIVED_TOPICS = frozenset(spec.topic for spec in TOPICS if spec.derived)
+#: Topics that stream workers read: all have the same number of partitions.
+JOINED_TOPICS = tuple(spec.topic for spec in TOPICS if spec.joined)
 #: Topics from which compaction removes records by design: the newest of each key stays.
 COMPACTED_TOPICS = frozenset(spec.topic for spec in TOPICS if "compact" in spec.cleanup)
 

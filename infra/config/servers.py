@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from drumline.infra.config.tenants import key_bytes, read_tenants
 from drumline.infra.config.validation import SettingsModel, check_certificates, check_url, read_secret
 from drumline.infra.config.webhook_key import webhook_key_bytes
+from drumline.schemas.topics import TOPICS
 
 
 class KafkaSettings(SettingsModel):
@@ -17,6 +18,9 @@ class KafkaSettings(SettingsModel):
 
     bootstrap: str = Field("", description="host:port, comma separated; empty = the local stack")
     partitions: int = Field(4, ge=1, description="partitions of each topic: the maximum number of stream workers")
+    topic_partitions: dict[str, int] = Field(
+        {}, description="partitions of topics that no stream worker reads, where they differ: JSON, topic -> number"
+    )
     replication: int = Field(1, ge=1, description="replicas of each topic")
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="encryption and authentication of the listener"
@@ -44,6 +48,15 @@ class KafkaSettings(SettingsModel):
     registry_password: SecretStr | None = Field(None, description="password of that user")
     registry_password_file: Path | None = Field(None, description="file with that password")
     registry_ca: Path | None = Field(None, description="CA certificates, PEM, for https")
+
+    @field_validator("topic_partitions")
+    @classmethod
+    def _own_partitions(cls, numbers: dict[str, int]) -> dict[str, int]:
+        allowed = [str(spec.topic) for spec in TOPICS if not spec.joined]
+        for topic, number in numbers.items():
+            if topic not in allowed or number < 1:
+                raise ValueError(f"{topic}: {number}, not one or more for one of {', '.join(allowed)}")
+        return numbers
 
     @model_validator(mode="after")
     def _secrets(self) -> KafkaSettings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.acls import MissingAcl, acl_error, describe_topics
 from drumline.infra.kafka.config import client_config
 from drumline.infra.kafka.connect import DENIED, TIMEOUT_S, ConnectionProbe, to_error
-from drumline.schemas.topics import TOPICS, dlq, dlq_config
+from drumline.schemas.topics import JOINED_TOPICS, TOPICS, dlq, dlq_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +55,22 @@ class Step:
 
 
 def declared_topics(settings: Settings, partitions: int | None = None) -> list[DeclaredTopic]:
-    """Return all topics and their dead-letter topics. `partitions` overrides the setting."""
-    count = partitions or settings.kafka.partitions
+    """Return all topics and their dead-letter topics. `partitions`: of each topic that has no number of its own."""
+    count, numbers = partitions or settings.kafka.partitions, settings.kafka.topic_partitions
     replication = settings.kafka.replication
     topics = []
     for spec in TOPICS:
-        topics.append(DeclaredTopic(str(spec.topic), count, replication, spec.config))
+        topics.append(DeclaredTopic(str(spec.topic), numbers.get(spec.topic, count), replication, spec.config))
         if spec.dead_letters:  # few records: one partition
             topics.append(DeclaredTopic(dlq(spec.topic), 1, replication, dlq_config()))
     return topics
+
+
+def _setting(topic: str, partitions: int) -> str:
+    """Return the setting with which a topic has so many partitions."""
+    if topic in JOINED_TOPICS:
+        return f"DRUMLINE_KAFKA__PARTITIONS={partitions} (workers join these topics: all need the same number)"
+    return f"DRUMLINE_KAFKA__TOPIC_PARTITIONS='{json.dumps({topic: partitions})}'"
 
 
 def plan(topics: Iterable[DeclaredTopic], existing: Mapping[str, ActualTopic]) -> list[Step]:
@@ -76,9 +84,9 @@ def plan(topics: Iterable[DeclaredTopic], existing: Mapping[str, ActualTopic]) -
         drift = {k: (actual.config.get(k), v) for k, v in topic.config.items() if actual.config.get(k) != v}
         if actual.partitions != topic.partitions:
             problem = (
-                f"has {actual.partitions} partitions, wanted {topic.partitions}. All topics need the same number "
-                "(workers join them by partition), and adding partitions moves keys. Keep the number with "
-                f"DRUMLINE_KAFKA__PARTITIONS={actual.partitions}, or stop all programs, delete the topic and apply it"
+                f"has {actual.partitions} partitions, wanted {topic.partitions}, and adding partitions moves keys. "
+                f"Keep the number with {_setting(topic.name, actual.partitions)}, or stop all programs, delete the "
+                "topic and apply it"
             )
             steps.append(Step(topic.name, "error", drift, problem))
         else:

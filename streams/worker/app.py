@@ -9,7 +9,7 @@ from pathlib import Path
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.registry import codec
 from drumline.infra.telemetry.health import Health
-from drumline.schemas.topics import Topic
+from drumline.schemas.topics import JOINED_TOPICS, Topic
 from drumline.streams.core.budget import StateBudget, StateLimits
 from drumline.streams.core.stage import Stage
 from drumline.streams.core.thresholds import StragglerConfig
@@ -25,12 +25,6 @@ from drumline.streams.worker.checks.preflight import preflight
 from drumline.streams.worker.faust_app import StreamWorker, Wiring
 from drumline.streams.worker.partition_store import PartitionStore
 
-#: The topics that the worker reads and writes; all have the same number of partitions. It reads its own lateness and
-#: ticks.
-READ = (
-    *(Topic.KERNEL, Topic.MEMCPY, Topic.COLLECTIVE, Topic.STEP, Topic.DEVICE, Topic.HOST),
-    *(Topic.PROGRESS, Topic.LATENESS, Topic.TICK),
-)
 #: Limits of a container, cgroups v2 and v1; a file that is missing, or says "max", limits nothing.
 MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 WRITTEN = (Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH, Topic.LATENESS, Topic.STRAGGLER, Topic.HANG)
@@ -87,5 +81,5 @@ def build(settings: Settings, health: Health | None = None) -> StreamWorker:
     ValueError.
     """
     stages = wirings(settings)
-    topics = preflight(settings, READ, (*WRITTEN, Topic.TICK), [stage.name for stage in stages])
+    topics = preflight(settings, JOINED_TOPICS, (*WRITTEN, Topic.TICK), [stage.name for stage in stages])
     return StreamWorker(settings, stages, topics, codec(settings, WRITTEN), health)

@@ -24,7 +24,8 @@ from drumline.infra.bench.processes.profiling import profiled
 from drumline.infra.bench.processes.self_sampling import SelfSampler
 from drumline.infra.config.settings import Settings, settings
 from drumline.infra.kafka.registry import codec
-from drumline.streams.worker.app import READ, WRITTEN, wirings
+from drumline.schemas.topics import JOINED_TOPICS
+from drumline.streams.worker.app import WRITTEN, wirings
 from drumline.streams.worker.checks.preflight import preflight
 from drumline.streams.worker.faust_app import StreamWorker
 from drumline.streams.worker.faust_config import faust_settings
@@ -38,7 +39,7 @@ def stage(config: Settings, name: str) -> tuple[Any, Callable[[], int]]:
     """Return the product's worker with one of its stages: (app, function that returns the records handled so far)."""
     config.stream.app_id += f"-{name}"
     wiring = next(w for w in wirings(config) if w.name == name)
-    worker = StreamWorker(config, [wiring], preflight(config, READ, WRITTEN, [wiring.name]), codec(config))
+    worker = StreamWorker(config, [wiring], preflight(config, JOINED_TOPICS, WRITTEN, [wiring.name]), codec(config))
     return worker.app, lambda: worker.lag.count
 
 
@@ -47,7 +48,7 @@ def single(config: Settings) -> tuple[Any, Callable[[], int]]:
     import faust
 
     config.stream.app_id += "-single"
-    partitions = preflight(config, READ, WRITTEN, ["frequency"]).partitions
+    partitions = preflight(config, JOINED_TOPICS, WRITTEN, ["frequency"]).partitions
     app = faust.App(**faust_settings(config, lock_working_directory(config).path, partitions))
     window, hop = config.stream.window_s, config.stream.hop_s
     table = app.Table("frequency", default=int, partitions=partitions, key_type=str).hopping(

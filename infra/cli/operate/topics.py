@@ -30,7 +30,7 @@ class Start(StrEnum):
 def apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="Of every topic; default DRUMLINE_KAFKA__PARTITIONS.")
+        int | None, typer.Option(min=1, help="Of each topic without its own; default DRUMLINE_KAFKA__PARTITIONS.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per topic.")] = False,
 ) -> None:
@@ -69,9 +69,11 @@ def list_topics(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per topic.")] = False,
 ) -> None:
     """Print the declared topics: key, retention, record and dead-letter topic. Needs no broker."""
+    from drumline.infra.kafka.topics import declared_topics
     from drumline.schemas.model import has_schema, model
     from drumline.schemas.topics import DAY_MS, TOPICS, dlq
 
+    partitions = {topic.name: topic.partitions for topic in declared_topics(settings())}
     table = Table(box=None)
     for heading in ("topic", "key", "retention", "record", "dead letters"):
         table.add_column(heading, no_wrap=heading != "key")
@@ -80,7 +82,7 @@ def list_topics(
         dead_letters = dlq(spec.topic) if spec.dead_letters else None
         if as_json:
             line = {"topic": spec.topic, "key": spec.key, "config": spec.config, "record": record, "dlq": dead_letters}
-            echo(json.dumps({**line, "partitions": settings().kafka.partitions}))
+            echo(json.dumps({**line, "partitions": partitions[str(spec.topic)]}))
         days = "newest per key" if "compact" in spec.cleanup else _days(spec.retention_ms / DAY_MS)
         table.add_row(spec.topic, spec.key, days, record or "internal", dead_letters or "")
     if not as_json:

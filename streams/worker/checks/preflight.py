@@ -35,7 +35,7 @@ class TopicsNotReady(RuntimeError):
 class WorkerTopics:
     """Holds the topics that a worker reads and writes.
 
-    `partitions`: of each of them. `ids`: topic -> Kafka's id of it.
+    `partitions`: of each that it reads. `ids`: topic -> Kafka's id of it.
     """
 
     partitions: int
@@ -64,14 +64,14 @@ def preflight(
 ) -> WorkerTopics:
     """Check all topics that are read or written, and every ACL; create the stages' changelogs.
 
-    When it returns, changelogs have as many partitions as the topics. Blocks for requests to Kafka.
+    When it returns, changelogs have as many partitions as the topics that are read. Blocks for requests to Kafka.
 
     Retry later: BrokerUnreachable. Fatal: TopicsNotReady, MissingTopics, KafkaAccessDenied.
     """
     app = settings.stream.app_id
     needed, logs = required_acls(reads, writes, [changelog(app, stage) for stage in stages])
     existing = require_acls(settings, "drumline-stream", needed, {app: ("READ",)}, optional=logs, is_patient=True)
-    names = sorted({str(name) for name in (*reads, *writes)})
+    names = sorted(map(str, reads))
     counts = {existing[name].partitions for name in names}
     if len(counts) > 1:
         listed = ", ".join(f"{name} {existing[name].partitions}" for name in names)
@@ -92,4 +92,4 @@ def preflight(
     failed = [f"{step.topic}: {step.problem}" for step in steps if step.action == "error"]
     if failed:
         raise TopicsNotReady("; ".join(failed))
-    return WorkerTopics(partitions, {name: existing[name].id for name in names})
+    return WorkerTopics(partitions, {str(name): existing[str(name)].id for name in (*reads, *writes)})

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -24,7 +25,8 @@ from drumline.infra.kafka.topics import ActualTopic, DeclaredTopic, TopicsAdmin,
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.model import has_schema
-from drumline.schemas.topics import TOPICS, Topic, dlq
+from drumline.schemas.topics import JOINED_TOPICS, TOPICS, Topic, dlq
+from drumline.streams.worker.app import wirings
 
 KERNEL = str(Topic.KERNEL)
 WANTED = DeclaredTopic("t", 4, 1, {"retention.ms": "10", "cleanup.policy": "delete"})
@@ -93,10 +95,36 @@ def test_drift_is_altered_and_other_settings_of_the_owner_are_not():
     assert (step.action, step.drift) == ("alter", {"retention.ms": ("5", "10")})
 
 
-def test_another_number_of_partitions_is_an_error_with_a_remedy():
-    step = plan([WANTED], actual(partitions=2, retention_ms="5"))[0]
+@pytest.mark.parametrize(
+    ("topic", "remedy"),
+    [
+        (KERNEL, "Keep the number with DRUMLINE_KAFKA__PARTITIONS=2 "),
+        (Topic.RANGE, """Keep the number with DRUMLINE_KAFKA__TOPIC_PARTITIONS='{"gpu.range.v1": 2}',"""),
+    ],
+)
+def test_another_number_of_partitions_is_an_error_with_a_remedy(topic, remedy):
+    step = plan([replace(WANTED, name=topic)], {topic: actual(partitions=2, retention_ms="5")["t"]})[0]
     assert step.action == "error"
-    assert "DRUMLINE_KAFKA__PARTITIONS=2" in step.problem
+    assert remedy in step.problem
+
+
+def test_topics_that_no_stream_worker_reads_may_have_their_own_partitions():
+    config = Settings(kafka=KafkaSettings(partitions=6, topic_partitions={Topic.RANGE: 2, Topic.STRAGGLER: 1}))
+    topics = {topic.name: topic.partitions for topic in declared_topics(config)}
+    assert {str(spec.topic): topics[str(spec.topic)] for spec in TOPICS if topics[str(spec.topic)] != 6} == {
+        "gpu.range.v1": 2,
+        "gpu.straggler.v1": 1,
+    }
+
+
+@pytest.mark.parametrize("numbers", [{KERNEL: 8}, {Topic.TICK: 8}, {Topic.RANGE: 0}, {"gpu.rang.v1": 2}])
+def test_topics_that_stream_workers_read_share_one_number(numbers):
+    with pytest.raises(ValueError, match=r"not one or more for one of gpu\.process\.v1, gpu\.range\.v1, "):
+        KafkaSettings(topic_partitions=numbers)
+
+
+def test_the_topics_that_share_a_number_are_those_that_stages_read():
+    assert {topic for stage in wirings(Settings()) for topic in stage.inputs} == set(JOINED_TOPICS) - {Topic.TICK}
 
 
 def test_other_replication_is_reported_but_no_error():
