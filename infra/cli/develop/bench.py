@@ -191,6 +191,20 @@ def algebra(
 
 
 @app.command()
+def window(
+    ranks: Annotated[int, typer.Option(min=256, help="ranks of the job, a multiple of 128")] = 16384,
+    late: Annotated[int, typer.Option(min=1, help="late ranks")] = 1000,
+    as_json: AsJson = False,
+    write: Write = None,
+) -> None:
+    """Measure one window of 16,384 ranks with 1,000 late at once, from state to verdict. Needs no Kafka."""
+    from drumline.infra.bench.benchmarks.window import bench_window
+    from drumline.infra.bench.runner import run
+
+    run("window", None, lambda _, show: bench_window(ranks, late, progress=show), as_json, write)
+
+
+@app.command()
 def scale(
     ranks: Annotated[list[int] | None, typer.Option(min=1, help="ranks of a job, repeatable; 4, 64 and 1024")] = None,
     kernels: Annotated[int, typer.Option(min=1000, help="at least about so many kernels a size")] = 8_000_000,

@@ -24,6 +24,7 @@ from drumline.infra.bench.benchmarks.scale import JobSize, PeakLoad
 from drumline.infra.bench.benchmarks.scale import _add as add_size
 from drumline.infra.bench.benchmarks.straggler_algebra import bench_algebra
 from drumline.infra.bench.benchmarks.verdict_latency import first_delays
+from drumline.infra.bench.benchmarks.window import bench_window
 from drumline.infra.bench.overhead import benchmark as overhead
 from drumline.infra.bench.overhead import job as overhead_job
 from drumline.infra.bench.overhead import paired
@@ -57,6 +58,13 @@ def test_the_algebra_alone_names_the_late_rank_and_has_one_core_as_its_target():
     assert (report.results[0].unit, report.results[0].target, report.results[0].at_most) == ("cores", 1.0, True)
     assert report.results[0].value > 0.0
     assert "2 verdicts, ranks they name: [2]; late was [2]" in report.notes[0]
+
+
+def test_the_window_of_a_large_job_names_all_late_ranks_and_no_other():
+    values = {result.name: result.value for result in bench_window(ranks=512, late=24).results}
+    for component in ("idle", "compute"):
+        named = [values[f"late by {component}: {ranks} ranks named"] for ranks in ("late", "other")]
+        assert named == [24, 0]
 
 
 def test_a_target_is_met_from_its_side():
