@@ -33,6 +33,7 @@ from drumline.streams.windows.stage import ProcessWindows
 from drumline.streams.windows.watermark import WindowConfig
 
 FLUSH_ROWS = 100_000
+PROCESSES = table(Topic.PROCESS).target
 
 
 def stages(config: StragglerConfig) -> list[tuple[Collection[str], Stage]]:
@@ -151,9 +152,10 @@ def repeat(client: Client, database: str, copies: Repetition, progress: Callable
     ids = int(rows(client, next_id, {"j": copies.source})[0]["n"])
     for number in range(copies.times):
         for row in tables:
+            period_ns = 0 if row["table"] == PROCESSES else copies.period_ns  # they live through all
             names = ", ".join(name for name, _ in row["columns"])
             moved = ", ".join(
-                _moved(name, kind, copies.job, number * copies.period_ns, number * copies.steps, number * ids)
+                _moved(name, kind, copies.job, number * period_ns, number * copies.steps, number * ids)
                 for name, kind in row["columns"]
             )
             command(
