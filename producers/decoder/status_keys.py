@@ -37,6 +37,7 @@ STATUS_KEYS: dict[str, str] = {
     "control": "answer to `drumline policy` or `capture`: accepted, running, done or rejected, and the request's name",
     "operations": "policy light: NCCL operations read from the ring",
     "unknown_operations": "policy light: operations without rows, as NCCL did not report when they ran",
+    "untimed_steps": "policy light: steps without rows: of dense calls NCCL measures a part (`DRUMLINE_RINGS__TIMES`)",
     "ring_dropped": "policy light: operations and marks that met a full ring",
     "ring_unknown": "policy light: events of NCCL of no known operation",
     "ring_denied": "policy light: communicators that met a full table; their operations have no rows",

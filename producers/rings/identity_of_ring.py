@@ -39,6 +39,7 @@ def ring_record(process: Identity, header: RingHeader, state: RingState, answer:
     counts["ring_dropped"] = header[HeaderField.DROPPED]
     counts["ring_unknown"] = header[HeaderField.UNKNOWN]
     counts["ring_denied"] = header[HeaderField.COMMS_DENIED]
+    counts["untimed_steps"] = header[HeaderField.UNTIMED_STEPS]
     return {
         **process_record(header.environment, process),
         "policy": "on: light",

@@ -1,5 +1,6 @@
 """Rings on their way into spools: of processes that end, of agents that are killed, and files that are no rings."""
 
+import json
 import os
 import signal
 import time
@@ -76,6 +77,7 @@ def test_a_ring_is_published_and_deleted_once_its_process_has_ended(root, reader
     rounds(reader)
     assert int(ring.header[HeaderField.READ]) == int(ring.header[HeaderField.WRITTEN])
     ring.operations(BEGIN + 60 * MS, BEGIN + 61 * MS, BEGIN + 62 * MS)
+    ring.header[HeaderField.UNTIMED_STEPS] = 120
     ring.end()
     rounds(reader)
     assert reader.is_empty
@@ -84,6 +86,9 @@ def test_a_ring_is_published_and_deleted_once_its_process_has_ended(root, reader
     envelope = next(feed for (topic, *_), feed in batches(root).items() if topic == Topic.STEP)[0].envelope
     expected = {"job": "train", "run": "r1", "rank": 3, "local_rank": 1, "world_size": 8, "source": "nccl"}
     assert {name: envelope[name] for name in expected} == expected
+    [path] = root.glob("[!.]*/identity.json")
+    counts = json.loads(path.read_text())["process"]["collector"]
+    assert (counts["operations"], counts["untimed_steps"]) == ("21", "120")
 
 
 def test_a_process_without_a_launcher_has_the_rank_of_its_largest_communicator(root, reader):
