@@ -14,9 +14,9 @@ from drumline.infra.control.control_topic import user_name
 from drumline.infra.report.data import Query, Row
 from drumline.schemas.control import MAX_WINDOW_NS, WINDOW, Control
 
-#: Time between the question and its first step: the agents take the record (under 1 s), the job scans its file once a
-#: second, and CUPTI is attached (0.4 s on an H200).
-LEAD_S = 3.0
+#: Time between the question and its first step: the agents take the record (under 1 s), job and decoder read their file
+#: once a second, and CUPTI is attached (0.4 s on an H200). A rank records as soon as it can.
+LEAD_S = 5.0
 #: Time that a window may take beyond its steps, as they are not all as long; s.
 SLACK_S = 15.0
 #: A clock of a host that is this much behind does not delay the begin; s.

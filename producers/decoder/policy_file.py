@@ -22,7 +22,7 @@ class PolicyFile:
         self._environment, self._header, self._problems = environment, header, problems
         self._process_policy = ""
         self._text: str | None = None
-        self._running = self.answer = ""
+        self._running = self._seen = self.answer = ""
 
     def begin(self, process_policy: str) -> None:
         """Take the policy that the process was attached with. What a decoder before this one applied is not known."""
@@ -52,7 +52,14 @@ class PolicyFile:
         self._answer(None)
 
     def _wanted(self, place: ProcessPlace, now_ns: int, step: int) -> tuple[str, ControlRequest | None]:
-        request = chosen(read_requests(spool_root(self._environment), now_ns), place, now_ns, step)
+        requests = read_requests(spool_root(self._environment), now_ns)
+        request = chosen(requests, place, now_ns, step)
+        if (
+            request is None
+            and (late := chosen(requests, place, now_ns))
+            and late.key not in (self._running, self._seen)
+        ):
+            self._seen, self.answer = late.key, f"rejected {late.key}: its steps were over when it could begin"
         text = read_policy_text(control_file(self._environment))
         if text and request is not None:
             self.answer, request = f"rejected {request.key}: the policy file of its host is in force", None
@@ -62,4 +69,5 @@ class PolicyFile:
         if self._running and (request is None or request.key != self._running):
             self.answer, self._running = f"done {self._running}", ""
         if request is not None:
-            self._running, self.answer = request.key, f"running {request.key}"
+            self._running = self._seen = request.key
+            self.answer = f"running {request.key}"

@@ -26,8 +26,8 @@ def answering(**rows):
 def test_steps_begin_when_all_agents_have_had_time_to_switch_on():
     query = answering(NEWEST=[{"last": 100, "step_ns": S // 10, "age_s": 1.0}])
     window = window_of_steps(query, "j", "r", [3, 7], 20, NOW)
-    assert (window.first_step, window.last_step, window.ranks) == (141, 160, (3, 7))
-    assert window.until_ns - NOW == 27_200_000_000, "twice the time of 61 steps, and 15 s"
+    assert (window.first_step, window.last_step, window.ranks) == (161, 180, (3, 7))
+    assert window.until_ns - NOW == 31_200_000_000, "twice the time of 81 steps, and 15 s"
     encode(window)
     slow = answering(NEWEST=[{"last": 100, "step_ns": 40 * S, "age_s": 5.0}])
     assert window_of_steps(slow, "j", "r", [], 1, NOW).first_step == 102
@@ -39,7 +39,7 @@ def test_steps_begin_when_all_agents_have_had_time_to_switch_on():
 
 def test_seconds_need_no_steps_and_a_name_is_no_pattern():
     window = window_of_seconds("a*[b]", "r", [], 5.0, NOW)
-    assert (window.first_step, window.last_step, window.until_ns - NOW) == (-1, -1, 8 * S)
+    assert (window.first_step, window.last_step, window.until_ns - NOW) == (-1, -1, 10 * S)
     with pytest.raises(CannotCapture):
         window_of_seconds("j", "r", [], 600, NOW)
     fields = {name: getattr(window, name) for name in ControlRequest.__dataclass_fields__}

@@ -51,6 +51,12 @@ def test_a_window_is_answered_and_ends_with_its_last_step(decoder):
     assert decoder.at(step=10) == (AUTO, "done w", False)
 
 
+def test_a_window_whose_steps_are_over_before_it_can_begin_is_rejected(decoder):
+    decoder.request()
+    assert decoder.at(step=10)[:2] == (AUTO, "rejected w: its steps were over when it could begin")
+    assert not decoder.at(step=11)[2]
+
+
 def test_a_window_ends_at_its_time_and_when_no_agent_renews_it(decoder):
     decoder.request(until_ns=NOW + 5)
     assert decoder.at()[0] == ALWAYS
