@@ -92,6 +92,11 @@ class Control:
         return self
 
 
+def exact(name: str) -> str:
+    """Return the pattern that only this name matches."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
 def encode(control: Control) -> bytes:
     """Return the Kafka value of a record. Raises BadControl."""
     out = BytesIO()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from drumline.infra.control.control_topic import user_name
 from drumline.infra.report.data import Query, Row
-from drumline.schemas.control import MAX_WINDOW_NS, WINDOW, Control
+from drumline.schemas.control import MAX_WINDOW_NS, WINDOW, Control, exact
 
 #: Time between the question and its first step: the agents take the record (under 1 s), job and decoder read their file
 #: once a second, and CUPTI is attached (0.4 s on an H200). A rank records as soon as it can.
@@ -89,13 +89,15 @@ def culprit(query: Query, job: str, run: str) -> list[int]:
     return sorted([rows[0]["rank"], *([min(healthy)[1]] if healthy else [])])
 
 
-def window_of_steps(query: Query, job: str, run: str, ranks: Sequence[int], steps: int, now_ns: int) -> Control:
-    """Return a window of so many steps, the same on all ranks, that begins soon. Raises CannotCapture."""
+def window_of_steps(
+    query: Query, job: str, run: str, ranks: Sequence[int], steps: int, now_ns: int, lead_s: float = LEAD_S
+) -> Control:
+    """Return a window of so many steps, the same on all ranks, that begins in `lead_s`. Raises CannotCapture."""
     newest = next(iter(query(NEWEST, {"job": job, "run": run})), None)
     if newest is None:
         raise CannotCapture("no step of this run was stored in the last minute: use --seconds")
     step_s = newest["step_ns"] / 1e9
-    first = newest["last"] + 1 + math.ceil((max(newest["age_s"], 0.0) + LEAD_S) / step_s)
+    first = newest["last"] + 1 + math.ceil((max(newest["age_s"], 0.0) + lead_s) / step_s)
     length_s = (first + steps - newest["last"]) * step_s * 2 + SLACK_S
     if length_s > MAX_WINDOW_NS / 1e9 - CLOCKS_S:
         raise CannotCapture(
@@ -114,15 +116,10 @@ def window_of_seconds(job: str, run: str, ranks: Sequence[int], seconds: float, 
 
 def _window(job: str, run: str, ranks: Sequence[int], now_ns: int, length_s: float, first: int, last: int) -> Control:
     return Control(
-        key=f"window-{secrets.token_hex(4)}", kind=WINDOW, policy="always", job=glob_quoted(job), run=run,
+        key=f"window-{secrets.token_hex(4)}", kind=WINDOW, policy="always", job=exact(job), run=run,
         ranks=tuple(ranks), first_step=first, last_step=last, start_ns=now_ns - round(CLOCKS_S * 1e9),
         until_ns=now_ns + round(length_s * 1e9), requested_by=user_name(), requested_ns=now_ns,
     )  # fmt: skip
-
-
-def glob_quoted(name: str) -> str:
-    """Return the pattern that only this name matches."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def states(query: Query, window: Control, job: str, run: str) -> list[RankState]:

@@ -71,7 +71,10 @@ class OwnSamples:
         if settings.agent.control:
             self._threads.append(
                 control_mirror(
-                    settings, lambda: {str(process.get("job", "")) for process in program.processes}, self._window_began
+                    settings,
+                    codec,
+                    lambda: {str(process.get("job", "")) for process in program.processes},
+                    self._window_began,
                 )
             )
         if settings.agent.check != "off":

@@ -1,19 +1,22 @@
-"""Follows drumline.control.v1 from its beginning, without a group and without commits: the topic is compacted."""
+"""Follows drumline.control.v1 from its beginning, and verdicts from their end; without a group, without commits."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import client_config
 from drumline.infra.kafka.connect import principal
 from drumline.producers.control.requests_in_force import RequestsInForce
+from drumline.producers.control.verdict_windows import VerdictWindows
+from drumline.schemas.codec import Codec
 from drumline.schemas.control import BadControl, decode
+from drumline.schemas.errors import BadRecord, BadSchema, RegistryUnavailable
 from drumline.schemas.topics import Topic
 
 log = structlog.get_logger()
@@ -37,16 +40,20 @@ class ControlFollower:
     """Keeps `requests` as the topic has them. For one thread.
 
     `is_complete`: all that was asked before the start has been read; until then a request that was cleared may be
-    there. `problem`: reason why nothing is followed, or "".
+    there. `problem`: reason why nothing is followed, or "". `codec`: reads verdicts, None = they get no windows.
+    `jobs`: returns the names of the jobs that have a process here; verdicts of others are not decoded.
     """
 
     def __init__(
         self,
         settings: Settings,
+        codec: Codec | None = None,
+        jobs: Callable[[], Collection[str]] = tuple,
         consumer: Callable[[Settings], Any] = make_consumer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._clock, self._consumer = settings, clock, consumer(settings)
+        self._codec, self._jobs, self._verdict_windows = codec, jobs, VerdictWindows()
         self._assigned: set[int] = set()
         self._open_ends: set[int] = set()
         self._refresh_at = float("-inf")
@@ -67,9 +74,16 @@ class ControlFollower:
             return False
         error = message.error()
         if error is not None:
-            if error.code() == KafkaError._PARTITION_EOF:
+            if error.code() == KafkaError._PARTITION_EOF and message.topic() == Topic.CONTROL:
                 self._open_ends.discard(message.partition())
             return False
+        return self._take_verdict(message) if message.topic() == Topic.STRAGGLER else self._take_request(message)
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
+
+    def _take_request(self, message: Any) -> bool:
         key = (message.key() or b"").decode(errors="replace")
         try:
             control = decode(message.value()) if message.value() is not None else None
@@ -79,9 +93,23 @@ class ControlFollower:
         self.requests.take(key, control)
         return True
 
-    def close(self) -> None:
-        """Close the consumer."""
-        self._consumer.close()
+    def _take_verdict(self, message: Any) -> bool:
+        job = (message.key() or b"").decode(errors="replace")
+        if self._codec is None or job not in self._jobs() or message.value() is None:
+            return False
+        at_ms = int(message.timestamp()[1])
+        try:
+            batch = self._codec.decode(
+                str(message.topic()), message.value(), at_ms, key=message.key(), headers=message.headers() or ()
+            )
+        except (BadRecord, BadSchema, RegistryUnavailable) as error:
+            log.warning("a verdict gets no deep window", reason=str(error))
+            return False
+        window = self._verdict_windows.window(batch, at_ms / 1e3)
+        if window is not None:
+            log.info("a verdict asks for a deep window", job=job, name=window.key, ranks=window.ranks)
+            self.requests.take(f"{job}/{window.run}/{window.key}", window)
+        return window is not None
 
     def _assign(self) -> None:
         problem = ""
@@ -94,6 +122,8 @@ class ControlFollower:
                 self._assigned = set(listed.partitions)
                 self._open_ends = set(listed.partitions)
                 places = [TopicPartition(str(Topic.CONTROL), n, OFFSET_BEGINNING) for n in sorted(self._assigned)]
+                if self._codec is not None:  # all topics have as many partitions; one that is missing has no verdicts
+                    places += [TopicPartition(str(Topic.STRAGGLER), n, OFFSET_END) for n in sorted(self._assigned)]
                 self._consumer.assign(places)
             elif listed.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 problem = (

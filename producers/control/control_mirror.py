@@ -16,6 +16,7 @@ from drumline.infra.config.settings import Settings
 from drumline.producers.control.control_follower import ControlFollower
 from drumline.producers.control.requests_in_force import as_file
 from drumline.producers.ipc.control import FILE
+from drumline.schemas.codec import Codec
 from drumline.schemas.control import WINDOW, Control
 
 log = structlog.get_logger()
@@ -91,7 +92,8 @@ class ControlMirror(threading.Thread):
 
 
 def control_mirror(
-    settings: Settings, jobs: Callable[[], Collection[str]], began: Callable[[Control], None]
+    settings: Settings, codec: Codec, jobs: Callable[[], Collection[str]], began: Callable[[Control], None]
 ) -> ControlMirror:
-    """Return the mirror of this host; arguments as of ControlMirror."""
-    return ControlMirror(settings.spool.root, ControlFollower(settings), jobs, began)
+    """Return the mirror of this host; `jobs`, `began`: as of ControlMirror. `codec`: of no other thread."""
+    follower = ControlFollower(settings, codec if settings.agent.verdict_windows else None, jobs)
+    return ControlMirror(settings.spool.root, follower, jobs, began)

@@ -26,8 +26,8 @@ class RequestsInForce:
         if control is not None and not control.cleared:
             self._by_key[key] = control
             if len(self._by_key) > 2 * MOST_KEYS:
-                kept = sorted(self._by_key.values(), key=lambda c: (c.kind, c.until_ns), reverse=True)[:MOST_KEYS]
-                self._by_key = {control.key: control for control in kept}
+                latest = sorted(self._by_key.items(), key=lambda item: (item[1].kind, item[1].until_ns), reverse=True)
+                self._by_key = dict(latest[:MOST_KEYS])
 
     def concerning_host(self, host: str, jobs: Collection[str], now_ns: int) -> list[Control]:
         """Return what may concern a host that runs these jobs, the newest first: in force now or soon."""

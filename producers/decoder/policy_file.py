@@ -59,7 +59,10 @@ class PolicyFile:
             and (late := chosen(requests, place, now_ns))
             and late.key not in (self._running, self._seen)
         ):
-            self._seen, self.answer = late.key, f"rejected {late.key}: its steps were over when it could begin"
+            self._seen, self.answer = (
+                late.key,
+                f"rejected {late.key}: its steps were over when it could begin; a longer --lead helps",
+            )
         text = read_policy_text(control_file(self._environment))
         if text and request is not None:
             self.answer, request = f"rejected {request.key}: the policy file of its host is in force", None

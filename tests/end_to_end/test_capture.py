@@ -92,12 +92,12 @@ def test_a_capture_gets_the_same_steps_of_all_ranks_and_leaves_nothing_on_whatev
         return subprocess.run([*job.command, *arguments], env=job.environment, capture_output=True, text=True)
 
     def ranks_with_steps():
-        return rows(client, "SELECT uniqExact(rank) AS n FROM steps WHERE start > now64(3) - 10")[0]["n"]
+        return rows(client, "SELECT uniqExact(rank) AS n FROM steps WHERE start > now64(3) - 30")[0]["n"]
 
-    assert wait_until(lambda: ranks_with_steps() == RANKS, 60 + 2 * RANKS), "no steps"
+    assert wait_until(lambda: ranks_with_steps() == RANKS, 120 + 2 * RANKS), "no steps"
     delays = []
     for _ in range(CAPTURES):
-        done = drumline("capture", "--job", "deep", "--steps", str(STEPS), "--json")
+        done = drumline("capture", "--job", "deep", "--steps", str(STEPS), "--lead", "30", "--json")
         assert done.returncode == 0, done.stderr
         answer = json.loads(done.stdout)
         assert [row["rank"] for row in answer["ranks"]] == list(range(RANKS))

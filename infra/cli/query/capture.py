@@ -38,6 +38,9 @@ def capture(
     ] = False,
     steps: Annotated[int, typer.Option(min=1, help="Steps, the same on all ranks.")] = 20,
     seconds: Annotated[float | None, typer.Option(min=0.1, help="Seconds instead of steps.")] = None,
+    lead: Annotated[
+        float, typer.Option(min=1, max=120, help="Seconds until the first step: more where hosts are under load.")
+    ] = 5.0,
     kinds: Annotated[str, typer.Option("--with", help="kernels (and copies, ranges), and stacks.")] = KERNELS,
     as_json: Annotated[bool, typer.Option("--json", help="Print what came of it as one JSON object.")] = False,
 ) -> None:
@@ -83,7 +86,7 @@ def capture(
             raise NoSuchRun(f"run {run} has no rank {', '.join(map(str, strange))}")
         now_ns = time.time_ns()
         window = (
-            windows.window_of_steps(query, job, run, named, steps, now_ns)
+            windows.window_of_steps(query, job, run, named, steps, now_ns, lead)
             if seconds is None
             else windows.window_of_seconds(job, run, named, seconds, now_ns)
         )

@@ -3,8 +3,10 @@
 -- try: --job demo --other mild --limit 8
 -- @other = : the job to compare with; empty = the same job
 -- @other_run = : one run of that job; empty = all of them but --run
--- a: the job and run asked for; b: the other. --job X --run R compares R with all other runs of X.
-SELECT n.short AS kernel, n.family AS family, a_launches, b_launches, round(a_ns / a_launches / 1e3, 1) AS a_mean_us, round(b_ns / b_launches / 1e3, 1) AS b_mean_us,
+-- a: the job and run asked for; b: the other. --job X --run R compares R with all other runs of X. A kernel that only
+-- one of them has shows 0 launches for the other.
+SELECT n.short AS kernel, n.family AS family, a_launches, b_launches, round(a_ns / 1e6, 1) AS a_ms, round(b_ns / 1e6, 1) AS b_ms,
+    round(a_ns / nullIf(a_launches, 0) / 1e3, 1) AS a_mean_us, round(b_ns / nullIf(b_launches, 0) / 1e3, 1) AS b_mean_us,
     round(b_mean_us / a_mean_us, 2) AS times
 FROM (
     WITH job = {job:String} AND ({run:String} = '' OR run = {run:String}) AS a,
@@ -13,7 +15,7 @@ FROM (
     FROM kernels_per_minute AS k
     WHERE job IN ({job:String}, {other:String}) AND minute >= {since:DateTime64(3, 'UTC')} AND minute < {until:DateTime64(3, 'UTC')}
     GROUP BY name
-    HAVING a_launches > 0 AND b_launches > 0
+    HAVING a_launches + b_launches > 0
 ) AS k
 LEFT ANY JOIN kernel_names AS n ON n.name = k.name
 ORDER BY greatest(a_ns, b_ns) DESC, kernel

@@ -53,7 +53,10 @@ def test_a_window_is_answered_and_ends_with_its_last_step(decoder):
 
 def test_a_window_whose_steps_are_over_before_it_can_begin_is_rejected(decoder):
     decoder.request()
-    assert decoder.at(step=10)[:2] == (AUTO, "rejected w: its steps were over when it could begin")
+    assert decoder.at(step=10)[:2] == (
+        AUTO,
+        "rejected w: its steps were over when it could begin; a longer --lead helps",
+    )
     assert not decoder.at(step=11)[2]
 
 

@@ -1,0 +1,92 @@
+"""Deep windows that verdicts ask for: of a rank that has become late, and of a healthy one of its host.
+
+Every agent reads the same record and decides by the record alone, so hosts agree on ranks, steps and limits without
+talking to each other. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from drumline.schemas.batch import Batch
+from drumline.schemas.control import MAX_WINDOW_NS, WINDOW, BadControl, Control, exact
+
+#: Severity from which a rank gets a window; a test holds it equal to the stream processor's.
+WARNING = 2
+#: Steps of a window: the twenty of `drumline capture`.
+STEPS = 20
+#: Time until its first step, and beyond its last one: as of `drumline capture` (infra/control/windows.py).
+LEAD_S, SLACK_S = 5.0, 15.0
+#: Shortest time between two windows of a job, and most of them a day: 24 windows of half a minute are 0.8 % of it.
+PERIOD_S, MOST_PER_DAY, DAY_S = 600.0, 24, 86_400
+#: Age of a window's last step from which on its time is not believed: clocks of hosts; s.
+MOST_AGE_S = 60.0
+#: Jobs whose last window is remembered.
+MOST_JOBS = 4_096
+
+
+@dataclass(slots=True)
+class _JobWindows:
+    at_s: float
+    day: int
+    windows: int = 1
+
+
+@dataclass(slots=True)
+class VerdictWindows:
+    """Decides which verdicts get a window. Limits count Kafka's time, the same for all agents."""
+
+    _jobs: dict[str, _JobWindows] = field(default_factory=dict)
+
+    def window(self, batch: Batch, at_s: float) -> Control | None:
+        """Return the window that a record of gpu.straggler.v1 asks for, None for none. `at_s`: when Kafka took it."""
+        ranks = _ranks(batch)
+        step_ns = int(batch.envelope["step_ns"])
+        if not ranks or step_ns <= 0 or not self._accepts(str(batch.envelope["job"]), at_s):
+            return None
+        envelope, step_s = batch.envelope, step_ns / 1e9
+        age_s = min(max(at_s - int(envelope["window_end_ns"]) / 1e9, 0.0), MOST_AGE_S)
+        first_step, last_step = int(envelope["first_step"]), int(envelope["last_step"])
+        first = last_step + 1 + math.ceil((age_s + LEAD_S) / step_s)
+        length_ns = round(((first + STEPS - last_step) * step_s * 2 + SLACK_S) * 1e9)
+        at_ns = round(at_s * 1e9)
+        try:
+            return Control(
+                key=f"verdict-{first_step}-{last_step}", kind=WINDOW, policy="always", job=exact(str(envelope["job"])),
+                run=str(envelope["run"]), ranks=tuple(ranks), first_step=first, last_step=first + STEPS - 1,
+                start_ns=at_ns - round(MOST_AGE_S * 1e9), until_ns=at_ns + min(length_ns, MAX_WINDOW_NS // 2),
+                requested_by="verdict", requested_ns=at_ns,
+            ).checked()  # fmt: skip
+        except BadControl:
+            return None
+
+    def _accepts(self, job: str, at_s: float) -> bool:
+        day, limit = int(at_s // DAY_S), self._jobs.get(job)
+        if limit is not None and (
+            0 <= at_s - limit.at_s < PERIOD_S or (limit.day == day and limit.windows >= MOST_PER_DAY)
+        ):
+            return False
+        windows = limit.windows + 1 if limit is not None and limit.day == day else 1
+        self._jobs[job] = _JobWindows(at_s, day, windows)
+        if len(self._jobs) > MOST_JOBS:
+            del self._jobs[min(self._jobs, key=lambda name: self._jobs[name].at_s)]
+        return True
+
+
+def _ranks(batch: Batch) -> list[int]:
+    """Return the rank that cost most of those that have become late with this window, and a healthy one; or none."""
+    columns: Mapping[str, Any] = {
+        name: batch.columns[name].tolist() for name in ("rank", "severity", "changed", "lost_ns")
+    }
+    hosts = batch.strings("host", "hosts").tolist()
+    rows = list(zip(columns["rank"], columns["severity"], columns["changed"], columns["lost_ns"], hosts, strict=True))
+    late = [(-lost, rank, host) for rank, severity, changed, lost, host in rows
+            if rank >= 0 and severity >= WARNING and changed]  # fmt: skip
+    if not late:
+        return []
+    _, culprit, host = min(late)
+    healthy = [(place != host, rank) for rank, severity, _, _, place in rows if rank >= 0 and severity == 0]
+    return sorted([culprit, *([min(healthy)[1]] if healthy else [])])

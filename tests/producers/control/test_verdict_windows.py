@@ -1,0 +1,61 @@
+"""A rank that becomes late gets a deep window beside a healthy one; all agents choose the same, within limits."""
+
+import numpy as np
+import pytest
+
+from drumline.producers.control.verdict_windows import MOST_PER_DAY, PERIOD_S, WARNING, VerdictWindows
+from drumline.schemas.batch import Batch, dictionary
+from drumline.schemas.control import decode, encode
+from drumline.schemas.topics import Topic
+from drumline.streams.core.thresholds import WARNING as STREAMS_WARNING
+
+DAY = 20_000 * 86_400
+S = 10**9
+
+
+def record(*rows, job="j", step_ns=S // 10):
+    """`rows`: (rank, severity, changed, lost_ns, host)."""
+    ranks, severities, changed, lost, hosts = zip(*rows, strict=True)
+    names, host = dictionary(hosts)
+    columns = {"rank": ranks, "severity": severities, "changed": changed, "lost_ns": lost, "host": host}
+    envelope = {"job": job, "run": "r", "hosts": names, "first_step": 20, "last_step": 39, "step_ns": step_ns,
+                "window_end_ns": (DAY - 2) * S}  # fmt: skip
+    return Batch(Topic.STRAGGLER, envelope, {name: np.array(values) for name, values in columns.items()})
+
+
+LATE = record((-1, 2, 1, 9, ""), (0, 0, 0, 0, "a"), (1, 0, 0, 0, "b"), (2, 2, 1, 4, "b"), (3, 3, 1, 7, "b"))
+
+
+def test_the_severity_is_the_stream_processors():
+    assert WARNING == STREAMS_WARNING
+
+
+def test_the_rank_that_costs_most_and_a_healthy_one_of_its_host_get_the_same_steps():
+    window = VerdictWindows().window(LATE, DAY)
+    assert (window.ranks, window.job, window.run) == ((1, 3), "j", "r")
+    assert (window.first_step, window.last_step) == (110, 129), "20 steps of 0.1 s, 2 + 5 s after step 39"
+    assert window.start_ns < DAY * S < window.until_ns == DAY * S + 33_200_000_000
+    assert decode(encode(window)) == window
+    assert VerdictWindows().window(LATE, DAY) == window, "each agent decides alike"
+
+
+@pytest.mark.parametrize(
+    "row", [(3, 1, 1, 7, "b"), (3, 2, 0, 7, "b"), (-1, 3, 1, 7, ""), (3, 0, 1, 0, "b")]
+)  # fmt: skip
+def test_what_is_no_rank_that_becomes_late_asks_for_nothing(row):
+    assert VerdictWindows().window(record((0, 0, 0, 0, "a"), row), DAY) is None
+    assert VerdictWindows().window(record((3, 2, 1, 7, "b"), step_ns=0), DAY) is None
+
+
+def test_a_rank_without_a_healthy_one_is_recorded_without_a_peer():
+    assert VerdictWindows().window(record((3, 2, 1, 7, "b"), (4, 2, 1, 6, "b")), DAY).ranks == (3,)
+
+
+def test_a_job_gets_one_window_in_ten_minutes_and_a_number_of_them_a_day():
+    windows, other = VerdictWindows(), record((3, 2, 1, 7, "b"), job="k")
+    times = (0, 1, PERIOD_S - 1, PERIOD_S, PERIOD_S + 1)
+    assert [windows.window(LATE, DAY + at) is not None for at in times] == [True, False, False, True, False]
+    assert windows.window(other, DAY + 1) is not None
+    many = [windows.window(LATE, DAY + number * PERIOD_S) for number in range(2, 2 * MOST_PER_DAY)]
+    assert sum(window is not None for window in many) == MOST_PER_DAY - 2
+    assert windows.window(LATE, DAY + 86_400) is not None
