@@ -21,6 +21,8 @@ LEAD_S = 5.0
 SLACK_S = 15.0
 #: A clock of a host that is this much behind does not delay the begin; s.
 CLOCKS_S = 60.0
+#: Longest time for which a sink collects rows, and a second; s.
+COLLECTED_S = 11.0
 ACCEPTED, RUNNING, DONE, REJECTED = "accepted", "running", "done", "rejected"
 #: Answers in the order in which they come.
 ANSWERS = ("", ACCEPTED, RUNNING, DONE, REJECTED)
@@ -42,13 +44,17 @@ SELECT rank, any(host) AS host, groupArray(collector['control']) AS answers FROM
 WHERE {_RUN} AND rank >= 0 AND pid > 0 GROUP BY rank ORDER BY rank
 """
 _SINCE = "start >= fromUnixTimestamp64Nano({since:Int64})"
+_NS = "toInt64(toUnixTimestamp64Nano(max(start)))"
+_OF_RUN = f"WHERE {_RUN} AND {_SINCE}"
 ROWS = f"""
-SELECT rank, sum(k) AS kernels, sum(c) AS copies, sum(s) AS steps, sum(p) AS stacks FROM (
-    SELECT rank, count() AS k, 0 AS c, 0 AS s, 0 AS p FROM kernels WHERE {_RUN} AND {_SINCE} GROUP BY rank
-    UNION ALL SELECT rank, 0, count(), 0, 0 FROM memcpys WHERE {_RUN} AND {_SINCE} GROUP BY rank
-    UNION ALL SELECT rank, 0, 0, uniqExact(step), 0 FROM steps
-        WHERE {_RUN} AND {_SINCE} AND step BETWEEN {{first:Int64}} AND {{last:Int64}} GROUP BY rank
-    UNION ALL SELECT rank, 0, 0, 0, count() FROM stacks
+SELECT rank, sum(k) AS kernels, sum(c) AS copies, sum(s) AS steps, sum(p) AS stacks,
+       max(newest) >= max(begun) AND max(begun) > 0 AS is_whole
+FROM (
+    SELECT rank, count() AS k, 0 AS c, 0 AS s, 0 AS p, {_NS} AS newest, 0 AS begun FROM kernels {_OF_RUN} GROUP BY rank
+    UNION ALL SELECT rank, 0, count(), 0, 0, 0, 0 FROM memcpys {_OF_RUN} GROUP BY rank
+    UNION ALL SELECT rank, 0, 0, uniqExact(step), 0, 0, if(max(step) = {{last:Int64}}, {_NS}, 0) FROM steps
+        {_OF_RUN} AND step BETWEEN {{first:Int64}} AND {{last:Int64}} GROUP BY rank
+    UNION ALL SELECT rank, 0, 0, 0, count(), 0, 0 FROM stacks
         WHERE {_RUN} AND time >= fromUnixTimestamp64Nano({{since:Int64}}) GROUP BY rank
 ) GROUP BY rank
 """
@@ -60,7 +66,10 @@ class CannotCapture(ValueError):
 
 @dataclass(frozen=True)
 class RankState:
-    """Holds the answer of a rank, and the number of rows that are stored of it since the question."""
+    """Holds the answer of a rank, and the number of rows that are stored of it since the question.
+
+    `is_whole`: the last step that was wanted is stored, and kernels behind its begin.
+    """
 
     rank: int
     host: str
@@ -70,6 +79,7 @@ class RankState:
     copies: int
     steps: int
     stacks: int
+    is_whole: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -133,7 +143,8 @@ def states(query: Query, window: Control, job: str, run: str) -> list[RankState]
             counts = stored.get(row["rank"], {})
             names = ("kernels", "copies", "steps", "stacks")
             numbers = {name: int(counts.get(name, 0)) for name in names}
-            result.append(RankState(row["rank"], row["host"], answer, reason, **numbers))
+            whole = bool(counts.get("is_whole"))
+            result.append(RankState(row["rank"], row["host"], answer, reason, **numbers, is_whole=whole))
     return result
 
 
@@ -149,15 +160,16 @@ def _newest_answer(answers: Sequence[str], key: str) -> tuple[str, str]:
     return ANSWERS[rank], reason
 
 
-def is_complete(states_now: Sequence[RankState], before: Sequence[RankState], ranks: Sequence[int]) -> bool:
-    """Return whether all ranks have answered for good, and nothing came since the last question, `before`."""
-    return (
-        bool(states_now)
-        and all(state.is_over for state in states_now)
-        and {state.rank for state in states_now} >= set(ranks)
-        and all(state.kernels or state.answer == REJECTED for state in states_now)
-        and list(states_now) == list(before)
-    )
+def is_complete(states_now: Sequence[RankState], ranks: Sequence[int], unchanged_s: float) -> bool:
+    """Return whether all ranks have answered for good, and their rows are stored. `unchanged_s`: since the last change.
+
+    Where the last step shows nothing, rows may come as long as a sink collects them.
+    """
+    if not all(state.is_over for state in states_now) or not {state.rank for state in states_now} >= set(ranks):
+        return False
+    if all(state.is_whole or state.answer == REJECTED for state in states_now):
+        return bool(states_now)
+    return unchanged_s >= COLLECTED_S
 
 
 def as_row(state: RankState) -> Row:

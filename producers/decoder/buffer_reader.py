@@ -43,10 +43,11 @@ class BufferReader:
         """Number of strings that were cut."""
         return self._decoder.names.truncated + self._decoder.labels.truncated
 
-    def read(self, number: int, now_ns: int) -> Decoded | None:
+    def read(self, number: int, now_ns: int, is_recording: bool = True) -> Decoded | None:
         """Decode a buffer; None if it is unreadable. Raises UnknownSize: retry when the pool has the size of that kind.
 
-        After SIZE_WAIT_NS the records from that kind on count as dropped.
+        Copies between GPUs have rows only while `is_recording`. After SIZE_WAIT_NS the records from a kind without a
+        size on count as dropped.
         """
         header, sizes = self._pool.header, self._pool.sizes.tolist()
         view = self._pool.valid(number)
@@ -64,11 +65,13 @@ class BufferReader:
             records = find_records(data[: unknown.at], sizes)
         decoded: Decoded | None = None
         try:
-            decoded = self._decoder.decode(records, sizes)
+            decoded = self._decoder.decode(records, sizes, is_recording)
             decoded.invalid["kernels"] += behind
         except Exception as error:
             self._problems["decode"] = f"{type(error).__name__}: {error}"
-            copies = records.count(cupti_layout.MEMCPY) + records.count(cupti_layout.MEMSET)
+            copies = sum(
+                records.count(kind) for kind in (cupti_layout.MEMCPY, cupti_layout.PEER_COPY, cupti_layout.MEMSET)
+            )
             self.dropped[Topic.KERNEL] += records.count(cupti_layout.KERNEL) + records.unfinished + behind
             self.dropped[Topic.MEMCPY] += copies
         self._stuck_since = 0

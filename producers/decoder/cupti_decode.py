@@ -99,7 +99,7 @@ class Decoded:
     `kernels`, `copies`: with a `device` column (CUDA ordinal) too.
     `launched`: CUDA driver calls: `correlation` u4, host time `start_ns` i8.
     `invalid`: "kernels" or "copies" -> records with impossible times, or unfinished.
-    `unknown`: kind -> records of a size that cupti_layout does not list.
+    `unknown`: kind -> records that are not decoded: of a size that cupti_layout does not list.
     """
 
     kernels: Table
@@ -128,12 +128,16 @@ class Decoder:
         self._memory = memory
         self.names, self.labels, self.domains = StringCache(memory), StringCache(memory), StringCache(memory)
 
-    def decode(self, records: Records, sizes: Sequence[int]) -> Decoded:
+    def decode(self, records: Records, sizes: Sequence[int], is_recording: bool = True) -> Decoded:
         """Decode the records of a buffer; `sizes` as for find_records. Raises NotAllowed.
 
-        A kind of a size that cupti_layout does not list gives no rows, but is counted.
+        A kind of a size that cupti_layout does not list gives no rows, but is counted; so are copies between GPUs while
+        recording is off.
         """
-        unknown = {kind: len(at) for kind, at in records.positions.items() if not known(kind, sizes[kind])}
+        kept = {kind for kind in records.positions if is_recording or kind != cupti.PEER_COPY}
+        unknown = {
+            kind: len(at) for kind, at in records.positions.items() if kind not in kept or not known(kind, sizes[kind])
+        }
         positions = {kind: at for kind, at in records.positions.items() if kind not in unknown}
         positions = {**dict.fromkeys(cupti.LAYOUTS, np.empty(0, np.int64)), **positions}
         readable = Records(records.data, positions, records.unfinished)
@@ -207,30 +211,29 @@ def known(kind: int, size: int) -> bool:
 
 
 def _copies(records: Records) -> Table:
-    """Return copies, then memsets under kind MEMSET (activity.py)."""
+    """Return copies, those between GPUs, then memsets under kind MEMSET (activity.py)."""
 
-    def both(copy: str, memset: str) -> Array:
-        parts = (records.field(cupti.MEMCPY, copy), records.field(cupti.MEMSET, memset))
-        return np.concatenate(parts)
+    def joined(copy: str, memset: Array) -> Array:
+        return np.concatenate([records.field(cupti.MEMCPY, copy), records.field(cupti.PEER_COPY, copy), memset])
 
-    copies, memsets = records.count(cupti.MEMCPY), records.count(cupti.MEMSET)
-    none = np.zeros(memsets, np.uint8)
-    start = both("start", "start").view(np.int64)
-    target = records.field(cupti.MEMSET, "memory_kind").astype(np.uint8)
+    def of_all(name: str) -> Array:
+        return joined(name, records.field(cupti.MEMSET, name))
+
+    none = np.zeros(records.count(cupti.MEMSET), np.uint8)
+    start = of_all("start").view(np.int64)
     columns = {
-        "kind": np.concatenate([records.field(cupti.MEMCPY, "copy_kind"), none + np.uint8(MEMSET)]),
-        "src_kind": np.concatenate([records.field(cupti.MEMCPY, "src_kind"), none]),
-        "dst_kind": np.concatenate([records.field(cupti.MEMCPY, "dst_kind"), target]),
-        "bytes": both("bytes", "bytes"),
+        "kind": joined("copy_kind", none + np.uint8(MEMSET)),
+        "src_kind": joined("src_kind", none),
+        "dst_kind": joined("dst_kind", records.field(cupti.MEMSET, "memory_kind").astype(np.uint8)),
+        "bytes": of_all("bytes"),
         "start_ns": start,
-        "duration_ns": both("end", "end") - start.view(np.uint64),
-        "stream": both("stream_id", "stream_id"),
-        "correlation": both("correlation_id", "correlation_id"),
-        "is_async": (both("flags_", "flags_") & _ASYNC).astype(np.uint8),
-        "graph": both("graph_id", "graph_id"),
-        "device": both("device_id", "device_id"),
+        "duration_ns": of_all("end") - start.view(np.uint64),
+        "stream": of_all("stream_id"),
+        "correlation": of_all("correlation_id"),
+        "is_async": (of_all("flags_") & _ASYNC).astype(np.uint8),
+        "graph": of_all("graph_id"),
+        "device": of_all("device_id"),
     }
-    assert len(columns["kind"]) == copies + memsets
     return Table(columns)
 
 

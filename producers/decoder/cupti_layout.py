@@ -1,8 +1,9 @@
 """Field offsets and record sizes of CUPTI's activity records.
 
-Fields as in CUpti_ActivityKernel9..13, CUpti_ActivityMemcpy5..7, CUpti_ActivityMemset4..5, CUpti_ActivityMarker2,
-CUpti_ActivityMarkerData..2 and CUpti_ActivityAPI (cupti_activity.h, CUDA 12.3 to 13.5). Newer structs only grew at the
-end, so one table of offsets serves every size listed here; a size that is not listed is not decoded.
+Fields as in CUpti_ActivityKernel9..13, CUpti_ActivityMemcpy5..7, CUpti_ActivityMemcpyPtoP4, CUpti_ActivityMemset4..5,
+CUpti_ActivityMarker2, CUpti_ActivityMarkerData..2 and CUpti_ActivityAPI (cupti_activity.h, CUDA 12.3 to 13.5). Newer
+structs only grew at the end, so one table of offsets serves every size listed here; a size that is not listed is not
+decoded.
 tests/producers/decoder/test_cupti_decode.py compares this with cupti-python's dtypes where that is installed.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 #: CUpti_ActivityKind.
 MEMCPY, MEMSET, DRIVER, KERNEL, MARKER, MARKER_DATA = 1, 2, 4, 10, 12, 13
-#: CUPTI_ACTIVITY_KIND_MEMCPY2, copies from GPU to GPU: counted, not decoded.
+#: CUPTI_ACTIVITY_KIND_MEMCPY2, copies from GPU to GPU. It stays on while recording is off; then they are only counted.
 PEER_COPY = 22
 #: CUpti_ActivityMarkerData.payloadKind of an NVTX extended payload: a pointer to {u64 schema, u64 size, pointer}.
 EXTENDED_PAYLOAD = 6
@@ -70,6 +71,23 @@ LAYOUTS: dict[int, Layout] = {
             "stream_id": ("<u4", 40),
             "correlation_id": ("<u4", 44),
             "graph_id": ("<u4", 72),
+        },
+    ),
+    PEER_COPY: Layout(
+        "memcpy_pto_p",
+        (96,),
+        {
+            "copy_kind": ("<u1", 4),
+            "src_kind": ("<u1", 5),
+            "dst_kind": ("<u1", 6),
+            "flags_": ("<u1", 7),
+            "bytes": ("<u8", 8),
+            "start": ("<u8", 16),
+            "end": ("<u8", 24),
+            "device_id": ("<u4", 32),
+            "stream_id": ("<u4", 40),
+            "correlation_id": ("<u4", 60),
+            "graph_id": ("<u4", 80),
         },
     ),
     MEMSET: Layout(

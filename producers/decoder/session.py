@@ -189,7 +189,7 @@ class Session:
     def _read(self, number: int, now_ns: int) -> bool:
         """Decode one buffer and give it back. Returns False while the size of a record kind is missing."""
         try:
-            decoded = self._reader.read(number, now_ns)
+            decoded = self._reader.read(number, now_ns, self._recording.startswith("on"))
         except UnknownSize:
             return False
         if decoded is not None and self._device is None and decoded.kernels.rows:

@@ -9,7 +9,7 @@ STATUS_KEYS: dict[str, str] = {
     "markers": "NVTX marker records decoded",
     "payloads": "NVTX payload records decoded: NCCL calls with communicator and bytes",
     "launches": "host launch records decoded; recorded only after a loss, until matching is certain again",
-    "peer_copies": "copies between two GPUs; they have no rows",
+    "peer_copies": "copies between two GPUs while recording was off; they have no rows",
     "bytes": "bytes of the CUPTI buffers read",
     "spool_bytes": "bytes written to the spool",
     "spool_dropped": "rows evicted from the full spool, or not written to it",

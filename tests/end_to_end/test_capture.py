@@ -86,7 +86,7 @@ def job(clean_stack, environment_of, tmp_path):
 
 
 def test_a_capture_gets_the_same_steps_of_all_ranks_and_leaves_nothing_on_whatever_is_killed(job, clean_stack):
-    client = connect(clean_stack, reader=True, database=clean_stack.clickhouse.database)
+    client = connect(clean_stack, database=clean_stack.clickhouse.database)
 
     def drumline(*arguments):
         return subprocess.run([*job.command, *arguments], env=job.environment, capture_output=True, text=True)

@@ -121,15 +121,17 @@ def _wait(
     until = time.monotonic() + (window.until_ns - time.time_ns()) / 1e9 + STORED_S
     began, first_s, text = time.monotonic(), None, ""
     before: list[RankState] = []
+    changed_at = began
     while True:
         states_now = states()
+        changed_at = changed_at if states_now == before else time.monotonic()
         if first_s is None and any(state.kernels for state in states_now):
             first_s = round(time.monotonic() - began, 2)
         line = _progress(states_now, len(ranks), window)
         if line != text and settings().log_level in ("DEBUG", "INFO"):
             text = line
             echo(f"{time.monotonic() - began:5.1f} s  {line}", err=True)
-        if is_complete(states_now, before, ranks) or time.monotonic() >= until:
+        if is_complete(states_now, ranks, time.monotonic() - changed_at) or time.monotonic() >= until:
             return states_now, first_s
         before = states_now
         time.sleep(POLL_S)

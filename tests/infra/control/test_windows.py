@@ -77,17 +77,18 @@ def test_a_rank_has_the_last_answer_of_its_processes_to_this_window_and_its_rows
     assert (third.answer, third.reason) == ("", "")
 
 
-def test_a_window_is_complete_when_all_ranks_are_done_with_rows_and_no_more_come():
-    def state(rank, answer, kernels=5):
-        return windows.RankState(rank, "h", answer, "", kernels, 0, 0, 0)
+def test_a_window_is_complete_when_all_ranks_are_done_and_their_rows_are_stored():
+    def state(rank, answer, is_whole=True):
+        return windows.RankState(rank, "h", answer, "", 5, 0, 0, 0, is_whole)
 
-    done = [state(0, "done"), state(1, "rejected", 0)]
-    assert is_complete(done, done, [0, 1])
-    assert not is_complete(done, [state(0, "done", 4), done[1]], [0, 1]), "rows still come"
-    assert not is_complete(done, done, [0, 1, 2])
-    assert not is_complete([state(0, "done", 0)], [state(0, "done", 0)], [0]), "its rows are not stored yet"
-    assert not is_complete([state(0, "running")], [state(0, "running")], [0])
-    assert not is_complete([], [], [])
+    done = [state(0, "done"), state(1, "rejected", is_whole=False)]
+    assert is_complete(done, [0, 1], 0.0)
+    assert not is_complete(done, [0, 1, 2], 99.0)
+    late = [state(0, "done", is_whole=False)]
+    assert not is_complete(late, [0], windows.COLLECTED_S - 0.1), "a sink may hold its rows"
+    assert is_complete(late, [0], windows.COLLECTED_S)
+    assert not is_complete([state(0, "running")], [0], 99.0)
+    assert not is_complete([], [], 0.0)
 
 
 def test_ranks_are_written_as_numbers_and_spans():

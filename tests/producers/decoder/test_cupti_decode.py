@@ -174,9 +174,29 @@ def test_a_string_without_an_end_is_cut_visibly_and_counted_once():
     assert cache.truncated == 1
 
 
+def test_copies_between_gpus_are_rows_while_recording_is_on_and_counted_while_it_is_off():
+    now = 1_700_000_000_000_000_000
+    values = {"copy_kind": 10, "src_kind": 3, "dst_kind": 3, "bytes": 1 << 20, "device_id": 1, "stream_id": 7,
+              "correlation_id": 5, "flags_": 1, "start": now, "end": now + 9_000}  # fmt: skip
+    data = np.concatenate([record(cupti_layout.MEMCPY, copy_kind=1, start=now, end=now + 1),
+                           record(cupti_layout.PEER_COPY, **values)])  # fmt: skip
+    sizes = [SIZES.get(kind, 0) for kind in range(64)]
+    decoder, records = Decoder(RemoteMemory(os.getpid())), find_records(data, sizes)
+    out = decoder.decode(records, sizes)
+    assert (out.copies["kind"].tolist(), out.unknown) == ([1, 10], {})
+    row = {
+        name: int(out.copies[name][1])
+        for name in ("bytes", "duration_ns", "stream", "correlation", "is_async", "device")
+    }
+    assert row == {"bytes": 1 << 20, "duration_ns": 9_000, "stream": 7, "correlation": 5, "is_async": 1, "device": 1}
+    out = decoder.decode(records, sizes, is_recording=False)
+    assert (out.copies["kind"].tolist(), out.unknown) == ([1], {cupti_layout.PEER_COPY: 1})
+
+
 def test_layouts_are_those_of_cupti_python():
     cupti = pytest.importorskip("cupti.cupti")
     names = {"kernel": cupti_layout.KERNEL, "memcpy": 1, "memset": 2, "marker_data": 13, "marker": 12}
+    names["memcpy_pto_p"] = cupti_layout.PEER_COPY
     compared = 0
     for name in dir(cupti):
         if not name.startswith("activity_") or not name.endswith("_dtype"):

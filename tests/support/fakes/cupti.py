@@ -25,7 +25,7 @@ U32, VOID, SIZE = ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t
 #: CUptiResult
 INVALID_PARAMETER, MAX_LIMIT, INVALID_KIND, MULTIPLE_SUBSCRIBERS = 1, 12, 21, 39
 SIZES = {layout.MEMCPY: 96, layout.MEMSET: 88, layout.KERNEL: 216, layout.MARKER: 56, layout.MARKER_DATA: 40}
-SIZES[layout.DRIVER], SIZES[layout.PEER_COPY] = 40, 104
+SIZES[layout.DRIVER], SIZES[layout.PEER_COPY] = 40, 96
 START, END = {1: 16, 2: 16, 10: 16}, {1: 24, 2: 24, 10: 24}
 CORRELATION = {1: 44, 2: 44, 10: 92}
 
@@ -220,7 +220,9 @@ class FakeCupti:
 
     def peer_copy(self) -> None:
         """One copy from GPU to GPU."""
-        self.play(record(layout.PEER_COPY), [(layout.PEER_COPY, 0)])
+        now = time.time_ns()
+        copy = record(layout.PEER_COPY, copy_kind=10, src_kind=3, dst_kind=3, bytes=1 << 20, start=now, end=now + 9_000)
+        self.play(copy, [(layout.PEER_COPY, 0)])
 
     def drop(self, kinds: list[tuple[int, int]]) -> None:
         """Records for which there was no buffer."""
