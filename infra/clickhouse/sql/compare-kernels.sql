@@ -3,8 +3,7 @@
 -- try: --job demo --other mild --limit 8
 -- @other = : the job to compare with; empty = the same job
 -- @other_run = : one run of that job; empty = all of them but --run
--- a: the job and run asked for; b: the other. --job X --run R compares R with all other runs of X. A kernel that only
--- one of them has shows 0 launches for the other.
+-- A kernel of one side only has 0 launches on the other. a: the job and run asked for; b: the other. --job X --run R compares R with all other runs of X.
 SELECT n.short AS kernel, n.family AS family, a_launches, b_launches, round(a_ns / 1e6, 1) AS a_ms, round(b_ns / 1e6, 1) AS b_ms,
     round(a_ns / nullIf(a_launches, 0) / 1e3, 1) AS a_mean_us, round(b_ns / nullIf(b_launches, 0) / 1e3, 1) AS b_mean_us,
     round(b_mean_us / a_mean_us, 2) AS times
