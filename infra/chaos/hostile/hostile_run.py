@@ -1,4 +1,4 @@
-"""Runs a job alone, and again beside hostile records; compares its verdicts and their delays."""
+"""Runs a job alone and beside hostile records, in turn; compares its verdicts and their delays."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ from drumline.infra.runtime.processes import ManagedProcess, ProcessFailed, chec
 RATE = 110
 #: Seconds that a repetition of the demo's recording takes.
 LOOP_S = 18.5
+#: Times that the job runs alone and then beside hostile records. What else the machine does changes by the minute.
+ROUNDS = 3
 Log = Callable[[str], None]
 
 
@@ -51,22 +53,28 @@ def settings_in(folder: Path) -> Settings:
 
 
 class Hostilities:
-    """Sends hostile records at a steady rate and remembers where Kafka put them. Call `send_due` often."""
+    """Sends hostile records at a steady rate and remembers where Kafka put them.
 
-    def __init__(self, settings: Settings, records: Iterator[HostileRecord], count: int, report: HostileReport) -> None:
+    Call `send_due` often, from a call of `begin` until it returns False.
+    """
+
+    def __init__(self, settings: Settings, records: Iterator[HostileRecord], report: HostileReport) -> None:
         limits = {"message.max.bytes": 20_000_000, "queue.buffering.max.kbytes": 200_000, "linger.ms": 5}
         self._producer = Producer({**producer_config(settings, "drumline-chaos"), **limits})
-        self._records, self._count, self._report = records, count, report
-        self._began = time.monotonic()
-        self._due = 0
+        self._records, self._report = records, report
+        self._began, self._due, self._made, self._count = 0.0, 0, 0, 0
         self.places: dict[tuple[str, int, int], str] = {}
+
+    def begin(self, count: int) -> None:
+        """Have Kafka take more, from now on, until it took `count` in all."""
+        self._began, self._due, self._count = time.monotonic(), 0, count
 
     def send_due(self) -> bool:
         """Send what is due by now; return False once Kafka took `count`, or may still take them."""
         while self._due < (time.monotonic() - self._began) * RATE:
-            if self._due - self._report.rejected >= self._count:
+            if self._made - self._report.rejected >= self._count:
                 return False
-            self._due += 1
+            self._due, self._made = self._due + 1, self._made + 1
             self._send(next(self._records))
         self._producer.poll(0)
         return True
@@ -98,7 +106,7 @@ class Hostilities:
 def run_hostile(count: int, recording: Path, report: HostileReport, log: Log) -> None:
     """Fill `report`. State is kept where it is not clean. Raises KeyboardInterrupt."""
     folder, began = Path(tempfile.mkdtemp(prefix="drumline-hostile-")), time.monotonic()
-    loops = max(1, round(count / RATE / LOOP_S))
+    loops = max(1, round(count / ROUNDS / RATE / LOOP_S))
     settings = settings_in(folder)
     logs = settings.local.state / "logs"
     programs: dict[str, ManagedProcess] = {}
@@ -112,7 +120,7 @@ def run_hostile(count: int, recording: Path, report: HostileReport, log: Log) ->
                     programs[name].start()
                 if not wait_until(lambda: bool(read_statuses(settings, 0)), START_S):
                     raise RuntimeError(f"the worker has no partition within {START_S:.0f} s")
-                _two_runs(settings, programs, InnocentJob(settings, recording, loops), count, report, log)
+                _in_turn(settings, programs, InnocentJob(settings, recording, loops), count, report, log)
             finally:
                 processes = status(settings)["processes"]
                 report.exits = {name: list(program.exits) for name, program in programs.items()}
@@ -129,7 +137,7 @@ def run_hostile(count: int, recording: Path, report: HostileReport, log: Log) ->
             report.kept = str(folder)
 
 
-def _two_runs(
+def _in_turn(
     settings: Settings,
     programs: dict[str, ManagedProcess],
     job: InnocentJob,
@@ -137,21 +145,16 @@ def _two_runs(
     report: HostileReport,
     log: Log,
 ) -> None:
-    def check() -> None:
-        check_all(programs.values())
+    hostilities = Hostilities(settings, hostile_records(report.seed, job.process_ids), report)
 
     def timed(name: str, meanwhile: Callable[[], bool]) -> dict[str, Any]:
         running = {program.name: [psutil.Process(program.pid)] for program in programs.values() if program.pid}
         use = CpuUse({**running, **own_processes(settings)})
-        summary, delays = job.run(check, meanwhile)
-        report.cores[name] = use.cores()
-        report.delays[name], report.worker_delays[name] = ([pair[at] for pair in delays] for at in (0, 1))
+        summary, delays = job.run(lambda: check_all(programs.values()), meanwhile)
+        report.cores.setdefault(name, []).append(use.cores())
+        report.delays.setdefault(name, []).append([stored_s for stored_s, _ in delays])
+        report.worker_delays.setdefault(name, []).append([in_kafka_s for _, in_kafka_s in delays])
         return summary
-
-    log("replaying the job alone")
-    before = timed("alone", lambda: False)
-    hostilities = Hostilities(settings, hostile_records(report.seed, job.process_ids), count, report)
-    log(f"replaying it beside {count:,} hostile records")
 
     def meanwhile() -> bool:
         if hostilities.send_due():
@@ -159,17 +162,31 @@ def _two_runs(
         hostilities.flush()
         return hostilities.send_due()  # Kafka rejected some of the last ones
 
-    summary = timed("beside", meanwhile)
-    runs = before["run"], summary["run"]
+    runs = []
+    for number in range(1, ROUNDS + 1):
+        log(f"round {number} of {ROUNDS}: replaying the job alone")
+        before = timed("alone", lambda: False)
+        until = count * number // ROUNDS
+        log(f"round {number} of {ROUNDS}: replaying it beside {until - report.sent:,} hostile records")
+        hostilities.begin(until)
+        runs.append((before, timed("beside", meanwhile)))
     log("comparing")
-    database = settings.clickhouse.database
+    for pair in runs:
+        _compare(settings, job.client, pair, report)
+    _account(job.client, hostilities.places, report)
+
+
+def _compare(
+    settings: Settings, client: clickhouse.Client, pair: tuple[dict[str, Any], dict[str, Any]], report: HostileReport
+) -> None:
+    """Compare the results of a run beside hostile records with those of one alone, and audit both."""
+    runs, beside = [summary["run"] for summary in pair], pair[1]
     for topic in RESULTS:
-        expected, stored = (result_rows(job.client, database, topic, run) for run in runs)
+        expected, stored = (result_rows(client, settings.clickhouse.database, topic, run) for run in runs)
         report.results.append(compare_rows(topic, expected, stored))
-    for counted in counts(partial(clickhouse.rows, job.client), summary["run"], summary["rows"]):
+    for counted in counts(partial(clickhouse.rows, client), beside["run"], beside["rows"]):
         if counted.published != counted.stored:
             report.problems.append(f"raw rows of the job differ: {counted}")
-    _account(job.client, hostilities.places, report)
     for run in runs:
         findings = run_audit(environment(settings), "--run", run)["findings"]
         report.findings += [f"{finding['kind']} {finding['where']}: {finding['text']}" for finding in findings]

@@ -61,10 +61,10 @@ def chaos(
     longer than its session. With --signal stop a round halts each target once, in random order, for 5 to 30 s. Most
     halts overlap with the next ones; two brokers are never halted at once. The last replay ends during the last halt.
 
-    With --hostile nothing is killed. A job is replayed at its recorded speed, alone and then beside records that are
-    generated from the Avro schemas: extremes in every field, wrong lengths, garbage, foreign process ids. Every record
-    must be in the ledger or a dead letter, no program may end, the job's results must be equal, and the p95 of its
-    verdicts' delay at most twice as long.
+    With --hostile nothing is killed. A job is replayed at its recorded speed, three times in turn alone and beside
+    records that are generated from the Avro schemas: extremes in every field, wrong lengths, garbage, foreign process
+    ids. Every record must be in the ledger or a dead letter, no program may end, the job's results must be equal, and
+    the p95 of its verdicts' delay at most twice as long.
 
     The chaos run ends with the first round that is not clean, and keeps that stack's state. Where --minutes ends it
     before --kills or --rounds were made, it reports how many are missing.

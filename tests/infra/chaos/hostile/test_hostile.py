@@ -56,17 +56,25 @@ def test_a_hostile_record_is_read_or_a_bad_record():
         {"exits": {"sink": [3]}},
         {"results": []},
         {"results": [Difference("stragglers", 9, 1, 0)]},
-        {"delays": {"alone": [1.0], "beside": [2.1]}},
-        {"delays": {"alone": [1.0]}},
+        {"delays": {"alone": [[1.0]], "beside": [[2.1]]}},
+        {"delays": {"alone": [[1.0]]}},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_one_wrong_thing_makes_a_run_beside_hostile_records_fail(wrong):
-    fine = {"results": [Difference("stragglers", 9, 0, 0)], "delays": {"alone": [1.0], "beside": [1.9]}}
+    fine = {"results": [Difference("stragglers", 9, 0, 0)], "delays": {"alone": [[1.0]], "beside": [[1.9]]}}
     assert HostileReport(1, **fine).clean
     report = HostileReport(1, **(fine | wrong))
     assert not report.clean
     assert not report.as_json()["clean"]
+
+
+def test_rounds_count_together_and_each_is_shown():
+    delays = {"alone": [[1.0] * 10, [2.0] * 10], "beside": [[1.0] * 10, [3.0] * 10]}
+    report = HostileReport(1, delays=delays)
+    assert (report.ratio, report.round_ratios) == (1.5, [1.0, 1.5])
+    assert "ratio 1.50, bar 2; of the rounds: 1.00, 1.50" in list(report.lines())
+    assert report.as_json()["delays"]["beside"]["windows"] == 20
 
 
 @pytest.mark.stack
