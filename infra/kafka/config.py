@@ -5,9 +5,12 @@ from __future__ import annotations
 from drumline.infra.config.settings import Settings
 from drumline.infra.telemetry.insecure import kafka_exposure, warn_once
 
-#: The most that a batch may unpack to. librdkafka applies it to zstd only: a batch of gzip, lz4 or snappy may take a
-#: thousand times its size of a sink.
+#: The most that a batch may unpack to. librdkafka applies it to zstd only.
 UNPACKED_BYTES = 32 << 20
+#: Compressed bytes of an answer to a sink: one batch of the largest size that a topic takes. librdkafka unpacks all of an
+#: answer at once and asks for the next one when little of it is left: a batch of gzip may take a thousand times its
+#: size, and with several in an answer each of them would.
+FETCH_BYTES = 1 << 20
 
 
 def client_config(settings: Settings, client_id: str) -> dict[str, str | int | float | bool]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from zlib import crc32
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka.config import UNPACKED_BYTES, client_config
+from drumline.infra.kafka.config import FETCH_BYTES, UNPACKED_BYTES, client_config
 from drumline.schemas.topics import Topic
 
 
@@ -31,10 +31,9 @@ def consumer_config(settings: Settings, topics: Sequence[Topic]) -> dict[str, st
         "max.poll.interval.ms": 300_000,
         "queued.max.messages.kbytes": 16_384,
         "queued.min.messages": 1_000,
-        # The broker answers with up to this much compressed, librdkafka unpacks all of it at once: 13 times as much.
-        # With the default of 50 MB a sink behind by minutes held 300 MiB; so it peaks at 180 and comes back to 115.
-        "fetch.max.bytes": 4_194_304,
-        "fetch.message.max.bytes": 1_048_576,
+        # Rows take 13 times as much unpacked. With the default of 50 MB a sink behind by minutes held 300 MiB.
+        "fetch.max.bytes": FETCH_BYTES,
+        "fetch.message.max.bytes": FETCH_BYTES,
         "receive.message.max.bytes": UNPACKED_BYTES,
         "fetch.wait.max.ms": 100,
         "isolation.level": "read_committed",

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka.config import UNPACKED_BYTES, client_config
+from drumline.infra.kafka.config import FETCH_BYTES, UNPACKED_BYTES, client_config
 from drumline.infra.kafka.connect import silence_librdkafka
 from drumline.sinks.errors import TransientKafkaError
 from drumline.sinks.ranges.record import published_ms
@@ -32,7 +32,7 @@ def reader(settings: Settings, client_id: str) -> Consumer:
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
             "fetch.message.max.bytes": 1_024,  # of each partition, only the batch with the record is needed
-            "fetch.max.bytes": 4_194_304,
+            "fetch.max.bytes": FETCH_BYTES,
             "receive.message.max.bytes": UNPACKED_BYTES,
         }
     )

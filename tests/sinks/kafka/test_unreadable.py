@@ -7,7 +7,9 @@ import pytest
 from confluent_kafka import Producer
 from support.labs.sink import Pipeline, any_batch, process_id
 
+from drumline.infra.bench.overhead.job import peak_mb
 from drumline.infra.config.settings import Settings
+from drumline.infra.localstack.clickhouse.engine import wait_until
 from drumline.infra.telemetry import metrics
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
@@ -124,3 +126,35 @@ def test_a_batch_that_cannot_be_unpacked_is_a_dead_letter_and_the_audit_names_th
     assert pipeline.drained()
     pipeline.publish(any_batch(Topic.KERNEL, 100, process_id(0), 4))
     assert pipeline.drain(1).counts.records == 1, "the next sink starts behind them"
+
+
+#: Unpacked, 720 MB; 700 kB in Kafka.
+BOMB_RECORDS, BOMB_ZEROS = 48, 15_000_000
+
+
+@pytest.mark.stack
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_large_batches_of_gzip_are_unpacked_one_after_the_other(pipeline):
+    """librdkafka bounds zstd only; an answer of the broker has one batch of the largest size."""
+    first, rest = any_batch(Topic.KERNEL, 100, process_id(0), 0), [any_batch(Topic.KERNEL, 100, process_id(0), 1)]
+    pipeline.publish(first)
+    for partition in (0, 1, 0, 1):  # the second ones are asked for together
+        bomb = Producer({
+            "bootstrap.servers": pipeline.settings.bootstrap, "compression.type": "gzip", "linger.ms": 20_000,
+            "message.max.bytes": 900_000_000, "batch.size": 900_000_000,
+        })  # fmt: skip
+        for _ in range(BOMB_RECORDS):
+            bomb.produce(Topic.KERNEL, bytes(BOMB_ZEROS), key=b"bomb", partition=partition)
+        assert bomb.flush(60) == 0
+        del bomb  # it holds all of them
+    pipeline.publish(*rest)
+    sink, expected = pipeline.start(metrics_port=0), 2 + 4 * BOMB_RECORDS
+    assert wait_until(lambda: pipeline.ledger() == expected, 300), pipeline.ledger()
+    peak = peak_mb(sink.pid)
+    sink.terminate()
+    assert sink.wait(30) == 0
+    assert peak < 1_200
+    dead = "SELECT count() AS n FROM {db}.ledger WHERE disposition = 'dead_letter'"
+    assert pipeline.query(dead) == [{"n": 4 * BOMB_RECORDS}]
+    assert pipeline.query("SELECT count() AS n FROM {db}.kernels") == [{"n": 200}]
