@@ -138,8 +138,8 @@ def decode(
         columns[column.name] = array = unpack(column, data, rows, record["base_time_ns"], topic)
         if column.dictionary and (fault := _outside(column, array, record)):
             raise BadColumn(fault, topic=topic, field=column.name)
-    for name in target.envelope.keys() - set(written):  # fastavro hands out the schema's own default object
-        record[name] = copy.copy(record[name])
+    for name in () if target is writer else target.envelope.keys() - set(written):
+        record[name] = copy.copy(record[name])  # fastavro hands out the schema's own default object
     return Batch(topic, record, columns)
 
 

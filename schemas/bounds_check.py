@@ -28,6 +28,7 @@ from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
 _NS_PER_MS = 1_000_000
+_smallest, _largest = np.minimum.reduce, np.maximum.reduce
 #: Ends a text that was cut.
 CUT_MARK = "…"
 
@@ -109,12 +110,12 @@ def _check_columns(checks: BoundsPlan, batch: Batch, appended_ns: int) -> None:
         names, bound, dtype, unsigned = group
         values = columns[names[0]] if len(names) == 1 else np.concatenate([columns[name] for name in names])
         if unsigned is not None and values.dtype == dtype:
-            low, high = 0, np.maximum.reduce(values if unsigned == dtype else values.view(unsigned)).item()
+            low, high = 0, _largest(values if unsigned is dtype else values.view(unsigned)).item()
         else:
-            low, high = np.minimum.reduce(values).item(), np.maximum.reduce(values).item()
+            low, high = _smallest(values).item(), _largest(values).item()
         if not (bound.low <= low and high <= bound.high):  # NaN is outside
             raise _column_outside(topic, group, columns)
-        if bound.is_time and appended_ns:
+        if appended_ns and bound.is_time:
             _check_time(topic, names[0], bound, low, high, appended_ns)
     for name, dictionary, bound in checks.totals:
         lengths = np.fromiter(map(len, batch.envelope[dictionary]), np.int64, len(batch.envelope[dictionary]))

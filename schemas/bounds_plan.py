@@ -90,7 +90,8 @@ def _groups(columns: Iterable[Column], of: Mapping[str, Bound]) -> Iterator[Colu
             names.setdefault((column.dtype, of[column.name]), []).append(column.name)
     for (dtype, bound), members in names.items():
         begins_at_0 = dtype.kind in "iu" and bound.low == 0 and not bound.is_recent
-        yield ColumnGroup(tuple(members), bound, dtype, np.dtype(f"<u{dtype.itemsize}") if begins_at_0 else None)
+        unsigned = dtype if dtype.kind == "u" else np.dtype(f"<u{dtype.itemsize}")
+        yield ColumnGroup(tuple(members), bound, dtype, unsigned if begins_at_0 else None)
 
 
 def _always_inside(column: Column, bound: Bound) -> bool:
