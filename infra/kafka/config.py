@@ -7,9 +7,9 @@ from drumline.infra.telemetry.insecure import kafka_exposure, warn_once
 
 #: The most that a batch may unpack to. librdkafka applies it to zstd only.
 UNPACKED_BYTES = 32 << 20
-#: Compressed bytes of an answer to a sink: one batch of the largest size that a topic takes. librdkafka unpacks all of an
-#: answer at once and asks for the next one when little of it is left: a batch of gzip may take a thousand times its
-#: size, and with several in an answer each of them would.
+#: Compressed bytes of an answer to a sink: one batch of the largest size that a topic takes. librdkafka unpacks all of
+#: an answer at once and asks for the next one when all is taken: a batch of gzip may take a thousand times its size,
+#: and with several in an answer each of them would.
 FETCH_BYTES = 1 << 20
 
 

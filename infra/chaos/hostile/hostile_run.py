@@ -62,7 +62,7 @@ class Hostilities:
         limits = {"message.max.bytes": 20_000_000, "queue.buffering.max.kbytes": 200_000, "linger.ms": 5}
         self._producer = Producer({**producer_config(settings, "drumline-chaos"), **limits})
         self._records, self._report = records, report
-        self._began, self._due, self._made, self._count = 0.0, 0, 0, 0
+        self._began, self._due, self._sent, self._count = 0.0, 0, 0, 0
         self.places: dict[tuple[str, int, int], str] = {}
 
     def begin(self, count: int) -> None:
@@ -72,9 +72,9 @@ class Hostilities:
     def send_due(self) -> bool:
         """Send what is due by now; return False once Kafka took `count`, or may still take them."""
         while self._due < (time.monotonic() - self._began) * RATE:
-            if self._made - self._report.rejected >= self._count:
+            if self._sent - self._report.rejected >= self._count:
                 return False
-            self._due, self._made = self._due + 1, self._made + 1
+            self._due, self._sent = self._due + 1, self._sent + 1
             self._send(next(self._records))
         self._producer.poll(0)
         return True
@@ -120,7 +120,7 @@ def run_hostile(count: int, recording: Path, report: HostileReport, log: Log) ->
                     programs[name].start()
                 if not wait_until(lambda: bool(read_statuses(settings, 0)), START_S):
                     raise RuntimeError(f"the worker has no partition within {START_S:.0f} s")
-                _in_turn(settings, programs, InnocentJob(settings, recording, loops), count, report, log)
+                _in_rounds(settings, programs, InnocentJob(settings, recording, loops), count, report, log)
             finally:
                 processes = status(settings)["processes"]
                 report.exits = {name: list(program.exits) for name, program in programs.items()}
@@ -137,7 +137,7 @@ def run_hostile(count: int, recording: Path, report: HostileReport, log: Log) ->
             report.kept = str(folder)
 
 
-def _in_turn(
+def _in_rounds(
     settings: Settings,
     programs: dict[str, ManagedProcess],
     job: InnocentJob,

@@ -89,8 +89,8 @@ class HostileReport:
             for number, cores in enumerate(self.cores.get(name, []), start=1):
                 used = ", ".join(f"{part} {amount:.2f}" for part, amount in cores.items() if amount)
                 yield f"cores used {name}, round {number}: {used}"
-        each = ", ".join(f"{ratio:.2f}" for ratio in self.round_ratios)
-        yield f"ratio {self.ratio:.2f}, bar {SLOWER:g}; of the rounds: {each}"
+        of_rounds = ", ".join(f"{ratio:.2f}" for ratio in self.round_ratios)
+        yield f"ratio {self.ratio:.2f}, bar {SLOWER:g}; of the rounds: {of_rounds}"
         for difference in self.results:
             text = f"{difference.rows:,} rows, {difference.missing} missing, {difference.extra} others"
             yield f"{difference.table}: {text} {difference.example[:400]}"

@@ -155,6 +155,6 @@ def test_large_batches_of_gzip_are_unpacked_one_after_the_other(pipeline):
     sink.terminate()
     assert sink.wait(30) == 0
     assert peak < 1_200
-    dead = "SELECT count() AS n FROM {db}.ledger WHERE disposition = 'dead_letter'"
-    assert pipeline.query(dead) == [{"n": 4 * BOMB_RECORDS}]
+    rejected = "SELECT count() AS n FROM {db}.ledger WHERE disposition = 'dead_letter'"
+    assert pipeline.query(rejected) == [{"n": 4 * BOMB_RECORDS}]
     assert pipeline.query("SELECT count() AS n FROM {db}.kernels") == [{"n": 200}]
