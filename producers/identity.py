@@ -135,6 +135,7 @@ def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device
     gpus = attached.get("gpus") or []
     ordinal = device if device is not None else local if local < len(gpus) else 0
     gpu = gpus[ordinal] if ordinal < len(gpus) else {}
+    sm = gpu.get("sm", "")
     host, pid, run = socket.gethostname(), int(attached["pid"]), run_id(environment) or str(now_ns)
     labels = (pair.partition("=") for pair in environment.get("DRUMLINE_LABELS", "").split(",") if "=" in pair)
     return Identity(
@@ -152,7 +153,7 @@ def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device
         gpu_model=gpu.get("model", ""),
         source=CUPTI,
         labels={printable(key.strip()): printable(value.strip()) for key, _, value in labels},
-        versions={k: str(v) for k, v in attached.get("versions", {}).items()},
+        versions={k: str(v) for k, v in {**attached.get("versions", {}), **({"sm": sm} if sm else {})}.items()},
     )
 
 

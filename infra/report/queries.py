@@ -6,6 +6,7 @@ began after `until` are left out. Plots get a bounded number of bins, whatever t
 
 from __future__ import annotations
 
+from drumline.infra.clickhouse.occupancy import SHAPE, SHAPED, achieved, sm_of_job, with_occupancy
 from drumline.schemas.topics import TOPICS
 
 _RESULTS = ", ".join(f"'{spec.topic}'" for spec in TOPICS if spec.derived)
@@ -138,14 +139,17 @@ FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND steps_used > 0 AND rank IN (
 GROUP BY bin, rank ORDER BY rank, bin
 """
 
+_KERNELS = f"""
+SELECT name, sum(r.launches) AS launches, sum(r.gpu_ns) / 1e9 AS gpu_s,
+       quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(durations) AS quantiles, {SHAPE}
+FROM kernels_per_minute AS r WHERE {_SCOPE} AND {_MINUTE} GROUP BY name ORDER BY gpu_s DESC LIMIT 20
+"""
 KERNELS = f"""
 SELECT k.name AS name, n.short AS short, n.family AS family, k.launches AS launches, k.gpu_s AS gpu_s,
-       k.quantiles[1] / 1e3 AS p50_us, k.quantiles[3] / 1e3 AS p99_us
-FROM (
-    SELECT name, sum(launches) AS launches, sum(gpu_ns) / 1e9 AS gpu_s,
-           quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(durations) AS quantiles
-    FROM kernels_per_minute WHERE {_SCOPE} AND {_MINUTE} GROUP BY name ORDER BY gpu_s DESC LIMIT 20
-) AS k LEFT ANY JOIN kernel_names AS n ON n.name = k.name ORDER BY gpu_s DESC
+       k.quantiles[1] / 1e3 AS p50_us, k.quantiles[3] / 1e3 AS p99_us, k.occupancy AS occupancy,
+       k.limited_by AS limited_by, {achieved("sm_occupancy", f"{_SCOPE} AND {_MINUTE}")} AS achieved
+FROM ({with_occupancy(_KERNELS, sm_of_job(_SCOPE), *SHAPED)}) AS k
+LEFT ANY JOIN kernel_names AS n ON n.name = k.name ORDER BY gpu_s DESC
 """
 
 FAMILIES = f"""

@@ -57,6 +57,24 @@ def filled(guide: str, job: str, pid: int = 0) -> str:
     return re.sub(r"\bPID\b", str(pid), guide) if pid else guide
 
 
+def occupancy(kernel: Row) -> str:
+    """Return a kernel's theoretical occupancy and what limits it."""
+    if kernel["occupancy"] is None:
+        return "–"
+    return f"{kernel['occupancy']:.0%}, {kernel['limited_by']}"
+
+
+def occupancy_note(kernels: Collection[Row]) -> str:
+    """Return the meaning of the occupancies, and what the GPUs achieved over all kernels."""
+    note = "Occupancy: the share of an SM's warps that the launch lets it hold at the most, and what is used up first."
+    if all(kernel["occupancy"] is None for kernel in kernels):
+        note = "Occupancy: not known, as CUDA's description of the GPU is missing and its model is not listed."
+    reached = next((kernel["achieved"] for kernel in kernels if kernel["achieved"] is not None), None)
+    if reached is None:
+        return f"{note} No achieved occupancy: GPM needs Hopper or later, and an agent."
+    return f"{note} Achieved over all kernels and pauses, by GPM: {reached:.0f}%."
+
+
 def labelled(labels: Mapping[str, str], only: Collection[str] = ()) -> str:
     """Return labels of `drumline run` as text, "team vision, user ada"; `only`: those of these names."""
     return ", ".join(f"{name} {value}" for name, value in sorted(labels.items()) if not only or name in only)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from drumline.infra.clickhouse.occupancy import SHAPE, SHAPED, achieved, sm_of_job, with_occupancy
+
 _RUNS = "SELECT arrayJoin(arrayZip({jobs:Array(String)}, {runs:Array(String)}))"
 _LEVEL = "indexOf(['suspect', 'warning', 'critical'], s.state)"
 _SCOPE = "job = {job:String} AND run = {run:String}"
@@ -61,19 +63,21 @@ FROM (
 """
 
 # Kernels whose time differs most between the rank and the mean of its peers, in whole minutes.
+_MINUTES = f"""{_SCOPE} AND minute BETWEEN toStartOfMinute({{since:DateTime64(9, 'UTC')}})
+      AND toStartOfMinute({{until:DateTime64(9, 'UTC')}})"""
+_KERNELS = f"""
+SELECT name, sumIf(r.gpu_ns, rank = {{rank:Int32}}) / 1e9 AS gpu_s,
+       sumIf(r.launches, rank = {{rank:Int32}}) AS launches,
+       sumIf(r.gpu_ns, rank != {{rank:Int32}}) / 1e9 / greatest(1, {{peers:UInt32}}) AS peers_gpu_s,
+       sumIf(r.launches, rank != {{rank:Int32}}) / greatest(1, {{peers:UInt32}}) AS peers_launches, {SHAPE}
+FROM kernels_per_minute AS r WHERE {_MINUTES} GROUP BY name ORDER BY abs(gpu_s - peers_gpu_s) DESC LIMIT 8
+"""
 KERNELS = f"""
 SELECT k.name AS name, n.short AS short, n.family AS family, k.gpu_s AS gpu_s, k.launches AS launches,
-       k.peers_gpu_s AS peers_gpu_s, k.peers_launches AS peers_launches
-FROM (
-    SELECT name, sumIf(k.gpu_ns, rank = {{rank:Int32}}) / 1e9 AS gpu_s,
-           sumIf(k.launches, rank = {{rank:Int32}}) AS launches,
-           sumIf(k.gpu_ns, rank != {{rank:Int32}}) / 1e9 / greatest(1, {{peers:UInt32}}) AS peers_gpu_s,
-           sumIf(k.launches, rank != {{rank:Int32}}) / greatest(1, {{peers:UInt32}}) AS peers_launches
-    FROM kernels_per_minute AS k
-    WHERE {_SCOPE} AND minute BETWEEN toStartOfMinute({{since:DateTime64(9, 'UTC')}})
-      AND toStartOfMinute({{until:DateTime64(9, 'UTC')}})
-    GROUP BY name ORDER BY abs(gpu_s - peers_gpu_s) DESC LIMIT 8
-) AS k LEFT ANY JOIN kernel_names AS n ON n.name = k.name ORDER BY abs(gpu_s - peers_gpu_s) DESC
+       k.peers_gpu_s AS peers_gpu_s, k.peers_launches AS peers_launches, k.occupancy AS occupancy,
+       k.limited_by AS limited_by, {achieved("sm_occupancy", f"{_MINUTES} AND rank = {{rank:Int32}}")} AS achieved
+FROM ({with_occupancy(_KERNELS, sm_of_job(_SCOPE), *SHAPED)}) AS k
+LEFT ANY JOIN kernel_names AS n ON n.name = k.name ORDER BY abs(gpu_s - peers_gpu_s) DESC
 """
 
 # The GPU of the rank and the mean of its peers' over time.

@@ -11,6 +11,9 @@ from typing import Any
 
 from drumline.producers.collector import cupti as cupti_library
 
+#: Limit of an SM -> its number in cuDeviceGetAttribute (cuda.h, CUdevice_attribute). Occupancy is computed from them.
+SM_ATTRIBUTES = {"sms": 16, "threads": 39, "blocks": 106, "registers": 82, "shared": 81, "reserved": 111}
+
 
 def describe(cupti: cupti_library.Cupti) -> dict[str, Any]:
     """Return GPUs in CUDA's order, versions, path of CUPTI and start time; JSON values."""
@@ -24,7 +27,7 @@ def describe(cupti: cupti_library.Cupti) -> dict[str, Any]:
 
 
 def gpus() -> list[dict[str, str]]:
-    """Return UUID and model of each GPU that CUDA shows to this process; [] while CUDA is missing or not ready."""
+    """Return UUID, model and limits of SMs of each GPU that CUDA shows to this process; [] while it is not ready."""
     with contextlib.suppress(Exception):
         cuda = ctypes.CDLL("libcuda.so.1")
         count = ctypes.c_int(0)
@@ -40,9 +43,22 @@ def gpus() -> list[dict[str, str]]:
             digits = raw.raw.hex()
             parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
             kind = "MIG" if raw.raw != whole.raw else "GPU"  # the first version knows no instances
-            visible.append({"uuid": "-".join((kind, *parts)), "model": name.value.decode(errors="replace")})
+            visible.append({
+                "uuid": "-".join((kind, *parts)), "model": name.value.decode(errors="replace"), "sm": _sm(cuda, ordinal)
+            })  # fmt: skip
         return visible
     return []
+
+
+def _sm(cuda: ctypes.CDLL, ordinal: int) -> str:
+    """Return the limits of a GPU's SMs as CUDA states them, `sms=132 threads=2048 ...`; "" if it does not."""
+    values, number = [], ctypes.c_int(0)
+    with contextlib.suppress(AttributeError):
+        for name, attribute in SM_ATTRIBUTES.items():
+            if cuda.cuDeviceGetAttribute(ctypes.byref(number), attribute, ordinal):
+                return ""
+            values.append(f"{name}={number.value}")
+    return " ".join(values)
 
 
 def started_ns() -> int:

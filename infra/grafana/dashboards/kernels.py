@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from drumline.infra.clickhouse.occupancy import sm_of_job, with_occupancy
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery, Variable
-from drumline.infra.grafana.occupancy import sm_sql, with_occupancy
 from drumline.infra.grafana.tokens import is_chosen
 from drumline.infra.grafana.variables import FAMILIES, JOB, LABELLED, MARKS, RANKS, RUN
 
@@ -18,10 +18,7 @@ SELECT name, sum(k.launches) AS launches, sum(k.gpu_ns) AS gpu_ns, toUInt64(max(
         sum(k.graph_launches) AS from_graphs
 FROM kernels_per_minute AS k WHERE {_WHERE} GROUP BY name
 """
-_SM = f"""(
-SELECT {sm_sql("model")} FROM (SELECT any(gpu_model) AS model FROM processes WHERE @job AND @run AND gpu_model != '')
-)"""
-_SHAPED = with_occupancy(_NAMED, _SM, "t[2]", "registers", "shared_bytes")
+_SHAPED = with_occupancy(_NAMED, sm_of_job("@job AND @run"), "t[2]", "registers", "shared_bytes")
 KERNEL = Variable(
     "kernel",
     "Kernel",

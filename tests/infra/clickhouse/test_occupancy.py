@@ -2,7 +2,17 @@
 
 import pytest
 
-from drumline.infra.grafana.occupancy import MODELS, blocks_per_sm, occupancy, sm_sql, with_occupancy
+from drumline.infra.clickhouse.occupancy import (
+    MODELS,
+    Sm,
+    blocks_per_sm,
+    named_query,
+    occupancy,
+    sm_of,
+    sm_sql,
+    with_occupancy,
+)
+from drumline.infra.clickhouse.queries import queries
 from drumline.infra.localstack.clickhouse.engine import query
 
 
@@ -27,12 +37,27 @@ def test_occupancy_in_sql_is_the_same(stack):
     launches = [(t, r, s) for t in (32, 96, 256, 1_024) for r in (0, 24, 64, 168, 255) for s in (0, 1, 30_000, 98_000)]
     for model, sm in MODELS.items():
         rows = f"SELECT arrayJoin({launches}) AS launch, launch.1 AS t, launch.2 AS r, launch.3 AS s"
-        rows_sql = with_occupancy(rows, sm_sql(f"'NVIDIA {model} 80GB'"), "t", "r", "s")
+        rows_sql = with_occupancy(rows, sm_sql(f"'NVIDIA {model} 80GB'", "''"), "t", "r", "s")
         answer = query(stack, f"SELECT t, r, s, resident, occupancy, sms FROM ({rows_sql}) FORMAT TSV", "analyst")
         computed = [[float(cell) for cell in line.split("\t")[3:]] for line in answer.splitlines()]
         assert computed == [
             [min(blocks_per_sm(sm, *launch).values()), pytest.approx(occupancy(sm, *launch)), sm.count]
             for launch in launches
         ], model
-    unknown = sm_sql("'GTX 1080'")
+    unknown = sm_sql("'GTX 1080'", "''")
     assert query(stack, f"SELECT {unknown}", "analyst") == "(0,0,0,0,0)"
+
+
+@pytest.mark.stack
+def test_a_gpu_newer_than_the_table_is_computed_from_what_cuda_states_of_it(stack):
+    text = "sms=160 threads=1536 blocks=24 registers=65536 shared=131072 reserved=2048"
+    assert sm_of(text) == Sm(48, 24, 131_072, 2_048, 160)
+    assert sm_of("") is None
+    for model in ("'NVIDIA R300'", "'NVIDIA H200'"):
+        assert query(stack, f"SELECT {sm_sql(model, repr(text))}", "analyst") == "(48,24,131072,2048,160)"
+
+
+def test_the_named_query_is_made_of_the_same_sql():
+    assert queries()["occupancy"].sql.strip() == named_query().partition("\nSELECT")[2].strip().join(["SELECT ", ""]), (
+        "run `make docs`"
+    )
