@@ -30,9 +30,15 @@ class PacedReadings:
 
     def read(self, now_ns: int, readings: Callable[[], Row], *, force: bool = False) -> Row:
         """Return the readings, or those of the last time. Raises what `readings` raises."""
-        if self._row is None or force or not 0 <= now_ns - self._read_ns < self._rest_ns:
-            before = self.cpu_s()
-            self._row = readings()
-            rest_s = min(max((self.cpu_s() - before) / SHARE, self.interval_s), LONGEST_S)
-            self._read_ns, self._rest_ns = now_ns, int(rest_s * 1e9)
+        new = self.read_due(now_ns, readings, force=force)
+        return (self._row or {}) if new is None else new
+
+    def read_due(self, now_ns: int, readings: Callable[[], Row], *, force: bool = False) -> Row | None:
+        """Return the readings, None while they are not due. Raises what `readings` raises."""
+        if self._row is not None and not force and 0 <= now_ns - self._read_ns < self._rest_ns:
+            return None
+        before = self.cpu_s()
+        self._row = readings()
+        rest_s = min(max((self.cpu_s() - before) / SHARE, self.interval_s), LONGEST_S)
+        self._read_ns, self._rest_ns = now_ns, int(rest_s * 1e9)
         return self._row

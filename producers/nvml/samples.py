@@ -146,9 +146,10 @@ class Nvml:
             gpu.divided_ns, gpu.instances = now_ns, instances(query, gpu.uuid, gpu.index, gpu.instances)
         slow = gpu.slow.read(now_ns, lambda: slow_readings(query), force=complete)
         links = gpu.links.read(now_ns, lambda: link_readings(query, slow["nvlink_links"]), force=complete)
-        traffic = gpu.traffic.read(now_ns, lambda: self._traffic(gpu, now_ns))
+        traffic = gpu.traffic.read_due(now_ns, lambda: self._traffic(gpu, now_ns))
         pcie = {} if gpu.gpm.supported else calls(query, PCIE_CALLS)
-        return row | slow | links | gpu.gpm.read(now_ns) | pcie | traffic
+        # Not repeated: it is a mean since it was last read, and would count twice.
+        return row | slow | links | gpu.gpm.read(now_ns) | pcie | (traffic or dict.fromkeys(LINK_COUNTERS, UNKNOWN))
 
     def processes(self, gpu: Gpu) -> dict[int, tuple[int, int]]:
         """Return (bytes of GPU memory, SM time in %) of the processes that compute on a GPU; UNKNOWN where not known.

@@ -35,6 +35,15 @@ def test_the_interval_holds_or_is_longer_by_the_cost(cost_s, interval_s, expecte
     assert len(times) >= 200 // expected
 
 
+def test_what_must_not_be_repeated_is_absent_between_two_readings():
+    paced = PacedReadings(10)
+    assert [paced.read_due(second * S, lambda: {"rate": 1}) for second in (5, 6, 16)] == [
+        {"rate": 1},
+        None,
+        {"rate": 1},
+    ]
+
+
 def test_an_xid_and_a_clock_that_was_set_back_read_at_once():
     paced, count = PacedReadings(10), []
 
