@@ -68,7 +68,7 @@ MODELS = (
     ModelLimits(
         "H100",
         _h100(989),
-        Sourced(1980, "NVIDIA H100 white paper", "after glennklockwood.com/garden/processors/h100"),
+        Sourced(1980, "a recorded H100", "tests/data/nvml/h100.json.gz"),
         _HOPPER_LINKS,
     ),
     ModelLimits(

@@ -65,8 +65,11 @@ class NvmlQuery:
         )
         return UNKNOWN if answer is None else int(answer[0] if isinstance(answer, list | tuple) else answer)
 
-    def fields(self, wanted: Mapping[str, tuple[str, int]]) -> dict[str, int]:
-        """Return field values, with one call. `wanted`: name -> (constant of `lib`, scope). Raises NvmlLost."""
+    def fields(self, wanted: Mapping[str, tuple[str, int]], *, spare: bool = False) -> dict[str, int]:
+        """Return field values, with one call. `wanted`: name -> (constant of `lib`, scope). Raises NvmlLost.
+
+        `spare`: with a last entry that is not read, for calls that may write behind their entries.
+        """
         lib, row = self.lib, dict.fromkeys(wanted, UNKNOWN)
         ids: dict[str, tuple[int, int]] = {}
         for name, (constant, scope) in wanted.items():
@@ -78,9 +81,7 @@ class NvmlQuery:
                     ids[name] = (number, scope)
         if not ids:
             return row
-        # One field of the links' errors alone ends the process with a segmentation fault (driver 580.159.04, H100): a
-        # second one, which costs 4 us, is always asked too.
-        requested = [*ids.values(), (lib.NVML_FI_DEV_ECC_SBE_VOL_TOTAL, 0)]
+        requested = [*ids.values(), *([(lib.NVML_FI_DEV_ECC_SBE_VOL_TOTAL, 0)] if spare else [])]
         values = self.answer("field values", lambda: lib.nvmlDeviceGetFieldValues(self.handle, requested))
         for name, value in zip(ids, values or (), strict=False):
             if value.nvmlReturn == lib.NVML_SUCCESS and value.valueType in _MEMBERS:

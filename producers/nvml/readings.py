@@ -114,9 +114,11 @@ def link_readings(query: NvmlQuery, links: int) -> dict[str, int]:
     states = [query.number("nvlink_active", "nvmlDeviceGetNvLinkState", link) for link in numbers]
     known = [state for state in states if state != UNKNOWN]
     row["nvlink_active"] = sum(known) if known else UNKNOWN
-    row |= query.fields({name: (total, 0) for name, (total, _) in _LINK_ERRORS.items()})
+    row |= query.fields({name: (total, 0) for name, (total, _) in _LINK_ERRORS.items()}, spare=True)
     without = [name for name in _LINK_ERRORS if row[name] == UNKNOWN]
-    values = query.fields({f"{name} {link}": (_LINK_ERRORS[name][1], link) for name in without for link in numbers})
+    # A program that asked for these one by one ended with a segmentation fault, twice (H100, driver 580.159.04).
+    errors = {f"{name} {link}": (_LINK_ERRORS[name][1], link) for name in without for link in numbers}
+    values = query.fields(errors, spare=True)
     for name in without:
         of_links = [value for link in numbers if (value := values[f"{name} {link}"]) != UNKNOWN]
         if of_links:

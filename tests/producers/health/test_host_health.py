@@ -192,6 +192,14 @@ def test_the_recorded_h200_is_well_by_the_table():
     assert len({limit.name for limit in MODELS}) == len(MODELS)
 
 
+def test_the_recorded_h100_was_well_when_it_was_checked():
+    checks = json.loads(gzip.decompress(RECORDING.with_name("h100.json.gz").read_bytes()))["checks"]
+    assert {item["state"] for item in checks} == {"ok"}
+    texts = {item["name"]: item["text"] for item in checks}
+    assert texts["NVLink"] == "18 of 18 links are up"
+    assert texts["clocks"].startswith("up to 1,980 MHz of 1,980 (")
+
+
 def test_batches_are_inside_the_contract_one_for_each_gpu_keyed_by_their_host():
     checks = list(host_health(lambda: fake(2), 2))
     batches = list(check_batches(checks, SampleEnvelopes("agent-1", "node-a"), 10**18))
