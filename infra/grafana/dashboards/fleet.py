@@ -71,7 +71,7 @@ RUNS = Panel(
             {KEYS} FROM (
             SELECT job, run, uniqExactIfMerge(r.ranks) AS ranks,
                 sum(r.dropped_rows) AS dropped_rows,
-                toDateTime(maxIf(r.last_published, @produced), 'UTC') AS last_record
+                toDateTime64(maxIf(r.last_published, @produced), 3, 'UTC') AS last_record
             FROM records_per_minute AS r WHERE @minute AND job != '' AND run != '' AND @jobs AND @placed
             GROUP BY job, run
         ) AS active_runs LEFT JOIN (

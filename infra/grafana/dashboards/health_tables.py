@@ -14,7 +14,7 @@ SILENCE = Panel(
     "of it then. Left out: processes that reported their end, and replays.",
     PanelQuery(
         f"""
-        SELECT job, run, rank, host, reported, toDateTime(last_report) AS last_report, silent_s, {KEYS} FROM ({RANKS})
+        SELECT job, run, rank, host, reported, last_report, silent_s, {KEYS} FROM ({RANKS})
         WHERE silent_s > {SILENT[0][0]:g} AND @jobs ORDER BY silent_s DESC LIMIT 500
         """,
         f"job:s run:s rank:n host:s reported:s last_report:t silent_s:n {KEY_COLUMNS}",
@@ -77,7 +77,7 @@ ERRORS = Panel(
     "Records that could not be read or stored, by kind of error. `drumline dlq show TOPIC` has the full texts.",
     PanelQuery(
         """
-        SELECT topic, error, count() AS records, toDateTime(max(l.published)) AS last FROM ledger AS l
+        SELECT topic, error, count() AS records, max(l.published) AS last FROM ledger AS l
         WHERE @published AND disposition = 'dead_letter' GROUP BY topic, error ORDER BY records DESC LIMIT 200
         """,
         "topic:s error:s records:n last:t",

@@ -171,7 +171,7 @@ PLACES = Panel(
         """
         SELECT rank, host, gpu_index AS gpu, gpu_model AS model, pid, if(k8s_pod != '', k8s_pod, slurm_job) AS placed,
             arrayStringConcat(arrayMap((k, v) -> concat(k, ' ', v), mapKeys(versions), mapValues(versions)), ',
-                ') AS versions, toDateTime(start) AS since
+                ') AS versions, start AS since
         FROM processes WHERE @job AND @run AND start <= $__toTime_ms ORDER BY since DESC, rank LIMIT 2000
         """,
         "rank:n host:s gpu:n model:s pid:n placed:s versions:s since:t",
@@ -198,7 +198,7 @@ HANGS_TABLE = Panel(
     "its end. Named are the ranks that the others wait for.",
     PanelQuery(
         f"""
-        SELECT toDateTime(h.time) AS at,
+        SELECT h.time AS at,
             transform(CAST(h.state, 'String'), {list(_STATES.values())}, {list(_STATES)}, -1) AS state,
             if(h.rank < 0, 'all', toString(h.rank)) AS rank, h.host AS host, replaceAll(h.reason, '_', ' ') AS reason,
             h.operation AS operation, h.note AS note, {_ACTS}[1 + indexOf({_REASONS}, h.reason)] AS action

@@ -76,7 +76,7 @@ PROCESSES = Panel(
         """
         SELECT host, gpu_index AS gpu, gpu_model AS model, gpu_uuid, pid,
             if(k8s_pod != '', concat(k8s_namespace, '/', k8s_pod), slurm_job) AS placed, policy,
-            toDateTime(start) AS since
+            start AS since
         FROM processes WHERE @job AND @run AND @rank AND start <= $__toTime_ms ORDER BY since DESC LIMIT 10
         """,
         "host:s gpu:n model:s gpu_uuid:s pid:n placed:s policy:s since:t",

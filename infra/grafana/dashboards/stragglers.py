@@ -139,7 +139,7 @@ CHANGES = Panel(
     "and the collective that waited longest.",
     PanelQuery(
         f"""
-        SELECT toDateTime(window_start) AS time, rank, level, {cause("v")} AS cause,
+        SELECT window_start AS time, rank, level, {cause("v")} AS cause,
             encodeURLComponent(v.cause) AS cause_key, lost_share,
             concat(toString(first_step), ' to ', toString(last_step)) AS steps, {_EVIDENCE} AS evidence,
             action, toUnixTimestamp64Milli(window_start) AS from_ms, toUnixTimestamp64Milli(window_end) AS to_ms

@@ -8,6 +8,8 @@ from drumline.infra.grafana.model import Field, Panel
 SCREEN, GRID, GAP, FRAME = 1424, 24, 8, 12
 #: Width of a column that states none, by kind; px.
 WIDTHS = {"t": 165, "s": 110, "n": 80}
+#: From which width on a column of times has ms.
+MS_WIDTH = 200
 #: Width of a header's character, and what surrounds the header; px.
 CHARACTER, AROUND = 8.2, 18
 #: Parts of column names that are written in another way; units are shown beside each value.

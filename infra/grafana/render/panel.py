@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from drumline.infra.grafana.model import PLUGIN, PLUGIN_VERSION, Field, Json, Link, Panel, PanelQuery
-from drumline.infra.grafana.render.columns import filling, header, visible, widths
+from drumline.infra.grafana.render.columns import MS_WIDTH, filling, header, visible, widths
 from drumline.infra.grafana.render.options import custom, options
 
 SOURCE = {"type": PLUGIN, "uid": "${datasource}"}
@@ -27,6 +28,8 @@ LEVEL_MAPPING = {
 }
 #: In tables the text for "no data" would also fill every cell that is empty or null.
 EMPTY_CELLS = {"matcher": {"id": "byRegexp", "options": "/.*/"}, "properties": [{"id": "noValue", "value": "-"}]}
+#: Formats of times in tables. Without one Grafana shows ms where all rows are of one minute, and cuts them.
+TIME, TIME_MS = "time:YYYY-MM-DD HH:mm:ss", "time:YYYY-MM-DD HH:mm:ss.SSS"
 #: Name of the lines of `bands.worst`, and those that are of one rank, GPU or job: bands have no link.
 BANDED = "{series}"
 ONE_OF_ALL = {"id": "byRegexp", "options": "/^(?!.* of all)/"}
@@ -104,13 +107,21 @@ def _overrides(panel: Panel) -> list[Json]:
     """Return how columns and series are shown: each has a name for people, and columns of tables a width."""
     if panel.kind == "table":
         fits, fills = widths(panel), filling(panel)
-        shown = {name: _properties(name, field, fits[name], name == fills) for name, _, field in visible(panel)}
+        shown = {
+            name: _properties(name, _timed(field, fits[name]) if kind == "t" else field, fits[name], name == fills)
+            for name, kind, field in visible(panel)
+        }
         hidden = [("custom.hideFrom.viz", True)]
         names = [name for name, _ in (panel.query.declared if panel.query else [])]
         return [EMPTY_CELLS, *(_override(name, shown.get(name, hidden)) for name in names)]
     values = panel.query.named("n") if panel.query and panel.kind == "timeseries" and not panel.series else []
     fields = {**{name: Field() for name in values}, **panel.fields}
     return [_override(name, _properties(name, field)) for name, field in fields.items()]
+
+
+def _timed(shown: Field, width: int) -> Field:
+    """Return how a column of times is shown: with ms only where it is wide enough."""
+    return replace(shown, unit=TIME_MS if width >= MS_WIDTH else TIME)
 
 
 def _properties(name: str, shown: Field, width: int = 0, fills: bool = False) -> list[tuple[str, Any]]:

@@ -29,7 +29,7 @@ BOARDS = {dashboard.uid: dashboard_json(dashboard) for dashboard in DASHBOARDS}
 #: Ids of Grafana's value formats (getValueFormats of @grafana/data) that we use, and its form of a unit of ours.
 UNITS = {
     "none", "short", "percent", "percentunit", "ns", "ms", "s", "bytes", "Bps", "ops", "rowsps", "watt", "celsius",
-    "hertz", "suffix:GPUs",
+    "hertz", "suffix:GPUs", "time:YYYY-MM-DD HH:mm:ss", "time:YYYY-MM-DD HH:mm:ss.SSS",
 }  # fmt: skip
 #: Rules that compare with the job's own past, or count rows of a kind: their panels show another amount.
 RATIOS = {"drumline-job-stalled", "drumline-collective-bandwidth", "drumline-job-quarantine"}

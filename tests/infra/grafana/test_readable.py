@@ -70,6 +70,10 @@ def test_a_table_fits_into_its_panel_and_has_headers_for_people(panel, drawn):
     assert len(set(headers.values())) == len(headers)
     for name, text in headers.items():
         assert len(text) * 8 + 14 <= widths[name], f"{text} is cut"
+    for name in panel.query.named("t"):
+        form = columns[name]["unit"].removeprefix("time:")
+        assert form.startswith("YYYY-MM-DD HH:mm:ss"), "Grafana adds ms where all rows are of one minute"
+        assert len(form) * 7.5 + 14 <= widths[name], "times are cut"
 
 
 def drawn_names(panel, drawn):
