@@ -6,6 +6,7 @@ pynvml of nvidia-ml-py, or one that behaves like it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ class Gpu:
         counters: bytes that its links had carried, and when that was read; ns.
         slow: readings that change seldom. links: states and errors of its links. traffic: their bytes.
         divided_ns: when its instances were last looked for.
+        running: memory by process, of the last sample.
         used_until: newest SM time of a process that was read; NVML's clock, us.
     """
 
@@ -50,6 +52,7 @@ class Gpu:
     links: PacedReadings = field(default_factory=lambda: PacedReadings(SLOW_S))
     traffic: PacedReadings = field(default_factory=lambda: PacedReadings(0.0))
     divided_ns: int | None = None
+    running: Mapping[int, int] = field(default_factory=dict)
     used_until: int = 0
     instances: tuple[Instance, ...] = ()
 
@@ -139,7 +142,7 @@ class Nvml:
         query = gpu.query
         row: dict[str, float] = {"time_ns": now_ns, "lost": 0, **calls(query), **query.fields(FIELDS)}
         running = compute_processes(query)
-        row["processes"] = UNKNOWN if running is None else len(running)
+        row["processes"], gpu.running = UNKNOWN if running is None else len(running), running or {}
         row["util_gpu"], row["util_memory"] = self._pair(gpu, "nvmlDeviceGetUtilizationRates", "gpu", "memory")
         row["memory_used"], row["memory_total"] = self._pair(gpu, "nvmlDeviceGetMemoryInfo", "used", "total")
         if gpu.divided_ns is None or complete or not 0 <= now_ns - gpu.divided_ns < SLOW_S * 1e9:
@@ -154,10 +157,10 @@ class Nvml:
     def processes(self, gpu: Gpu) -> dict[int, tuple[int, int]]:
         """Return (bytes of GPU memory, SM time in %) of the processes that compute on a GPU; UNKNOWN where not known.
 
-        Keys are pids as this pid namespace numbers them. SM times are asked where several share the GPU. Raises
-        NvmlLost.
+        They are those of the last sample. Keys are pids as this pid namespace numbers them. SM times are asked where
+        several share the GPU. Raises NvmlLost.
         """
-        lib, memory = self._lib, compute_processes(gpu.query) or {}
+        lib, memory = self._lib, gpu.running
         newest: dict[int, Any] = {}
         if len(memory) > 1:
             call = lambda: lib.nvmlDeviceGetProcessUtilization(gpu.handle, gpu.used_until)  # noqa: E731
