@@ -19,6 +19,7 @@ from support.fakes.cupti import RawBuffer
 from drumline.infra.clickhouse.client import connect, rows
 from drumline.infra.localstack.stack import wait_until
 from drumline.infra.runtime.processes import ManagedProcess
+from drumline.producers.spool.location import make_rings
 
 pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(550)]
 TESTS = Path(__file__).parents[1]
@@ -53,6 +54,7 @@ class Job:
             "DRUMLINE_COLLECT__BUFFER_MB": "4", "WORLD_SIZE": str(RANKS), "PYTHONPATH": str(TESTS),
             "RAW_CUPTI_PLAIN": str(self.folder),
         }  # fmt: skip
+        make_rings(environment)  # as `drumline run` does
         with (self.folder / f"rank-{number}.log").open("wb") as log:
             command = [sys.executable, str(TESTS / "support/deep_job.py"), str(STEP_S)]
             return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
@@ -91,14 +93,17 @@ def test_a_capture_gets_the_same_steps_of_all_ranks_and_leaves_nothing_on_whatev
     def drumline(*arguments):
         return subprocess.run([*job.command, *arguments], env=job.environment, capture_output=True, text=True)
 
+    def logs():
+        return "\n".join(f"{path.name}: {path.read_text()[-400:]}" for path in sorted(job.folder.glob("*.log")))
+
     def ranks_with_steps():
         return rows(client, "SELECT uniqExact(rank) AS n FROM steps WHERE start > now64(3) - 30")[0]["n"]
 
-    assert wait_until(lambda: ranks_with_steps() == RANKS, 120 + 2 * RANKS), "no steps"
+    assert wait_until(lambda: ranks_with_steps() == RANKS, 60 + 2 * RANKS), f"no steps; {logs()}"
     delays = []
     for _ in range(CAPTURES):
         done = drumline("capture", "--job", "deep", "--steps", str(STEPS), "--lead", "30", "--json")
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, f"{done.stderr}\n{logs()}"
         answer = json.loads(done.stdout)
         assert [row["rank"] for row in answer["ranks"]] == list(range(RANKS))
         assert {(row["answer"], row["steps"]) for row in answer["ranks"]} == {("done", STEPS)}, done.stderr
@@ -132,11 +137,11 @@ def test_a_capture_gets_the_same_steps_of_all_ranks_and_leaves_nothing_on_whatev
 
     decoders = [p for p in psutil.process_iter(["cmdline"]) if "drumline.producers.decoder.main" in p.info["cmdline"]
                 and p.environ().get("DRUMLINE_RUN") == "r1" and p.environ()["RANK"] == "1"]  # fmt: skip
-    cleared = time.time()
     assert drumline("policy", "clear", shown["key"]).returncode == 0
     for decoder in decoders:
         decoder.kill()
+    cleared = time.time()
     assert wait_until(lambda: not any(map(job.is_on, range(RANKS))), BACK_S + 5)
-    assert max(at for rank in range(RANKS) for _, at in job.switched(rank)[-1:]) - cleared < BACK_S + 2
+    assert max(at for rank in range(RANKS) for _, at in job.switched(rank)[-1:]) - cleared < BACK_S
     assert drumline("policy", "show").stdout.startswith("nothing is asked")
     client.close()
