@@ -14,8 +14,10 @@ rebuilt by `restore_jobs`.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, MutableMapping
+from collections.abc import Container, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,8 @@ from drumline.streams.stragglers.step_rows import STEP_ROW, latest_steps, step_r
 
 Store = MutableMapping[str, bytes]
 NO_ROWS = np.dtype([("none", "u1")])
+#: Values of lateness rows that are read together: some MB.
+PART_VALUES = 4096
 #: Interval of a sample of a process that still counts, ns; of a longer one nobody knows which part is the window's.
 LONGEST_SAMPLE_NS = 10_000_000_000
 
@@ -111,15 +115,30 @@ class JobState:
         values = sorted((rank, value) for rank, value in stored if value is not None)
         return [rank for rank, _ in values], [value for _, value in values]
 
-    def stored_lateness(self, window: int, steps: Container[int]) -> tuple[list[tuple[int, str]], list[bytes]]:
-        """Return (step, communicator) of some steps of a window, rising, and the values of their rows (LATENESS_ROW).
+    def stored_lateness(
+        self, window: int, steps: Container[int]
+    ) -> Iterator[tuple[list[tuple[str, int]], list[bytes]]]:
+        """Yield (communicator, step) of some steps of a window, rising, and the values of their rows (LATENESS_ROW).
 
-        A place is there once for each of its slices.
+        A place is there once for each of its slices. Each part has all of some communicators: those of a large job
+        together fill no memory twice.
         """
-        parts = sorted((place, parts) for place, parts in self.windows[window].lateness.items() if place[0] in steps)
-        names = ((place, self._lateness_key(*place, part)) for place, numbers in parts for part in numbers)
-        values = [(place, value) for place, name in names if (value := self.store.get(name)) is not None]
-        return [place for place, _ in values], [value for _, value in values]
+        places: list[tuple[str, int]] = []
+        values: list[bytes] = []
+        lateness = self.windows[window].lateness
+        wanted = sorted((communicator, step) for step, communicator in lateness if step in steps)
+        for communicator, places_of in groupby(wanted, key=itemgetter(0)):
+            for place in places_of:
+                for part in lateness[place[1], communicator]:
+                    value = self.store.get(self._lateness_key(place[1], communicator, part))
+                    if value is not None:
+                        places.append(place)
+                        values.append(value)
+            if len(values) >= PART_VALUES:
+                yield places, values
+                places, values = [], []
+        if values:
+            yield places, values
 
     def apply_steps(self, batch: Batch, offset: int, now_ns: int) -> None:
         """Apply a gpu.step.v1 batch. A value that was written at this offset or later stays as it is."""

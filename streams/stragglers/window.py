@@ -99,21 +99,18 @@ def _with_pipelines(state: JobState, data: WindowData) -> WindowData:
 def _communicators(state: JobState, window: int, ranks: Ints, steps: Ints) -> list[CommunicatorWindow]:
     """Return the group of each communicator that at least two ranks can be compared in."""
     column = {step: at for at, step in enumerate(steps.tolist())}
-    places, values = state.stored_lateness(window, column)
-    heads, counts, rows = unpack_all(values, LATENESS_ROW)
-    names = sorted({name for _, name in places})
-    number = {name: at for at, name in enumerate(names)}
-    communicator = np.repeat(np.array([number[name] for _, name in places], np.int64), counts)
-    kinds, hidden = _lists([(column[step], name) for step, name in places], heads, len(steps))
-    return [
-        replace(
-            group,
-            size=max(group.size, len(state.members.get(group.name, ()))),
-            kinds=kinds.get(group.name, {}),
-            hidden=hidden.get(group.name, group.hidden),
-        )
-        for group in _groups(rows, communicator, names, (ranks, steps))
-    ]
+    out: list[CommunicatorWindow] = []
+    for places, values in state.stored_lateness(window, column):
+        heads, counts, rows = unpack_all(values, LATENESS_ROW)
+        names = sorted({name for name, _ in places})
+        number = {name: at for at, name in enumerate(names)}
+        communicator = np.repeat(np.array([number[name] for name, _ in places], np.int64), counts)
+        kinds, hidden = _lists([(column[step], name) for name, step in places], heads, len(steps))
+        for group in _groups(rows, communicator, names, (ranks, steps)):
+            size = max(group.size, len(state.members.get(group.name, ())))
+            shown = hidden.get(group.name, group.hidden)
+            out.append(replace(group, size=size, kinds=kinds.get(group.name, {}), hidden=shown))
+    return out
 
 
 def _lists(places: list[tuple[int, str]], heads: list[bytes], steps: int) -> tuple[dict[str, Kinds], dict[str, Floats]]:

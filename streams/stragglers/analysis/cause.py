@@ -63,6 +63,7 @@ class GroupBudget:
         self.data, self.group, self.config = data, group, config
         self._compared: dict[tuple[str, bool], tuple[Floats, Floats]] = {}
         self._excess: dict[tuple[str, bool], list[float]] = {}
+        self._sums: dict[str, tuple[list[float], ...]] = {}
 
     def compared(self, column: str, known: bool = False) -> tuple[Floats, Floats]:
         """Return [m, S] values and medians of the peers. `known`: what is unknown (-1) counts as 0."""
@@ -86,12 +87,13 @@ class GroupBudget:
 
     def ratio(self, member: int, column: str) -> float:
         """Return what a member spent over what its peers spent, or over its own baseline."""
-        values, medians = self.compared(column)
-        spent = float(np.nansum(values[member]))
+        values, _ = self.compared(column)
+        if column not in self._sums:
+            self._sums[column] = tuple(np.nansum(side, axis=1).tolist() for side in self.compared(column))
+        spent, peers = (sums[member] for sums in self._sums[column])
         if self.group.baseline is not None:  # `spent` is the excess over the member's own baseline
             baseline = float(self.group.baseline[column][member]) * int(np.isfinite(values[member]).sum())
             return round(1.0 + spent / baseline, 4) if baseline > 0 else 1.0
-        peers = float(np.nansum(medians[member]))
         return round(spent / peers, 4) if peers > 0 else 1.0
 
     def slowdown(self, member: int, compute_excess: float) -> float:
