@@ -4,15 +4,16 @@ import base64
 import json
 
 import pytest
+import typer
 from support.offender_jobs import BAD_GPU, BAD_HOST, JOBS, offender_jobs
 from typer.testing import CliRunner
 
 from drumline.infra.cli.operate import notify as command
-from drumline.infra.clickhouse.client import rows
+from drumline.infra.clickhouse.client import TransientError, rows
 from drumline.infra.config.settings import settings
 from drumline.infra.offenders import notify as module
 from drumline.infra.offenders.notices import DueLimits
-from drumline.infra.offenders.notify import notify
+from drumline.infra.offenders.notify import Pass, notify
 from drumline.infra.offenders.webhook import Webhook
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -79,6 +80,22 @@ def test_one_refusal_does_not_hold_up_the_others(db, receiver):
     result = run(db, receiver, DueLimits(runs=1, days=30))
     assert len(result.left) == 1
     assert len(result.taken) >= 2
+
+
+def test_it_goes_on_after_an_outage_of_clickhouse_until_it_is_stopped(monkeypatch):
+    passes = [TransientError("ClickHouse does not answer"), Pass([], [])]
+
+    def one_pass():
+        step = passes.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+    stopping = type("Stopping", (), {"__call__": lambda _: not passes, "code": 130})
+    monkeypatch.setattr("drumline.infra.runtime.signals.ShutdownSignal", stopping)
+    with pytest.raises(typer.Exit) as ended:
+        command._repeat(one_pass, 0.01, False)
+    assert (passes, ended.value.exit_code) == ([], 130)
 
 
 def test_the_command_needs_url_and_key_and_prints_what_is_due(db, receiver, monkeypatch):

@@ -15,6 +15,7 @@ from drumline.infra.report import queries
 from drumline.infra.report import text as report_text
 from drumline.infra.report.data import NoSuchRun, find_run
 from drumline.infra.report.page import page
+from drumline.infra.report.text import occupancy, occupancy_note
 
 ROOT = Path(__file__).parents[3]
 CREATED = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
@@ -141,6 +142,15 @@ def test_page_shows_every_part_and_loads_nothing():
         assert ("h2", {}) in reader.elements
         assert heading in reader.text
     assert "2026-01-02 03:04 UTC" in reader.text
+    assert "25%, registers" in text
+    assert "Achieved over all kernels and pauses, by GPM: 31%." in text
+
+
+def test_an_occupancy_that_is_not_known_is_no_number_and_the_note_states_why():
+    unknown = {"occupancy": None, "limited_by": "", "achieved": None}
+    assert occupancy(unknown) == "–"
+    assert "not known, as CUDA's description of the GPU is missing" in occupancy_note([unknown])
+    assert "GPM needs Hopper or later" in occupancy_note([{**unknown, "occupancy": 0.5, "limited_by": "warps"}])
 
 
 def test_page_escapes_what_a_job_may_be_called():
