@@ -28,6 +28,8 @@ _FUNCTIONS = (
     ("torch.serialization", "save", ("torch",), CHECKPOINT),
     (_SAVER, "save", ("torch.distributed.checkpoint",), CHECKPOINT),
     (_SAVER, "async_save", ("torch.distributed.checkpoint",), CHECKPOINT),
+    # Under `save_file`, which transformers and others import under names of their own.
+    ("safetensors.torch", "serialize_file", (), CHECKPOINT),
 )
 #: The same, while CUPTI is attached: a call that waits for the GPU takes no time where nothing has to be waited for.
 _WAITING = (("torch.cuda", "synchronize", (), SYNC), ("torch", "Tensor.item", (), SYNC))

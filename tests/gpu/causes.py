@@ -68,22 +68,27 @@ class Part:
 
 HOST = ["data_loader", "garbage_collection", "checkpoint", "python_lock"]
 HOST += ["cpu_contention", "cpu_throttled", "page_faults", "disk"]
+KINDS = ["garbage_collection", "python_lock", "cpu_contention", "page_faults", "disk"]
 SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
-LINKS = [("slow_link:2e8", 1, 6.0), ("slow_link:5e7", 0, 7.0), ("netem:0.5ms", 0, 4.0)]
+LINKS = [("slow_link:1.5e9", 1, 8.0), ("slow_link:7e8", 0, 8.0)]
 PARTS = {
     part.name: part
     for part in (
         Part("host-light", "ddp", "light", between([(fault, 1 - i % 2, 11) for i, fault in enumerate(HOST)], 10, 3)),
-        Part("trainer-light", "trainer", "light", between([("data_loader", 1, 7), ("cpu_contention", 0, 6)], 14, 4)),
+        Part("trainer-light", "trainer", "light", between([("data_loader", 1, 7), ("save", 0, 6)], 14, 4)),
         Part("gpu-always", "ddp", "always", between(
             [("synchronisation", 1, 6.0), ("batch", 0, 6.0), ("shared_gpu", 1, 7.0), ("batch", -1, 5.0),
              ("data_loader", 0, 5.0), ("garbage_collection", 1, 5.0), ("checkpoint", 0, 5.0)], 8, 3)),
-        Part("link-light", "link", "light", between(LINKS, 7, 3), SOCKETS),
+        Part("link-light", "link", "light", between(LINKS, 12, 4), SOCKETS),
         Part("gpu-light", "ddp", "light", between([("batch", 0, 5), ("shared_gpu", 1, 6), ("batch", -1, 5)], 6, 3)),
         Part("fsdp2-light", "fsdp2", "light", between([("disk", 1, 5.0), ("garbage_collection", 0, 5.0)], 10, 3)),
         Part("lightning-light", "lightning", "light", between([("cpu_contention", 1, 5.0)], 10, 3)),
         Part("accelerate-light", "accelerate", "light", between([("python_lock", 1, 5.0)], 10, 3)),
-        Part("link-always", "link", "always", between(LINKS[:2], 6, 3), SOCKETS),
+        Part("link-always", "link", "always", between(LINKS, 12, 4), SOCKETS),
+        # Kinds that need many windows, and CUPTI's finer causes, once more by themselves.
+        Part("host-kinds", "ddp", "light", between([(fault, 1 - i % 2, 12) for i, fault in enumerate(KINDS)], 6, 3)),
+        Part("gpu-kinds", "ddp", "always", between(
+            [("synchronisation", 1, 7.0), ("batch", 0, 6.0), ("shared_gpu", 1, 7.0)], 6, 3)),
         Part("trainer-always", "trainer", "always", between([("checkpoint", 1, 5.0)], 8, 3)),
     )
 }  # fmt: skip
@@ -203,7 +208,7 @@ def phases_of(part: Part) -> list[dict[str, object]]:
     events = []
     for rank in range(RANKS):
         for line in (OUT / f"{part.name}-{rank}.log").read_text().splitlines():
-            if line.startswith("{"):
+            if line.startswith('{"rank"'):
                 events.append(json.loads(line))
     phases = []
     for number, (fault, on, _) in enumerate(part.phases):

@@ -21,8 +21,8 @@ import torch
 
 #: What a fault costs the rank in each step; s.
 STALL_S = float(os.environ.get("CAUSES_STALL_S", "0.025"))
-#: Steps between two checkpoints.
-SAVE_EVERY = 4
+#: Steps between two checkpoints, and between two collections of garbage; each takes as long as that many stalls.
+PERIOD = 4
 FILE_BYTES = 256 << 20
 SO_MAX_PACING_RATE, UNLIMITED = 47, (1 << 64) - 1
 #: Steps that other ranks may be ahead of rank 0.
@@ -61,14 +61,14 @@ class Flag(Fault):
 
 
 class GarbageCollection(Fault):
-    """Many objects, and collections of all of them."""
+    """Many objects, and collections of all of them in every fourth step."""
 
     def begin(self) -> None:
-        self.kept = [[{}] for _ in range(200_000)]
+        self.kept = [[{}] for _ in range(50_000)]
 
     def stall(self, step: int) -> None:
-        until = time.perf_counter() + STALL_S
-        while time.perf_counter() < until:
+        until = time.perf_counter() + PERIOD * STALL_S
+        while step % PERIOD == 0 and time.perf_counter() < until:
             gc.collect()
 
     def end(self) -> None:
@@ -82,23 +82,24 @@ class Checkpoint(Fault):
         self.state, self.path = {"weights": torch.zeros(2 << 20)}, Path(self.argument, f"save-{os.getpid()}.pt")
 
     def stall(self, step: int) -> None:
-        until = time.perf_counter() + SAVE_EVERY * STALL_S
-        while step % SAVE_EVERY == 0 and time.perf_counter() < until:
+        until = time.perf_counter() + PERIOD * STALL_S
+        while step % PERIOD == 0 and time.perf_counter() < until:
             torch.save(self.state, self.path)
 
 
 class PythonLock(Fault):
-    """Threads that compute in Python."""
+    """A thread that computes in Python half of the time, and the main thread's launches wait for the GIL."""
 
     def begin(self) -> None:
         self.going = True
-        for _ in range(3):
-            threading.Thread(target=self.tokenize, daemon=True).start()
+        threading.Thread(target=self.tokenize, daemon=True).start()
 
     def tokenize(self) -> None:
-        count = 0
         while self.going:
-            count += 1
+            until, count = time.perf_counter() + STALL_S, 0
+            while time.perf_counter() < until:
+                count += 1
+            time.sleep(STALL_S)
 
     def end(self) -> None:
         self.going = False
@@ -108,7 +109,7 @@ class CpuContention(Fault):
     """Other programs on this rank's cores."""
 
     def begin(self) -> None:
-        count = 4 * len(os.sched_getaffinity(0))
+        count = len(os.sched_getaffinity(0))
         busy = ["sh", "-c", "while :; do :; done"]
         self.stress = [subprocess.Popen(busy, env={"PATH": os.environ["PATH"]}) for _ in range(count)]
 
@@ -210,21 +211,6 @@ class SlowLink(Fault):
         self.limit(UNLIMITED)
 
 
-class Netem(Fault):
-    """A delay of each packet of the loopback device; it needs tc and the kernel's netem."""
-
-    def tc(self, *arguments: str) -> None:
-        done = subprocess.run(["tc", "qdisc", *arguments], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise OSError(f"tc: {done.stderr.strip()[:200]}")
-
-    def begin(self) -> None:
-        self.tc("add", "dev", "lo", "root", "netem", "delay", self.argument)
-
-    def end(self) -> None:
-        self.tc("del", "dev", "lo", "root")
-
-
 FAULTS = {
     "healthy": Fault,
     "data_loader": Flag,
@@ -237,9 +223,9 @@ FAULTS = {
     "disk": Disk,
     "synchronisation": Flag,
     "batch": Flag,
+    "save": Flag,
     "shared_gpu": SharedGpu,
     "slow_link": SlowLink,
-    "netem": Netem,
 }
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from causes_faults import STALL_S, Plan, no_core_dumps
+from causes_faults import PERIOD, STALL_S, Plan, no_core_dumps
 
 how, rank = sys.argv[1], int(os.environ.get("LOCAL_RANK", "0"))
 CUDA = torch.cuda.is_available()
@@ -146,6 +146,8 @@ def trainer(plan: Plan) -> None:
 
     class Steps(transformers.TrainerCallback):
         def on_step_end(self, args, state, control, **named):
+            if plan.on("save") and plan.steps % PERIOD == 0:
+                named["model"].save_pretrained(os.environ["CAUSES_DISK"] + f"/model-{rank}")
             control.should_training_stop = plan.step()
             return control
 
@@ -198,6 +200,8 @@ def dist_size() -> int:
 def neighbour() -> None:
     """Keep the GPU busy from the first line of the standard input on."""
     sys.stdin.readline()
+    if CUDA:
+        torch.cuda.set_device(DEVICE)  # without it, waiting makes a context on the first GPU
     work = torch.randn(4096, 4096, device=DEVICE, dtype=torch.bfloat16)
     while True:
         for _ in range(20):

@@ -7,6 +7,7 @@ step, what was injected and what may be found. Host, GPUs and process ids are re
 import json
 import lzma
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,27 +15,41 @@ import numpy as np
 from drumline.producers.replay.anonymise import fake_uuid
 from drumline.producers.replay.published import write_published
 from drumline.producers.spool.frames import scan
-from drumline.schemas.batch import Batch, decode
-from drumline.schemas.model import model
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.confluent import header
+from drumline.schemas.errors import BadRecord
+from drumline.schemas.model import AVRO
 from drumline.schemas.topics import Topic
 
+LOCK = json.loads((AVRO / "lock.json").read_text())
 TOPICS = {Topic.COLLECTIVE, Topic.STEP, Topic.DEVICE, Topic.HOST}
-#: Faults of a host whose cause has no detail of its own in a verdict: stacks show it.
-BY_STACKS = {"python_lock"}
+#: Fault of a host -> the detail of its verdict, where their names differ.
+DETAILS = {"save": "checkpoint"}
 #: Fault -> (cause, detail) by CUPTI, and cause by NCCL's operations. Of those with rank -1, the job's row has it.
 OF_GPU = {
     "batch": ("slow_compute", "more_work", "slow_gpu"),
     "shared_gpu": ("slow_compute", "shared_gpu", "slow_gpu"),
     "slow_link": ("slow_link", "", "slow_link"),
-    "netem": ("slow_link", "", "slow_link"),
 }
 #: Steps at the ends of a phase that count for none: a fault begins and ends between two ranks' steps.
 EDGE = 2
 
 
 def batches_of(folder: Path) -> list[Batch]:
-    frames = scan(lzma.decompress((folder / "rows.xz").read_bytes()), True)
-    return [decode(model(frame.topic), frame.body) for frame in frames if frame.topic in TOPICS]
+    """Return the batches of a recording, which an older version may have made."""
+    codec, batches = Codec(), []
+    ids = {topic: [version["id"] for version in reversed(LOCK[str(topic)])] for topic in TOPICS}
+    for frame in scan(lzma.decompress((folder / "rows.xz").read_bytes()), True):
+        if frame.topic not in TOPICS:
+            continue
+        for number in ids[Topic(frame.topic)]:
+            with suppress(BadRecord):
+                batches.append(codec.decode(frame.topic, header(number) + frame.body, bounded=False))
+                break
+        else:
+            raise ValueError(f"{folder}: a batch of {frame.topic} that no version reads")
+    return batches
 
 
 def phase_of(phase: dict[str, object], steps: dict[int, list[tuple[int, int, int]]], light: bool) -> dict[str, object]:
@@ -57,7 +72,7 @@ def phase_of(phase: dict[str, object], steps: dict[int, list[tuple[int, int, int
         return {**kept, "fault_ranks": [], "accepted_causes": [], "counted": bool(phase["done"])}
     if fault == "batch" and on < 0:  # a changed job is no more than suspect
         return {**kept, "fault_ranks": [], "accepted_causes": ["changed_job"], "counted": False}
-    cause, detail, light_cause = OF_GPU.get(fault, ("host_stall", "" if fault in BY_STACKS else fault, "host_stall"))
+    cause, detail, light_cause = OF_GPU.get(fault, ("host_stall", DETAILS.get(fault, fault), "host_stall"))
     ranks = [] if cause == "slow_link" else [on]
     kept |= {"fault_ranks": ranks, "injected_cause": cause, "injected_rank": on, "counted": True}
     kept["accepted_causes"] = [light_cause if light else cause]

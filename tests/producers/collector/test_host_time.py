@@ -103,6 +103,18 @@ def test_what_is_imported_later_is_measured_from_then_on(torch, monkeypatch):
     assert 40 <= spent()["checkpoint_ns"] < 80
 
 
+def test_saving_with_safetensors_counts_under_any_name(torch, monkeypatch):
+    host_time.install()
+    module = ModuleType("safetensors.torch")
+    exec("def save_file(tensors): serialize_file(tensors)", vars(module))  # as it calls it
+    module.serialize_file = lambda tensors: clock.sleep(0.02)
+    safe_save_file = module.save_file
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    host_time.since(())
+    safe_save_file({})
+    assert 20 <= spent()["checkpoint_ns"] < 40
+
+
 def test_a_checkpoint_that_saves_with_torch_counts_once(torch):
     host_time.install()
     outer = host_time.timed(lambda: torch("torch").save(1), host_time.CHECKPOINT)
