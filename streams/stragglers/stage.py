@@ -23,6 +23,7 @@ from drumline.streams.core.records import key, pack_rows, run_key
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.alarm import load_alarm, stored
 from drumline.streams.stragglers.analysis.baseline import load_baseline
+from drumline.streams.stragglers.analysis.cause import HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN
 from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
 from drumline.streams.stragglers.analysis.verdict_rows import Samples
@@ -32,6 +33,8 @@ from drumline.streams.stragglers.state import NO_ROWS, JobState, Store
 from drumline.streams.stragglers.verdict_batch import alarms_after, digest, summarize, verdict_batch
 from drumline.streams.stragglers.window import load_window
 
+#: Causes that samples explain, or change.
+SAMPLED_CAUSES = frozenset({HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN})
 #: A rank in the head of a published verdict, as Python objects: its alarm and summary.
 RANK_BYTES = 600
 
@@ -211,7 +214,7 @@ class JobStage(IsolatedStage[str, JobState]):
             inferred=any(source.steps_from == INFERRED for source in state.sources.ranks.values()),
         )
         verdict = replace(evaluate_window(data, context, self.config), hidden=hidden)
-        if any(row.cause.cause in ("slow_compute", "host_stall") for row in verdict.rows):
+        if any(row.cause.cause in SAMPLED_CAUSES for row in verdict.rows):
             state.watched[window] = span_ns
         return self._publish(state, window, verdict, span_ns, now_ns)
 

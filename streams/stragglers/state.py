@@ -49,6 +49,8 @@ NO_ROWS = np.dtype([("none", "u1")])
 PART_VALUES = 4096
 #: Interval of a sample of a process that still counts, ns; of a longer one nobody knows which part is the window's.
 LONGEST_SAMPLE_NS = 10_000_000_000
+#: Time behind a window whose readings of a GPU are about it too: NVML's are means of up to a second; ns.
+DEVICE_BEHIND_NS = 1_000_000_000
 
 
 @dataclass(slots=True)
@@ -229,11 +231,13 @@ class JobState:
         kind = HOST if batch.topic == Topic.HOST else DEVICE
         times = self.samples[kind.key].apply(batch, offset)
         if times is not None:
-            self.dirty |= {w for w, (start, end) in self.watched.items() if times[0] <= end and start <= times[1]}
+            first = times[0] - (DEVICE_BEHIND_NS if kind is DEVICE else 0)
+            self.dirty |= {w for w, (start, end) in self.watched.items() if first <= end and start <= times[1]}
 
     def device_rows(self, window: int, rank: int) -> Rows:
-        """Return the samples of a rank's GPU during its steps in a window."""
-        return self.samples[DEVICE.key].rows(rank, *self._span(window, rank))
+        """Return the samples of a rank's GPU during its steps in a window, and a second behind: readings are means."""
+        start_ns, end_ns = self._span(window, rank)
+        return self.samples[DEVICE.key].rows(rank, start_ns, end_ns + DEVICE_BEHIND_NS if end_ns else 0)
 
     def host_rows(self, window: int, rank: int) -> Rows:
         """Return the samples of a rank's process whose intervals lie in its steps of a window, if in part."""

@@ -1,7 +1,8 @@
-"""Turn a folder that causes.py brought back into a recording: keep_recording.py FROM TO
+"""Turn a folder that causes.py brought back into a recording: keep_recording.py FROM TO [FIRST-LAST...]
 
 TO gets rows.jsonl.xz (producers/replay/published.py), what verdicts are made of, and manifest.json with the phases by
-step, what was injected and what may be found. Host, GPUs and process ids are replaced.
+step, what was injected and what may be found. Host, GPUs and process ids are replaced, and times of collectives and
+steps rounded to a microsecond. FIRST-LAST: steps that are kept, all by default; phases are cut to them.
 """
 
 import json
@@ -29,11 +30,14 @@ DETAILS = {"save": "checkpoint"}
 #: Fault -> (cause, detail) by CUPTI, and cause by NCCL's operations. Of those with rank -1, the job's row has it.
 OF_GPU = {
     "batch": ("slow_compute", "more_work", "slow_gpu"),
-    "shared_gpu": ("slow_compute", "shared_gpu", "slow_gpu"),
+    "shared_gpu": ("slow_compute", "shared_gpu", "slow_compute"),
     "slow_link": ("slow_link", "", "slow_link"),
 }
+ROUNDED = {"start_ns", "duration_ns", "gpu_start_ns", "gpu_duration_ns"}
 #: Steps at the ends of a phase that count for none: a fault begins and ends between two ranks' steps.
 EDGE = 2
+#: Time before and after the steps that are kept, of which samples are kept; ns.
+AROUND_NS = 2_000_000_000
 
 
 def batches_of(folder: Path) -> list[Batch]:
@@ -76,12 +80,32 @@ def phase_of(phase: dict[str, object], steps: dict[int, list[tuple[int, int, int
     ranks = [] if cause == "slow_link" else [on]
     kept |= {"fault_ranks": ranks, "injected_cause": cause, "injected_rank": on, "counted": True}
     kept["accepted_causes"] = [light_cause if light else cause]
-    if detail and (cause == "host_stall" or not light):
+    if detail and (light_cause == cause or not light):
         kept["accepted_details"] = [detail]
     return kept
 
 
-def keep(source: Path, target: Path) -> None:
+def cut(batch: Batch, kept: list[tuple[int, int]], steps: list[tuple[int, int, int]]) -> Batch | None:
+    """Return the rows of a batch that are about the kept steps; None without any."""
+    if "step" in batch.columns:
+        values, spans = batch.columns["step"], kept
+        for name in ROUNDED & batch.columns.keys():
+            batch.columns[name] = batch.columns[name] // 1_000 * 1_000
+    else:
+        inside = [[at for step, *times in steps if first <= step <= last for at in times] for first, last in kept]
+        values, spans = batch.columns["time_ns"], [(min(at) - AROUND_NS, max(at) + AROUND_NS) for at in inside]
+    mask = np.any([(values >= first) & (values <= last) for first, last in spans], axis=0)
+    columns = {name: column[mask] for name, column in batch.columns.items()}
+    return Batch(batch.topic, {**batch.envelope, "rows": int(mask.sum())}, columns) if mask.any() else None
+
+
+def cut_phase(phase: dict[str, object], first: int, last: int) -> dict[str, object] | None:
+    """Return the part of a phase in the kept steps; None where there is no window of 20."""
+    first, last = max(first, int(phase["first_step"])), min(last, int(phase["last_step"]))
+    return {**phase, "first_step": first, "last_step": last} if last - first >= 20 else None
+
+
+def keep(source: Path, target: Path, kept_steps: list[tuple[int, int]]) -> None:
     manifest = json.loads((source / "manifest.json").read_text())
     batches = batches_of(source)
     light = any(batch.envelope.get("source") == "nccl" for batch in batches if batch.topic == Topic.STEP)
@@ -101,6 +125,9 @@ def keep(source: Path, target: Path) -> None:
                 zip(batch.columns["step"].tolist(), start.tolist(), end.tolist(), strict=True)
             )
     phases = [phase_of(phase, steps, light) for phase in manifest["phases"]]
+    if kept_steps:
+        batches = [part for batch in batches if (part := cut(batch, kept_steps, steps[0]))]
+        phases = [part for phase in phases for first, last in kept_steps if (part := cut_phase(phase, first, last))]
     target.mkdir(parents=True)
     write_published(target, batches)
     kept = {key: manifest[key] for key in ("how", "policy")} | {"world_size": manifest["ranks"]}
@@ -108,4 +135,5 @@ def keep(source: Path, target: Path) -> None:
     (target / "manifest.json").write_text(json.dumps({**kept, "rows": rows, "phases": phases}, indent=1) + "\n")
 
 
-keep(Path(sys.argv[1]), Path(sys.argv[2]))
+ranges = [tuple(map(int, text.split("-"))) for text in sys.argv[3:]]
+keep(Path(sys.argv[1]), Path(sys.argv[2]), ranges)

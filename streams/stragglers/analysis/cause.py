@@ -16,8 +16,8 @@ from drumline.streams.stragglers.analysis.window_data import (
 )
 
 #: Budget component -> the cause that it indicates. Their sum is a rank's own time (attribution.py).
-HOST_STALL = "host_stall"
-COMPONENTS = {"idle_ns": HOST_STALL, "copy_ns": "slow_copy", "compute_ns": "slow_compute"}
+HOST_STALL, SLOW_COMPUTE, UNKNOWN = "host_stall", "slow_compute", "unknown"
+COMPONENTS = {"idle_ns": HOST_STALL, "copy_ns": "slow_copy", "compute_ns": SLOW_COMPUTE}
 #: The cause of an excess of compute in light steps, where the work is not known.
 SLOW_GPU = "slow_gpu"
 #: Parts of a component that only some producers know (-1 otherwise) -> the detail of the cause that they indicate. They
@@ -32,6 +32,11 @@ DETAILS = {
     },
     "copy_ns": {"copy_pageable_ns": "pageable"},
 }
+
+
+#: Waiting for the GPU, and what it must be of the excess at least: after each wait the GPU has nothing to do until the
+#: host has launched again, which takes longer than the waits themselves (recorded: waits were 0.35 to 0.45).
+WAITING, WAITING_SHARE = "sync_ns", 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,9 @@ class GroupBudget:
         if (column, known) not in self._compared:
             values = comparable(self.data, self.group, column, self.config.quorum)
             values = np.maximum(values, 0.0) if known else values
+            if column == WAITING and self.group.baseline is None:  # while the GPU communicates it is for other ranks
+                exposed = comparable(self.data, self.group, "comm_exposed_ns", self.config.quorum)
+                values = np.maximum(values - exposed, 0.0)
             self._compared[column, known] = values, peer_median(self.group, values)
         return self._compared[column, known]
 
@@ -134,23 +142,25 @@ def find_cause(
     ratios = {} if light else {name: budget.ratio(member, name) for name in ("kernels", "blocks")}
     excess_ns = {name: round(value) for name, value in excess.items()}
     if total <= 0.0:
-        return Cause("unknown", "", "low", excess_ns, ratios)
+        return Cause(UNKNOWN, "", "low", excess_ns, ratios)
     compute = gains["compute_ns"] / total
     if max(ratios.values(), default=0.0) >= config.imbalance_ratio and compute >= config.imbalance_compute:
         share = compute + gains["idle_ns"] / total
         if share >= config.cause_share:
-            return Cause("slow_compute", "more_work", _confidence(share, config), excess_ns, ratios)
+            return Cause(SLOW_COMPUTE, "more_work", _confidence(share, config), excess_ns, ratios)
     leading = max(gains, key=lambda name: gains[name])
     share = gains[leading] / total
     if share < config.cause_share:
-        return Cause("unknown", "mixed", "low", excess_ns, ratios)
+        return Cause(UNKNOWN, "mixed", "low", excess_ns, ratios)
     slowdown = round(budget.slowdown(member, excess["compute_ns"]), 4)
     if light and leading == "compute_ns":
         return Cause(SLOW_GPU, "", _confidence(share, config), excess_ns, ratios, slowdown)
     alike = all(1 <= config.equal_ratio * ratio <= config.equal_ratio**2 for ratio in ratios.values())
     detail = "" if leading != "compute_ns" else "same_work" if alike else "other_work"
     parts = budget.parts(member, leading)
-    large = (column for column in parts if parts[column] >= config.cause_share * gains[leading])
+    explained = min(gains[leading], lost_ns) if lost_ns > 0.0 else gains[leading]  # peers that wait are idle less
+    least = {column: WAITING_SHARE if column == WAITING else config.cause_share for column in parts}
+    large = (column for column in parts if parts[column] >= least[column] * explained)
     detail = detail or next((DETAILS[leading][column] for column in large), "")
     if leading == "idle_ns":
         excess_ns |= {column: round(part) for column, part in parts.items()}

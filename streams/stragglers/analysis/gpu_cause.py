@@ -12,7 +12,7 @@ from drumline.streams.core.records import Rows, stacked
 from drumline.streams.core.thresholds import StragglerConfig
 
 #: Columns that verdicts use; -1 = not supported.
-SAMPLED = ("sm_clock", "throttle_reasons", "processes", "ecc_uncorrected", "xid")
+SAMPLED = ("sm_clock", "throttle_reasons", "processes", "ecc_uncorrected", "xid", "util_gpu", "job_util_sm")
 SAMPLE_ROW = np.dtype([("time_ns", "<i8"), *((name, "<i4") for name in SAMPLED)])
 #: NVML clock event reasons that slow a GPU down (nvml.h, nvmlClocksEventReason*).
 REASONS = {
@@ -22,6 +22,9 @@ REASONS = {
     0x40: "hw_thermal",
     0x80: "hw_power_brake",
 }
+#: Time of a GPU that others use, beyond the peers', from which it is shared; %. A process of others that only holds
+#: memory shows up to 13, as NVML takes both readings at other moments (recorded).
+SHARED_PERCENT = 20
 #: Largest number of peers compared: enough for a median, whatever the size of the job.
 PEERS = 16
 
@@ -46,8 +49,7 @@ def device_detail(
 
     `slowdown`: its compute over its peers' (1.2 = 20% longer). The details, in this order:
 
-    - shared_gpu: more processes on the GPU than on the peers'. It comes first, since a GPU with more to do reaches its
-      power cap.
+    - shared_gpu: see `shared_gpu`. It comes first, since a GPU with more to do reaches its power cap.
     - throttled: the SM clock is lower, by enough to explain the slowdown, and NVML gives a reason that slows it.
     - slow_part: neither, with all of it known, and no other process on the GPU.
     - "": the samples do not decide.
@@ -61,15 +63,40 @@ def device_detail(
     evidence |= {"ecc_uncorrected": errors} if errors else {}
     evidence |= {"xid": int(samples["xid"].max())} if samples["xid"].max() > 0 else {}
     has_clocks = clock > 0 and peer_clock > 0
-    processes, peer_processes = _median(samples, "processes"), _peers(peers, "processes")
-    if processes > max(1.0, peer_processes) and peer_processes > 0:
-        return "shared_gpu", evidence | {"processes": processes, "peers_processes": peer_processes}
+    if shared := shared_gpu(samples, peers):
+        return "shared_gpu", evidence | shared
     explained = has_clocks and peer_clock / clock - 1 >= config.cause_share * (slowdown - 1)
     if explained and peer_clock >= config.clock_ratio * clock:
         return "throttled" if reasons else "", evidence
-    if has_clocks and 0 < processes <= 1 and peer_processes > 0:
+    if has_clocks and 0 < _median(samples, "processes") <= 1 and _peers(peers, "processes") > 0:
         return "slow_part", evidence
     return "", evidence
+
+
+def shared_gpu(samples: Rows, peers: Sequence[Rows]) -> dict[str, object]:
+    """Return the evidence that others use the rank's GPU, and its peers' less; {} if they do not.
+
+    That is time in which the GPU was busy beyond what the job's own processes used. Where NVML does not tell that, more
+    processes than on the peers' GPUs count.
+    """
+    if not len(samples) or not any(len(rows) for rows in peers):
+        return {}
+    used, peers_used = _foreign(samples), [value for rows in peers if (value := _foreign(rows)) >= 0]
+    if used >= 0 and peers_used:
+        peer_used = float(np.median(peers_used))
+        enough = used - peer_used >= SHARED_PERCENT
+        return {"others_percent": round(used, 1), "peers_others_percent": round(peer_used, 1)} if enough else {}
+    processes, peer_processes = _median(samples, "processes"), _peers(peers, "processes")
+    more = processes > max(1.0, peer_processes) and peer_processes > 0
+    return {"processes": processes, "peers_processes": peer_processes} if more else {}
+
+
+def _foreign(rows: Rows) -> float:
+    """Return the time in which a GPU was busy for others, in %, median; -1 = unknown."""
+    exclusive = (rows["processes"] >= 0) & (rows["processes"] <= 1)
+    known = exclusive | ((rows["util_gpu"] >= 0) & (rows["job_util_sm"] >= 0))
+    used = np.where(exclusive, 0, np.maximum(rows["util_gpu"] - rows["job_util_sm"], 0))
+    return float(np.median(used[known])) if known.any() else -1.0
 
 
 def _median(rows: Rows, name: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import median  # of some samples: 10 times as fast as NumPy's
 
@@ -24,9 +25,11 @@ SAMPLED = (
 HOST_ROW = np.dtype([("time_ns", "<i8"), ("interval_ns", "<i8"), *((name, "<i8") for name in SAMPLED)])
 #: Details that are named whatever the job did in that time: it wanted to run and had no CPU.
 NO_CPU = frozenset({"cpu_throttled", "cpu_contention"})
-#: Least time in a state that was polled, not measured: six polls, as a healthy process is met there now and then (in
-#: 100 polls that meet it with 0.5 % each, six do once in 80,000 windows).
-LEAST_POLLED_NS = 300_000_000
+#: Time between two polls (producers/host), the share of polls that meet a healthy process waiting, and how rarely so
+#: many of them do by chance.
+POLL_NS, BY_CHANCE, RARE = 50_000_000, 0.005, 1 / 80_000
+#: Standard errors by which a share of polls may lie below the truth, and the part of it that must be seen anyway.
+POLL_ERRORS, SEEN = 2.0, 0.5
 #: Longest time of one page fault: disks and network file systems answer sooner.
 LONGEST_FAULT_NS = 100_000_000
 
@@ -54,6 +57,8 @@ def host_detail(
     - disk: it waited for the disk, without page faults.
     - "": the samples do not decide.
 
+    Times that were polled may be too small by POLL_ERRORS.
+
     Evidence: what the rank had more of than its peers, over `time_ns`.
     """
     peers = [rows for rows in peers if len(rows)]
@@ -67,10 +72,9 @@ def host_detail(
 
     throttled = more("throttled_ns")
     waited = more("main_wait_ns", "most_wait_ns")
-    measured = bool((samples["block_io_ns"] >= 0).any())
-    blocked = more("block_io_ns" if measured else "main_blocked_ns")
+    measured = bool((samples["block_io_ns"] > 0).any())  # some kernels say that they measure it, and do not
+    blocked, gil = more("block_io_ns" if measured else "main_blocked_ns"), more("main_gil_ns")
     faults = more("major_faults", most=np.inf)
-    gil = more("main_gil_ns")
     evidence = {
         "throttled_ns": throttled,
         "run_queue_ns": waited,
@@ -83,14 +87,28 @@ def host_detail(
     if throttled >= enough:
         return "cpu_throttled", numbers
     waited -= max(throttled, 0.0)  # a throttled thread waits too
-    if not measured and int(samples["main_blocked_ns"].sum()) < LEAST_POLLED_NS:
-        blocked = 0.0
-    if int(samples["main_gil_ns"].sum()) < LEAST_POLLED_NS:
-        gil = 0.0
+    parts = {"cpu_contention": (waited, 0.0)}
+    parts["python_lock"] = gil, _error(samples, "main_gil_ns") * time_ns
     disk = "page_faults" if faults * LONGEST_FAULT_NS >= blocked else "disk"
-    parts = {"cpu_contention": waited, "python_lock": gil, disk: blocked}
+    parts[disk] = blocked, 0.0 if measured else _error(samples, "main_blocked_ns") * time_ns
     detail = max(parts, key=lambda name: parts[name])
-    return (detail if parts[detail] >= enough else ""), numbers
+    part, error = parts[detail]
+    return (detail if part >= SEEN * enough and part + error >= enough else ""), numbers
+
+
+def _error(rows: Rows, name: str) -> float:
+    """Return by how much a share of time that was polled may be too small; -infinity where it may be chance."""
+    known = rows[(rows[name] >= 0) & (rows["interval_ns"] > 0)]
+    polls, met = (float(known[column].sum()) / POLL_NS for column in ("interval_ns", name))
+    if polls <= 0 or _chance(round(met), BY_CHANCE * polls) > RARE:
+        return -np.inf
+    share = min(met / polls, 1.0)
+    return POLL_ERRORS * math.sqrt(share * (1 - share) / polls)
+
+
+def _chance(count: int, mean: float) -> float:
+    """Return the probability of `count` or more events where `mean` are expected (Poisson)."""
+    return 1.0 - math.exp(-mean) * sum(mean**k / math.factorial(k) for k in range(count)) if count < 100 else 0.0
 
 
 def _rate(rows: Rows, names: Sequence[str], most: float) -> float:

@@ -11,8 +11,18 @@ import numpy as np
 from drumline.streams.core.thresholds import OK, StragglerConfig
 from drumline.streams.lateness.collective_join import OPERATIONS
 from drumline.streams.stragglers.analysis.attribution import Attribution
-from drumline.streams.stragglers.analysis.cause import HOST_STALL, NO_CAUSE, GroupBudget, find_cause
-from drumline.streams.stragglers.analysis.gpu_cause import PEERS, device_detail
+from drumline.streams.stragglers.analysis.cause import (
+    DETAILS,
+    HOST_STALL,
+    NO_CAUSE,
+    SLOW_COMPUTE,
+    SLOW_GPU,
+    UNKNOWN,
+    WAITING,
+    GroupBudget,
+    find_cause,
+)
+from drumline.streams.stragglers.analysis.gpu_cause import PEERS, device_detail, shared_gpu
 from drumline.streams.stragglers.analysis.host_cause import NO_CPU, host_detail
 from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict, Samples
 from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, WindowData
@@ -62,11 +72,18 @@ class RankRows:
             detail, more = device_detail(samples.gpu(rank), of_peers, cause.slowdown, config)
             cause = replace(cause, detail=detail or cause.detail)
         if samples.host is not None and cause.cause == HOST_STALL:
-            time_ns, idle_ns = float(np.nansum(data.budget["gpu_duration_ns"][index])), cause.excess_ns["idle_ns"]
+            time_ns = float(np.nansum(data.budget["gpu_duration_ns"][index]))
+            idle_ns = min(cause.excess_ns["idle_ns"], lost)  # peers that wait are idle less: only what was lost counts
             of_peers = [samples.host(peer) for peer in peer_ranks]
             detail, numbers = host_detail(samples.host(rank), of_peers, time_ns, idle_ns, config)
             more = {"host": numbers} if numbers else {}
             cause = replace(cause, detail=detail if detail in NO_CPU else cause.detail or detail)
+        by_host = cause.cause == HOST_STALL and cause.detail not in ("", DETAILS["idle_ns"][WAITING])
+        # A GPU that others have in turn is idle for this rank meanwhile, and its host waits for it.
+        if samples.gpu is not None and cause.cause in (HOST_STALL, SLOW_GPU, UNKNOWN) and not by_host:
+            shared = shared_gpu(samples.gpu(rank), [samples.gpu(peer) for peer in peer_ranks])
+            if shared:
+                cause, more = replace(cause, cause=SLOW_COMPUTE, detail="shared_gpu", confidence="medium"), shared
         if group.guessed:
             cause, more = replace(cause, confidence="low"), {**more, "communicators": "guessed"}
         evidence = {

@@ -238,8 +238,9 @@ def test_episodes_and_heartbeats():
     assert [changed[w][0] for w in changed] == [1] + [0] * 8
 
 
-def samples(clock, *, reasons=0, processes=1, n=5):
+def samples(clock, *, reasons=0, processes=1, n=5, util=-1, of_job=-1):
     out = np.zeros(n, SAMPLE_ROW)
+    out["util_gpu"], out["job_util_sm"] = util, of_job
     out["time_ns"], out["sm_clock"], out["throttle_reasons"], out["processes"] = range(n), clock, reasons, processes
     return out
 
@@ -271,6 +272,14 @@ def test_a_gpu_that_is_shared_as_its_peers_are_is_no_slow_part():
     assert device_detail(samples(1970, processes=1), peers, 1.3, StragglerConfig())[0] == "slow_part"
 
 
+@pytest.mark.parametrize(("util", "of_job", "detail"), [(100, 40, "shared_gpu"), (76, 63, ""), (100, -1, "")])
+def test_a_gpu_is_shared_where_others_use_it_more_than_its_peers_do(util, of_job, detail):
+    """A process that only holds memory of the peers' GPUs hides nothing."""
+    peers = [samples(1980, processes=2, util=80, of_job=76) for _ in range(3)]
+    late = samples(1970, processes=2, util=util, of_job=of_job)
+    assert device_detail(late, peers, 1.3, StragglerConfig())[0] == detail
+
+
 @pytest.mark.parametrize("late_ns", [0, 900 * MS])
 def test_samples_refine_the_cause_whenever_they_come(late_ns):
     job = batches(simulate(ddp(4), 36, (Fault(1, "compute", 20 * MS),)))
@@ -280,7 +289,7 @@ def test_samples_refine_the_cause_whenever_they_come(late_ns):
             at = 10**18 + second * 1000 * MS + np.arange(10) * 100 * MS
             n = len(at)
             columns = {"time_ns": at, "sm_clock": np.full(n, 1400 if rank == 1 else 1980), "processes": np.ones(n, int)}
-            columns |= {name: np.zeros(n, np.int64) for name in ("throttle_reasons", "ecc_uncorrected", "xid")}
+            columns |= {name: np.zeros(n, np.int64) for name in SAMPLE_ROW.names if name not in ("time_ns", *columns)}
             columns["throttle_reasons"] += 0x20 * (rank == 1)
             head = {"job": "job", "run": "run", "rank": rank, "rows": n}
             stream.append((int(at[-1]) + late_ns, Batch("gpu.device.v1", head, columns)))

@@ -34,15 +34,18 @@ LATE = {
     "disk": ({"main_blocked_ns": 100 * MS}, "disk"),
     "disk, few faults": ({"main_blocked_ns": 400 * MS, "major_faults": 1}, "disk"),
     "disk, measured": ({"block_io_ns": 70 * MS}, "disk"),
-    "disk seen, measured as none": ({"block_io_ns": 0, "main_blocked_ns": 100 * MS}, ""),
+    "disk polled, and a kernel that measures none": ({"block_io_ns": 0, "main_blocked_ns": 100 * MS}, "disk"),
+    "disk measured as less than polls met": ({"block_io_ns": 30 * MS, "main_blocked_ns": 100 * MS}, ""),
+    "polls that may be too few": ({"main_blocked_ns": 45 * MS}, "disk"),
+    "polls that are too few": ({"main_blocked_ns": 30 * MS}, ""),
     "blocked too seldom": ({"main_blocked_ns": 29 * MS}, ""),
     "faults that cost no time": ({"major_faults": 5_000}, ""),
     "another thread has the GIL": ({"main_gil_ns": 90 * MS}, "python_lock"),
     "the GIL most, a CPU next": ({"main_gil_ns": 90 * MS, "main_wait_ns": 80 * MS}, "python_lock"),
     "a CPU most, the GIL next": ({"main_gil_ns": 90 * MS, "main_wait_ns": 120 * MS}, "cpu_contention"),
-    "the GIL too seldom": ({"main_gil_ns": 29 * MS}, ""),
+    "the GIL too seldom": ({"main_gil_ns": 20 * MS}, ""),
     "the GIL may not be polled": ({"main_gil_ns": -1}, ""),
-    "half CPU, half disk": ({"main_wait_ns": 60 * MS, "main_blocked_ns": 50 * MS}, ""),
+    "half CPU, half disk": ({"main_wait_ns": 61 * MS, "main_blocked_ns": 50 * MS}, ""),
     "after each read it waits for a CPU": ({"main_wait_ns": 80 * MS, "main_blocked_ns": 150 * MS}, "disk"),
     "nothing": ({}, ""),
     "unknown": (dict.fromkeys(SAMPLED, -1), ""),
@@ -98,7 +101,7 @@ def test_no_detail_in_healthy_noise():
 @pytest.mark.parametrize(("column", "detail"), [("main_blocked_ns", "disk"), ("main_gil_ns", "python_lock")])
 def test_few_polls_that_met_it_waiting_are_no_proof(column, detail):
     late = samples()
-    late[column][:5] = 50 * MS
+    late[column][:7] = 50 * MS
     assert host_detail(late, [samples()] * 3, 10 * S, S // 4, CONFIG)[0] == ""
-    late[column][5] = 50 * MS
+    late[column][7] = 50 * MS
     assert host_detail(late, [samples()] * 3, 10 * S, S // 4, CONFIG)[0] == detail
