@@ -49,6 +49,9 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         f"{STREAMS}/worker/faust_patches/test_unpacking.py::"
         "test_a_batch_that_unpacks_to_too_much_is_one_record_without_value",
     ),
+    "a small batch unpacks to gigabytes in a sink": (
+        f"{SINKS}/kafka/test_unreadable.py::test_large_batches_of_gzip_are_unpacked_one_after_the_other",
+    ),
     "names and evidence of megabytes": (
         f"{BOUNDS}::{CONTENT}",
         f"{END}/test_rejected_rows.py::test_a_range_too_large_for_the_servers_memory_is_stored_in_pieces",
