@@ -1,7 +1,7 @@
 """A deep window from one place: fake processes under two agents, real Kafka, sink and ClickHouse.
 
-DRUMLINE_TEST_RANKS, DRUMLINE_TEST_CAPTURES, DRUMLINE_TEST_LEAD: how many ranks and captures, and seconds until the first
-step. The bar is measured with 64, 20 and 5 on a machine that does nothing else.
+DRUMLINE_TEST_RANKS, DRUMLINE_TEST_CAPTURES, DRUMLINE_TEST_LEAD: numbers of ranks and captures, and seconds until the
+first step. The bar is measured with 64, 20 and 5 on a machine that does nothing else.
 """
 
 import json
