@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from drumline.infra.cli.console import exit_on_error, exit_with
@@ -150,7 +151,7 @@ def _print(states_now: list[RankState], window: Control, command: str) -> None:
     for state in states_now:
         texts = (str(state.rank), state.host, state.answer or "none", f"{state.kernels:,}", f"{state.copies:,}",
                  str(state.steps), str(state.stacks))  # fmt: skip
-        table.add_row(*(escape_controls(text) for text in texts))
+        table.add_row(*(escape(escape_controls(text)) for text in texts))
     terminal_console().print(table)
     if command:
         echo(f"next: {command}")

@@ -12,11 +12,12 @@ from rich.table import Table
 from drumline.infra.bench import render
 from drumline.infra.bench.result import BenchReport
 from drumline.infra.chaos import report as chaos_report
-from drumline.infra.cli.operate import audit, dlq, limits, topics
-from drumline.infra.cli.query import evaluate
+from drumline.infra.cli.operate import audit, dlq, limits, policy, topics
+from drumline.infra.cli.query import capture, evaluate
 from drumline.infra.cli.record import replay
 from drumline.infra.cli.stack import status
 from drumline.infra.clickhouse.row_counts import StoredCount
+from drumline.infra.control.windows import RankState
 from drumline.infra.demo import report as demo_report
 from drumline.infra.evaluate import comparison_table
 from drumline.infra.evaluate.scoring import EvaluationReport, Phase
@@ -24,6 +25,7 @@ from drumline.infra.runtime import tables
 from drumline.infra.runtime.terminal import terminal_console
 from drumline.infra.sqlshell import output
 from drumline.producers.replay.replay import ReplaySummary
+from drumline.schemas.control import Control
 from drumline.sinks.audit.report import AuditReport, TopicAccount
 
 INFRA, TABLE = Path(__file__).parents[3] / "infra", re.compile(r"\bTable\(")
@@ -140,6 +142,17 @@ def demo(_):
     demo_report.print_rates(console, lambda *_: [row], "r", 5.0)
 
 
+def captured(_):
+    window = Control("capture-j", "window", "", first_step=1, last_step=2)
+    capture._print([RankState(1, LONG, "armed", "", NUMBER, NUMBER, NUMBER, 3)], window, "")
+
+
+def policies(monkeypatch):
+    control = Control(f"policy-{LONG}", "policy", "always", LONG, LONG, LONG, (1, 2), 10, 20, until_ns=1)
+    monkeypatch.setattr("drumline.infra.control.control_topic.in_force", lambda *_: [control])
+    policy.show(as_json=False)
+
+
 def compared(_):
     results = [SimpleNamespace(method=f"m{i}", source="s", lacks="", report=REPORT, victims=1) for i in range(6)]
     terminal_console().print(comparison_table.table(results, KERNEL))
@@ -153,6 +166,8 @@ CASES = {
     "cli/operate/dlq.py": dead_letters,
     "cli/operate/limits.py": limit_rows,
     "cli/operate/topics.py": topic_steps,
+    "cli/operate/policy.py": policies,
+    "cli/query/capture.py": captured,
     "cli/query/evaluate.py": lambda _: evaluate._print(REPORT, KERNEL, 6),
     "cli/record/replay.py": replayed,
     "cli/stack/status.py": stack_status,
