@@ -25,7 +25,7 @@ _LOCAL_RANK = (
 )
 _WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
 _JOB = ("DRUMLINE_JOB", "SLURM_JOB_NAME", "JOB_NAME")
-#: Largest rank, and most characters of a name (schemas/bounds.py, which the job's process does not import).
+#: Largest rank, and most characters of a name (schemas/bounds/limits.py, which the job's process does not import).
 MAX_RANK, MAX_NAME = (1 << 20) - 1, 1_024
 #: What measures a live process: CUPTI, or NCCL's profiler interface alone.
 CUPTI, NCCL = "cupti", "nccl"

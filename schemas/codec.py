@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from drumline.schemas.batch import Batch, decode, encode
-from drumline.schemas.bounds_check import check, check_size
+from drumline.schemas.bounds.check import check, check_size
 from drumline.schemas.compatibility import unreadable
 from drumline.schemas.confluent import HEADER, header, schema_id
 from drumline.schemas.dead_letters import Header

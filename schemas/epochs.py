@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
 
-from drumline.schemas.bounds import AHEAD_NS
+from drumline.schemas.bounds.limits import AHEAD_NS
 from drumline.schemas.dead_letters import HEADER_PREFIX, Header
 
 #: Value: `EPOCH`, and in results ` SOURCE` behind it: the changelog partition that only one worker may write.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from page import NOTE, REFERENCE, table, write
 
-from drumline.schemas.bounds import (
+from drumline.schemas.bounds.limits import (
     AHEAD_NS,
     DAY_NS,
     INDEX,

@@ -8,8 +8,8 @@ from typing import Any
 from drumline.producers.activity.table import Table, compact_dictionary
 from drumline.producers.identity import CUPTI, NCCL, Identity
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds import bounds
-from drumline.schemas.bounds_check import cut
+from drumline.schemas.bounds.check import cut
+from drumline.schemas.bounds.limits import bounds
 from drumline.schemas.columns import Array
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic

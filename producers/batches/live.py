@@ -14,7 +14,7 @@ from drumline.producers.batches.cuts import HEARTBEAT_NS, MAX_ROWS
 from drumline.producers.derive.nccl.names import hash_text
 from drumline.producers.identity import Identity
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds_check import rows_inside
+from drumline.schemas.bounds.check import rows_inside
 from drumline.schemas.columns import Array
 from drumline.schemas.keys import record_key
 from drumline.schemas.model import model

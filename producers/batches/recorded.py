@@ -14,7 +14,7 @@ from drumline.producers.batches.cuts import BatchPlan, plan_batches
 from drumline.producers.derive.rows import Derived
 from drumline.producers.identity import Identity
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds_check import rows_inside
+from drumline.schemas.bounds.check import rows_inside
 from drumline.schemas.columns import Array
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic

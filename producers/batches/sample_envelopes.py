@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import dictionary
-from drumline.schemas.bounds import bounds
+from drumline.schemas.bounds.limits import bounds
 from drumline.schemas.columns import Array
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from drumline.producers.decoder.remote_memory import RemoteMemory
-from drumline.schemas.bounds_check import CUT_MARK
+from drumline.schemas.bounds.check import CUT_MARK
 from drumline.schemas.columns import Array
 
 #: Longest string that is read; bytes. A longer one is cut, and ends with CUT_MARK.

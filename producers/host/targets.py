@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drumline.schemas.bounds import bounds
+from drumline.schemas.bounds.limits import bounds
 from drumline.schemas.topics import Topic
 
 #: Largest difference between the start of a process and what its record states: ticks, and clocks that were set; ns.

@@ -17,7 +17,7 @@ from drumline.producers.rings.peers import IS_PEER, description_of, note_peers, 
 from drumline.producers.rings.ring_file import DATATYPE_BYTES, DATATYPES, FUNCTIONS, MAX_COMMS, Kind, written
 from drumline.producers.rings.state import RingState
 from drumline.producers.rings.step_cuts import RingView, untimed_operations
-from drumline.schemas.bounds import bounds
+from drumline.schemas.bounds.limits import bounds
 from drumline.schemas.columns import Array
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from drumline.producers.stacks.speedscope import PythonFrame, Stack, ThreadSamples, printable
-from drumline.schemas.bounds import STACKS
+from drumline.schemas.bounds.limits import STACKS
 
 #: Most frames of a stack, the innermost; most stacks of a process, those seen most.
 MOST_FRAMES, MOST_STACKS = 64, 200

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from drumline.infra.kafka.connect import DENIED, KafkaAccessDenied
 from drumline.infra.runtime.version import drumline_version
-from drumline.schemas.bounds import MAX_KEY_BYTES
+from drumline.schemas.bounds.limits import MAX_KEY_BYTES
 from drumline.schemas.confluent import framed_schema_id
 from drumline.schemas.dead_letters import OMITTED, Header, Origin, Rejection, write_headers
 from drumline.schemas.topics import dlq

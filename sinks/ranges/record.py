@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds import MAX_KEY_BYTES
-from drumline.schemas.bounds_check import check_size, header_bytes
+from drumline.schemas.bounds.check import check_size, header_bytes
+from drumline.schemas.bounds.limits import MAX_KEY_BYTES
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER
 from drumline.schemas.epochs import read_epoch

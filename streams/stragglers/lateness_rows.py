@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds import HIDDEN, KINDS
+from drumline.schemas.bounds.limits import HIDDEN, KINDS
 from drumline.streams.core.records import Rows
 from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, slice_of
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch, dictionary
-from drumline.schemas.bounds import EVIDENCE
+from drumline.schemas.bounds.limits import EVIDENCE
 from drumline.schemas.keys import derived_process_id
 from drumline.streams.core.records import run_key
 from drumline.streams.core.thresholds import OK, StragglerConfig

@@ -11,7 +11,7 @@ import structlog
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.logging import RateLimit
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds_check import check
+from drumline.schemas.bounds.check import check
 from drumline.schemas.codec import Codec
 from drumline.schemas.dead_letters import Header, Origin, Rejection, write_headers
 from drumline.schemas.errors import BadRecord

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from support.labs.sink import Pipeline, any_batch, process_id
 
 from drumline.infra.kafka.config import dead_letter_config
-from drumline.schemas.bounds import MAX_BYTES
+from drumline.schemas.bounds.limits import MAX_BYTES
 from drumline.schemas.dead_letters import Origin
 from drumline.schemas.topics import Topic, dlq
 from drumline.streams.worker.output import headers as stream_headers

@@ -6,7 +6,7 @@ from drumline.producers.batches.process_record import process_record
 from drumline.producers.identity import MAX_NAME, MAX_RANK, identity, run_id
 from drumline.producers.spool.location import spool_limits
 from drumline.schemas.batch import Batch, encode
-from drumline.schemas.bounds import bound
+from drumline.schemas.bounds.limits import bound
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 

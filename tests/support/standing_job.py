@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from drumline.schemas.batch import Batch, decode, dictionary, encode
-from drumline.schemas.bounds_check import check
+from drumline.schemas.bounds.check import check
 from drumline.schemas.model import model
 from drumline.streams.hangs.config import HangConfig
 from drumline.streams.hangs.stage import HangStage

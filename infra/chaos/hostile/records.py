@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from drumline.infra.chaos.hostile.values import HUGE, Draft, body, column_values, envelope_values, plausible
-from drumline.schemas.bounds import MAX_BYTES, MAX_ROWS
+from drumline.schemas.bounds.limits import MAX_BYTES, MAX_ROWS
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import header
 from drumline.schemas.model import RecordModel, has_schema, model

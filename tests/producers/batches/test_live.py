@@ -11,8 +11,8 @@ from drumline.producers.batches.cuts import MAX_ROWS
 from drumline.producers.batches.live import MOST_BYTES, BatchWriter, FeedProgress, split_rows
 from drumline.producers.identity import Identity
 from drumline.schemas.batch import encode
-from drumline.schemas.bounds import bound
-from drumline.schemas.bounds_check import cut
+from drumline.schemas.bounds.check import cut
+from drumline.schemas.bounds.limits import bound
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 

@@ -14,7 +14,7 @@ from drumline.producers.health.health_check import gpus_on_bus
 from drumline.producers.health.host_health import check_batches, host_health
 from drumline.producers.health.model_table import COPY_SHARE, MATMUL_SHARE, MODELS, limits_of, pcie_gbytes
 from drumline.schemas.batch import decode, encode
-from drumline.schemas.bounds_check import check
+from drumline.schemas.bounds.check import check
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 

@@ -12,7 +12,7 @@ from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.reader import Segment
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import decode, encode
-from drumline.schemas.bounds_check import check
+from drumline.schemas.bounds.check import check
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 

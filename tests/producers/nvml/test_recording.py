@@ -9,7 +9,7 @@ import pytest
 
 from drumline.producers.nvml.batches import DeviceBatches, Part
 from drumline.schemas.batch import decode, encode
-from drumline.schemas.bounds_check import check
+from drumline.schemas.bounds.check import check
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 

@@ -24,7 +24,7 @@ from drumline.producers.rings.step_cuts import RingView
 from drumline.producers.spool.frames import SEGMENT_MAGIC, Frame, scan
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.schemas.batch import decode
-from drumline.schemas.bounds_check import check
+from drumline.schemas.bounds.check import check
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 from drumline.streams.hangs.config import HangConfig

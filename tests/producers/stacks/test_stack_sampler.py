@@ -16,7 +16,7 @@ from drumline.producers.stacks.stack_batches import StackBatches
 from drumline.producers.stacks.stack_sampler import StackSampler, StackSources, is_off
 from drumline.producers.stacks.verdicts import HANG, Verdict
 from drumline.schemas.batch import decode, encode
-from drumline.schemas.bounds_check import check
+from drumline.schemas.bounds.check import check
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 

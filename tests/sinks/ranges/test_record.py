@@ -3,7 +3,7 @@
 import pytest
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds import MAX_KEY_BYTES
+from drumline.schemas.bounds.limits import MAX_KEY_BYTES
 from drumline.schemas.codec import Codec
 from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
 from drumline.schemas.topics import Topic

@@ -10,7 +10,7 @@ from support.straggler_simulator import MS, Fault, batches, ddp, simulate
 
 from drumline.infra.kafka.config import producer_config
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds_check import check
+from drumline.schemas.bounds.check import check
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import TOPICS, Topic
 from drumline.streams.core.records import run_key

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from drumline.schemas.bounds import EVIDENCE
-from drumline.schemas.bounds_check import check
+from drumline.schemas.bounds.check import check
+from drumline.schemas.bounds.limits import EVIDENCE
 from drumline.streams.stragglers.alarm import Alarm
 from drumline.streams.stragglers.analysis.cause import Cause
 from drumline.streams.stragglers.analysis.verdict import WindowVerdict

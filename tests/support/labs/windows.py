@@ -5,7 +5,7 @@ import time
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds import DAY_NS
+from drumline.schemas.bounds.limits import DAY_NS
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.streams.windows.kernel_frequency import KernelFrequency

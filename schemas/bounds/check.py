@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds import (
+from drumline.schemas.bounds.limits import (
     AHEAD_NS,
     HIDDEN,
     KINDS,
@@ -20,7 +20,7 @@ from drumline.schemas.bounds import (
     bounds,
     max_bytes,
 )
-from drumline.schemas.bounds_plan import BoundsPlan, ColumnGroup, plan
+from drumline.schemas.bounds.plan import BoundsPlan, ColumnGroup, plan
 from drumline.schemas.columns import Array
 from drumline.schemas.dead_letters import Header
 from drumline.schemas.errors import OutOfBounds

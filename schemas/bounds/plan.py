@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drumline.schemas.bounds import Bound, bounds
+from drumline.schemas.bounds.limits import Bound, bounds
 from drumline.schemas.columns import Column
 from drumline.schemas.model import model
 

@@ -8,7 +8,7 @@ from support import recordings
 
 from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.batch import Batch, encode
-from drumline.schemas.bounds import AHEAD_NS, DAY_NS, KINDS, PAST_NS, bound, bounds, max_bytes
+from drumline.schemas.bounds.limits import AHEAD_NS, DAY_NS, KINDS, PAST_NS, bound, bounds, max_bytes
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import header
 from drumline.schemas.errors import OutOfBounds

@@ -1,7 +1,7 @@
 """Declare the range of every field of every topic: docs/reference/record-bounds.md lists them.
 
 No real job comes near a limit. They exist so that no record, whoever wrote it, can make a consumer allocate or loop by
-a number that it names. `bounds_check.py` checks batches. Schemas do not hold the limits, so that a changed limit needs
+a number that it names. `check.py` checks batches. Schemas do not hold the limits, so that a changed limit needs
 no new version.
 """
 
