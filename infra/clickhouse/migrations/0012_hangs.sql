@@ -13,11 +13,11 @@ CREATE TABLE IF NOT EXISTS {database}.progress_versions
     communicator LowCardinality(String) COMMENT 'NCCL communicator hash, 16 hex digits' CODEC(ZSTD(1)),
     comm_rank Int32 COMMENT 'its own rank in the communicator' CODEC(ZSTD(1)),
     ranks Int32 COMMENT 'ranks of the communicator' CODEC(ZSTD(1)),
-    peer Int32 COMMENT '-1 = collectives; else sends to, or receives from, this rank of the communicator: with one that has not ended, or all where NCCL measures a part of the steps' CODEC(ZSTD(1)),
-    called Int64 COMMENT 'operations called so far: collectives, or sends or receives of the peer' CODEC(T64, ZSTD(1)),
+    peer Int32 COMMENT '-1 = collectives; else a send to, or a receive from, this rank of the communicator that has not ended' CODEC(ZSTD(1)),
+    called Int64 COMMENT 'collectives called so far' CODEC(T64, ZSTD(1)),
     begun Int64 COMMENT 'number of the newest one that began on the GPU; the first is 1' CODEC(T64, ZSTD(1)),
-    ended Int64 COMMENT 'operations that ended, without a gap; those that NCCL does not measure count as ended' CODEC(T64, ZSTD(1)),
-    exact UInt8 COMMENT '1 = the three counts hold all of the communicator; 0 = some were not recorded' CODEC(ZSTD(1)),
+    ended Int64 COMMENT 'collectives that ended, without a gap' CODEC(T64, ZSTD(1)),
+    exact UInt8 COMMENT '1 = the three counts hold all collectives of the communicator; 0 = some were not recorded' CODEC(ZSTD(1)),
     closed UInt8 COMMENT '1 = the communicator is closed' CODEC(ZSTD(1)),
     operation LowCardinality(String) COMMENT 'the first operation that has not ended, or else the last one' CODEC(ZSTD(1)),
     datatype LowCardinality(String) COMMENT 'its type of elements' CODEC(ZSTD(1)),
@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS {database}.progress_versions
     _row UInt32 COMMENT 'number of the row in its record' CODEC(Delta(4), ZSTD(1))
 )
 ENGINE = ReplacingMergeTree(_offset)
-ORDER BY (job, run, rank, process_id, communicator, peer, if(peer < 0, '', operation))
+ORDER BY (job, run, rank, process_id, communicator, peer)
 SETTINGS index_granularity = 8192, ttl_only_drop_parts = 0, non_replicated_deduplication_window = 100000,
     fsync_after_insert = 1, fsync_part_directory = 1
 COMMENT 'how far each rank is in its NCCL communicators, the newest only; of a peer whose row is older than the others nothing is open any more';
@@ -52,11 +52,11 @@ CREATE OR REPLACE VIEW {database}.progress
     communicator LowCardinality(String) COMMENT 'NCCL communicator hash, 16 hex digits',
     comm_rank Int32 COMMENT 'its own rank in the communicator',
     ranks Int32 COMMENT 'ranks of the communicator',
-    peer Int32 COMMENT '-1 = collectives; else sends to, or receives from, this rank of the communicator: with one that has not ended, or all where NCCL measures a part of the steps',
-    called Int64 COMMENT 'operations called so far: collectives, or sends or receives of the peer',
+    peer Int32 COMMENT '-1 = collectives; else a send to, or a receive from, this rank of the communicator that has not ended',
+    called Int64 COMMENT 'collectives called so far',
     begun Int64 COMMENT 'number of the newest one that began on the GPU; the first is 1',
-    ended Int64 COMMENT 'operations that ended, without a gap; those that NCCL does not measure count as ended',
-    exact UInt8 COMMENT '1 = the three counts hold all of the communicator; 0 = some were not recorded',
+    ended Int64 COMMENT 'collectives that ended, without a gap',
+    exact UInt8 COMMENT '1 = the three counts hold all collectives of the communicator; 0 = some were not recorded',
     closed UInt8 COMMENT '1 = the communicator is closed',
     operation LowCardinality(String) COMMENT 'the first operation that has not ended, or else the last one',
     datatype LowCardinality(String) COMMENT 'its type of elements',
