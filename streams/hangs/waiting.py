@@ -137,14 +137,18 @@ def _peer_wait(
     """Return what a rank waits in, of its sends to a peer or its receives from it.
 
     `answer`: the peer's receives or sends of the rank; `all_of_peer`: of all ranks. A peer that publishes those that
-    have ended too, as NCCL did not measure some, and none of these, has called none.
+    have ended too, as NCCL did not measure some, and none of these, has called none, if they are exact.
     """
     row, waiting = member.row, [member]
     is_open = row.called > row.ended
     if not is_open and row.begun == row.ended:
         return None
+    unknown = Rendezvous(row.communicator, 0, row, waiting, waiting, [], Awaited.UNKNOWN, 1)
     if peer is None:
-        return Rendezvous(row.communicator, 0, row, waiting, waiting, [], Awaited.UNKNOWN, 1) if is_open else None
+        return unknown if is_open else None
+    is_known = answer is not None or all(other.row.exact for other in all_of_peer)  # else it may lack a row
+    if not is_known and not (is_open and peer.process.has_ended):
+        return unknown if is_open else None
     is_answered = answer is not None and answer.row.called > answer.row.ended
     if row.exact and peer.row.exact and (answer is None or answer.row.exact):
         called = answer.row.called if answer is not None else 0

@@ -45,8 +45,9 @@ class Rank:
     host_stalls: bool = False
     gpu_stalls: bool = False
     silent: bool = False
-    #: Open sends and receives: communicator, peer, function; with their number those that NCCL did not measure.
-    peers: list[tuple[str, int, str] | tuple[str, int, str, int]] = field(default_factory=list)
+    #: Open sends and receives: communicator, peer, function; with their number those that NCCL did not measure,
+    #: and then with 0 if it is not exact.
+    peers: list[tuple[str | int, ...]] = field(default_factory=list)
     sequence: int = 0
     blocks: bool = True  # the host waits for each collective; else for those of the step before
 
@@ -141,7 +142,7 @@ class Job:
                     counts = {"called": 1, "begun": 1, "ended": 0}
                     if called:
                         counts = {"called": called[0], "begun": 0, "ended": called[0]}
-                    counts |= {"exact": comm.exact, "peer": peer}
+                    counts |= {"exact": called[1] if called[1:] else comm.exact, "peer": peer}
                     rows.append(shared | counts | {"operation": (function, "float32", 8), "last": ("", "", 0)})
         texts = {
             "communicator": [row["communicator"] for row in rows],

@@ -182,6 +182,14 @@ def test_sends_and_receives_that_are_all_answered_or_not_counted_name_no_rank():
     assert unmeasured((0, 1, "Recv", 9)).rows == []  # of rank 1 nothing is counted
 
 
+def test_a_rank_that_counts_not_all_of_its_peers_is_not_named_for_those_without_a_row():
+    hub, answered = (0, 1, "Send", 9, 0), (1, 0, "Recv", 9)  # its sends to rank 2 have no row
+    hung = unmeasured(hub, answered, (2, 0, "Recv", 9), (2, 1, "Recv", 9), (1, 2, "Send", 8))
+    assert hung.named == {1: ("not_called", "Recv", 0)}
+    unknown = unmeasured(hub, answered, (2, 0, "Recv"))
+    assert (unknown.named, unknown.rows[-1][0]["reason"]) == ({}, "insufficient_data")
+
+
 def test_ranks_that_nothing_is_known_of_are_insufficient_data_and_pages_all_the_same():
     job = Job(WORLD)
     job.ranks[1].silent = job.ranks[3].silent = True
