@@ -46,7 +46,7 @@ static void forget(void) {
   opened = again;
 }
 
-/* Copy the variables that name job, run and rank (producers/identity.py). */
+/* Copy the variables that name job, run and rank (producers/identity.py), and two that say what is recorded. */
 static void copy_environment(uint8_t *base) {
   static const char *const names[] = {
     "DRUMLINE_JOB", "DRUMLINE_RUN", "DRUMLINE_MINTED_RUN", "RANK", "LOCAL_RANK", "WORLD_SIZE",
@@ -55,7 +55,7 @@ static void copy_environment(uint8_t *base) {
     "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
     "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_SIZE", "JOB_NAME", "POD_NAME", "POD_NAMESPACE",
     "KUBERNETES_SERVICE_HOST", "HOSTNAME", "CUDA_VISIBLE_DEVICES", "DRUMLINE_LABELS",
-    "DRUMLINE_RINGS__GRAPHS", NULL};
+    "DRUMLINE_RINGS__GRAPHS", "DRUMLINE_COLLECT__POLICY", NULL};
   char *at = (char *)base + ENVIRONMENT * 8, *end = (char *)base + HEADER_BYTES - 1; /* the last byte stays zero */
   for (int i = 0; names[i]; i++) {
     const char *value = getenv(names[i]);

@@ -1,5 +1,7 @@
 """The plugin under a fake NCCL: every version of the interface, with and without sanitizers."""
 
+import json
+import os
 import resource
 import stat
 import subprocess
@@ -10,8 +12,11 @@ import pytest
 from support.fake_nccl import COMPILER, Programs, Ring, only
 
 from drumline.infra.config.settings import RingSettings
+from drumline.producers.identity import Identity
+from drumline.producers.ipc.control import FILE, ControlRequest
+from drumline.producers.rings.control_answer import control_answer
 from drumline.producers.rings.host_rings import RingFolder
-from drumline.producers.rings.ring_file import FUNCTIONS, MARK_UNTIMED, Kind
+from drumline.producers.rings.ring_file import FUNCTIONS, MARK_UNTIMED, Kind, RingFile
 from drumline.producers.spool.frames import SEGMENT_MAGIC, scan
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.schemas.batch import decode
@@ -67,6 +72,20 @@ def test_an_operation_is_recorded_with_all_that_its_version_carries(ring, versio
     else:
         assert [int(r["gpu_start_ns"]) for r in (collective, p2p)] == [UNSEEN] * 2
         assert {int(r[name]) for r in (collective, p2p) for name in ("gpu_stop_ns", "seen_ns", "channels")} == {0}
+
+
+def test_a_window_is_rejected_by_a_process_whose_policy_is_light(ring, tmp_path):
+    result, now = ring("one", drumline_collect__policy="light"), time.time_ns()
+    folder = os.open(result.path.parent, os.O_RDONLY)
+    file = RingFile(result.path.name, folder)
+    environment = file.header().environment
+    file.close()
+    os.close(folder)
+    window = ControlRequest("w", "window", "always", "*", "", "*", (), -1, now - 1, now + 10**11, 1)
+    (tmp_path / FILE).write_text(json.dumps([vars(window)]))
+    process = Identity("job", "run", 0, 0, 2, "host", "GPU-0", "process", source="nccl")
+    assert control_answer(tmp_path, process, environment).startswith("rejected w: its policy is light")
+    assert control_answer(tmp_path, process, {}) == "accepted w"
 
 
 @pytest.mark.parametrize(
