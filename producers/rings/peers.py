@@ -6,12 +6,13 @@ waits is known by the numbers alone, and all are published.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
 
 from drumline.producers.rings.operations import POINT_TO_POINT
-from drumline.producers.rings.state import RingState
+from drumline.producers.rings.state import WILDCARD, RingState
 from drumline.schemas.columns import Array
 
 #: Most rows of a communicator, and most pairs of peer and direction of a process that are counted.
@@ -39,16 +40,30 @@ def note_peers(operations: Array, untimed: Array, communicators: Array, state: R
     """
     for comm in np.unique(operations["comm"]).tolist():
         of_comm = operations["comm"] == comm
-        counted = state.peers.setdefault(str(int(communicators["id"][comm])), {})
+        name = str(int(communicators["id"][comm]))
+        counted = state.peers.setdefault(name, {})
         for key, called in _groups(operations[of_comm]).items():
             if key not in counted and sum(map(len, state.peers.values())) >= MOST_COUNTED:
-                state.peers_left_out = True
+                state.peers_left_out = sorted({*state.peers_left_out, name})
                 continue
             passed, unknown = counted.get(key, [0, 0])[:2]
             at = np.flatnonzero(of_comm)[called]
             unknown = _unknown(untimed[at], unknown)
             counted[key] = [passed + len(at), unknown, *description_of(operations[at[-1]])]
+        if not counted:
+            del state.peers[name]
     state.thinned |= bool(untimed.any())
+
+
+def forget_peers(known: Collection[str], state: RingState) -> None:
+    """Forget what is counted of all communicators but the known ones, which makes room for others."""
+    state.peers = {name: counted for name, counted in state.peers.items() if name in known}
+    state.peers_left_out = [name for name in state.peers_left_out if name in known or name == WILDCARD]
+
+
+def are_counted(comm: str, state: RingState) -> bool:
+    """Return whether all sends and receives of a communicator are counted."""
+    return comm not in state.peers_left_out and WILDCARD not in state.peers_left_out
 
 
 def peer_counts(

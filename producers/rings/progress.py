@@ -13,7 +13,7 @@ import numpy as np
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl.names import hash_text
 from drumline.producers.rings.operations import outcomes, taken
-from drumline.producers.rings.peers import IS_PEER, description_of, note_peers, peer_counts
+from drumline.producers.rings.peers import IS_PEER, are_counted, description_of, forget_peers, note_peers, peer_counts
 from drumline.producers.rings.ring_file import DATATYPE_BYTES, DATATYPES, FUNCTIONS, MAX_COMMS, Kind, written
 from drumline.producers.rings.state import RingState
 from drumline.producers.rings.step_cuts import RingView, untimed_operations
@@ -56,6 +56,7 @@ def note_passed(records: Array, communicators: Array, state: RingState) -> None:
         description = [int(last[field]) for field in ("function", "datatype", "count")]
         state.passed[name] = [sum(before[:1]) + len(called), *description, unknown]
     is_peer &= is_operation & (records["peer"] != communicators["rank"][records["comm"] % MAX_COMMS])
+    forget_peers({str(int(communicators["id"][index])) for index in _published(communicators, state.moved_ns)}, state)
     note_peers(taken(records, np.flatnonzero(is_peer)), untimed[is_peer], communicators, state)
     if len(state.passed) > MAX_COMMS:
         known = {str(number) for number in communicators["id"].tolist()}
@@ -98,7 +99,7 @@ def progress_table(view: RingView, state: RingState, process: str) -> Table:
         parts = (taken(operations, at), outcome.done[at], started[at], untimed[at])
         for counts in peer_counts(*parts, name, state):
             row = {"peer": counts.peer, "called": counts.called, "begun": counts.begun, "ended": counts.ended}
-            row["exact"] = int(not uncounted and not state.peers_left_out)
+            row["exact"] = int(not uncounted and are_counted(name, state))
             rows.append(its | row | _described(counts.record) | _last())
     for row in rows:
         row["start_ns"] = min(max(row["start_ns"], view.now_ns - OLDEST_NS), view.now_ns)

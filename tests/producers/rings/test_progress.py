@@ -164,6 +164,34 @@ def test_more_peers_than_can_be_kept_make_their_counts_inexact(ring):
     assert {row["exact"] for row in rows if row["peer"] >= 0} == {0}
 
 
+def test_communicators_that_were_closed_make_room_for_the_peers_of_others(ring):
+    reader = Reader(ring)
+    ring.untimed = True
+    for index in range(3):  # of one entry of the table
+        ring.comms["id"][0] = 0xC0FFEE + index
+        ring.mark(2, BEGIN + 2 * index * SECOND, 2 * index)
+        for peer in range(1, 1 + MOST_COUNTED // (1 if index else 2) + (index == 1)):
+            ring.running(BEGIN + 2 * index * SECOND + MS, function="Send", peer=peer)
+        ring.mark(2, BEGIN + (2 * index + 1) * SECOND, 2 * index + 1)
+        reader.round()
+        rows = reader.round()
+        assert {row["exact"] for row in rows if row["peer"] >= 0} == {int(index != 1)}
+        assert list(reader.state.peers) == [str(0xC0FFEE + index)]
+
+
+def test_a_state_of_an_agent_that_counted_no_peers_makes_their_counts_inexact(ring):
+    reader = Reader(ring)
+    ring.untimed = True
+    ring.train(1, BEGIN)
+    reader.round()
+    saved = reader.state.to_json()
+    assert saved["position"] > 0
+    old = {name: value for name, value in saved.items() if name not in ("peers", "peers_left_out")}
+    reader.state = RingState.from_json(old)
+    ring.running(BEGIN + SECOND, function="Send", peer=1)
+    assert {row["peer"]: row["exact"] for row in reader.round()} == {-1: 1, 1: 0}
+
+
 def test_what_nccl_does_not_measure_counts_as_ended_and_not_as_begun(ring):
     reader = Reader(ring)
     ring.train(4, BEGIN, untimed=range(2, 9))
