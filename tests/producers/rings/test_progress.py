@@ -319,7 +319,8 @@ def test_a_stage_of_a_pipeline_that_hangs_while_nccl_does_not_measure_is_named(t
             agent.round()
             time.sleep(0.3)
         _, named, (operation, _) = agent.results["r"]
-        assert (named, operation) == ({-1: "not_called", 1: "not_called"}, "Recv")
+        assert named == {-1: "not_called", 1: "not_called"}
+        assert operation in ("Recv", "Send")  # one rank receives from it, another one sends to it
     finally:
         for process in processes:
             process.kill()
