@@ -121,7 +121,8 @@ class RingSettings(SettingsModel):
     )
     times: Literal["auto", "all"] = Field(
         "auto",
-        description="steps with the GPU's times: all, or 40 of 160 where calls follow each other within 3 ms",
+        description="steps with the GPU's times: all, or 40 of 160 where calls follow each other within 3 ms in steps "
+        "below 100 ms",
     )
 
 

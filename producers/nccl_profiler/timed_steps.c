@@ -2,8 +2,8 @@
  * takes the calling thread about 30 us (docs/results/gpu-sessions.md). Where a job calls so often that this is more than
  * 1 % of the time of short steps, only each fourth span of steps is measured; all calls are recorded.
  *
- * All ranks measure the same steps: they have the same numbers, as many calls, and steps that take equally long. A span
- * holds a whole window of the straggler stage wherever that begins. */
+ * Ranks that call equally often measure the same steps: they have the same numbers, and steps that take equally long. A
+ * span holds a whole window of the straggler stage wherever that begins. */
 #include "timed_steps.h"
 
 #include <stdatomic.h>

@@ -1,5 +1,5 @@
 -- Sends to a peer and receives from it are counted apart: a row of gpu.progress.v1 for each. Made anew with what it holds, since a
--- sorting key cannot change.
+-- sorting key cannot change. As with all migrations, the sink is stopped while it runs: what it inserted meanwhile would be lost.
 CREATE OR REPLACE TABLE {database}.progress_versions
 (
     job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
