@@ -11,7 +11,7 @@ _SINCE = "fromUnixTimestamp({now:UInt32}) - INTERVAL {days:UInt32} DAY"
 _FAULTS = f"""
 SELECT host, gpu_uuid, job, run, kind, name, toUnixTimestamp64Nano(first_time) AS first_ns,
     toUnixTimestamp64Nano(last_time) AS last_ns, gpu_seconds_lost
-FROM faults WHERE last_time >= {_SINCE} AND host != '' ORDER BY host, first_time
+FROM faults WHERE (last_time >= {_SINCE} OR kind = 'lost') AND host != '' ORDER BY host, first_time
 """
 _RUNS = f"""
 SELECT toString(host) AS host, uniqExact(job, run) AS runs FROM processes_versions
@@ -42,7 +42,7 @@ def new_notices(client: Client, limits: DueLimits, now_s: float) -> list[Notice]
     covered: dict[str, set[str]] = {}
     for row in rows(client, _COVERED, values):
         covered.setdefault(row["host"], set()).update(row["faults"])
-    return due(faults, runs, serials, covered, limits)
+    return due(faults, runs, serials, covered, limits, int(now_s - limits.days * 86_400) * 10**9)
 
 
 def unsent(client: Client) -> list[Notice]:

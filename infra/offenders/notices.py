@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 #: Kinds of faults that need no repetition: the hardware states them itself.
 CERTAIN = frozenset({"lost", "check"})
+#: A lost GPU has a row every 10 s: after a longer gap than this it was back, or nobody looked; ns.
+LOSS_GAP_NS = 5 * 60 * 1_000_000_000
 #: Namespace of the ids of notices.
 _IDS = uuid.UUID("6f3f7c5e-0d1b-5d0c-9a35-0c7c1e4f5b11")
 
@@ -31,9 +33,10 @@ class Fault:
 
     @property
     def key(self) -> str:
-        """Return what counts once: the run, or without a job the fault and its day."""
+        """Return what counts once: the run, but in it each certain fault apart; without a job the fault and its day."""
         if self.job:
-            return f"run {json.dumps([self.job, self.run])}"
+            run = f"run {json.dumps([self.job, self.run])}"
+            return f"{self.kind} {self.name} {self.gpu_uuid} {run}" if self.kind in CERTAIN else run
         return f"{self.kind} {self.name} {self.gpu_uuid} {_text(self.first_ns)[:10]}"
 
 
@@ -66,25 +69,46 @@ def due(
     serials: Mapping[str, str],
     covered: Mapping[str, Collection[str]],
     limits: DueLimits,
+    since_ns: int = 0,
 ) -> list[Notice]:
     """Return the notices that are due.
 
-    `faults`: all of the last days. `runs_of`: runs that used each host in that time. `serials`: by UUID of the GPU.
+    `faults`: all of the last days, and older losses, which may last still. `since_ns`: begin of these days.
+    `runs_of`: runs that used each host in that time. `serials`: by UUID of the GPU.
     `covered`: keys of the faults that notices about each host had already.
     """
     by_host: dict[str, list[Fault]] = {}
-    for fault in faults:
+    for fault in _one_per_loss(faults):
+        if fault.last_ns < since_ns:
+            continue
         by_host.setdefault(fault.host, []).append(fault)
     notices = []
     for host, host_faults in sorted(by_host.items()):
         new = [fault for fault in host_faults if fault.key not in covered.get(host, ())]
-        runs = {fault.key for fault in new if fault.job}
-        if len(runs) >= limits.runs or any(fault.kind in CERTAIN for fault in new):
+        if _runs(new) >= limits.runs or any(fault.kind in CERTAIN for fault in new):
             keys = tuple(sorted({fault.key for fault in new}))
             number = str(uuid.uuid5(_IDS, "\n".join((host, *keys))))
             body = _body(number, host_faults, runs_of.get(host, 0), serials, limits)
             notices.append(Notice(number, host, keys, json.dumps(body)))
     return notices
+
+
+def _one_per_loss(faults: Iterable[Fault]) -> list[Fault]:
+    """Join the rows of one loss: those with the job that it took along, and then one a day without a job."""
+    result: list[Fault] = []
+    heads: dict[tuple[str, str], int] = {}
+    ends: dict[tuple[str, str], int] = {}
+    for fault in sorted(faults, key=lambda fault: (fault.first_ns, not fault.job)):
+        if fault.kind == "lost":
+            gpu = (fault.host, fault.gpu_uuid)
+            goes_on = gpu in ends and not fault.job and fault.first_ns - ends[gpu] <= LOSS_GAP_NS
+            ends[gpu] = max(ends.get(gpu, 0), fault.last_ns)
+            if goes_on:
+                result[heads[gpu]] = replace(result[heads[gpu]], last_ns=ends[gpu])
+                continue
+            heads[gpu] = len(result)
+        result.append(fault)
+    return result
 
 
 def _body(

@@ -59,6 +59,37 @@ def test_a_lost_gpu_and_a_failed_check_are_due_at_once(kind, name):
     assert again.id != notice.id, "it failed on another day"
 
 
+def loss(first_s, last_s, job=""):
+    """A row of a loss; it has the job for a minute."""
+    return fault(job=job, run="r1" if job else "", kind="lost", name="lost", first_ns=NOW + first_s * 10**9,
+                 last_ns=NOW + last_s * 10**9)  # fmt: skip
+
+
+def test_a_loss_is_one_fault_with_its_job_and_without_for_as_long_as_it_lasts():
+    day_s = 86_400
+    first = loss(0, 60, "job-0")
+    [notice] = due([first], {"node-bad": 1}, {}, {}, LIMITS)
+    days = [loss(60, day_s - 60), loss(day_s, 2 * day_s - 60), loss(2 * day_s, 2 * day_s + 60)]
+    [same] = due([first, *days], {"node-bad": 1}, {}, {}, LIMITS)
+    body = json.loads(same.body)
+    assert (same.id, body["faults"], body["losses"]) == (notice.id, 1, 1)
+    assert body["last_time"] > json.loads(notice.body)["last_time"]
+    assert due([first, *days], {}, {}, covered_by(notice), LIMITS) == []
+    since = NOW + day_s * 10**9
+    assert due([first, *days], {}, {}, covered_by(notice), LIMITS, since) == [], "its begin is older than the days"
+    assert due([first, days[0]], {}, {}, {}, LIMITS, since) == [], "it ended before them"
+    [again] = due([first, *days, loss(3 * day_s, 3 * day_s)], {}, {}, covered_by(notice), LIMITS)
+    assert len(again.faults) == 1, "it was back for a day"
+
+
+def test_a_certain_fault_is_due_in_a_run_that_a_notice_had_already():
+    faults = [fault(number) for number in range(3)]
+    [notice] = due(faults, {}, {}, {}, LIMITS)
+    [lost] = due([*faults, fault(2, kind="lost", name="lost")], {}, {}, covered_by(notice), LIMITS)
+    assert len(lost.faults) == 1
+    assert due([fault(kind="xid", name="79"), fault(1), fault(1, name="slow_copy")], {}, {}, {}, LIMITS) == []
+
+
 def test_an_xid_without_a_job_is_not_certain():
     assert due([fault(job="", run="", kind="xid", name="79")], {}, {}, {}, LIMITS) == []
 
