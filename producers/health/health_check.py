@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from drumline.producers.health.model_table import limits_of
@@ -16,9 +15,6 @@ from drumline.schemas.meanings import CLOCK_FAULT_BITS, CLOCK_FAULTS
 OK, WARN, FAIL, SKIPPED = "ok", "warn", "fail", "skipped"
 #: What NVML wants done (nvmlDeviceGpuRecoveryAction_t).
 RECOVERY = {1: "a reset", 2: "a reboot", 3: "its peers drained", 4: "a drain and a reset"}
-PCI = Path("/sys/bus/pci/devices")
-#: Vendor, and classes of display controllers that compute (pci.ids).
-_VENDOR, _CLASSES = "0x10de", ("0x0302", "0x0300")
 
 
 @dataclass(frozen=True)
@@ -42,18 +38,6 @@ class HealthCheck:
     model: str = ""
     measured: float = -1.0
     expected: float = -1.0
-
-
-def gpus_on_bus(root: Path = PCI) -> int:
-    """Return the number of NVIDIA's GPUs on the PCI bus, whether the driver answers for them or not."""
-    count = 0
-    for device in root.glob("*"):
-        try:
-            vendor, kind = (device / "vendor").read_text().strip(), (device / "class").read_text()
-        except OSError:
-            continue
-        count += vendor == _VENDOR and kind.startswith(_CLASSES)
-    return count
 
 
 def gpu_count(nvml: Nvml, wanted: int, on_bus: int) -> HealthCheck:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from drumline.producers.batches.sample_envelopes import SampleEnvelopes, encoded
-from drumline.producers.health.health_check import FAIL, HealthCheck, gpu_count, gpus_on_bus, reading_checks
+from drumline.producers.health.health_check import FAIL, HealthCheck, gpu_count, reading_checks
 from drumline.producers.health.load_check import load_checks
+from drumline.producers.nvml.pci_bus import gpus_on_bus
 from drumline.producers.nvml.query import NvmlLost, NvmlMissing
 from drumline.producers.nvml.samples import Nvml
 from drumline.schemas.batch import Batch

@@ -22,6 +22,10 @@ class NvmlMissing(RuntimeError):
     """This host has no NVML, or no driver."""
 
 
+class DriverMissing(NvmlMissing):
+    """NVML is installed, and its driver is not loaded: it may be later."""
+
+
 class NvmlQuery:
     """Asks NVML about one GPU, or about one MIG instance. Used by one thread; calls may block in the driver.
 

@@ -16,7 +16,8 @@ import structlog
 from drumline.infra.telemetry import metrics
 from drumline.producers.nvml.batches import DeviceBatches, Part, jobs_on, part_of
 from drumline.producers.nvml.lost_gpus import Jobs, LostGpus
-from drumline.producers.nvml.query import NvmlLost, NvmlMissing
+from drumline.producers.nvml.pci_bus import gpus_on_bus
+from drumline.producers.nvml.query import DriverMissing, NvmlLost, NvmlMissing
 from drumline.producers.nvml.samples import Gpu, NoXidEvents, Nvml, Xid
 from drumline.producers.spool.writer import SpoolWriter
 
@@ -85,14 +86,14 @@ class DeviceSampler(threading.Thread):
         while not self._halt.is_set():
             try:
                 nvml = Nvml(self._options.load())
-            except NvmlMissing as error:
-                if not self._lost_gpus:
-                    log.info("no GPU is sampled", reason=str(error))
-                    return
-                self._lost(error)  # the driver is unloaded while another one is installed
-                continue
-            except NvmlLost as error:
-                self._lost(error)
+            except (NvmlMissing, NvmlLost) as error:
+                if not self._lost_gpus and not isinstance(error, NvmlLost):
+                    if not isinstance(error, DriverMissing):
+                        log.info("no GPU is sampled", reason=str(error))
+                        return
+                    self._wait_for_driver(error)
+                    continue
+                self._lost(error)  # also where the driver is unloaded while another one is installed
                 continue
             if (gpus := f"{len(nvml.gpus)} GPUs, {len(nvml.silent)} more do not answer") != self._reported:
                 log.info("sampling", gpus=gpus, driver=nvml.driver, period_s=self._options.period_s)
@@ -190,6 +191,14 @@ class DeviceSampler(threading.Thread):
         if absent[1] and absent not in self._absent:
             self._absent.add(absent)
             log.info("readings that this GPU does not have", gpu=gpu.index, model=gpu.model, **gpu.query.absent)
+
+    def _wait_for_driver(self, error: Exception) -> None:
+        """Wait before the next try where no driver is loaded yet: the agent may start before it."""
+        if (text := str(error)) != self._reported:
+            self._reported, count = text, gpus_on_bus()
+            say = log.warning if count else log.info
+            say("no GPU is sampled until a driver is loaded", reason=text, gpus_on_bus=count)
+        self._halt.wait(REOPEN_S)
 
     def _lost(self, error: Exception) -> None:
         metrics.AGENT_GPUS.set(0)

@@ -15,7 +15,7 @@ from drumline.producers.nvml.batches import Part
 from drumline.producers.nvml.gpm import Gpm
 from drumline.producers.nvml.instances import NO_INSTANCE, Instance, compute_processes, instances
 from drumline.producers.nvml.paced import PacedReadings
-from drumline.producers.nvml.query import NvmlLost, NvmlMissing, NvmlQuery, text
+from drumline.producers.nvml.query import DriverMissing, NvmlLost, NvmlMissing, NvmlQuery, text
 from drumline.producers.nvml.readings import (
     FIELDS,
     LINK_COUNTERS,
@@ -98,8 +98,10 @@ class Nvml:
         try:
             lib.nvmlInit()
         except lib.NVMLError as error:
-            if isinstance(error, lib.NVMLError_LibraryNotFound | lib.NVMLError_DriverNotLoaded):
+            if isinstance(error, lib.NVMLError_LibraryNotFound):
                 raise NvmlMissing(str(error)) from None
+            if isinstance(error, lib.NVMLError_DriverNotLoaded):
+                raise DriverMissing(str(error)) from None
             raise NvmlLost(str(error)) from None
         self._events: Any = None
         self._registered_gpus: tuple[Gpu, ...] = ()

@@ -10,9 +10,9 @@ from support.fakes.nvml import FIELDS, FakeNvml, NVMLError_LibraryNotFound, NVML
 
 from drumline.producers.batches.sample_envelopes import SampleEnvelopes
 from drumline.producers.health import host_health as health
-from drumline.producers.health.health_check import gpus_on_bus
 from drumline.producers.health.host_health import check_batches, host_health
 from drumline.producers.health.model_table import COPY_SHARE, MATMUL_SHARE, MODELS, limits_of, pcie_gbytes
+from drumline.producers.nvml.pci_bus import gpus_on_bus
 from drumline.schemas.batch import decode, encode
 from drumline.schemas.bounds.check import check
 from drumline.schemas.model import model

@@ -3,6 +3,7 @@
 import queue
 
 import pytest
+import structlog
 from support.fakes.nvml import FakeNvml, NVMLError_DriverNotLoaded, NVMLError_Uninitialized, wait_until
 from support.job_process import process
 
@@ -67,6 +68,20 @@ def test_an_unloaded_driver_is_waited_for_and_its_gpus_are_lost_only_if_it_stays
     monkeypatch.setattr(lost, "DRIVER_NS", 0)
     fake.events, fake.problem = None, NVMLError_DriverNotLoaded("Driver Not Loaded")
     wait_until(lambda: states(rows)[-1] == (0, 1))
+
+
+def test_a_driver_that_is_loaded_after_the_agent_began_is_waited_for_and_said_once(sampling, monkeypatch):
+    monkeypatch.setattr(sampler, "gpus_on_bus", lambda: 8)
+    fake, tries = FakeNvml(), []
+    fake.problem = NVMLError_DriverNotLoaded("Driver Not Loaded")
+    opened = fake.nvmlInit
+    fake.nvmlInit = lambda: (tries.append(1), opened())
+    with structlog.testing.capture_logs() as logs:
+        rows = sampling(fake)
+        wait_until(lambda: len(tries) > 2)
+        fake.problem = None
+        wait_until(lambda: len(rows()) >= 2)
+    assert [(line["log_level"], line["gpus_on_bus"]) for line in logs if "gpus_on_bus" in line] == [("warning", 8)]
 
 
 def test_a_gpu_that_never_answered_is_lost_without_a_uuid_and_gets_it_later(sampling):
