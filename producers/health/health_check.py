@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.producers.health.model_table import limits_of
-from drumline.producers.nvml.query import NvmlLost, text
+from drumline.producers.nvml.query import text
 from drumline.producers.nvml.samples import Gpu, Nvml
 from drumline.schemas.meanings import CLOCK_FAULT_BITS, CLOCK_FAULTS
 
@@ -52,13 +52,9 @@ def gpu_count(nvml: Nvml, wanted: int, on_bus: int) -> HealthCheck:
 
 
 def reading_checks(nvml: Nvml, gpu: Gpu) -> Iterator[HealthCheck]:
-    """Yield the checks of one GPU that need nothing but its readings."""
+    """Yield the checks of one GPU that need nothing but its readings. Raises NvmlLost."""
     about = describe(gpu)
-    try:
-        row = nvml.sample(gpu, time.time_ns(), complete=True)
-    except NvmlLost as error:
-        yield HealthCheck("answers", FAIL, str(error), **about)
-        return
+    row = nvml.sample(gpu, time.time_ns(), complete=True)
     yield _links(row, gpu, about)
     yield _memory(row, about)
     yield _recovery(row, about)

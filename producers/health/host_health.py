@@ -30,9 +30,13 @@ def host_health(load: Callable[[], Any], wanted: int, python: str = "") -> Itera
     try:
         yield gpu_count(nvml, wanted, gpus_on_bus())
         for gpu in list(nvml.gpus):
-            yield from reading_checks(nvml, gpu)
-            if python:
-                yield from load_checks(nvml, gpu, python)
+            try:
+                yield from reading_checks(nvml, gpu)
+                if python:
+                    yield from load_checks(nvml, gpu, python)
+            except NvmlLost as error:  # the others are checked
+                about = {"gpu_uuid": gpu.uuid, "gpu_index": gpu.index, "model": gpu.model}
+                yield HealthCheck("answers", FAIL, str(error), **about)
     finally:
         nvml.close()
 
@@ -41,10 +45,10 @@ def check_batches(
     checks: Sequence[HealthCheck], envelopes: SampleEnvelopes, now_ns: int
 ) -> Iterator[tuple[str, Batch]]:
     """Yield (key, batch) of each GPU and of the host, with a row for each check."""
-    for place in dict.fromkeys((check.gpu_uuid, check.gpu_index, check.serial, check.model) for check in checks):
-        rows = [check for check in checks if (check.gpu_uuid, check.gpu_index) == place[:2]]
-        envelope = envelopes.envelope(envelopes.host, {"gpu_uuid": place[0]}, now_ns, len(rows))
-        envelope |= {"gpu_index": place[1], "serial": place[2], "model": place[3]}
+    for uuid, index in dict.fromkeys((check.gpu_uuid, check.gpu_index) for check in checks):
+        rows = [check for check in checks if (check.gpu_uuid, check.gpu_index) == (uuid, index)]
+        envelope = envelopes.envelope(envelopes.host, {"gpu_uuid": uuid}, now_ns, len(rows))
+        envelope |= {"gpu_index": index, "serial": rows[0].serial, "model": rows[0].model}
         columns, dictionaries = encoded(Topic.CHECK, [{"time_ns": now_ns, **vars(check)} for check in rows])
         batch = Batch(Topic.CHECK, envelope | dictionaries, columns)
         yield record_key(batch), batch

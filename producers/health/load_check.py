@@ -11,7 +11,6 @@ from typing import Any
 from drumline.producers.health.health_check import FAIL, OK, SKIPPED, HealthCheck, describe, reasons
 from drumline.producers.health.model_table import COPY_SHARE, MATMUL_SHARE, Sourced, limits_of, pcie_gbytes
 from drumline.producers.nvml.instances import compute_processes
-from drumline.producers.nvml.query import NvmlLost
 from drumline.producers.nvml.samples import Gpu, Nvml
 from drumline.schemas.meanings import CLOCK_FAULT_BITS
 
@@ -67,14 +66,12 @@ def busy(nvml: Nvml, gpu: Gpu) -> str:
 
 
 def load_checks(nvml: Nvml, gpu: Gpu, python: str) -> Iterator[HealthCheck]:
-    """Yield the checks of one GPU under load, or why it was skipped. `python`: has PyTorch. Takes some seconds."""
+    """Yield the checks of one GPU under load, or why it was skipped. `python`: has PyTorch. Takes some seconds.
+    Raises NvmlLost.
+    """
     about = describe(gpu)
-    try:
-        problem = busy(nvml, gpu)
-        result, row = ({"missing": problem}, {"throttle_reasons": 0}) if problem else _run(gpu, python)
-    except NvmlLost as error:
-        yield HealthCheck("load", FAIL, str(error), **about)
-        return
+    problem = busy(nvml, gpu)
+    result, row = ({"missing": problem}, {"throttle_reasons": 0}) if problem else _run(gpu, python)
     if failure := result.get("missing") or result.get("problem"):
         yield HealthCheck("load", FAIL if "problem" in result else SKIPPED, str(failure), **about)
         return

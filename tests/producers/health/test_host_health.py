@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.fakes.nvml import FIELDS, FakeNvml, NVMLError_LibraryNotFound, NVMLError_NotSupported
+from support.fakes.nvml import FIELDS, FakeNvml, NVMLError_GpuIsLost, NVMLError_LibraryNotFound, NVMLError_NotSupported
 
 from drumline.producers.batches.sample_envelopes import SampleEnvelopes
 from drumline.producers.health import host_health as health
@@ -90,6 +90,18 @@ def test_missing_and_lost_gpus_fail_and_the_rest_is_checked():
     assert answers["NVLink"][0] == "ok"
     nvml.problem = NVMLError_LibraryNotFound("NVML Shared Library Not Found")
     assert results(nvml)["NVML"][0] == "fail"
+
+
+@pytest.mark.parametrize("call", ["Serial", "CurrPcieLinkWidth", "MaxPcieLinkGeneration"])
+def test_a_gpu_that_is_lost_during_its_checks_fails_and_the_next_one_is_checked(tmp_path, call):
+    nvml = fake(2)
+    nvml.gpus[0][call] = NVMLError_GpuIsLost("GPU is lost")
+    checks = list(host_health(lambda: nvml, 2, program(tmp_path, {"tflops": 652.4, "gbytes": 50.0})))
+    first, second = ([c for c in checks if c.gpu_index == index] for index in (0, 1))
+    assert (first[-1].name, first[-1].state, first[-1].gpu_uuid) == ("answers", "fail", "GPU-0")
+    assert {c.state for c in second} == {"ok"}
+    batches = [b for _, b in check_batches(checks, SampleEnvelopes("agent-1", "node-a"), 10**18)]
+    assert [b.rows for b in batches] == [1, len(first), len(second)], "each check is one row"
 
 
 def test_fewer_gpus_than_the_bus_has_is_a_warning_as_a_container_may_be_given_fewer(monkeypatch, tmp_path):
