@@ -24,10 +24,15 @@ LOADS = """
 import json, sys, time
 try:
     import torch
-    if not torch.cuda.is_available():
-        raise ImportError("PyTorch sees no GPU")
+    if torch.version.cuda is None:
+        raise ImportError("PyTorch is built without CUDA")
 except ImportError as error:
     print(json.dumps({"missing": str(error)}))
+    sys.exit()
+try:
+    torch.cuda.init()
+except Exception as error:
+    print(json.dumps({"problem": "CUDA does not work: " + " ".join(str(error).split())[:200]}))
     sys.exit()
 size, device = 8192, torch.device("cuda")
 a, b = (torch.randn(size, size, device=device).to(torch.bfloat16) for _ in range(2))

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -190,6 +191,25 @@ def test_a_model_without_numbers_is_measured_and_compared_with_nothing(tmp_path)
 )
 def test_without_pytorch_a_load_is_skipped_and_one_that_ends_badly_failed(tmp_path, answer, code, state, text):
     answers = results(fake(), 1, program(tmp_path, answer, code))
+    assert answers["load"][0] == state
+    assert text in answers["load"][1]
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "text"),
+    [("None", "skipped", "PyTorch is built without CUDA"), ("'12.8'", "fail", "CUDA does not work: Error 802: system")],
+)
+def test_cuda_that_does_not_work_fails_and_a_pytorch_without_it_is_skipped(tmp_path, version, state, text):
+    """PyTorch's answers are made up: a host whose CUDA is broken cannot be had."""
+    (tmp_path / "torch.py").write_text(
+        f"from types import SimpleNamespace\nversion = SimpleNamespace(cuda={version})\n"
+        "def init():\n    raise RuntimeError('Error 802:\\nsystem not yet initialized')\n"
+        "cuda = SimpleNamespace(init=init, is_available=lambda: False)\n"
+    )
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    answers = results(fake(), 1, str(python))
     assert answers["load"][0] == state
     assert text in answers["load"][1]
 
