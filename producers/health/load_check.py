@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -70,6 +72,18 @@ def busy(nvml: Nvml, gpu: Gpu) -> str:
     return ""
 
 
+def _other(gpu: Gpu, group: int) -> str:
+    """Return what computes on a GPU beside the load, whose process group this is; "" if nothing is seen."""
+    unknown = 0
+    for pid in compute_processes(gpu.query) or ():
+        try:
+            if os.getpgid(pid) != group:
+                return f"process {pid} began to compute on it"
+        except ProcessLookupError:  # it ended, or NVML counts in another pid namespace: then one is the load
+            unknown += 1
+    return f"{unknown} processes compute on it" if unknown > 1 else ""
+
+
 def load_checks(nvml: Nvml, gpu: Gpu, python: str) -> Iterator[HealthCheck]:
     """Yield the checks of one GPU under load, or why it was skipped. `python`: has PyTorch. Takes some seconds.
     Raises NvmlLost.
@@ -111,25 +125,29 @@ def _run(gpu: Gpu, python: str) -> tuple[dict[str, Any], dict[str, int]]:
     try:
         process = subprocess.Popen(
             ["env", f"CUDA_VISIBLE_DEVICES={gpu.uuid}", "DRUMLINE_POLICY=off", python, "-c", LOADS],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
     except OSError as error:
         return {"missing": str(error)}, {}
     seen = {"throttle_reasons": 0, "sm_clock": 0}
-    until = time.monotonic() + LONGEST_S
+    until, other = time.monotonic() + LONGEST_S, ""
     try:
-        while process.poll() is None and time.monotonic() < until:
+        while process.poll() is None and not other and time.monotonic() < until:
             bits = gpu.query.number("throttle_reasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
             clock = gpu.query.number("sm_clock", "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")
             seen = {
                 "throttle_reasons": seen["throttle_reasons"] | max(bits, 0),
                 "sm_clock": max(seen["sm_clock"], clock),
             }
-            time.sleep(_POLL_S)
+            other = _other(gpu, process.pid)
+            if not other:
+                time.sleep(_POLL_S)
     finally:
         if process.poll() is None:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
         output, errors = process.communicate()
+    if other:
+        return {"missing": f"{other}: the load was ended"}, seen
     if process.returncode == 127:
         return {"missing": f"{python}: not found"}, seen
     if process.returncode:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,7 +49,8 @@ def results(nvml, wanted=1, python=""):
 def program(tmp_path, answer, code=0):
     """A Python that leaves a mark and prints this answer."""
     file = tmp_path / "python"
-    file.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\nsleep 0.3\necho '{json.dumps(answer)}'\nexit {code}\n")
+    marks = f"echo $$ > {tmp_path}/pid\ntouch {tmp_path}/ran"
+    file.write_text(f"#!/bin/sh\n{marks}\nsleep 0.3\necho '{json.dumps(answer)}'\nexit {code}\n")
     file.chmod(0o755)
     return str(file)
 
@@ -130,6 +132,41 @@ def test_no_load_runs_beside_a_job(tmp_path, used, text):
     assert answers["load"][0] == "skipped"
     assert text in answers["load"][1]
     assert not (tmp_path / "ran").exists()
+
+
+class Later(list):
+    """Pids of processes that compute once the load runs; `own`: its own is one of them."""
+
+    def __init__(self, folder, pids, own):
+        super().__init__([None])
+        self.folder, self.pids, self.own = folder, pids, own
+
+    def __iter__(self):
+        if not (self.folder / "ran").exists():
+            return iter(())
+        own = [int((self.folder / "pid").read_text())] if self.own else []
+        return iter([SimpleNamespace(pid=pid) for pid in [*own, *self.pids]])
+
+
+@pytest.mark.parametrize(
+    ("pids", "own", "text"),
+    [
+        ([os.getpid()], True, f"process {os.getpid()} began to compute on it: the load was ended"),
+        ([1 << 30, (1 << 30) + 1], False, "2 processes compute on it: the load was ended"),
+        ([], True, ""),
+        ([1 << 30], False, ""),
+    ],
+    ids=["another", "another, of pids elsewhere", "its own", "its own, of a pid elsewhere"],
+)
+def test_a_load_ends_when_another_process_begins_to_compute(tmp_path, pids, own, text):
+    nvml = fake(ComputeRunningProcesses=Later(tmp_path, pids, own))
+    python = program(tmp_path, {"tflops": 652.4, "gbytes": 50.0})
+    if text:
+        Path(python).write_text(Path(python).read_text().replace("sleep 0.3", f"sleep 5\ntouch {tmp_path}/done"))
+    answers = results(nvml, 1, python)
+    assert answers.get("load") == (("skipped", text) if text else None)
+    assert ("matmul" in answers) == (not text)
+    assert not (tmp_path / "done").exists()
 
 
 def test_no_load_runs_on_a_gpu_that_is_divided(tmp_path):
