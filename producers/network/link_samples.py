@@ -66,8 +66,8 @@ class LinkSamples:
     def _sample(self, link: HostLink, history: _History, counts: Mapping[str, int]) -> LinkSample:
         setting = next((mbps for pattern, mbps in self._wanted.items() if fnmatchcase(link.device, pattern)), UNKNOWN)
         expected = setting if setting > 0 else history.best_mbps
-        is_down = history.was_up and not link.is_up
-        reason = "it was up before" if is_down else ""
+        is_down = not link.is_up and (history.was_up or setting > 0)
+        reason = ("it was up before" if history.was_up else f"{SETTING} names it") if is_down else ""
         if 0 < link.mbps < expected:
             source = f"{SETTING} wants" if setting > 0 else "it had"
             reason = f"{link.mbps / 1_000:g} Gbit/s; {source} {expected / 1_000:g}"

@@ -93,6 +93,14 @@ def test_a_link_is_slow_against_its_best_or_against_the_setting(sysfs, samples):
     assert rows["eth0"].texts["reason"] == "", "faster than wanted"
 
 
+def test_a_link_that_was_never_up_is_down_where_a_speed_is_set_for_it(sysfs):
+    wanted = LinkSamples(expected_speeds("mlx5_1/*=400"), sysfs.root)
+    list(wanted.read(1 * S))
+    rows = read(wanted, 11)
+    down = {name: row.texts["reason"] for name, row in rows.items() if row.numbers["is_down"]}
+    assert down == {"mlx5_1/1": "DRUMLINE_AGENT__LINKS names it"}
+
+
 @pytest.mark.parametrize("text", ["mlx5_0", "=400", "eth0=fast"])
 def test_a_wrong_setting_is_refused(text):
     with pytest.raises(ValueError, match="links"):
