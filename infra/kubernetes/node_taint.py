@@ -17,7 +17,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
@@ -25,6 +25,8 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CONDITION, TAINT = "DrumlineAtFault", "drumline/at-fault"
 #: Age up to which a signature counts: five minutes, as Standard Webhooks propose; s. Most bytes of a notice.
 OLDEST_S, MOST_BYTES = 300, 1 << 20
+#: Refusals of the API server that another attempt may not meet: timeout, conflict, too many requests.
+PASSING = frozenset({408, 409, 429})
 
 
 class Cluster:
@@ -89,7 +91,7 @@ def is_signed(key: bytes, headers: Any, body: bytes, now: float) -> bool:
 
 
 class Receiver(ThreadingHTTPServer):
-    """Takes notices. A failure of the API server answers 503: drumline sends again."""
+    """Takes notices. A failure of the API server answers 503: drumline sends again at once; a refusal answers 422."""
 
     daemon_threads = True
 
@@ -114,8 +116,10 @@ class Handler(BaseHTTPRequestHandler):
         try:
             text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
             node = self.server.cluster.mark(notice, self.server.effect, text)
-        except (HTTPError, URLError, OSError) as error:
-            return self._answer(503, f"the API server: {error}")
+        except OSError as error:  # HTTPError and URLError are some
+            status = error.code if isinstance(error, HTTPError) else 503
+            refused = 400 <= status < 500 and status not in PASSING
+            return self._answer(422 if refused else 503, f"the API server: {error}")
         self._answer(204, f"{notice['text']}: {f'node {node} is marked' if node else 'no node has this host name'}")
 
     def do_GET(self) -> None:

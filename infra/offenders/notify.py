@@ -39,7 +39,7 @@ def notify(client: Client, limits: DueLimits, send: Send, now_s: float) -> Pass:
         try:
             send(notice.id, notice.body.encode())
         except WebhookFailed as error:
-            if error.may_pass:
+            if not error.answered:
                 result.left.extend((later, str(error)) for later in waiting[place:])
                 break
             result.left.append((notice, str(error)))

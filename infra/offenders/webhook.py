@@ -26,11 +26,14 @@ _PASSING = frozenset({408, 425, 429})
 
 
 class WebhookFailed(RuntimeError):
-    """The receiver has not taken a notice. `may_pass`: another attempt may succeed. The message names no secret."""
+    """The receiver has not taken a notice. `may_pass`: another attempt may succeed. The message names no secret.
 
-    def __init__(self, message: str, *, may_pass: bool) -> None:
+    `answered`: it refused this notice, and may take the next one.
+    """
+
+    def __init__(self, message: str, *, may_pass: bool, answered: bool = True) -> None:
         super().__init__(message)
-        self.may_pass = may_pass
+        self.may_pass, self.answered = may_pass, answered
 
 
 def signature(key: bytes, number: str, timestamp: int, body: bytes) -> str:
@@ -86,7 +89,7 @@ class Webhook:
             status = connection.getresponse().status
         except (OSError, http.client.HTTPException) as error:
             reason = tls.certificate_error(error) or getattr(error, "strerror", None) or type(error).__name__
-            raise WebhookFailed(f"{where} does not answer: {reason}", may_pass=True) from None
+            raise WebhookFailed(f"{where} does not answer: {reason}", may_pass=True, answered=False) from None
         finally:
             connection.close()
         if 200 <= status < 300:

@@ -25,9 +25,11 @@ class Api(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), ApiHandler)
         self.node = {"metadata": {"name": "n1", "resourceVersion": "7"}, "spec": {"taints": [OTHER]}, "status": {}}
-        self.calls, self.meanwhile = [], None
+        self.calls, self.meanwhile, self.refusals = [], None, []
 
     def patch(self, path, body, kind):
+        if self.refusals:
+            return self.refusals.pop(0)
         version = body.get("metadata", {}).get("resourceVersion")
         if version not in (None, self.node["metadata"]["resourceVersion"]):
             return 409
@@ -145,6 +147,21 @@ def test_a_host_without_a_node_is_taken_and_an_api_that_is_away_is_not(api, rece
     away = served(Receiver(("127.0.0.1", 0), KEY, Cluster("http://127.0.0.1:9", tmp_path), ""))
     with pytest.raises(WebhookFailed, match="503"):
         send(away)
+
+
+@pytest.mark.parametrize("status", [403, 404, 422])
+def test_what_the_api_refuses_is_refused_at_once(api, receiver, status):
+    api.refusals = [status]
+    with pytest.raises(WebhookFailed, match="422") as failed:
+        send(receiver())
+    assert not failed.value.may_pass
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500])
+def test_what_the_api_may_take_later_is_sent_again(api, receiver, status):
+    api.refusals = [status]
+    send(receiver())
+    assert api.node["status"]["conditions"]
 
 
 def test_the_manifest_allows_what_it_calls_and_runs_this_file(api, receiver):

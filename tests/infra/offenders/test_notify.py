@@ -14,7 +14,7 @@ from drumline.infra.config.settings import settings
 from drumline.infra.offenders import notify as module
 from drumline.infra.offenders.notices import DueLimits
 from drumline.infra.offenders.notify import Pass, notify
-from drumline.infra.offenders.webhook import Webhook
+from drumline.infra.offenders.webhook import ATTEMPTS, Webhook
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 KEY = bytes(range(32))
@@ -75,11 +75,24 @@ def test_what_was_not_taken_is_sent_later_with_the_same_id_and_body(db, receiver
     assert run(db, receiver).taken == []
 
 
-def test_one_refusal_does_not_hold_up_the_others(db, receiver):
-    receiver.answers += [400]
+@pytest.mark.parametrize("answers", [[400], [503] * ATTEMPTS])
+def test_one_refusal_does_not_hold_up_the_others(db, receiver, answers):
+    receiver.answers += answers
     result = run(db, receiver, DueLimits(runs=1, days=30))
     assert len(result.left) == 1
     assert len(result.taken) >= 2
+
+
+def test_a_receiver_that_does_not_answer_ends_the_pass(db):
+    sent = []
+
+    def send(number, body):
+        sent.append(number)
+        Webhook("http://127.0.0.1:9/", KEY, sleep=lambda _: None).send(number, body)
+
+    result = notify(db.writer, DueLimits(runs=1, days=30), send, db.last + 60)
+    assert (len(sent), result.taken) == (1, [])
+    assert len(result.left) >= 3
 
 
 def test_it_goes_on_after_an_outage_of_clickhouse_until_it_is_stopped(monkeypatch):
