@@ -85,6 +85,19 @@ def test_kernels_of_all_groups_of_steps_add_up_to_the_raw_count(server):
         assert all(0 < float(row["busy_percent"]) < 100 for row in groups)
 
 
+def test_the_rate_of_a_link_is_that_of_intervals_whose_bytes_are_known(server):
+    query, rates = queries()["network"], {"received_gbits", "sent_gbits"}
+    unknown = "SELECT * REPLACE (NULL AS rx_bytes, NULL AS tx_bytes) FROM gpu.network_samples"
+    twice = f"WITH network_samples AS (SELECT * FROM gpu.network_samples UNION ALL {unknown}) {query.sql}"
+    answers = []
+    for sql in (query.sql, twice):
+        names, result = cookbook.asker(server)(dataclasses.replace(query, sql=sql))
+        answers.append({row[0:2]: [cell for name, cell in zip(names, row, strict=True) if name in rates] for row in
+                        map(tuple, result)})  # fmt: skip
+    assert answers[0] == answers[1]
+    assert ["32", "0"] in answers[0].values()
+
+
 def test_a_verdict_names_the_rank_the_host_and_the_gpu_that_it_is_about(server):
     def query(sql):
         return rows(clickhouse.connect(server, database="gpu"), sql)
