@@ -23,11 +23,13 @@ LINK_DOWN = Rule(
     (_links("ifNull(argMax(is_down, time), 0)"),),
     "gt", (0.0,), 3600,
     "Link {{ $labels.device }} of {{ $labels.host }} is down",
-    "{{ $labels.device }} of {{ $labels.host }} was up before. Collectives over it hang or use another path.",
+    "{{ $labels.device }} of {{ $labels.host }} was up before, or a speed is set for it. "
+    "Collectives over it hang or use another path.",
     "`ibstat` or `ip link` on the host, and the switch's port on the other side. The dashboard Device health has its "
     "errors before it went down.",
     "Reseat or replace cable and transceiver; drain the host until the link is up.",
-    "A link that was up since the agent began and is down is never right. Ports without a cable were never up.",
+    "A link that was up since the agent began, or that `DRUMLINE_AGENT__LINKS` names, is never right when it is down. "
+    "Other ports without a cable were never up.",
     _SHOWS, _SELECTS,
 )  # fmt: skip
 LINK_SLOW = Rule(
