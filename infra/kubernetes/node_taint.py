@@ -118,8 +118,8 @@ class Handler(BaseHTTPRequestHandler):
             node = self.server.cluster.mark(notice, self.server.effect, text)
         except OSError as error:  # HTTPError and URLError are some
             status = error.code if isinstance(error, HTTPError) else 503
-            refused = 400 <= status < 500 and status not in PASSING
-            return self._answer(422 if refused else 503, f"the API server: {error}")
+            permanent = 400 <= status < 500 and status not in PASSING
+            return self._answer(422 if permanent else 503, f"the API server: {error}")
         self._answer(204, f"{notice['text']}: {f'node {node} is marked' if node else 'no node has this host name'}")
 
     def do_GET(self) -> None:

@@ -35,8 +35,7 @@ def host_health(load: Callable[[], Any], wanted: int, python: str = "") -> Itera
                 if python:
                     yield from load_checks(nvml, gpu, python)
             except NvmlLost as error:  # the others are checked
-                about = {"gpu_uuid": gpu.uuid, "gpu_index": gpu.index, "model": gpu.model}
-                yield HealthCheck("answers", FAIL, str(error), **about)
+                yield HealthCheck("answers", FAIL, str(error), gpu.uuid, gpu.index, model=gpu.model)
     finally:
         nvml.close()
 

@@ -196,8 +196,8 @@ class DeviceSampler(threading.Thread):
         """Wait before the next try where no driver is loaded yet: the agent may start before it."""
         if (text := str(error)) != self._reported:
             self._reported, count = text, gpus_on_bus()
-            say = log.warning if count else log.info
-            say("no GPU is sampled until a driver is loaded", reason=text, gpus_on_bus=count)
+            report = log.warning if count else log.info
+            report("no GPU is sampled until a driver is loaded", reason=text, gpus_on_bus=count)
         self._halt.wait(REOPEN_S)
 
     def _lost(self, error: Exception) -> None:

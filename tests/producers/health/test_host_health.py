@@ -135,21 +135,21 @@ def test_no_load_runs_beside_a_job(tmp_path, used, text):
 
 
 class Later(list):
-    """Pids of processes that compute once the load runs; `own`: its own is one of them."""
+    """Pids of processes that compute once the load runs; `with_load`: and its own."""
 
-    def __init__(self, folder, pids, own):
+    def __init__(self, folder, pids, with_load):
         super().__init__([None])
-        self.folder, self.pids, self.own = folder, pids, own
+        self.folder, self.pids, self.with_load = folder, pids, with_load
 
     def __iter__(self):
         if not (self.folder / "ran").exists():
             return iter(())
-        own = [int((self.folder / "pid").read_text())] if self.own else []
-        return iter([SimpleNamespace(pid=pid) for pid in [*own, *self.pids]])
+        load = [int((self.folder / "pid").read_text())] if self.with_load else []
+        return iter([SimpleNamespace(pid=pid) for pid in [*load, *self.pids]])
 
 
 @pytest.mark.parametrize(
-    ("pids", "own", "text"),
+    ("pids", "with_load", "text"),
     [
         ([os.getpid()], True, f"process {os.getpid()} began to compute on it: the load was ended"),
         ([1 << 30, (1 << 30) + 1], False, "2 processes compute on it: the load was ended"),
@@ -158,8 +158,8 @@ class Later(list):
     ],
     ids=["another", "another, of pids elsewhere", "its own", "its own, of a pid elsewhere"],
 )
-def test_a_load_ends_when_another_process_begins_to_compute(tmp_path, pids, own, text):
-    nvml = fake(ComputeRunningProcesses=Later(tmp_path, pids, own))
+def test_a_load_ends_when_another_process_begins_to_compute(tmp_path, pids, with_load, text):
+    nvml = fake(ComputeRunningProcesses=Later(tmp_path, pids, with_load))
     python = program(tmp_path, {"tflops": 652.4, "gbytes": 50.0})
     if text:
         Path(python).write_text(Path(python).read_text().replace("sleep 0.3", f"sleep 5\ntouch {tmp_path}/done"))

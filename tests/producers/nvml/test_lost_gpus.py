@@ -70,7 +70,7 @@ def test_an_unloaded_driver_is_waited_for_and_its_gpus_are_lost_only_if_it_stays
     wait_until(lambda: states(rows)[-1] == (0, 1))
 
 
-def test_a_driver_that_is_loaded_after_the_agent_began_is_waited_for_and_said_once(sampling, monkeypatch):
+def test_a_driver_that_is_loaded_after_the_agent_began_is_waited_for_and_reported_once(sampling, monkeypatch):
     monkeypatch.setattr(sampler, "gpus_on_bus", lambda: 8)
     fake, tries = FakeNvml(), []
     fake.problem = NVMLError_DriverNotLoaded("Driver Not Loaded")
