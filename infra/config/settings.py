@@ -147,8 +147,9 @@ class AgentSettings(SettingsModel):
     python: str = Field("python3", description="Python with PyTorch, for the loads of a check")
     stacks: bool = Field(True, description="sample the Python stacks of processes that a verdict names")
     control: bool = Field(True, description="follow `drumline policy` and `drumline capture` (drumline.control.v1)")
+    # Off unless asked for: where CUPTI cannot go after a window, some of its cost stays (docs/design/light-tier.md).
     verdict_windows: bool = Field(
-        True,
+        False,
         description="record a rank that becomes late, and a healthy one, in depth: once in 10 minutes, 24 times a day",
     )
     metrics_port: int = Field(19466, ge=0, le=65535, description="port of /metrics, /healthz, /readyz; 0 = none")
