@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from statistics import median  # of some samples: 10 times as fast as NumPy's
 
 import numpy as np
+from numpy.typing import NDArray
 
 from drumline.schemas.batch import Batch
 from drumline.streams.core.records import Rows, stacked
@@ -42,8 +44,44 @@ def merged(old: Rows, new: Rows) -> Rows:
     return np.unique(stacked([old, new]))
 
 
+class GpuSamples:
+    """Holds the samples of one GPU (SAMPLE_ROW). Each median is computed once: a GPU is the peer of many late ones."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def clock(self) -> float:
+        """Return the median SM clock in MHz; -1 = unknown."""
+        return _median(self.rows["sm_clock"])
+
+    @cached_property
+    def processes(self) -> float:
+        """Return the median number of processes; -1 = unknown."""
+        return _median(self.rows["processes"])
+
+    @cached_property
+    def foreign(self) -> float:
+        """Return the time in which the GPU was busy for others, in %, median; -1 = unknown."""
+        rows = self.rows
+        exclusive = (rows["processes"] >= 0) & (rows["processes"] <= 1)
+        known = exclusive | ((rows["util_gpu"] >= 0) & (rows["job_util_sm"] >= 0))
+        used = np.where(exclusive, 0, np.maximum(rows["util_gpu"] - rows["job_util_sm"], 0))
+        return _median(used[known])
+
+    def reasons(self, least: float) -> list[str]:
+        """Return the REASONS of at least a share of the samples, of those that give any or none."""
+        given = self.rows["throttle_reasons"]
+        given = given[given >= 0].tolist()
+        count = max(1, len(given))
+        return [name for bit, name in REASONS.items() if sum((value & bit) != 0 for value in given) / count >= least]
+
+
 def device_detail(
-    samples: Rows, peers: Sequence[Rows], slowdown: float, config: StragglerConfig
+    samples: GpuSamples, peers: Sequence[GpuSamples], slowdown: float, config: StragglerConfig
 ) -> tuple[str, dict[str, object]]:
     """Return (detail, evidence) of a rank whose compute takes longer than its peers' for the same work.
 
@@ -54,61 +92,48 @@ def device_detail(
     - slow_part: neither, with all of it known, and no other process on the GPU.
     - "": the samples do not decide.
     """
-    if not len(samples) or not any(len(rows) for rows in peers):
+    if not len(samples) or not any(map(len, peers)):
         return "", {}
-    clock, peer_clock = _median(samples, "sm_clock"), _peers(peers, "sm_clock")
-    reasons = [name for bit, name in REASONS.items() if _share(samples, bit) >= config.reason_share]
+    clock, peer_clock = samples.clock, _known([peer.clock for peer in peers])
+    reasons = samples.reasons(config.reason_share)
     evidence: dict[str, object] = {"sm_clock_mhz": clock, "peers_sm_clock_mhz": peer_clock, "clock_reasons": reasons}
-    errors = int(samples["ecc_uncorrected"].max() - samples["ecc_uncorrected"].min())
-    evidence |= {"ecc_uncorrected": errors} if errors else {}
-    evidence |= {"xid": int(samples["xid"].max())} if samples["xid"].max() > 0 else {}
+    errors, xids = samples.rows["ecc_uncorrected"].tolist(), samples.rows["xid"].tolist()
+    evidence |= {"ecc_uncorrected": max(errors) - min(errors)} if max(errors) > min(errors) else {}
+    evidence |= {"xid": max(xids)} if max(xids) > 0 else {}
     has_clocks = clock > 0 and peer_clock > 0
     if shared := shared_gpu(samples, peers):
         return "shared_gpu", evidence | shared
     explained = has_clocks and peer_clock / clock - 1 >= config.cause_share * (slowdown - 1)
     if explained and peer_clock >= config.clock_ratio * clock:
         return "throttled" if reasons else "", evidence
-    if has_clocks and 0 < _median(samples, "processes") <= 1 and _peers(peers, "processes") > 0:
+    if has_clocks and 0 < samples.processes <= 1 and _known([peer.processes for peer in peers]) > 0:
         return "slow_part", evidence
     return "", evidence
 
 
-def shared_gpu(samples: Rows, peers: Sequence[Rows]) -> dict[str, object]:
+def shared_gpu(samples: GpuSamples, peers: Sequence[GpuSamples]) -> dict[str, object]:
     """Return the evidence that others use the rank's GPU, and its peers' less; {} if they do not.
 
     That is time in which the GPU was busy beyond what the job's own processes used. Where NVML does not tell that, more
     processes than on the peers' GPUs count.
     """
-    if not len(samples) or not any(len(rows) for rows in peers):
+    if not len(samples) or not any(map(len, peers)):
         return {}
-    used, peers_used = _foreign(samples), [value for rows in peers if (value := _foreign(rows)) >= 0]
-    if used >= 0 and peers_used:
-        peer_used = float(np.median(peers_used))
+    used, peer_used = samples.foreign, _known([peer.foreign for peer in peers])
+    if used >= 0 and peer_used >= 0:
         enough = used - peer_used >= SHARED_PERCENT
         return {"others_percent": round(used, 1), "peers_others_percent": round(peer_used, 1)} if enough else {}
-    processes, peer_processes = _median(samples, "processes"), _peers(peers, "processes")
+    processes, peer_processes = samples.processes, _known([peer.processes for peer in peers])
     more = processes > max(1.0, peer_processes) and peer_processes > 0
     return {"processes": processes, "peers_processes": peer_processes} if more else {}
 
 
-def _foreign(rows: Rows) -> float:
-    """Return the time in which a GPU was busy for others, in %, median; -1 = unknown."""
-    exclusive = (rows["processes"] >= 0) & (rows["processes"] <= 1)
-    known = exclusive | ((rows["util_gpu"] >= 0) & (rows["job_util_sm"] >= 0))
-    used = np.where(exclusive, 0, np.maximum(rows["util_gpu"] - rows["job_util_sm"], 0))
-    return float(np.median(used[known])) if known.any() else -1.0
-
-
-def _median(rows: Rows, name: str) -> float:
-    values = rows[name][rows[name] >= 0]
-    return float(median(values.tolist())) if len(values) else -1.0
-
-
-def _peers(peers: Sequence[Rows], name: str) -> float:
-    known = [value for rows in peers if (value := _median(rows, name)) >= 0]
+def _median(values: NDArray[np.int32]) -> float:
+    """Return the median of the values that are known; -1 = none is."""
+    known = values[values >= 0].tolist()
     return float(median(known)) if known else -1.0
 
 
-def _share(rows: Rows, bit: int) -> float:
-    known = rows["throttle_reasons"][rows["throttle_reasons"] >= 0]
-    return float(((known & bit) != 0).mean()) if len(known) else 0.0
+def _known(medians: Sequence[float]) -> float:
+    known = [value for value in medians if value >= 0]
+    return float(median(known)) if known else -1.0

@@ -42,8 +42,25 @@ def host_rows(batch: Batch) -> Rows:
     return rows
 
 
+class ProcessSamples:
+    """Holds the samples of one process (HOST_ROW). Each rate is computed once: a rank is the peer of many late ones."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self._rates: dict[tuple[tuple[str, ...], float], float] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def rate(self, names: tuple[str, ...], most: float) -> float:
+        """Return the sum of columns per ns, at most `most`; -1 = unknown."""
+        if (names, most) not in self._rates:
+            self._rates[names, most] = _rate(self.rows, names, most)
+        return self._rates[names, most]
+
+
 def host_detail(
-    samples: Rows, peers: Sequence[Rows], time_ns: float, excess_ns: float, config: StragglerConfig
+    samples: ProcessSamples, peers: Sequence[ProcessSamples], time_ns: float, excess_ns: float, config: StragglerConfig
 ) -> tuple[str, dict[str, int]]:
     """Return (detail, evidence) of a rank whose GPU was idle for `excess_ns` more than its peers', of `time_ns`.
 
@@ -61,18 +78,17 @@ def host_detail(
 
     Evidence: what the rank had more of than its peers, over `time_ns`.
     """
-    peers = [rows for rows in peers if len(rows)]
-    if not len(samples) or not peers or excess_ns <= 0:
+    if not len(samples) or not any(map(len, peers)) or excess_ns <= 0:
         return "", {}
 
     def more(*names: str, most: float = 1.0) -> float:
-        rate = _rate(samples, names, most)
-        known = [value for rows in peers if (value := _rate(rows, names, most)) >= 0]
+        rate = samples.rate(names, most)
+        known = [value for peer in peers if (value := peer.rate(names, most)) >= 0]
         return (rate - float(median(known))) * time_ns if rate >= 0 and known else 0.0
 
     throttled = more("throttled_ns")
     waited = more("main_wait_ns", "most_wait_ns")
-    measured = bool((samples["block_io_ns"] > 0).any())  # some kernels say that they measure it, and do not
+    measured = bool((samples.rows["block_io_ns"] > 0).any())  # some kernels say that they measure it, and do not
     blocked, gil = more("block_io_ns" if measured else "main_blocked_ns"), more("main_gil_ns")
     faults = more("major_faults", most=np.inf)
     evidence = {
@@ -88,9 +104,9 @@ def host_detail(
         return "cpu_throttled", numbers
     waited -= max(throttled, 0.0)  # a throttled thread waits too
     parts = {"cpu_contention": (waited, 0.0)}
-    parts["python_lock"] = gil, _error(samples, "main_gil_ns") * time_ns
+    parts["python_lock"] = gil, _error(samples.rows, "main_gil_ns") * time_ns
     disk = "page_faults" if faults * LONGEST_FAULT_NS >= blocked else "disk"
-    parts[disk] = blocked, 0.0 if measured else _error(samples, "main_blocked_ns") * time_ns
+    parts[disk] = blocked, 0.0 if measured else _error(samples.rows, "main_blocked_ns") * time_ns
     detail = max(parts, key=lambda name: parts[name])
     part, error = parts[detail]
     return (detail if part >= SEEN * enough and part + error >= enough else ""), numbers

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import OK, StragglerConfig
 from drumline.streams.lateness.collective_join import OPERATIONS
 from drumline.streams.stragglers.analysis.attribution import Attribution
@@ -22,10 +24,12 @@ from drumline.streams.stragglers.analysis.cause import (
     GroupBudget,
     find_cause,
 )
-from drumline.streams.stragglers.analysis.gpu_cause import PEERS, device_detail, shared_gpu
-from drumline.streams.stragglers.analysis.host_cause import NO_CPU, host_detail
-from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict, Samples
+from drumline.streams.stragglers.analysis.gpu_cause import PEERS, GpuSamples, device_detail, shared_gpu
+from drumline.streams.stragglers.analysis.host_cause import NO_CPU, ProcessSamples, host_detail
+from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict, Samples, SamplesOf
 from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, WindowData
+
+Wrapped = TypeVar("Wrapped", GpuSamples, ProcessSamples)
 
 
 class RankRows:
@@ -47,14 +51,15 @@ class RankRows:
             values.tolist() for values in (data.ranks, attribution.share, attribution.lost_ns)
         )
         self._baseline_compute_ns = baseline_compute_ns
-        self._samples = Samples(*(None if read is None else cache(read) for read in samples))
+        self._gpu, self._host = _once(samples.gpu, GpuSamples), _once(samples.host, ProcessSamples)
         self._budgets = [GroupBudget(data, group, config) for group in data.communicators]  # those with a baseline
         lockstep = [GroupBudget(data, group, config) for group in data.lockstep_groups]
         self._lockstep = {index: budget for budget in lockstep for index in budget.group.members.tolist()}
 
     def row(self, index: int) -> RankVerdict:
         """Return the row of the rank at `index` of `WindowData.ranks`."""
-        data, attribution, config, samples = self._data, self._attribution, self._config, self._samples
+        data, attribution, config = self._data, self._attribution, self._config
+        gpu, host = self._gpu, self._host
         rank, share, lost = self._ranks[index], self._shares[index], round(self._lost[index])
         severity = config.severity(share)
         if severity == OK:
@@ -67,21 +72,21 @@ class RankRows:
         more: dict[str, object] = {}
         compared = peers.members[peers.members != index]
         peer_ranks = data.ranks[compared[:: max(1, -(-len(compared) // PEERS))]].tolist()
-        if samples.gpu is not None and cause.detail == "same_work":
-            of_peers = [samples.gpu(peer) for peer in peer_ranks]
-            detail, more = device_detail(samples.gpu(rank), of_peers, cause.slowdown, config)
+        if gpu is not None and cause.detail == "same_work":
+            of_peers = [gpu(peer) for peer in peer_ranks]
+            detail, more = device_detail(gpu(rank), of_peers, cause.slowdown, config)
             cause = replace(cause, detail=detail or cause.detail)
-        if samples.host is not None and cause.cause == HOST_STALL:
+        if host is not None and cause.cause == HOST_STALL:
             time_ns = float(np.nansum(data.budget["gpu_duration_ns"][index]))
             idle_ns = min(cause.excess_ns["idle_ns"], lost)  # peers that wait are idle less: only what was lost counts
-            of_peers = [samples.host(peer) for peer in peer_ranks]
-            detail, numbers = host_detail(samples.host(rank), of_peers, time_ns, idle_ns, config)
+            of_peers = [host(peer) for peer in peer_ranks]
+            detail, numbers = host_detail(host(rank), of_peers, time_ns, idle_ns, config)
             more = {"host": numbers} if numbers else {}
             cause = replace(cause, detail=detail if detail in NO_CPU else cause.detail or detail)
         by_host = cause.cause == HOST_STALL and cause.detail not in ("", DETAILS["idle_ns"][WAITING])
         # A GPU that others have in turn is idle for this rank meanwhile, and its host waits for it.
-        if samples.gpu is not None and cause.cause in (HOST_STALL, SLOW_GPU, UNKNOWN) and not by_host:
-            shared = shared_gpu(samples.gpu(rank), [samples.gpu(peer) for peer in peer_ranks])
+        if gpu is not None and cause.cause in (HOST_STALL, SLOW_GPU, UNKNOWN) and not by_host:
+            shared = shared_gpu(gpu(rank), [gpu(peer) for peer in peer_ranks])
             if shared:
                 cause, more = replace(cause, cause=SLOW_COMPUTE, detail="shared_gpu", confidence="medium"), shared
         if group.guessed:
@@ -94,6 +99,11 @@ class RankRows:
             **more,
         }
         return RankVerdict(rank, severity, cause, lost, share, evidence=evidence)
+
+
+def _once(read: SamplesOf | None, wrap: Callable[[Rows], Wrapped]) -> Callable[[int], Wrapped] | None:
+    """Return rank -> its samples, read once for all ranks that it is a peer of; None = there are none."""
+    return None if read is None else cache(lambda rank: wrap(read(rank)))
 
 
 def _row(group: CommunicatorWindow, index: int) -> int:

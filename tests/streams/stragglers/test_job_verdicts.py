@@ -15,7 +15,7 @@ from support.straggler_simulator import MS, Fault, Layout, batches, ddp, fsdp, m
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
-from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW, device_detail
+from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW, GpuSamples, device_detail
 from drumline.streams.stragglers.analysis.groups import groups_late, labels
 from drumline.streams.stragglers.analysis.host_cause import SAMPLED
 
@@ -242,7 +242,7 @@ def samples(clock, *, reasons=0, processes=1, n=5, util=-1, of_job=-1):
     out = np.zeros(n, SAMPLE_ROW)
     out["util_gpu"], out["job_util_sm"] = util, of_job
     out["time_ns"], out["sm_clock"], out["throttle_reasons"], out["processes"] = range(n), clock, reasons, processes
-    return out
+    return GpuSamples(out)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.stragglers.analysis.host_cause import HOST_ROW, SAMPLED, host_detail
+from drumline.streams.stragglers.analysis.host_cause import HOST_ROW, SAMPLED, ProcessSamples, host_detail
 
 S, MS = 1_000_000_000, 1_000_000
 CONFIG = StragglerConfig()
@@ -20,6 +20,10 @@ def samples(seconds: int = 10, **more: int) -> np.ndarray:
     for name, value in {**HEALTHY, **more}.items():
         rows[name] = value
     return rows
+
+
+def detail_of(late: np.ndarray, peers: list[np.ndarray], excess_ns: float) -> tuple[str, dict[str, int]]:
+    return host_detail(ProcessSamples(late), [ProcessSamples(rows) for rows in peers], 10 * S, excess_ns, CONFIG)
 
 
 #: Its samples a second, of 10 s in which its GPU was idle for 1 s more than its peers' -> detail.
@@ -55,32 +59,32 @@ LATE = {
 @pytest.mark.parametrize(("more", "detail"), LATE.values(), ids=LATE)
 def test_the_detail_is_what_the_process_had_more_of_than_its_peers(more, detail):
     peer = samples(block_io_ns=0 if "block_io_ns" in more else -1)
-    named, _ = host_detail(samples(**more), [peer] * 3, 10 * S, S, CONFIG)
+    named, _ = detail_of(samples(**more), [peer] * 3, S)
     assert named == detail
 
 
 @pytest.mark.parametrize("more", [more for more, detail in LATE.values() if detail])
 def test_what_all_ranks_have_explains_no_rank(more):
-    assert host_detail(samples(**more), [samples(**more)] * 3, 10 * S, S, CONFIG)[0] == ""
+    assert detail_of(samples(**more), [samples(**more)] * 3, S)[0] == ""
 
 
 def test_one_peer_that_waits_as_long_does_not_hide_it():
     peers = [samples(main_wait_ns=90 * MS), samples(), samples()]
-    assert host_detail(samples(main_wait_ns=90 * MS), peers, 10 * S, S, CONFIG)[0] == "cpu_contention"
+    assert detail_of(samples(main_wait_ns=90 * MS), peers, S)[0] == "cpu_contention"
 
 
 @pytest.mark.parametrize(("late", "peers"), [(samples(0), [samples()]), (samples(main_wait_ns=S), [samples(0)])])
 def test_nothing_is_named_without_samples_of_both(late, peers):
-    assert host_detail(late, peers, 10 * S, S, CONFIG) == ("", {})
+    assert detail_of(late, peers, S) == ("", {})
 
 
 def test_no_excess_needs_no_detail():
-    assert host_detail(samples(main_wait_ns=S), [samples()], 10 * S, 0, CONFIG) == ("", {})
+    assert detail_of(samples(main_wait_ns=S), [samples()], 0) == ("", {})
 
 
 def test_the_numbers_are_of_the_window_and_beyond_the_peers():
     late = samples(main_wait_ns=90 * MS, major_faults=3)
-    _, numbers = host_detail(late, [samples()] * 2, 10 * S, S, CONFIG)
+    _, numbers = detail_of(late, [samples()] * 2, S)
     assert numbers == {"run_queue_ns": 800 * MS, "major_faults": 30}
 
 
@@ -95,13 +99,13 @@ def test_no_detail_in_healthy_noise():
             rows["main_blocked_ns"] = 50 * MS * dice.binomial(20, 0.005, len(rows))
             rows["major_faults"] = dice.poisson(0.2, len(rows))
             ranks.append(rows)
-        assert host_detail(ranks[0], ranks[1:], 10 * S, 0.5 * S, CONFIG)[0] == ""
+        assert detail_of(ranks[0], ranks[1:], 0.5 * S)[0] == ""
 
 
 @pytest.mark.parametrize(("column", "detail"), [("main_blocked_ns", "disk"), ("main_gil_ns", "python_lock")])
 def test_few_polls_that_met_it_waiting_are_no_proof(column, detail):
     late = samples()
     late[column][:7] = 50 * MS
-    assert host_detail(late, [samples()] * 3, 10 * S, S // 4, CONFIG)[0] == ""
+    assert detail_of(late, [samples()] * 3, S // 4)[0] == ""
     late[column][7] = 50 * MS
-    assert host_detail(late, [samples()] * 3, 10 * S, S // 4, CONFIG)[0] == detail
+    assert detail_of(late, [samples()] * 3, S // 4)[0] == detail
