@@ -111,7 +111,7 @@ def verdict_batch(
 
 def _evidence(rows: Sequence[RankVerdict]) -> list[str]:
     """Return the evidence of each row as JSON. What a record cannot hold is left out: the verdict matters more."""
-    texts = [json.dumps(row.evidence, sort_keys=True) for row in rows]
+    texts = [json.dumps(row.evidence, sort_keys=True) if row.evidence else "{}" for row in rows]  # most have none
     texts = [text if len(text) <= EVIDENCE.length else LEFT_OUT for text in texts]
     return texts if sum(map(len, texts)) <= EVIDENCE.total else [LEFT_OUT] * len(texts)
 

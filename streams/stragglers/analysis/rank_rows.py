@@ -56,14 +56,14 @@ class RankRows:
         lockstep = [GroupBudget(data, group, config) for group in data.lockstep_groups]
         self._lockstep = {index: budget for budget in lockstep for index in budget.group.members.tolist()}
 
-    def row(self, index: int) -> RankVerdict:
-        """Return the row of the rank at `index` of `WindowData.ranks`."""
+    def row(self, index: int, lateness_ns: int = 0, wait_ns: int = 0) -> RankVerdict:
+        """Return the row of the rank at `index` of `WindowData.ranks`, with its totals."""
         data, attribution, config = self._data, self._attribution, self._config
         gpu, host = self._gpu, self._host
         rank, share, lost = self._ranks[index], self._shares[index], round(self._lost[index])
         severity = config.severity(share)
         if severity == OK:
-            return RankVerdict(rank, OK, NO_CAUSE, lost, share)
+            return RankVerdict(rank, OK, NO_CAUSE, lost, share, lateness_ns, wait_ns)
         budget = self._budgets[int(attribution.via[index])]
         group = budget.group
         budget = budget if group.baseline is not None else self._lockstep[index]
@@ -79,8 +79,8 @@ class RankRows:
         if host is not None and cause.cause == HOST_STALL:
             time_ns = float(np.nansum(data.budget["gpu_duration_ns"][index]))
             idle_ns = min(cause.excess_ns["idle_ns"], lost)  # peers that wait are idle less: only what was lost counts
-            of_peers = [host(peer) for peer in peer_ranks]
-            detail, numbers = host_detail(host(rank), of_peers, time_ns, idle_ns, config)
+            processes = [host(peer) for peer in peer_ranks]
+            detail, numbers = host_detail(host(rank), processes, time_ns, idle_ns, config)
             more = {"host": numbers} if numbers else {}
             cause = replace(cause, detail=detail if detail in NO_CPU else cause.detail or detail)
         by_host = cause.cause == HOST_STALL and cause.detail not in ("", DETAILS["idle_ns"][WAITING])
@@ -98,7 +98,7 @@ class RankRows:
             "steps": int(attribution.steps[index]),
             **more,
         }
-        return RankVerdict(rank, severity, cause, lost, share, evidence=evidence)
+        return RankVerdict(rank, severity, cause, lost, share, lateness_ns, wait_ns, evidence=evidence)
 
 
 def _once(read: SamplesOf | None, wrap: Callable[[Rows], Wrapped]) -> Callable[[int], Wrapped] | None:

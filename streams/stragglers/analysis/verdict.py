@@ -205,10 +205,10 @@ def _rank_rows(
     rows = []
     for index, rank in enumerate(data.ranks.tolist()):
         if comparable_ranks[index]:
-            row = of_ranks.row(index)
+            rows.append(of_ranks.row(index, late[index], wait[index]))
         else:
             row = _insufficient_row(rank, coverage, index, int(attribution.steps[index]))
-        rows.append(replace(row, wait_ns=wait[index], lateness_ns=late[index]))
+            rows.append(replace(row, wait_ns=wait[index], lateness_ns=late[index]))
     return rows
 
 
