@@ -274,7 +274,7 @@ class Collector:
             self._has_begun_window = True
             self._missing_kernels.recording_started(now)
         library.time_all(self._recorder.on or marks.graph_was_captured)  # in a deep window each step counts
-        outcome = {"on": self._recorder.on, "time_ns": now, "why": reason, "refused": bool(result)}
+        outcome = {"on": self._recorder.on, "time_ns": now, "why": reason, "rejected": bool(result)}
         self._send_event({"event": "recording", **outcome})
 
     def _release(self, reason: str) -> None:
