@@ -7,7 +7,7 @@ from glossary import ROOT
 
 END, SINKS, STREAMS = "tests/end_to_end", "tests/sinks", "tests/streams"
 AGENT, INFRA = "tests/producers/agent", "tests/infra"
-BOUNDS, HOSTILE = "tests/schemas/test_bounds.py", f"{AGENT}/test_hostile_spool.py"
+BOUNDS, HOSTILE = "tests/schemas/bounds/test_bounds.py", f"{AGENT}/test_hostile_spool.py"
 CONTENT = "test_content_that_takes_memory_or_time_is_rejected"
 
 #: What was done -> the tests that do it.
