@@ -409,12 +409,12 @@ static void paused(void) { /* off before NCCL is there, and between call, launch
   do_one(&comm, false);
 }
 
-/* Steps of one operation each, PACE_US after the one before. All are measured in steps ALL_FROM to ALL_TO. */
 static int number_of(const char *variable) {
   const char *value = getenv(variable);
   return value ? atoi(value) : 0;
 }
 
+/* Steps of CALLS operations each, PACE_US after the one before. All are measured in steps ALL_FROM to ALL_TO. */
 static void pace(void) {
   const char *us = getenv("PACE_US"), *from = getenv("ALL_FROM"), *to = getenv("ALL_TO");
   int slow_from = number_of("SLOW_FROM"), slow_ms = number_of("SLOW_MS"), ranges = number_of("RANGES"), calls = number_of("CALLS");
