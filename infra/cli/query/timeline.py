@@ -16,7 +16,7 @@ from drumline.infra.runtime.exit_codes import BAD_INPUT
 from drumline.infra.runtime.terminal import echo, escape_controls
 
 app = typer.Typer(add_completion=False)
-#: Most numbers that a list of ranks has.
+#: Most ranks that can be named.
 MOST_RANKS = 65_536
 
 
@@ -41,14 +41,16 @@ def timeline(
     """
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows
     from drumline.infra.config.state_dir import StackError
+    from drumline.infra.control.ranks import BadRankList, ranks_of
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
     from drumline.infra.report.data import NoSuchRun
     from drumline.infra.timeline.job_trace import TooMuch
     from drumline.infra.timeline.job_trace import timeline as load
 
     config = settings()
-    first, last = _span("--steps", steps)
-    wanted = sorted({rank for part in ranks.split(",") for rank in _numbers("--ranks", part)}) if ranks else []
+    first, last = _steps(steps)
+    with exit_on_error("timeline", BadRankList, code=BAD_INPUT):
+        wanted = ranks_of(ranks, MOST_RANKS)
     with (
         exit_on_error("timeline", NoSuchRun, TooMuch, code=BAD_INPUT),
         exit_on_error("timeline", ClickHouseFailed, StackError),
@@ -76,17 +78,10 @@ def timeline(
     echo(f"timeline: {output.resolve()}; open it at https://ui.perfetto.dev")
 
 
-def _span(option: str, text: str) -> tuple[int, int]:
+def _steps(text: str) -> tuple[int, int]:
     """Return the bounds of "3" or "3-7". Exits with BAD_INPUT for another text."""
     match = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", text)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if first > last:
-        exit_with("timeline", BAD_INPUT, f"{option} {text!r} is no span of numbers; for example: {option} 100-110")
+        exit_with("timeline", BAD_INPUT, f"--steps {text!r} is no span of numbers; for example: --steps 100-110")
     return first, last
-
-
-def _numbers(option: str, text: str) -> range:
-    first, last = _span(option, text)
-    if last - first >= MOST_RANKS:
-        exit_with("timeline", BAD_INPUT, f"{option} {text!r} names more than {MOST_RANKS:,} numbers")
-    return range(first, last + 1)
