@@ -1,14 +1,16 @@
-"""Messages of commands: one line on stderr with an exit code, and text made safe for a terminal."""
+"""Messages of commands: one line on stderr with an exit code, and text made safe for a terminal; files of results."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 import typer
 
-from drumline.infra.runtime.exit_codes import FAILED, INTERRUPTED
+from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from drumline.infra.runtime.terminal import echo
 
 
@@ -40,6 +42,22 @@ def exit_on_error(
         raise typer.Exit(INTERRUPTED) from None
     except errors as error:
         exit_with(command, code, prefix + (error_text(error) if hint else str(error)))
+
+
+@contextmanager
+def replaced(command: str, output: Path) -> Iterator[Path]:
+    """Yield the file to write. It becomes `output` when the block ends: a reader sees the old file or the new one.
+
+    Ends the command with BAD_INPUT where it cannot be written.
+    """
+    part = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        yield part
+        part.replace(output)
+    except OSError as error:
+        exit_with(command, BAD_INPUT, f"{output}: {error.strerror}")
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def error_text(error: Exception) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from drumline.infra.cli.console import exit_on_error, exit_with
+from drumline.infra.cli.console import exit_on_error, exit_with, replaced
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT
 from drumline.infra.runtime.terminal import echo
@@ -66,14 +65,8 @@ def report(
         client = connect(config, reader=True, database=config.clickhouse.database)
         data = load(lambda sql, parameters: rows(client, sql, parameters), job, run, start, end, cost)
     text = page(data)
-    part = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
+    with replaced("report", output) as part:
         part.write_text(text, "utf-8")
-        part.replace(output)  # a reader sees the old page or the new one
-    except OSError as error:
-        exit_with("report", BAD_INPUT, f"{output}: {error.strerror}")
-    finally:
-        part.unlink(missing_ok=True)
     if as_json:
         echo(json.dumps({"path": str(output.resolve()), "job": job, "run": data.run["run"], "summary": summary(data)}))
         return

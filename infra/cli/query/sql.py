@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 from typer.core import TyperCommand
 
-from drumline.infra.cli.console import exit_on_error, exit_with
+from drumline.infra.cli.console import exit_on_error, exit_with, replaced
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED
 from drumline.infra.runtime.terminal import echo
@@ -122,15 +121,8 @@ def sql(
 
     if has_format(request.query.sql):
         exit_with("sql", BAD_INPUT, f"--output {output}: the name has the format; leave FORMAT out of the statement")
-    part = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        with part.open("wb") as file:
-            _execute(request, FORMATS[output.suffix], file)
-        part.replace(output)  # a reader sees the old file or the whole new one
-    except OSError as error:
-        exit_with("sql", BAD_INPUT, f"{output}: {error.strerror}")
-    finally:
-        part.unlink(missing_ok=True)
+    with replaced("sql", output) as part, part.open("wb") as file:
+        _execute(request, FORMATS[output.suffix], file)
     echo(f"written: {output}", err=True)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from drumline.infra.cli.console import exit_on_error, exit_with
+from drumline.infra.cli.console import exit_on_error, exit_with, replaced
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT
 from drumline.infra.runtime.terminal import echo, escape_controls
@@ -58,14 +57,8 @@ def timeline(
     ):
         client = connect(config, reader=True, database=config.clickhouse.database)
         written = load(lambda sql, values: rows(client, sql, values), job, run, first, last, wanted)
-    part = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
+    with replaced("timeline", output) as part:
         part.write_bytes(written.trace)
-        part.replace(output)
-    except OSError as error:
-        exit_with("timeline", BAD_INPUT, f"{output}: {error.strerror}")
-    finally:
-        part.unlink(missing_ok=True)
     if as_json:
         echo(json.dumps({"path": str(output.resolve()), "job": job, "run": written.run, "first_step": first,
                          "last_step": last, "ranks": written.ranks, "unaligned_ranks": written.unaligned,
