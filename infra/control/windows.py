@@ -5,20 +5,15 @@ Kafka and ClickHouse are the caller's.
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from drumline.infra.control.control_topic import user_name
 from drumline.infra.report.data import Query, Row
+from drumline.producers.control.steps_ahead import LEAD_S, steps_ahead
 from drumline.schemas.control import MAX_WINDOW_NS, WINDOW, Control, exact
 
-#: Time between the question and its first step: the agents take the record (under 1 s), job and decoder read their file
-#: once a second, and CUPTI is attached (0.4 s on an H200). A rank records as soon as it can.
-LEAD_S = 5.0
-#: Time that a window may take beyond its steps, as they are not all as long; s.
-SLACK_S = 15.0
 #: A clock of a host that is this much behind does not delay the begin; s.
 CLOCKS_S = 60.0
 #: Longest time for which a sink collects rows, and a second; s.
@@ -107,8 +102,7 @@ def window_of_steps(
     if newest is None:
         raise CannotCapture("no step of this run was stored in the last minute: use --seconds")
     step_s = newest["step_ns"] / 1e9
-    first = newest["last"] + 1 + math.ceil((max(newest["age_s"], 0.0) + lead_s) / step_s)
-    length_s = (first + steps - newest["last"]) * step_s * 2 + SLACK_S
+    first, length_s = steps_ahead(newest["last"], max(newest["age_s"], 0.0), step_s, steps, lead_s)
     if length_s > MAX_WINDOW_NS / 1e9 - CLOCKS_S:
         raise CannotCapture(
             f"{steps} steps of {step_s:.1f} s may take longer than {MAX_WINDOW_NS / 60e9:.0f} minutes, the most: "

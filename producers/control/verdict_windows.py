@@ -6,11 +6,11 @@ talking to each other. Pure.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from drumline.producers.control.steps_ahead import steps_ahead
 from drumline.schemas.batch import Batch
 from drumline.schemas.control import MAX_WINDOW_NS, WINDOW, BadControl, Control, exact
 
@@ -18,8 +18,6 @@ from drumline.schemas.control import MAX_WINDOW_NS, WINDOW, BadControl, Control,
 WARNING = 2
 #: Steps of a window: the twenty of `drumline capture`.
 STEPS = 20
-#: Time until its first step, and beyond its last one: as of `drumline capture` (infra/control/windows.py).
-LEAD_S, SLACK_S = 5.0, 15.0
 #: Shortest time between two windows of a job, and most of them a day: 24 windows of half a minute are 0.8 % of it.
 PERIOD_S, MOST_PER_DAY, DAY_S = 600.0, 24, 86_400
 #: Age of a window's last step from which on its time is not believed: clocks of hosts; s.
@@ -50,14 +48,13 @@ class VerdictWindows:
         envelope, step_s = batch.envelope, step_ns / 1e9
         age_s = min(max(at_s - int(envelope["window_end_ns"]) / 1e9, 0.0), MOST_AGE_S)
         first_step, last_step = int(envelope["first_step"]), int(envelope["last_step"])
-        first = last_step + 1 + math.ceil((age_s + LEAD_S) / step_s)
-        length_ns = round(((first + STEPS - last_step) * step_s * 2 + SLACK_S) * 1e9)
-        at_ns = round(at_s * 1e9)
+        first, length_s = steps_ahead(last_step, age_s, step_s, STEPS)
+        at_ns, length_ns = round(at_s * 1e9), min(round(length_s * 1e9), MAX_WINDOW_NS // 2)
         try:
             return Control(
                 key=f"verdict-{first_step}-{last_step}", kind=WINDOW, policy="always", job=exact(str(envelope["job"])),
                 run=str(envelope["run"]), ranks=tuple(ranks), first_step=first, last_step=first + STEPS - 1,
-                start_ns=at_ns - round(MOST_AGE_S * 1e9), until_ns=at_ns + min(length_ns, MAX_WINDOW_NS // 2),
+                start_ns=at_ns - round(MOST_AGE_S * 1e9), until_ns=at_ns + length_ns,
                 requested_by="verdict", requested_ns=at_ns,
             ).checked()  # fmt: skip
         except BadControl:
