@@ -12,7 +12,7 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.acls import acl_error
 from drumline.infra.kafka.config import producer_config
 from drumline.infra.kafka.connect import BrokerUnreachable, ConnectionProbe, to_error
-from drumline.infra.kafka.tail import NoSuchTopic, read
+from drumline.infra.kafka.tail import read
 from drumline.schemas.control import BadControl, Control, decode, encode
 from drumline.schemas.topics import Topic
 
@@ -72,6 +72,3 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # no entry for the user's number
         return ""
-
-
-__all__ = ["NoSuchTopic", "in_force", "user_name", "write"]

@@ -42,8 +42,6 @@ class Timeline:
     """Holds a trace. `unaligned`: ranks that share no collective with the lowest one and keep their host's clock."""
 
     run: str
-    first_step: int
-    last_step: int
     ranks: list[int]
     unaligned: list[int]
     slices: int
@@ -92,8 +90,7 @@ def timeline(query: Query, job: str, run: str, first: int, last: int, ranks: Col
         _add_rank(writer, query, scopes[of.rank], of, calls, [row for row in verdicts if row["rank"] == of.rank])
     _add_job(writer, job, drawn[0], [row for row in verdicts if row["rank"] == -1])
     unaligned = [of.rank for of in drawn if of.rank not in shifts]
-    names = [of.rank for of in drawn]
-    return Timeline(str(chosen["run"]), first, last, names, unaligned, writer.slices, writer.serialized())
+    return Timeline(str(chosen["run"]), [of.rank for of in drawn], unaligned, writer.slices, writer.serialized())
 
 
 def _nothing(query: Query, scope: Row, ranks: list[int]) -> str:
