@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.acls import require_acls
@@ -35,11 +35,13 @@ class TopicsNotReady(RuntimeError):
 class WorkerTopics:
     """Holds the topics that a worker reads and writes.
 
-    `partitions`: of each that it reads. `ids`: topic -> Kafka's id of it.
+    `partitions`: of each that it reads. `ids`: topic -> Kafka's id of it. `counts`: topic -> its partitions, where they
+    are known.
     """
 
     partitions: int
     ids: Mapping[str, str]
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 def changelog(app_id: str, stage: str) -> str:
@@ -92,4 +94,9 @@ def preflight(
     failed = [f"{step.topic}: {step.problem}" for step in steps if step.action == "error"]
     if failed:
         raise TopicsNotReady("; ".join(failed))
-    return WorkerTopics(partitions, {str(name): existing[str(name)].id for name in (*reads, *writes)})
+    used = {str(name): existing[str(name)] for name in (*reads, *writes)}
+    return WorkerTopics(
+        partitions,
+        {name: topic.id for name, topic in used.items()},
+        {name: topic.partitions for name, topic in used.items()},
+    )

@@ -47,9 +47,10 @@ def find_change(topics: WorkerTopics, topics_now: Mapping[str, ExistingTopic | N
                 f"topic {name} was recreated while this worker ran; restart it: it then reads the new topic from its "
                 "beginning"
             )
-        if topic is not None and topic.partitions != topics.partitions:
+        before = topics.counts.get(name, topics.partitions)
+        if topic is not None and topic.partitions != before:
             return (
-                f"topic {name} has {topic.partitions} partitions now, {topics.partitions} when this worker started; "
+                f"topic {name} has {topic.partitions} partitions now, {before} when this worker started; "
                 "restart it: it then reports the mismatch"
             )
     return ""

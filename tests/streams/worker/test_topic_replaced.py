@@ -21,7 +21,7 @@ from drumline.streams.worker.checks.preflight import WorkerTopics
 from drumline.streams.worker.checks.topic_watch import POLL_S, TopicWatch, find_change
 from drumline.streams.worker.offsets import OFFSETS, TopicPositions, stored_topic, was_replaced
 
-KERNEL, STEP = "gpu.kernel.v1", "gpu.step.v1"
+KERNEL, STEP, HANG = "gpu.kernel.v1", "gpu.step.v1", "gpu.hang.v1"
 
 
 def test_positions_rise_from_one_topic_of_a_name_to_the_next():
@@ -115,6 +115,14 @@ STARTED = WorkerTopics(4, {KERNEL: "a", STEP: "b"})
 def test_what_has_changed_is_reported(now, expected):
     topics = {KERNEL: now, STEP: ExistingTopic("b", 4)}
     text = find_change(STARTED, topics)
+    assert text.startswith(expected)
+    assert bool(text) == bool(expected)
+
+
+@pytest.mark.parametrize(("now", "expected"), [(1, ""), (2, "topic gpu.hang.v1 has 2 partitions now, 1 when")])
+def test_a_topic_that_no_worker_reads_may_have_its_own_number_of_partitions(now, expected):
+    started = WorkerTopics(4, {KERNEL: "a", HANG: "b"}, {KERNEL: 4, HANG: 1})
+    text = find_change(started, {KERNEL: ExistingTopic("a", 4), HANG: ExistingTopic("b", now)})
     assert text.startswith(expected)
     assert bool(text) == bool(expected)
 
