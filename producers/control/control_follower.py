@@ -111,10 +111,14 @@ class ControlFollower:
             self.requests.take(f"{job}/{window.run}/{window.key}", window)
         return window is not None
 
+    def _listed(self, topic: Topic) -> Any:
+        return self._consumer.list_topics(str(topic), timeout=METADATA_S).topics[str(topic)]
+
     def _assign(self) -> None:
         problem = ""
         try:
-            listed = self._consumer.list_topics(str(Topic.CONTROL), timeout=METADATA_S).topics[str(Topic.CONTROL)]
+            listed = self._listed(Topic.CONTROL)
+            of_verdicts = None if self._codec is None else self._listed(Topic.STRAGGLER)
         except KafkaException as error:
             problem = f"Kafka does not answer: {error.args[0].str()}"
         else:
@@ -122,8 +126,9 @@ class ControlFollower:
                 self._assigned = set(listed.partitions)
                 self._open_ends = set(listed.partitions)
                 places = [TopicPartition(str(Topic.CONTROL), n, OFFSET_BEGINNING) for n in sorted(self._assigned)]
-                if self._codec is not None:  # all topics have as many partitions; one that is missing has no verdicts
-                    places += [TopicPartition(str(Topic.STRAGGLER), n, OFFSET_END) for n in sorted(self._assigned)]
+                if of_verdicts is not None:  # a topic that comes later has as many partitions as most
+                    numbers = self._assigned if of_verdicts.error is not None else of_verdicts.partitions
+                    places += [TopicPartition(str(Topic.STRAGGLER), n, OFFSET_END) for n in sorted(numbers)]
                 self._consumer.assign(places)
             elif listed.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 problem = (

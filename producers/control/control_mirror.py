@@ -54,7 +54,8 @@ class ControlMirror(threading.Thread):
         """Follow until `stop`."""
         try:
             while not self._halt.is_set():
-                came = self._follower.poll(min(RENEW_S, max(self._renew_at - time.monotonic(), 0.0)))
+                left_s = self._renew_at - time.monotonic() if self._follower.is_complete else RENEW_S
+                came = self._follower.poll(min(RENEW_S, max(left_s, 0.0)))
                 if self._follower.is_complete and (came or time.monotonic() >= self._renew_at):
                     self.renew(time.time_ns())
         except Exception as error:  # the agent publishes without it

@@ -1,7 +1,8 @@
 """Verdicts are read from the end, of this host's jobs only, and what stops that is stated once."""
 
 import pytest
-from confluent_kafka import OFFSET_END, KafkaError, KafkaException
+from confluent_kafka import OFFSET_END, KafkaError
+from support.fakes.consumer import FakeConsumer
 
 from drumline.infra.config.settings import Settings
 from drumline.producers.stacks import follower as module
@@ -11,12 +12,6 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 
 ENVELOPE = {"run": "r", "rows": 0, "hosts": [], "causes": []}
-
-
-class Topics(dict):
-    @property
-    def topics(self):
-        return self
 
 
 class Message:
@@ -40,32 +35,6 @@ class Message:
 
     def headers(self):
         return None
-
-
-class FakeConsumer:
-    """`listed`: topic -> partitions, an error's code, or absent = no such topic."""
-
-    def __init__(self, listed):
-        self.listed, self.messages, self.assigned, self.closed = listed, [], [], False
-
-    def list_topics(self, topic, timeout):
-        if self.listed is None:
-            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-        known = self.listed.get(topic, KafkaError.UNKNOWN_TOPIC_OR_PART)
-        error = KafkaError(known) if isinstance(known, int) else None
-        return Topics({topic: type("T", (), {"error": error, "partitions": () if error else known})})
-
-    def position(self, places):
-        return places
-
-    def assign(self, places):
-        self.assigned.append({(p.topic, p.partition): p.offset for p in places})
-
-    def poll(self, seconds):
-        return self.messages.pop(0) if self.messages else None
-
-    def close(self):
-        self.closed = True
 
 
 class Lab:
