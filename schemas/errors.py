@@ -53,7 +53,7 @@ class BadColumn(BadRecord):
 
 
 class OutOfBounds(BadRecord):
-    """A field lies outside its bounds (bounds.py)."""
+    """A field lies outside its bounds (schemas/bounds)."""
 
     reason = "out_of_bounds"
 

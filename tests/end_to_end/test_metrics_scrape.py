@@ -149,7 +149,8 @@ def test_an_agent_serves_what_it_publishes_while_it_does(pipeline, ports, tmp_pa
     agent = subprocess.Popen(
         [PYTHON, "-m", "drumline.infra.cli.app", "agent", "--spool", str(root)], stderr=subprocess.DEVNULL,
         env={**pipeline.environment, "DRUMLINE_AGENT__METRICS_PORT": str(port), "DRUMLINE_AGENT__GPU_S": "0",
-             "DRUMLINE_AGENT__HOST_S": "0", "DRUMLINE_AGENT__NETWORK_S": "0", "DRUMLINE_AGENT__STACKS": "false"},
+             "DRUMLINE_AGENT__HOST_S": "0", "DRUMLINE_AGENT__NETWORK_S": "0", "DRUMLINE_AGENT__STACKS": "false",
+             "DRUMLINE_AGENT__CONTROL": "false"},
     )  # fmt: skip
     pipeline.sinks.append(agent)  # stopped with the test
     kernel = "gpu.kernel.v1"

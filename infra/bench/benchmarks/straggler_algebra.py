@@ -57,7 +57,7 @@ def job(ranks: int, steps: int, collectives: int, late: int) -> Iterator[tuple[i
             row = {name: np.array([value]) for name, value in budget.items()}
             yield begin + STEP_NS, Batch(Topic.STEP, {**head, "rows": 1}, row)
             sample = {"time_ns": begin, "sm_clock": 1980, "throttle_reasons": 0, "processes": 1}
-            sample |= {"ecc_uncorrected": 0, "xid": 0}
+            sample |= {"ecc_uncorrected": 0, "xid": 0, "util_gpu": 90, "job_util_sm": 90}
             columns = {name: np.array([value]) for name, value in sample.items()}
             yield begin + STEP_NS, Batch(Topic.DEVICE, {**identity, "rows": 1}, columns)
 

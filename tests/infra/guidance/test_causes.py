@@ -9,16 +9,19 @@ import pytest
 from drumline.infra.grafana.alerts import causes as alert_causes
 from drumline.infra.guidance.causes import CAUSES, guidance
 from drumline.infra.guidance.hangs import hang_guidance
+from drumline.streams.stragglers.analysis import cause
 
 ROOT = Path(__file__).parents[3]
 
 
 def named_causes():
-    """(cause, detail) of all calls Cause(...) with literal arguments in the analysis."""
+    """(cause, detail) of all calls Cause(...) with literal or constant arguments in the analysis."""
     for path in (ROOT / "streams/stragglers").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Cause":
                 texts = [a.value for a in node.args[:2] if isinstance(a, ast.Constant)]
+                if isinstance(node.args[0], ast.Name) and node.args[0].id.isupper():
+                    texts.insert(0, getattr(cause, node.args[0].id))
                 if texts and texts[0] not in ("", "ok"):
                     yield texts[0], texts[1] if len(texts) > 1 else ""
 
