@@ -58,6 +58,11 @@ class StragglerConfig:
     #: Kernels and blocks within this ratio are the same work.
     equal_ratio: float = 1.01
 
+    #: A rank is named where the turns that the others take explain its lateness in at most this share of windows.
+    chance: float = 0.001
+    #: Steps that a turn is taken to last in a job with jitter until many were seen.
+    turn_steps: float = 10.0
+
     #: Healthy windows that make up the baseline, and the number of them that it needs.
     baseline_windows: int = 16
     baseline_windows_min: int = 3

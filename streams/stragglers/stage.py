@@ -24,6 +24,7 @@ from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.alarm import load_alarm, stored
 from drumline.streams.stragglers.analysis.baseline import load_baseline
 from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute
+from drumline.streams.stragglers.analysis.turn_history import load_turns
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
 from drumline.streams.stragglers.analysis.verdict_rows import Samples
 from drumline.streams.stragglers.restore import restore_key, unit_of_key
@@ -205,6 +206,7 @@ class JobStage(IsolatedStage[str, JobState]):
         data, hidden = hidden_as_compute(data, earlier[-1]["hidden"] if earlier else {}, self.config)
         context = WindowContext(
             baseline=load_baseline((head["baseline"] for head in earlier), self.config, data.light),
+            turns=load_turns([head["turns"] for head in earlier], self.config),
             world_size=world_size,
             hosts=state.sources.hosts,
             samples=Samples(partial(state.device_rows, window), partial(state.host_rows, window)),
@@ -234,6 +236,7 @@ class JobStage(IsolatedStage[str, JobState]):
             "summaries": known["summaries"] | {str(row.rank): summarize(row, alarms[row.rank]) for row in verdict.rows},
             "baseline": verdict.baseline,
             "hidden": known["hidden"] if verdict.hidden is None else verdict.hidden,
+            "turns": verdict.turns,
         }
         if head is not None and head["digest"] == kept["digest"]:
             head.update(kept)

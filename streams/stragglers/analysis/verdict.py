@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution, attribute_lost_time
 from drumline.streams.stragglers.analysis.baseline import Baseline, same_work, summarize_window
-from drumline.streams.stragglers.analysis.cause import SLOW_GPU, Cause
+from drumline.streams.stragglers.analysis.cause import NO_CAUSE, SLOW_GPU, Cause
 from drumline.streams.stragglers.analysis.cost import priced
+from drumline.streams.stragglers.analysis.jitter import find_jitter
 from drumline.streams.stragglers.analysis.job_change import JobRegression, find_job_regression
 from drumline.streams.stragglers.analysis.light_overlap import Hidden
 from drumline.streams.stragglers.analysis.overlap import hidden_waiting
@@ -21,6 +22,8 @@ from drumline.streams.stragglers.analysis.peers import lockstep_groups
 from drumline.streams.stragglers.analysis.pipelines import pipeline_windows, ranks_without_peers, stage_members
 from drumline.streams.stragglers.analysis.rank_rows import RankRows
 from drumline.streams.stragglers.analysis.slow_link import SlowLink, find_slow_link, summarize_links
+from drumline.streams.stragglers.analysis.turn_history import TurnHistory
+from drumline.streams.stragglers.analysis.turns import Lateness, find_consistent_ranks
 from drumline.streams.stragglers.analysis.verdict_rows import (
     NO_SAMPLES,
     RankVerdict,
@@ -46,6 +49,7 @@ class WindowContext:
 
     Attributes:
         baseline: of the windows before.
+        turns: that ranks took in the windows before.
         world_size: ranks of the job as configured, 0 = unknown.
         hosts: rank -> host.
         samples: rank -> samples of its GPU, and of its process; None = there are none.
@@ -53,6 +57,7 @@ class WindowContext:
     """
 
     baseline: Baseline = field(default_factory=Baseline)
+    turns: TurnHistory = field(default_factory=TurnHistory)
     world_size: int = 0
     hosts: Mapping[int, str] = field(default_factory=dict)
     samples: Samples = NO_SAMPLES
@@ -70,6 +75,7 @@ class WindowVerdict:
         step_ns: median length of a step.
         baseline: what later windows compare with; {} if a rank was late, a link slow, or the data insufficient.
         hidden: of light windows (light_overlap.py); None = as after the window before.
+        turns: what later windows know of its turns; {} if the data was insufficient.
     """
 
     rows: tuple[RankVerdict, ...]
@@ -79,6 +85,7 @@ class WindowVerdict:
     step_ns: int
     baseline: dict[str, Any]
     hidden: Hidden | None = None
+    turns: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -136,10 +143,14 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         data = replace(data, communicators=[*data.communicators, *groups])
         attribution = _attribute(data, baseline_step, config)
     coverage = _coverage(data, attribution, without_peers, context.world_size, config)
-    rows = grouped(_rank_rows(data, attribution, coverage, context, config), data, context.hosts)
+    length = step_length(data)
+    step_ns = float(np.nanmedian(length)) if np.isfinite(length).any() else 0.0
+    lateness = find_consistent_ranks(data, attribution, context.turns, config, step_ns)
+    rows = grouped(_rank_rows(data, attribution, lateness, coverage, context, config), data, context.hosts)
     has_late_ranks = any(row.names_rank for row in rows)
-    evaluated, link, regression = coverage.job_evaluable, None, None
-    if evaluated and not has_late_ranks:
+    has_turns = any(row.share >= config.suspect and not row.names_rank for row in rows)
+    evaluated, link, regression, jitter = coverage.job_evaluable, None, None, None
+    if evaluated and not has_late_ranks and not has_turns:
         evaluated, link, regression = _evaluate_job(data, context.baseline, coverage.complete, config)
     if regression is not None and data.pipelines:
         behind = replace(data, communicators=pipeline_windows(data, context.baseline, config), lockstep_groups=[])
@@ -147,20 +158,22 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
             rows = grouped([_replaced(row, late.get(row.rank)) for row in rows], data, context.hosts)
             data = replace(data, communicators=[*data.communicators, *behind.communicators])
             has_late_ranks, regression = True, None
+    if evaluated and not has_late_ranks and link is None and regression is None:
+        jitter = find_jitter(data.ranks, lateness.steps, attribution, config)
     detail = FEW_STEPS if coverage.few_steps else ""
-    rows.insert(0, job_row(link, regression, config) if evaluated else insufficient_job_row(detail))
+    rows.insert(0, job_row(link or regression or jitter, config) if evaluated else insufficient_job_row(detail))
     if context.inferred:
         rows = [replace(row, evidence={**row.evidence, "steps_from": INFERRED}) for row in rows]
-    is_healthy = evaluated and not has_late_ranks and link is None
-    length = step_length(data)
+    is_healthy = evaluated and not has_late_ranks and not has_turns and link is None
     used = int(attribution.steps.max(initial=0))
     return WindowVerdict(
         rows=tuple(priced(rows, data, config)),
         ranks_seen=int(coverage.enough.sum()),
         steps_used=used,
         steps_skipped=len(data.steps) - used,
-        step_ns=round(float(np.nanmedian(length))) if np.isfinite(length).any() else 0,
+        step_ns=round(step_ns),
         baseline=_kept(data) if is_healthy else {},
+        turns=lateness.kept if coverage.quorate else {},
     )
 
 
@@ -193,23 +206,33 @@ def _coverage(
 
 
 def _rank_rows(
-    data: WindowData, attribution: Attribution, coverage: _Coverage, context: WindowContext, config: StragglerConfig
+    data: WindowData,
+    attribution: Attribution,
+    lateness: Lateness,
+    coverage: _Coverage,
+    context: WindowContext,
+    config: StragglerConfig,
 ) -> list[RankVerdict]:
-    """Return a row for each rank."""
+    """Return a row for each rank. Ranks that are late by turns only are not named; their loss is in their rows."""
     baseline_step = context.baseline.job_step(config)
     comparable_work = bool(baseline_step) and same_work(data, baseline_step, config.equal_ratio)
     baseline_compute_ns = baseline_step["compute_ns"] if comparable_work else None
     of_ranks = RankRows(data, attribution, baseline_compute_ns, context.samples, config)
     wait, late = totals(data)
     comparable_ranks = (coverage.enough & coverage.quorate).tolist()
+    is_named = (lateness.is_consistent | (attribution.share < config.suspect)).tolist()
     rows = []
     for index, rank in enumerate(data.ranks.tolist()):
         if comparable_ranks[index]:
-            row = of_ranks.row(index)
+            row = of_ranks.row(index) if is_named[index] else _turns_row(rank, attribution, index)
         else:
             row = _insufficient_row(rank, coverage, index, int(attribution.steps[index]))
         rows.append(replace(row, wait_ns=wait[index], lateness_ns=late[index]))
     return rows
+
+
+def _turns_row(rank: int, attribution: Attribution, index: int) -> RankVerdict:
+    return RankVerdict(rank, OK, NO_CAUSE, round(float(attribution.lost_ns[index])), float(attribution.share[index]))
 
 
 def _insufficient_row(rank: int, coverage: _Coverage, index: int, steps: int) -> RankVerdict:
