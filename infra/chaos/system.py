@@ -11,21 +11,25 @@ from pathlib import Path
 import psutil
 
 from drumline.infra.chaos import interrupted_work
+from drumline.infra.chaos.brokers import Brokers
 from drumline.infra.chaos.halts import Halts
 from drumline.infra.chaos.load import ReplayLoad
 from drumline.infra.chaos.progress import PipelineProgress, ProgressSnapshot
-from drumline.infra.chaos.targets import OPTIONAL, PROGRAMS, STATUSES, STORING, SUCCESSORS, KillTarget
+from drumline.infra.chaos.targets import OPTIONAL, PROGRAMS, ROLLING, STATUSES, STORING, SUCCESSORS, KillTarget
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
 from drumline.infra.kafka.worker_status import read_statuses
 from drumline.infra.localstack import stack as local_stack
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings, running_stack
+from drumline.infra.localstack.kafka.broker import broker_name, numbers
 from drumline.infra.localstack.processes import own_processes
 from drumline.infra.runtime.processes import ManagedProcess, check_all
 
 TICK_S = 0.2
 RECOVERY_S = 600.0
+#: Time that a broker has for a clean stop; s.
+STOP_S = 60.0
 
 
 class Stuck(RuntimeError):
@@ -71,6 +75,7 @@ class System:
         spool = settings.spool.root if "agent" in named else None
         self.load = ReplayLoad(recording, self.env, logs / "chaos-replay.log", loops, spool)
         self.progress = PipelineProgress(settings)
+        self.brokers = Brokers(settings)
         self.halts = Halts()
         self._ticked = 0.0
 
@@ -123,10 +128,11 @@ class System:
         """Kill all parts of the target at once (SIGKILL) and restart them, or halt them for `halt_s` (SIGSTOP).
 
         Returns the work in flight, when the parts run again (monotonic; s), and the progress at a kill. Does not wait
-        for the end of a halt.
+        for the end of a halt; a rolling restart is over.
         """
         servers = own_processes(self.settings)
-        stack = [process for part in target.parts for process in servers.get(part, ())]
+        parts = [name for part in target.parts for name in self.brokers.chosen(part, rng)]
+        stack = [process for part in parts for process in servers.get(part, ())]
         programs = [self.programs[part] for part in target.parts if part in self.programs]
         statuses = read_statuses(self.settings, 0)
         loaded, spools = self.load.is_flowing, self.load.spools()
@@ -142,6 +148,9 @@ class System:
             for program in programs:
                 program.kill()
             psutil.wait_procs(stack, timeout=10)
+            if ROLLING in target.parts:
+                self._restart_brokers()
+                runs_s = time.monotonic()
         self.progress.restart_cycles()
         seen = None if is_halt and target.has_broker else self.progress.poll()
         in_flight = []
@@ -158,6 +167,20 @@ class System:
             for program in programs:
                 program.start()
         return "; ".join(in_flight), runs_s, None if is_halt else seen
+
+    def _restart_brokers(self) -> None:
+        """Stop one broker after the other cleanly, each once all replicas are in sync. Raises Stuck."""
+        for name in map(broker_name, numbers(self.settings)):
+            processes = own_processes(self.settings)[name]
+            for process in processes:
+                process.terminate()
+            if psutil.wait_procs(processes, timeout=STOP_S)[1]:
+                raise Stuck(f"{name} does not stop within {STOP_S:.0f} s")
+            until = time.monotonic() + RECOVERY_S
+            while not self.brokers.in_sync():
+                if time.monotonic() > until:
+                    raise Stuck(f"{name} was restarted, and after {RECOVERY_S:.0f} s not all replicas are in sync")
+                self.tick()
 
     def _of_sink(self, seen: ProgressSnapshot, target: KillTarget, rng: random.Random) -> str:
         """Return the sink's work; without a query where the engine is halted.

@@ -24,6 +24,12 @@ PARTS = {
 #: Parts of which all that run are meant where `--kill` names the first: broker is each of three.
 BROKERS = ("broker", "broker2", "broker3")
 PARTS |= dict.fromkeys(BROKERS, PARTS["broker"])
+#: Parts that are brokers chosen at the moment of a kill, of three: the one that has the sinks' commits; any two at
+#: once; all in turn, stopped cleanly and each once all replicas are in sync, as an upgrade does.
+LEADER, TWO, ROLLING = CHOSEN = ("broker-leader", "two-brokers", "rolling")
+PARTS |= dict.fromkeys(CHOSEN, PARTS["broker"])
+#: Without two brokers nothing is acknowledged, so a halt of them proves nothing that a kill does not.
+ONLY_KILLED = {TWO, ROLLING}
 #: Parts that the chaos run starts; the others run under the local stack's supervisor.
 PROGRAMS = {
     "sink": ("sink",),
@@ -57,7 +63,7 @@ class KillTarget:
     @property
     def has_broker(self) -> bool:
         """Return whether a broker is among the parts."""
-        return not set(BROKERS).isdisjoint(self.parts)
+        return not {*BROKERS, *CHOSEN}.isdisjoint(self.parts)
 
     @property
     def stalls(self) -> frozenset[str]:
@@ -70,13 +76,18 @@ def targets(text: str, signals: Sequence[Signal] = ("kill",), brokers: int = 1) 
 
     Of several brokers, "broker" is every one of them, each a target.
     """
-    existing = [part for part in PARTS if part not in BROKERS[brokers:]]
-    chosen = []
+    missing = {*BROKERS[brokers:], *(CHOSEN if brokers < len(BROKERS) else ())}
+    existing = [part for part in PARTS if part not in missing]
+    chosen: list[KillTarget] = []
     for name in text.split(","):
         parts = tuple(dict.fromkeys(part.strip() for part in name.split("+")))
         for part in parts:
             if part not in existing:
-                raise ValueError(f"no target is called {part!r}; there are {', '.join(existing)}, or A+B for both")
+                needs = f"{part} needs --brokers {len(BROKERS)}" if part in CHOSEN else f"no target is called {part!r}"
+                raise ValueError(f"{needs}; there are {', '.join(existing)}, or A+B for both")
         wanted = [(broker,) for broker in BROKERS[:brokers]] if parts == ("broker",) else [parts]
-        chosen += [KillTarget(names, signal) for names in wanted for signal in signals]
+        fitting = [signal for signal in signals if signal == "kill" or ONLY_KILLED.isdisjoint(parts)]
+        if not fitting:
+            raise ValueError(f"{name} is killed, not halted: --signal kill or both")
+        chosen += [KillTarget(names, signal) for names in wanted for signal in fitting]
     return list(dict.fromkeys(chosen))

@@ -21,7 +21,13 @@ class KafkaSettings(SettingsModel):
     topic_partitions: dict[str, int] = Field(
         {}, description="partitions of topics that no stream worker reads, where they differ: JSON, topic -> number"
     )
-    replication: int = Field(1, ge=1, description="replicas of each topic")
+    replication: int = Field(1, ge=1, description="replicas of each topic; 3 survive any one broker, two at once too")
+    min_insync_replicas: int | None = Field(
+        None,
+        ge=1,
+        description="replicas that have a record before Kafka acknowledges it; none = 2, or 1 of one replica",
+    )
+    rack: str = Field("", description="rack or zone of this host; sinks and agents then read from a replica in it")
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="encryption and authentication of the listener"
     )
@@ -58,8 +64,18 @@ class KafkaSettings(SettingsModel):
                 raise ValueError(f"{topic}: {number}, not one or more for one of {', '.join(allowed)}")
         return numbers
 
+    @property
+    def in_sync(self) -> int:
+        """Replicas that have a record before it is acknowledged: two where there are two, so never one broker alone."""
+        return self.min_insync_replicas or min(2, self.replication)
+
     @model_validator(mode="after")
     def _secrets(self) -> KafkaSettings:
+        if self.in_sync > self.replication:
+            raise ValueError(
+                f"DRUMLINE_KAFKA__MIN_INSYNC_REPLICAS={self.in_sync} is more than DRUMLINE_KAFKA__REPLICATION="
+                f"{self.replication}: Kafka would acknowledge nothing"
+            )
         self.sasl_password = read_secret("KAFKA__SASL_PASSWORD", self.sasl_password, self.sasl_password_file)
         self.ssl_key_password = read_secret(
             "KAFKA__SSL_KEY_PASSWORD", self.ssl_key_password, self.ssl_key_password_file

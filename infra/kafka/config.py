@@ -14,7 +14,7 @@ FETCH_BYTES = 1 << 20
 
 
 def client_config(settings: Settings, client_id: str) -> dict[str, str | int | float | bool]:
-    """Return the base configuration of every client: address, TLS, SASL, reconnection."""
+    """Return the base configuration of every client: address, rack, TLS, SASL, reconnection."""
     kafka = settings.kafka
     for text in kafka_exposure(settings):
         warn_once(text)
@@ -31,6 +31,8 @@ def client_config(settings: Settings, client_id: str) -> dict[str, str | int | f
         "reconnect.backoff.ms": 1_000,
         "reconnect.backoff.max.ms": 3_000,
     }
+    if kafka.rack:
+        config["client.rack"] = kafka.rack
     if kafka.security_protocol.startswith("SASL"):
         config["sasl.mechanism"] = kafka.sasl_mechanism
         config["sasl.username"] = kafka.sasl_username

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from confluent_kafka import KafkaError, KafkaException
@@ -24,6 +24,9 @@ from drumline.infra.kafka.config import client_config
 from drumline.infra.kafka.connect import DENIED, TIMEOUT_S, ConnectionProbe, to_error
 from drumline.schemas.topics import JOINED_TOPICS, TOPICS, dlq, dlq_config
 
+#: Replicas that must have a record before it is acknowledged (acks=all). Kafka's default, 1, is one broker alone.
+IN_SYNC = "min.insync.replicas"
+
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTopic:
@@ -33,6 +36,12 @@ class DeclaredTopic:
     partitions: int
     replication: int
     config: dict[str, str]
+
+    @classmethod
+    def of(cls, settings: Settings, name: str, partitions: int, config: Mapping[str, str]) -> DeclaredTopic:
+        """Return a topic with the settings' replicas, of which so many must have a record that is acknowledged."""
+        kafka = settings.kafka
+        return cls(name, partitions, kafka.replication, {**config, IN_SYNC: str(kafka.in_sync)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +53,17 @@ class ActualTopic:
     config: Mapping[str, str | None]
 
 
+Action = Literal["create", "ok", "alter", "error"]
+#: How the number of replicas is changed; Kafka's clients cannot.
+_REASSIGN = "Kafka's tool kafka-reassign-partitions changes that (docs/guide/brokers.md)"
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """Planned change of one topic. `drift`: configuration name -> (actual value, declared value)."""
 
     topic: str
-    action: Literal["create", "ok", "alter", "error"]
+    action: Action
     drift: dict[str, tuple[str | None, str]] = field(default_factory=dict)
     problem: str = ""
 
@@ -57,12 +71,11 @@ class Step:
 def declared_topics(settings: Settings, partitions: int | None = None) -> list[DeclaredTopic]:
     """Return all topics and their dead-letter topics. `partitions`: of each topic that has no number of its own."""
     count, numbers = partitions or settings.kafka.partitions, settings.kafka.topic_partitions
-    replication = settings.kafka.replication
     topics = []
     for spec in TOPICS:
-        topics.append(DeclaredTopic(str(spec.topic), numbers.get(spec.topic, count), replication, spec.config))
+        topics.append(DeclaredTopic.of(settings, str(spec.topic), numbers.get(spec.topic, count), spec.config))
         if spec.dead_letters:  # few records: one partition
-            topics.append(DeclaredTopic(dlq(spec.topic), 1, replication, dlq_config()))
+            topics.append(DeclaredTopic.of(settings, dlq(spec.topic), 1, dlq_config()))
     return topics
 
 
@@ -74,7 +87,10 @@ def _setting(topic: str, partitions: int) -> str:
 
 
 def plan(topics: Iterable[DeclaredTopic], existing: Mapping[str, ActualTopic]) -> list[Step]:
-    """Compare declared topics with the existing ones and return one step per topic."""
+    """Compare declared topics with the existing ones and return one step per topic.
+
+    No step asks for more replicas in sync than a topic has: Kafka would acknowledge nothing.
+    """
     steps = []
     for topic in topics:
         actual = existing.get(topic.name)
@@ -89,12 +105,24 @@ def plan(topics: Iterable[DeclaredTopic], existing: Mapping[str, ActualTopic]) -
                 "topic and apply it"
             )
             steps.append(Step(topic.name, "error", drift, problem))
-        else:
-            note = ""
-            if actual.replication != topic.replication:
-                note = f"has {actual.replication} replicas, wanted {topic.replication}; see kafka-reassign-partitions"
-            steps.append(Step(topic.name, "alter" if drift else "ok", drift, note))
+            continue
+        note = ""
+        if actual.replication != topic.replication:
+            note = f"has {actual.replication} replicas, wanted {topic.replication}; {_REASSIGN}"
+            if actual.replication < int(topic.config.get(IN_SYNC, 1)):
+                drift.pop(IN_SYNC, None)
+        steps.append(Step(topic.name, "alter" if drift else "ok", drift, note))
     return steps
+
+
+def checked(steps: Iterable[Step]) -> list[Step]:
+    """Return the steps with an error for each topic that is not as declared, replicas included."""
+    remedies = {"create": "does not exist; run `drumline topics apply`", "alter": "run `drumline topics apply`"}
+    result = []
+    for step in steps:
+        problem = "; ".join(filter(None, (step.problem, remedies.get(step.action))))
+        result.append(replace(step, action="error" if problem else step.action, problem=problem))
+    return result
 
 
 class TopicsAdmin:

@@ -55,7 +55,7 @@ def free_block(count: int) -> int:
 def ephemeral_settings(state: Path, cache: Path | None = None, brokers: int = 1, **sections: Any) -> Settings:
     """Return the settings of a private stack; its programs serve no metrics. `sections` replace whole sections.
 
-    Several brokers get small heaps, and topics have a replica on up to three.
+    Several brokers get small heaps, and topics have a replica on up to three. Clients read from the second rack's.
     """
     local = LocalSettings(
         state=state, cache=cache or LocalSettings().cache, **dict(zip(PORTS, free_ports(4), strict=True))
@@ -65,7 +65,7 @@ def ephemeral_settings(state: Path, cache: Path | None = None, brokers: int = 1,
         ports = {"kafka_port": first, "controller_port": first + 1}
         local = local.model_copy(update={"brokers": brokers, "kafka_heap_mb": SMALL_HEAP_MB, **ports})
     plain: dict[str, Any] = {
-        "kafka": KafkaSettings(replication=min(brokers, 3)),
+        "kafka": KafkaSettings(replication=min(brokers, 3), rack="rack2" if brokers > 1 else ""),
         "clickhouse": ClickHouseSettings(),
         "local": local,
         "stream": StreamSettings(metrics_port=0),

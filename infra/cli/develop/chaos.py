@@ -29,7 +29,8 @@ def chaos(
         str,
         typer.Option(
             metavar="A,B+C",
-            help="sink, second-sink, engine, worker, second (unnamed worker), broker, agent; A+B: both at once",
+            help="sink, second-sink, engine, worker, second (unnamed worker), broker, agent; of three brokers also "
+            "broker-leader, two-brokers, rolling; A+B: both at once",
         ),
     ] = "sink,sink+engine,worker,broker",
     signals: Annotated[
@@ -56,6 +57,9 @@ def chaos(
     kills and halts. Then everything is drained, `drumline audit` runs, stored rows are counted against published rows,
     and every window and verdict is compared with an undisturbed reference run. Each is reported with the work in
     flight, and the time until recovery.
+
+    Of three brokers, broker-leader is the one with the sinks' commits, two-brokers any two at once, and rolling a clean
+    restart of each in turn, once all replicas are in sync.
 
     With halts (--signal stop or both) a second worker and a second sink run, which take over from one that is halted
     longer than its session. With --signal stop a round halts each target once, in random order, for 5 to 30 s. Most

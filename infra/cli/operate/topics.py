@@ -32,22 +32,27 @@ def apply(
     partitions: Annotated[
         int | None, typer.Option(min=1, help="Of each topic without its own; default DRUMLINE_KAFKA__PARTITIONS.")
     ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail unless all is as declared.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per topic.")] = False,
 ) -> None:
     """Create all topics and their dead-letter topics, and correct drifted configuration.
 
     A repetition changes nothing. Exit 1 if a topic cannot be corrected, such as one with another number of partitions.
+    Another number of replicas is named, not changed. With --check, exit 1 if anything differs: a missing topic, the
+    number of replicas, min.insync.replicas, any other configuration.
     """
     from confluent_kafka import KafkaException
 
     from drumline.infra.kafka.connect import BrokerUnreachable
-    from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
+    from drumline.infra.kafka.topics import TopicsAdmin, checked, declared_topics, plan
 
     with exit_on_error("topics", BrokerUnreachable, KafkaException):
         admin = TopicsAdmin(settings())
         topics = declared_topics(settings(), partitions)
         steps = plan(topics, admin.existing(topic.name for topic in topics))
-        if not dry_run:
+        if check:
+            steps = checked(steps)
+        elif not dry_run:
             steps = admin.apply(topics, steps)
     states = {"create": "created", "alter": "altered"} if not dry_run else {"create": "to create", "alter": "to alter"}
     table = Table("topic", "state", "what")

@@ -83,12 +83,12 @@ def properties(settings: Settings, number: int = 1) -> str:
         "log.dirs": str(broker_folder(state, number) / "data"),
     }
     if brokers > 1:
-        lines |= {"node.id": str(number), **replication(brokers)}
+        lines |= {"node.id": str(number), "broker.rack": f"rack{number}", **replication(brokers)}
     return (RESOURCES / "server.properties").read_text() + "".join(f"{name}={value}\n" for name, value in lines.items())
 
 
 def replication(brokers: int) -> dict[str, str]:
-    """Return the properties of several brokers: copies of topics, and elections that wait for a slow voter."""
+    """Return the properties of several brokers: copies of topics, elections that wait for a slow voter, near reads."""
     copies, in_sync = str(min(brokers, 3)), str(max(1, min(brokers, 3) - 1))
     internal = ("transaction.state.log", "share.coordinator.state.topic")
     return {
@@ -98,6 +98,7 @@ def replication(brokers: int) -> dict[str, str]:
         **{f"{name}.replication.factor": copies for name in internal},
         **{f"{name}.min.isr": in_sync for name in internal},
         "unclean.leader.election.enable": "false",
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         "replica.lag.time.max.ms": "5000",
         "controller.quorum.election.timeout.ms": "1000",
         "controller.quorum.election.backoff.max.ms": "1000",

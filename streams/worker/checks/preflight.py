@@ -88,7 +88,7 @@ def preflight(
             "another DRUMLINE_STREAM__APP_ID: the worker then processes all topics again, and results replace earlier "
             "ones"
         )
-    wanted = [DeclaredTopic(name, partitions, settings.kafka.replication, CHANGELOG) for name in sorted(logs)]
+    wanted = [DeclaredTopic.of(settings, name, partitions, CHANGELOG) for name in sorted(logs)]
     admin = TopicsAdmin(settings)
     steps = admin.apply(wanted, plan(wanted, admin.existing([topic.name for topic in wanted])))
     failed = [f"{step.topic}: {step.problem}" for step in steps if step.action == "error"]

@@ -20,6 +20,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from drumline.infra.chaos import chaos_run, load, system
+from drumline.infra.chaos.brokers import java_hash
 from drumline.infra.chaos.chaos_run import Plan, deck
 from drumline.infra.chaos.halts import SHORTEST_S, Halts
 from drumline.infra.chaos.interrupted_work import of_sink, of_worker, pending
@@ -122,6 +123,23 @@ def test_each_of_several_brokers_is_a_target_of_each_signal():
     assert [target.name for target in chosen] == names
     with pytest.raises(ValueError, match="no target is called 'broker2'"):
         targets("broker2")
+
+
+def test_brokers_that_are_chosen_at_the_moment_need_three_and_only_one_of_them_is_halted():
+    names = "broker-leader,two-brokers,rolling"
+    assert [target.name for target in targets(names, SIGNALS["both"], 3)] == [
+        "broker-leader", "broker-leader stop", "two-brokers", "rolling",
+    ]  # fmt: skip
+    assert all(target.has_broker and target.stalls == {"sink", "worker"} for target in targets(names, brokers=3))
+    with pytest.raises(ValueError, match="two-brokers needs --brokers 3; there are sink, "):
+        targets("sink,two-brokers", brokers=2)
+    with pytest.raises(ValueError, match="rolling is killed, not halted"):
+        targets("rolling", SIGNALS["stop"], 3)
+
+
+def test_a_group_is_placed_by_javas_hash():
+    assert java_hash("hello") == 99162322
+    assert java_hash("polygenelubricants") == -(1 << 31)
 
 
 def test_what_is_halted_twice_goes_on_at_the_later_end_and_what_died_is_forgotten():

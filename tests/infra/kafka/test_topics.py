@@ -21,7 +21,15 @@ from drumline.infra.kafka import tail as topics_tail
 from drumline.infra.kafka.config import client_config, producer_config
 from drumline.infra.kafka.connect import BrokerUnreachable
 from drumline.infra.kafka.tail import entries, jsonable
-from drumline.infra.kafka.topics import ActualTopic, DeclaredTopic, TopicsAdmin, declared_topics, plan
+from drumline.infra.kafka.topics import (
+    IN_SYNC,
+    ActualTopic,
+    DeclaredTopic,
+    TopicsAdmin,
+    checked,
+    declared_topics,
+    plan,
+)
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.model import has_schema
@@ -133,6 +141,45 @@ def test_other_replication_is_reported_but_no_error():
     assert "3 replicas" in step.problem
 
 
+@pytest.mark.parametrize(
+    ("replication", "given", "in_sync"), [(1, None, "1"), (2, None, "2"), (3, None, "2"), (3, 3, "3"), (3, 1, "1")]
+)
+def test_no_write_is_acknowledged_by_one_broker_alone_where_there_are_several(replication, given, in_sync):
+    config = Settings(kafka=KafkaSettings(replication=replication, min_insync_replicas=given))
+    topics = declared_topics(config)
+    assert {(topic.replication, topic.config[IN_SYNC]) for topic in topics} == {(replication, in_sync)}
+
+
+def test_more_replicas_in_sync_than_there_are_is_a_wrong_setting():
+    with pytest.raises(ValueError, match="MIN_INSYNC_REPLICAS=2 is more than DRUMLINE_KAFKA__REPLICATION=1"):
+        KafkaSettings(min_insync_replicas=2)
+
+
+def test_a_topic_with_one_replica_is_not_altered_to_need_two_in_sync():
+    wanted = replace(WANTED, replication=3, config={**WANTED.config, IN_SYNC: "2"})
+    step = plan([wanted], actual(min_insync_replicas="1"))[0]
+    assert (step.action, step.drift) == ("ok", {})
+    assert plan([wanted], actual(replication=3, min_insync_replicas="1"))[0].drift == {IN_SYNC: ("1", "2")}
+
+
+@pytest.mark.parametrize(
+    ("existing", "problem"),
+    [
+        ({}, "does not exist; run `drumline topics apply`"),
+        (actual(retention_ms="5"), "run `drumline topics apply`"),
+        (actual(replication=3), "has 3 replicas, wanted 1; Kafka's tool kafka-reassign-partitions"),
+        (actual(partitions=2), "has 2 partitions"),
+    ],
+    ids=["missing", "drift", "replicas", "partitions"],
+)
+def test_a_check_fails_for_whatever_differs(existing, problem):
+    [step] = checked(plan([WANTED], existing))
+    assert step.action == "error"
+    assert step.problem.startswith(problem)
+    [fine] = checked(plan([WANTED], actual()))
+    assert (fine.action, fine.problem) == ("ok", "")
+
+
 def test_rows_are_shown_with_their_place_and_their_words():
     shown = list(entries(Codec(), FakeMessage(KERNEL, kernels("a")), {}))
     assert [(e["_partition"], e["_offset"], e["_row"], e["name"]) for e in shown] == [
@@ -207,7 +254,7 @@ def test_an_unknown_topic_and_a_wrong_option_are_bad_input():
 @pytest.mark.stack
 def test_apply_is_idempotent_and_repairs_drift(stack):
     assert ran(stack, "apply", "--json")[0] == 0
-    code, lines, _ = ran(stack, "apply", "--json")
+    code, lines, _ = ran(stack, "apply", "--check", "--json")
     assert code == 0
     assert {line["state"] for line in lines} == {"ok"}
     admin = AdminClient(client_config(stack, "test"))
@@ -215,9 +262,9 @@ def test_apply_is_idempotent_and_repairs_drift(stack):
     drifted = ConfigResource(ResourceType.TOPIC, str(Topic.STEP), incremental_configs=[entry])
     for future in admin.incremental_alter_configs([drifted]).values():
         future.result()
-    for arguments, state in ((["--dry-run"], "to alter"), ([], "altered"), ([], "ok")):
+    for arguments, failed, state in ((["--check"], 1, "error"), ([], 0, "altered"), ([], 0, "ok")):
         code, lines, _ = ran(stack, "apply", "--json", *arguments)
-        assert (code, next(line["state"] for line in lines if line["topic"] == Topic.STEP)) == (0, state)
+        assert (code, next(line["state"] for line in lines if line["topic"] == Topic.STEP)) == (failed, state)
 
 
 @pytest.mark.stack

@@ -27,7 +27,7 @@ def test_three_brokers_share_a_quorum_and_keep_three_copies(tmp_path: Path) -> N
     assert {line["controller.quorum.voters"] for line in lines} == {
         "1@127.0.0.1:7001,2@127.0.0.1:7003,3@127.0.0.1:7005"
     }
-    assert len({line["log.dirs"] for line in lines}) == 3
+    assert len({line["log.dirs"] for line in lines}) == len({line["broker.rack"] for line in lines}) == 3
     assert {(line["offsets.topic.replication.factor"], line["min.insync.replicas"]) for line in lines} == {("3", "2")}
     assert sorted(port for _, port in broker_ports(settings).values()) == list(range(7000, 7006))
 
