@@ -94,9 +94,11 @@ lint-rest:
 collect:
 	@$(BIN)/pytest --collect-only -qq > $(VENV)/collected.log || { cat $(VENV)/collected.log; exit 1; }
 
+# In CI a failed test with a real stack is run once more at the end, and named.
 test: java $(VENV)/ready ## Run lint, then all tests, with a real Kafka and a real ClickHouse engine (JOBS=4 processes)
 	@$(MAKE) --no-print-directory --jobs=4 jars $(LINTS) collect
-	@$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --cache-clear || \
+		{ code=$$?; [ "$(CI)" != true ] || exec $(BIN)/python .ci/again.py $$code; exit $$code; }
 
 test-long: setup ## Run the long tests: chaos runs, outages, security, benchmarks (real stacks)
 	@$(BIN)/pytest -m long
