@@ -13,6 +13,7 @@ from drumline.infra.control.control_topic import user_name
 from drumline.infra.report.data import Query, Row
 from drumline.producers.control.steps_ahead import LEAD_S, steps_ahead
 from drumline.schemas.control import MAX_WINDOW_NS, WINDOW, Control, exact
+from drumline.schemas.peers import with_peer
 
 #: A clock of a host that is this much behind does not delay the begin; s.
 CLOCKS_S = 60.0
@@ -90,8 +91,8 @@ def culprit(query: Query, job: str, run: str) -> list[int]:
     rows = query(CULPRIT, {"job": job, "run": run})
     if not rows or not rows[0]["is_late"]:
         raise CannotCapture("no rank is late in the newest window of steps: name --ranks, or none for all")
-    healthy = [(row["host"] != rows[0]["host"], row["rank"]) for row in rows if not row["is_late"]]
-    return sorted([rows[0]["rank"], *([min(healthy)[1]] if healthy else [])])
+    healthy = [(row["rank"], row["host"]) for row in rows if not row["is_late"]]
+    return with_peer(rows[0]["rank"], rows[0]["host"], healthy)
 
 
 def window_of_steps(

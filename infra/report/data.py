@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.infra.report import queries
+from drumline.infra.report.deep_window import deep_window
 from drumline.infra.report.link_state import CAUSE, link_evidence
 
 Row = dict[str, Any]
@@ -98,7 +99,9 @@ def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu
     window_bins = {"first": windows["first"], "width": _window_width(windows), "ranks": RANKS}
     episodes = query(queries.EPISODES, scope)
     for row in [row for row in episodes if row["cause"] == CAUSE][:LISTED]:
-        row["links"] = link_evidence(query, {**scope, **{name: row[name] for name in ("rank", "started", "ended")}})
+        row["links"] = link_evidence(query, scope | _place(row))
+    for row in [row for row in episodes if row["rank"] >= 0 and row["state"] != "suspect"][:LISTED]:
+        row["deep"] = deep_window(query, scope | _place(row))
     return ReportData(
         job=job,
         run=chosen,
@@ -122,6 +125,10 @@ def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu
         records=query(queries.RECORDS, scope)[0],
         price_per_gpu_hour=price_per_gpu_hour,
     )
+
+
+def _place(episode: Row) -> Row:
+    return {name: episode[name] for name in ("rank", "started", "ended")}
 
 
 def _width(extent: Row, bins: int) -> int:

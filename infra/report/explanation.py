@@ -11,6 +11,7 @@ from drumline.infra.guidance.entry import DRUMLINE, cause_text
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report import queries
 from drumline.infra.report.data import LISTED, NoSuchRun, Query, Row, find_run
+from drumline.infra.report.deep_window import QUESTION, DeepWindow, deep_window
 from drumline.infra.report.link_state import CAUSE, link_evidence
 from drumline.infra.report.rank_state import state_lines
 from drumline.infra.report.text import evidence, filled, hang, quoted, seconds, share, subject, timeline_command
@@ -24,7 +25,8 @@ MOST_RANKS = 5
 class Explanation:
     """Explains the most expensive episode of a rank (-1: the job as a whole). Costs are of all its episodes.
 
-    `place`: where its main thread was when it was sampled last, "" where it was not. `states`: see state_lines.
+    `place`: where its main thread was when it was sampled last, "" where it was not. `states`: see state_lines. `deep`:
+    its deep window, "" where none is stored.
     """
 
     rank: int
@@ -47,6 +49,7 @@ class Explanation:
     commands: list[str]
     place: str = ""
     states: tuple[str, ...] = ()
+    deep: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the explanation as `drumline explain --json` prints it."""
@@ -65,6 +68,7 @@ class Explanation:
             f"  evidence  {'; '.join(self.evidence) or 'none'}",
             *([f"  python    {self.place}"] if self.place else []),
             *(f"  {line}" for line in self.states),
+            *([f"  deep      {self.deep}"] if self.deep else []),
             f"  check     {self.check}",
             f"  do        {self.act}",
             f"  escalate  to {self.escalate}",
@@ -142,8 +146,23 @@ def explain(
         states = state_lines(query, episode)
         links = link_evidence(query, episode) if text.cause == CAUSE else []
         text = replace(text, place=places.get(text.rank, ""), states=tuple(states), evidence=[*text.evidence, *links])
+        if text.rank >= 0 and (deep := deep_window(query, episode)):
+            text = replace(
+                text, deep=deep.text(), commands=[*text.commands[:-1], *_deep_commands(job, text, deep, chosen)]
+            )
         texts.append(text)
     return Explained(chosen, texts, windows, query(queries.HANGS, scope), also_late, episodes, stacks)
+
+
+def _deep_commands(job: str, text: Explanation, deep: DeepWindow, run: Row) -> list[str]:
+    """Return the commands that show a deep window: the question about it, and its trace, else that of the verdict."""
+    scope = f"--job {quoted(job)} --run {quoted(run['run'])} --rank {text.rank}"
+    return [
+        f"drumline sql {QUESTION} {scope} --first_step {deep.verdict_step}",
+        timeline_command(job, run["run"], deep.first_step, deep.last_step)
+        if deep.first_step >= 0
+        else text.commands[-1],
+    ]
 
 
 def also_late_line(job: str, also_late: Sequence[Explanation]) -> str:

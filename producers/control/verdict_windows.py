@@ -13,6 +13,7 @@ from typing import Any
 from drumline.producers.control.steps_ahead import steps_ahead
 from drumline.schemas.batch import Batch
 from drumline.schemas.control import MAX_WINDOW_NS, WINDOW, BadControl, Control, exact
+from drumline.schemas.peers import with_peer
 
 #: Severity from which a rank gets a window; a test holds it equal to the stream processor's.
 WARNING = 2
@@ -85,5 +86,4 @@ def _ranks(batch: Batch) -> list[int]:
     if not late:
         return []
     _, culprit, host = min(late)
-    healthy = [(place != host, rank) for rank, severity, _, _, place in rows if rank >= 0 and severity == 0]
-    return sorted([culprit, *([min(healthy)[1]] if healthy else [])])
+    return with_peer(culprit, host, [(rank, place) for rank, severity, _, _, place in rows if severity == 0])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.peers import healthy_peer
 from drumline.schemas.topics import Topic
 
 #: Cause of a straggler that stacks explain.
@@ -63,15 +64,9 @@ def straggler(batch: Batch, at_s: float) -> Verdict | None:
     named = tuple(rank for _, rank, _ in late[:MOST_NAMED])
     healthy = [(rank, host) for rank, severity, host in zip(ranks, severities, hosts, strict=True) if severity == 0]
     return Verdict(
-        STRAGGLER, str(envelope["job"]), str(envelope["run"]), at_s, named, _peer(healthy, late[0][2]),
+        STRAGGLER, str(envelope["job"]), str(envelope["run"]), at_s, named, healthy_peer(healthy, late[0][2]),
         int(envelope["first_step"]), int(envelope["last_step"]), int(envelope["window_start_ns"]),
     )  # fmt: skip
-
-
-def _peer(healthy: list[tuple[int, str]], host: str) -> int:
-    """Return the lowest rank that is not named, on the host of the worst one if there is one; -1 = none."""
-    ranks = [(place != host, rank) for rank, place in healthy if rank >= 0]
-    return min(ranks)[1] if ranks else -1
 
 
 def hang(batch: Batch, at_s: float) -> Verdict | None:

@@ -17,6 +17,8 @@ from drumline.infra.config.servers import ClickHouseSettings
 from drumline.infra.localstack.clickhouse.config import prepare_engine
 from drumline.infra.localstack.clickhouse.engine import answers, temporary_engine, wait_until
 from drumline.infra.localstack.ephemeral import ephemeral_settings
+from drumline.infra.report.deep_window import deep_window
+from drumline.infra.report.queries import EPISODES
 from drumline.sinks.tables.tables import SEVERITIES
 
 pytestmark = pytest.mark.stack
@@ -96,6 +98,25 @@ def test_the_rate_of_a_link_is_that_of_intervals_whose_bytes_are_known(server):
                         map(tuple, result)})  # fmt: skip
     assert answers[0] == answers[1]
     assert ["32", "0"] in answers[0].values()
+
+
+def test_the_deep_window_of_a_verdict_has_whole_steps_and_only_healthy_peers(server):
+    client = clickhouse.connect(server, database="gpu")
+
+    def query(sql, values):
+        return rows(client, sql, values)
+
+    [run] = query("SELECT DISTINCT run FROM stragglers WHERE job = 'demo'", {})
+    scope = {"job": "demo", "run": run["run"], "since": "2000-01-01 00:00:00", "until": "2100-01-01 00:00:00"}
+    episodes = [row for row in query(EPISODES, scope) if row["rank"] >= 0 and row["state"] != "suspect"]
+    found = [deep_window(query, {**scope, **{name: row[name] for name in ("rank", "started", "ended")}})
+             for row in episodes]  # fmt: skip
+    assert len([window for window in found if window]) >= 3, "the last one ends with the recording"
+    for row, window in zip(episodes, found, strict=True):
+        if window:
+            assert row["last_step"] >= window.verdict_step >= row["first_step"]
+            assert window.last_step >= window.first_step > window.verdict_step
+            assert any("gemm" in text for text in window.differences) or len(window.differences) > 2
 
 
 def test_a_verdict_names_the_rank_the_host_and_the_gpu_that_it_is_about(server):
