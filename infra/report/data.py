@@ -17,6 +17,8 @@ Query = Callable[[str, Mapping[str, Any]], list[Row]]
 BINS, WINDOW_BINS, RANKS = 300, 120, 64
 #: Names that a message lists, and characters of each.
 LISTED, LONGEST = 10, 60
+#: Episodes whose deep window is compared: a job has one in ten minutes at the most, and each is a second of ClickHouse.
+DEEP = 3
 
 
 class NoSuchRun(LookupError):
@@ -100,7 +102,7 @@ def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu
     episodes = query(queries.EPISODES, scope)
     for row in [row for row in episodes if row["cause"] == CAUSE][:LISTED]:
         row["links"] = link_evidence(query, scope | _place(row))
-    for row in [row for row in episodes if row["rank"] >= 0 and row["state"] != "suspect"][:LISTED]:
+    for row in [row for row in episodes if row["rank"] >= 0 and row["state"] != "suspect"][:DEEP]:
         row["deep"] = deep_window(query, scope | _place(row))
     return ReportData(
         job=job,

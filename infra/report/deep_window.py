@@ -68,13 +68,13 @@ def deep_window(query: Query, place: Mapping[str, Any]) -> DeepWindow | None:
     given = {name: str(scope[name]) for name in ("job", "run", "rank")} | {"first_step": str(row["verdict_step"])}
     rows = query(question.sql, question.values(given))
     clocks = [part for part in rows if part["unit"] == "MHz"]
-    others = [part for part in rows if part["unit"] != "MHz"][:NAMED]
+    works = [part for part in rows if part["unit"] != "MHz"][:NAMED]
     return DeepWindow(
         verdict_step=int(row["verdict_step"]),
         after_s=float(row["after_s"]),
         first_step=int(row["first"]) if row["steps"] else -1,
         last_step=int(row["last"]) if row["steps"] else -1,
-        differences=tuple(_text(part) for part in (*others, *clocks) if part["peers"]),
+        differences=tuple(_text(part) for part in (*works, *clocks) if part["peers"]),
     )
 
 

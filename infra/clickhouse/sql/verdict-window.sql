@@ -22,18 +22,20 @@ WITH
     ) AS low,
     low + toIntervalSecond({length:UInt32}) AS high,
     e AS (
-        SELECT rank, if(n.family = '', 'other', n.family) AS what, start, toUInt64(duration_ns) AS ns FROM kernels AS k
-        LEFT ANY JOIN kernel_names AS n ON n.name = k.name
+        SELECT rank, name AS label, 1 AS is_kernel, start, toUInt64(duration_ns) AS ns FROM kernels
         WHERE job = {job:String} AND run = late.1 AND start BETWEEN low AND high AND NOT has(named, rank)
         UNION ALL
-        SELECT rank, concat(direction, if(source = 'pageable' OR target = 'pageable', ', pageable', '')), start, toUInt64(duration_ns) FROM memcpys
+        SELECT rank, concat(direction, if(source = 'pageable' OR target = 'pageable', ', pageable', '')), 0, start, toUInt64(duration_ns) FROM memcpys
         WHERE job = {job:String} AND run = late.1 AND start BETWEEN low AND high AND NOT has(named, rank)
     ),
     spans AS (
         SELECT rank, greatest(dateDiff('nanosecond', min(start), max(addNanoseconds(start, ns))), 1) / 1e9 AS seconds, count() OVER () - 1 AS peers FROM e GROUP BY rank
     ),
     parts AS (
-        SELECT rank, what, sum(ns) AS total_ns, count() AS times FROM e GROUP BY rank, what
+        SELECT rank, multiIf(NOT is_kernel, label, n.family = '', 'other', n.family) AS what, sum(g.ns) AS total_ns, sum(g.times) AS times
+        FROM (SELECT rank, label, is_kernel, sum(ns) AS ns, count() AS times FROM e GROUP BY rank, label, is_kernel) AS g
+        LEFT ANY JOIN kernel_names AS n ON n.name = g.label
+        GROUP BY rank, what
         UNION ALL
         SELECT rank, 'idle', sum(gap_ns), countIf(gap_ns > 0) FROM (
             SELECT rank, if(before < low, 0, greatest(dateDiff('nanosecond', before, start), 0)) AS gap_ns

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from drumline.infra.grafana.dashboards.compare_launches import BLOCKS, BOTH, BUSY, GRIDS, IS_A, IS_B, LAUNCHES
 from drumline.infra.grafana.dashboards.status import cause, stat
 from drumline.infra.grafana.dashboards.verdict_panels import ACTION, ACTION_FIELD
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import LEVEL, LOST
-from drumline.infra.grafana.tokens import STEP_PARTS, chosen
+from drumline.infra.grafana.tokens import STEP_PARTS
 from drumline.infra.grafana.variables import JOB, LABELLED, RUN
 
-_A, _B = (f"run = {chosen(name)}" for name in ("run_a", "run_b"))
-_BOTH = f"@job AND ({_A} OR {_B})"
-_STEPS = f"FROM steps WHERE {_BOTH} AND @start AND skipped = 0 AND gpu_duration_ns > 0"
+_STEPS = f"FROM steps WHERE {BOTH} AND @start AND skipped = 0 AND gpu_duration_ns > 0"
 _MEDIAN = "quantileExactInclusiveIf(0.5)(gpu_duration_ns, {})"
 _CHOICE = replace(RUN, multi=False, has_all=False)
 RUN_A = replace(_CHOICE, name="run_a", label="Run A", description="the run before")
 RUN_B = replace(_CHOICE, name="run_b", label="Run B", description="the run after")
 
 NUMBERS = (
-    stat("Step time of A", "Median of all ranks.", f"SELECT {_MEDIAN.format(_A)} AS value {_STEPS}", "ns"),
-    stat("Step time of B", "Median of all ranks.", f"SELECT {_MEDIAN.format(_B)} AS value {_STEPS}", "ns"),
+    stat("Step time of A", "Median of all ranks.", f"SELECT {_MEDIAN.format(IS_A)} AS value {_STEPS}", "ns"),
+    stat("Step time of B", "Median of all ranks.", f"SELECT {_MEDIAN.format(IS_B)} AS value {_STEPS}", "ns"),
     stat(
         "B to A",
         "Median step time of B divided by that of A: above 1, B is slower.",
-        f"SELECT {_MEDIAN.format(_B)} / {_MEDIAN.format(_A)} AS value {_STEPS}",
+        f"SELECT {_MEDIAN.format(IS_B)} / {_MEDIAN.format(IS_A)} AS value {_STEPS}",
         "none",
         limits=((1.02, "orange"), (1.1, "red")),
         decimals=3,
@@ -35,11 +34,11 @@ NUMBERS = (
         stat(
             f"GPU time lost in {name}",
             "GPU time spent waiting for what was late.",
-            f"SELECT sumIf(gpu_seconds_lost, {run}) AS value FROM stragglers WHERE {_BOTH} AND @window",
+            f"SELECT sumIf(gpu_seconds_lost, {run}) AS value FROM stragglers WHERE {BOTH} AND @window",
             "s",
             limits=LOST,
         )
-        for name, run in (("A", _A), ("B", _B))
+        for name, run in (("A", IS_A), ("B", IS_B))
     ),
 )
 _PARTS = {"whole step": "gpu_duration_ns", **STEP_PARTS}
@@ -52,7 +51,7 @@ PARTS = Panel(
         f"""
         SELECT part, in_a, in_b, in_b - in_a AS more FROM (
             SELECT part, avgIf(value, is_a) AS in_a, avgIf(value, NOT is_a) AS in_b FROM (
-                SELECT {_A} AS is_a, arrayJoin([{_PAIRS}]) AS pair, pair.1 AS part, pair.2 AS value {_STEPS}
+                SELECT {IS_A} AS is_a, arrayJoin([{_PAIRS}]) AS pair, pair.1 AS part, pair.2 AS value {_STEPS}
             ) GROUP BY part
         ) ORDER BY abs(more) DESC
         """,
@@ -70,12 +69,12 @@ PARTS = Panel(
     empty="choose two runs with steps in this time range",
 )
 _KERNELS = f"""
-SELECT name, sumIf(k.launches, {_A}) / greatest(any(steps.1), 1) AS launches_a,
-    sumIf(k.launches, {_B}) / greatest(any(steps.2), 1) AS launches_b,
-    sumIf(k.gpu_ns, {_A}) / greatest(any(steps.1), 1) AS gpu_a,
-    sumIf(k.gpu_ns, {_B}) / greatest(any(steps.2), 1) AS gpu_b,
-    (SELECT (countIf({_A}), countIf({_B})) FROM steps WHERE {_BOTH} AND @start) AS steps
-FROM kernels_per_minute AS k WHERE {_BOTH} AND @minute GROUP BY name
+SELECT name, sumIf(k.launches, {IS_A}) / greatest(any(steps.1), 1) AS launches_a,
+    sumIf(k.launches, {IS_B}) / greatest(any(steps.2), 1) AS launches_b,
+    sumIf(k.gpu_ns, {IS_A}) / greatest(any(steps.1), 1) AS gpu_a,
+    sumIf(k.gpu_ns, {IS_B}) / greatest(any(steps.2), 1) AS gpu_b,
+    (SELECT (countIf({IS_A}), countIf({IS_B})) FROM steps WHERE {BOTH} AND @start) AS steps
+FROM kernels_per_minute AS k WHERE {BOTH} AND @minute GROUP BY name
 """
 _COLUMNS = "kernel:s family:s launches_a:n launches_b:n gpu_a:n gpu_b:n more:n"
 _KERNEL_FIELDS = {
@@ -128,10 +127,10 @@ VERDICTS = Panel(
         f"""
         SELECT of_run, rank, host, worst, {cause("v")} AS cause, gpu_seconds_lost, action FROM (
             SELECT *, {ACTION} FROM (
-                SELECT if({_A}, 'A', 'B') AS of_run, rank, argMax(s.host, window_end) AS host, max(@level) AS worst,
+                SELECT if({IS_A}, 'A', 'B') AS of_run, rank, argMax(s.host, window_end) AS host, max(@level) AS worst,
                     argMaxIf(cause, s.gpu_seconds_lost, @bad) AS cause,
                     argMaxIf(detail, s.gpu_seconds_lost, @bad) AS detail, sum(s.gpu_seconds_lost) AS gpu_seconds_lost
-                FROM stragglers AS s WHERE {_BOTH} AND @window GROUP BY of_run, rank
+                FROM stragglers AS s WHERE {BOTH} AND @window GROUP BY of_run, rank
             ) WHERE worst > 0
         ) AS v ORDER BY gpu_seconds_lost DESC LIMIT 100
         """,
@@ -161,7 +160,7 @@ COMPARE = Dashboard(
     "Compare runs",
     "What is different between two runs of a job? Choose a time range that has both.",
     "job",
-    (NUMBERS, (PARTS,), (VERDICTS,), (CHANGED,), (ONE_SIDE,)),
+    (NUMBERS, (PARTS,), (VERDICTS,), (LAUNCHES, BUSY), (GRIDS, BLOCKS), (CHANGED,), (ONE_SIDE,)),
     (*LABELLED, JOB, RUN_A, RUN_B),
     start="now-24h",
     refresh="",

@@ -109,10 +109,10 @@ def test_the_deep_window_of_a_verdict_has_whole_steps_and_only_healthy_peers(ser
     [run] = query("SELECT DISTINCT run FROM stragglers WHERE job = 'demo'", {})
     scope = {"job": "demo", "run": run["run"], "since": "2000-01-01 00:00:00", "until": "2100-01-01 00:00:00"}
     episodes = [row for row in query(EPISODES, scope) if row["rank"] >= 0 and row["state"] != "suspect"]
-    found = [deep_window(query, {**scope, **{name: row[name] for name in ("rank", "started", "ended")}})
+    windows = [deep_window(query, {**scope, **{name: row[name] for name in ("rank", "started", "ended")}})
              for row in episodes]  # fmt: skip
-    assert len([window for window in found if window]) >= 3, "the last one ends with the recording"
-    for row, window in zip(episodes, found, strict=True):
+    assert len([window for window in windows if window]) >= 3, "the last one ends with the recording"
+    for row, window in zip(episodes, windows, strict=True):
         if window:
             assert row["last_step"] >= window.verdict_step >= row["first_step"]
             assert window.last_step >= window.first_step > window.verdict_step

@@ -14,7 +14,7 @@ SERIES = 20
 COLUMNS = 8
 #: Labels with so few values that each may have a line: kernel families, directions of copies, topics, kernels that the
 #: statement limits to ten.
-FEW = {"family", "direction", "topic", "kernel", "scope"}
+FEW = {"of_run", "family", "direction", "topic", "kernel", "scope"}
 ALARMING = re.compile(
     r"\b(lost|late|drop|dropped|dead|error|errors|silent|throttled|XIDs|lost_share|cost of lost)\b", re.I
 )

@@ -11,8 +11,8 @@ PLACE = {"job": "j", "run": "r", "rank": 3, "started": "2026-01-02 00:00:10", "e
 WINDOW = {"verdict_step": 100, "is_recorded": 1, "after_s": 7.2, "steps": 19, "first": 160, "last": 178}
 
 
-def part(what, of_rank, of_peers, unit="ms/s", peers=1):
-    return {"what": what, "of_rank": of_rank, "of_peers": of_peers, "unit": unit, "peers": peers}
+def part(name, late, healthy, unit="ms/s", peers=1):
+    return {"what": name, "of_rank": late, "of_peers": healthy, "unit": unit, "peers": peers}
 
 
 PARTS = [part("SM clock", 1200.0, 1755.0, "MHz"), part("idle", 10.0, 300.4), part("gemm", 612.3, 401.0),
@@ -25,20 +25,20 @@ def answering(window=WINDOW, parts=PARTS, **more):
     return lambda sql, values: answers.get(sql, [])
 
 
-def test_the_largest_differences_and_the_clock_are_told_beside_the_peers():
-    found = deep_window.deep_window(answering(), PLACE)
-    assert (found.verdict_step, found.first_step, found.last_step) == (100, 160, 178)
-    assert found.text() == (
+def test_the_largest_differences_and_the_clock_stand_beside_the_peers():
+    result = deep_window.deep_window(answering(), PLACE)
+    assert (result.verdict_step, result.first_step, result.last_step) == (100, 160, 178)
+    assert result.text() == (
         "steps 160 to 178, 7 s after the verdict's: idle 10 ms of each second (healthy: 300); "
         "gemm 612 ms of each second (healthy: 401); HtoD, pageable 90 ms of each second (healthy: 0); "
         "SM clock 1,200 MHz (healthy: 1,755)"
     )
 
 
-def test_a_rank_that_was_recorded_alone_or_between_steps_is_told_so():
-    alone = [part("gemm", 612.3, 0.0, peers=0)]
-    found = deep_window.deep_window(answering({**WINDOW, "steps": 0}, alone), PLACE)
-    assert found.text() == "7 s after the verdict's: no peer recorded"
+def test_a_rank_may_be_recorded_without_peers_and_between_steps():
+    no_peers = [part("gemm", 612.3, 0.0, peers=0)]
+    result = deep_window.deep_window(answering({**WINDOW, "steps": 0}, no_peers), PLACE)
+    assert result.text() == "7 s after the verdict's: no peer recorded"
 
 
 def test_without_kernels_behind_the_verdict_there_is_no_window():

@@ -1,0 +1,45 @@
+-- How do launches a step, their sizes and the use of the GPU develop in two jobs, or two runs of one job?
+-- theme: Comparing runs
+-- try: --job demo --other mild
+-- @other = : the job to compare with; empty = the same job
+-- @other_run = : one run of that job; empty = all of them but --run
+-- @minutes = 1: minutes of a row
+-- a, b: as in compare-kernels; NULL = nothing then. Minutes count from the begin of each run. Launches: of a rank, in steps with kernels. p95: blocks in a grid, threads in a block. Busy: share of the steps' time on the GPU in which kernels ran that are not communication. Only: share of the GPU time in kernels that the other side never launched.
+WITH
+    job = {job:String} AND ({run:String} = '' OR run = {run:String}) AS in_a,
+    sides AS (
+        SELECT job, run, in_a AS is_a, toStartOfMinute(started) AS begin FROM jobs
+        WHERE in_a OR (job = if({other:String} = '', {job:String}, {other:String}) AND ({other_run:String} = '' OR run = {other_run:String}))
+    ),
+    rolled AS (
+        SELECT s.is_a AS is_a, s.begin AS begin, k.minute AS minute, k.name AS name, sum(k.gpu_ns) AS gpu_ns,
+            quantilesDDMergeState(0.01, 0.5, 0.95, 0.99)(k.blocks) AS blocks, quantilesDDMergeState(0.01, 0.5, 0.95, 0.99)(k.threads_per_block) AS threads
+        FROM kernels_per_minute AS k
+        INNER JOIN sides AS s ON s.job = k.job AND s.run = k.run
+        WHERE k.job IN ({job:String}, {other:String}) AND k.minute >= {since:DateTime64(3, 'UTC')} AND k.minute < {until:DateTime64(3, 'UTC')}
+        GROUP BY is_a, begin, minute, name
+    )
+SELECT from_minute, round(maxOrNullIf(launches, kind = 'steps' AND is_a), 1) AS a_launches_per_step, round(maxOrNullIf(launches, kind = 'steps' AND NOT is_a), 1) AS b_launches_per_step,
+    round(maxOrNullIf(blocks, kind = 'kernels' AND is_a)) AS a_p95_blocks, round(maxOrNullIf(blocks, kind = 'kernels' AND NOT is_a)) AS b_p95_blocks,
+    round(maxOrNullIf(threads, kind = 'kernels' AND is_a)) AS a_p95_threads, round(maxOrNullIf(threads, kind = 'kernels' AND NOT is_a)) AS b_p95_threads,
+    round(maxOrNullIf(busy, kind = 'steps' AND is_a), 1) AS a_busy_percent, round(maxOrNullIf(busy, kind = 'steps' AND NOT is_a), 1) AS b_busy_percent,
+    round(maxOrNullIf(only, kind = 'kernels' AND is_a), 1) AS a_only_percent, round(maxOrNullIf(only, kind = 'kernels' AND NOT is_a), 1) AS b_only_percent
+FROM (
+    SELECT 'kernels' AS kind, is_a, intDiv(dateDiff('minute', begin, minute), {minutes:UInt32}) * {minutes:UInt32} AS from_minute,
+        toFloat64(quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(r.blocks)[3]) AS blocks, toFloat64(quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(r.threads)[3]) AS threads,
+        100 * sumIf(gpu_ns, n.of_sides = 1) / sum(gpu_ns) AS only, 0. AS launches, 0. AS busy
+    FROM rolled AS r
+    INNER JOIN (SELECT name, uniqExact(is_a) AS of_sides FROM rolled GROUP BY name) AS n ON n.name = r.name
+    GROUP BY is_a, from_minute
+    UNION ALL
+    SELECT 'steps', s.is_a, intDiv(dateDiff('minute', s.begin, toStartOfMinute(t.start)), {minutes:UInt32}) * {minutes:UInt32} AS from_minute,
+        0., 0., 0., avg(t.kernels + t.collectives), 100 * sum(compute_ns) / sum(gpu_duration_ns)
+    FROM steps AS t
+    INNER JOIN sides AS s ON s.job = t.job AND s.run = t.run
+    WHERE t.job IN ({job:String}, {other:String}) AND NOT skipped AND gpu_duration_ns > 0 AND t.kernels > 0
+        AND t.start >= {since:DateTime64(3, 'UTC')} AND t.start < {until:DateTime64(3, 'UTC')}
+    GROUP BY s.is_a, from_minute
+)
+GROUP BY from_minute
+ORDER BY from_minute
+LIMIT {limit:UInt32}
