@@ -20,6 +20,7 @@ from drumline.schemas.epochs import is_ahead, read_epoch, write_epoch
 from drumline.schemas.topics import Topic
 from drumline.streams.worker.changelog_fence import MARKER_KEY, ChangelogFence, next_epoch
 from drumline.streams.worker.clock import StreamClock
+from drumline.streams.worker.halts import rejoin
 
 log = structlog.get_logger()
 
@@ -109,6 +110,8 @@ class ChangelogFencing:
         thread = self._app.consumer._thread
         if await thread.call_thread(thread._ensure_consumer()._coordinator._do_heartbeat):
             recovery.signal_recovery_start.set()
+        else:  # a member that found no coordinator would wait for ever; one that lost its membership joins anyway
+            rejoin(self._app)
         log.info("changelogs have newer markers; restoring again", partitions=len(lost))
         return False
 

@@ -49,6 +49,7 @@ def guard_recovery(app: Any, replaced: Callable[[Any], bool], holds_all: Callabl
     the app starts. Raises UnsupportedFaust.
     """
     check_faust_version()
+    _seek_where_it_fetches(app.consumer)
     _give_back(app.consumer)
     _of_this_generation(app)
     recovery = app.tables.recovery
@@ -72,6 +73,20 @@ def guard_recovery(app: Any, replaced: Callable[[Any], bool], holds_all: Callabl
         await completed(generation_id)
 
     recovery._seek_offsets, recovery.on_recovery_completed = seek_offsets, on_recovery_completed
+
+
+def _seek_where_it_fetches(consumer: Any) -> None:
+    """Make aiokafka seek in the consumer's thread.
+
+    Faust seeks in its own thread, while the other is in the middle of a fetch: records disappear that the fetch is
+    about to take (KeyError), or a position is set that is being reset, which silently ends all fetching.
+    """
+    thread = consumer._thread
+
+    async def seek(partition: Any, offset: int) -> None:
+        await thread.call_thread(thread.seek, partition, offset)
+
+    consumer._seek = seek
 
 
 def _give_back(consumer: Any) -> None:

@@ -120,8 +120,11 @@ def worker():
         _build_highwaters=build, active_offsets=Counter(), tp_to_table={PLACE: table},
         active_tps={PLACE}, signal_recovery_start=asyncio.Event(),
     )  # fmt: skip
-    client = SimpleNamespace(_coordinator=SimpleNamespace(_do_heartbeat=is_member))
-    thread = SimpleNamespace(call_thread=heartbeat, _ensure_consumer=lambda: client)
+    rejoins = []
+    coordinator = SimpleNamespace(_do_heartbeat=is_member, request_rejoin=lambda: rejoins.append(True))
+    client = SimpleNamespace(_coordinator=coordinator)
+    loop = SimpleNamespace(call_soon_threadsafe=lambda call: call())
+    thread = SimpleNamespace(call_thread=heartbeat, _ensure_consumer=lambda: client, thread_loop=loop)
     app = SimpleNamespace(
         tables=SimpleNamespace(recovery=recovery), consumer=SimpleNamespace(_thread=thread), is_member=True,
         producer=SimpleNamespace(send=tick),
@@ -145,6 +148,7 @@ def worker():
         app=app,
         clock=clock,
         recovery=recovery,
+        rejoins=rejoins,
         table=table,
         log=log,
         sent=sent,
@@ -189,12 +193,14 @@ def test_a_worker_whose_epoch_is_taken_restores_again_unless_the_group_has_remov
     fencing = worker.fencing()
     worker.sent({"key": b"0003|f|epoch", "value": b"former", "headers": [write_epoch(NOW_MS)]})
     worker.recover()
-    worker.app.is_member = False  # it was halted before it wrote its marker
+    worker.app.is_member = False  # it was halted before it wrote its marker, or no coordinator answers
     assert not asyncio.run(fencing.holds_all())
     assert not worker.recovery.signal_recovery_start.is_set()
+    assert worker.rejoins == [True], "nothing else might start the next recovery"
     worker.app.is_member = True
     assert not asyncio.run(fencing.holds_all())
     assert worker.recovery.signal_recovery_start.is_set()
+    assert worker.rejoins == [True]
     worker.recover()
     assert asyncio.run(fencing.holds_all())
     assert fencing.epoch(PLACE) == NOW_MS + 1

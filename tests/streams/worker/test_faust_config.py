@@ -129,7 +129,11 @@ class Client:
             TP("a", 0): [SimpleNamespace(offset=7)],
             TP("b", 9): list(record),
         }
-        self.sought = {}
+        self.sought, self.called = {}, []
+
+    async def call_thread(self, method, *arguments):
+        self.called.append(method.__name__)
+        return method(*arguments)
 
     async def _fetch_records(self, client, active, *, timeout):
         assert (client, active, timeout) == (self, set(), 1.0)
@@ -170,6 +174,12 @@ def test_nothing_flows_from_recoverys_seek_on(guarded):
     """A worker without partitions was never stopped when it is given some."""
     asyncio.run(guarded.tables.recovery._seek_offsets(guarded.consumer, set(), {}, "active"))
     assert [entry.split()[0] for entry in guarded.consumer.log] == ["stopped", "sought"]
+
+
+def test_the_thread_that_fetches_seeks(guarded):
+    asyncio.run(guarded.consumer._seek(TP("a", 0), 7))
+    client = guarded.consumer._thread
+    assert (client.called, client.sought) == (["seek"], {TP("a", 0): 7})
 
 
 def test_recovery_gets_nothing_of_an_older_rebalance(guarded):
