@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from support.wait_limit import WAIT_S
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError
@@ -99,12 +100,12 @@ def delete_topics(settings: Settings) -> None:
     admin = AdminClient({"bootstrap.servers": settings.bootstrap})
 
     def topic_names() -> list[str]:
-        return [name for name in admin.list_topics(timeout=10).topics if not name.startswith("__")]
+        return [name for name in admin.list_topics(timeout=60).topics if not name.startswith("__")]
 
     if names := topic_names():
         for done in admin.delete_topics(names).values():
-            done.result(30)
-        assert local_stack.wait_until(lambda: not topic_names(), 30)
+            done.result(WAIT_S)
+        assert local_stack.wait_until(lambda: not topic_names(), WAIT_S)
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ def new_topic(stack: Settings) -> Callable[..., str]:
         name = f"test-{secrets.token_hex(4)}"
         dotted = {key.replace("_", "."): value for key, value in config.items()}
         admin = AdminClient({"bootstrap.servers": stack.bootstrap})
-        admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(30)
+        admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(WAIT_S)
         return name
 
     return create

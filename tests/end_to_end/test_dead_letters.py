@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from confluent_kafka import Producer
 from support.labs.sink import Pipeline, any_batch, process_id
+from support.wait_limit import WAIT_S
 
 from drumline.infra.kafka.config import dead_letter_config
 from drumline.schemas.bounds.limits import MAX_BYTES
@@ -39,7 +40,7 @@ def pipeline(clean_stack, environment_of):
 def dlq_command(pipeline, *arguments, code=0):
     ended = subprocess.run(
         [sys.executable, "-m", "drumline.infra.cli.app", "dlq", *arguments],
-        env=pipeline.environment, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+        env=pipeline.environment, capture_output=True, text=True, timeout=WAIT_S, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert ended.returncode == code, ended.stderr
     return ended
@@ -138,7 +139,6 @@ def publish_mixed(pipeline, count, good=40):
     return expected
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("bad", BAD)
 def test_bad_records_are_dead_letters_and_all_good_rows_are_stored(pipeline, bad):
     expected = publish_mixed(pipeline, bad)

@@ -8,6 +8,7 @@ import time
 import pytest
 from support.fake_nccl import COMPILER, FAKE, PROGRAMS
 from support.pipeline import Pipeline
+from support.wait_limit import WAIT_S
 
 from drumline.infra.runtime.processes import ManagedProcess
 
@@ -29,7 +30,6 @@ STANDING_S = 12.0
 
 @pytest.mark.long  # a worker, a sink and an agent
 @pytest.mark.stack
-@pytest.mark.timeout(240)
 def test_a_hanging_rank_is_named_in_the_store_and_the_job_goes_over_to_hung_and_over(
     clean_stack, environment_of, tmp_path
 ):
@@ -66,19 +66,19 @@ def test_a_hanging_rank_is_named_in_the_store_and_the_job_goes_over_to_hung_and_
             jobs[how] = subprocess.Popen(launched, env=pipeline.environment)
         try:
             culprits = {(how, 1) for how in JOBS} | {("operation", 0)}
-            standing = wait_for("standing", culprits, 60)
+            standing = wait_for("standing", culprits, WAIT_S)
             assert set(standing) == culprits, "a rank that waits is named"
             for how, reason in JOBS.items():
                 row = standing[how, 1]
                 assert (row["reason"], row["number"]) == (reason, STEPS + 1)
                 assert row["took_s"] <= STANDING_S, standing
-            assert set(wait_for("hung", culprits, 60)) == culprits
+            assert set(wait_for("hung", culprits, WAIT_S)) == culprits
             shown = pipeline.drumline("top", "--once", "--job", "sleep")
             assert f"Rank 1 has not called AllReduce {STEPS + 1}" in " ".join(shown.split())
         finally:
             for job in jobs.values():
                 job.terminate()
-        over = wait_for("over", culprits, 60)
+        over = wait_for("over", culprits, WAIT_S)
         assert {row["reason"] for row in over.values()} == {""}
         pipeline.wait_stored()
     assert f"Rank 1 has not called AllReduce {STEPS + 1}" in pipeline.drumline(

@@ -8,6 +8,7 @@ import time
 import pytest
 from support.fake_nccl import Programs
 from support.pipeline import Pipeline
+from support.wait_limit import WAIT_S
 
 from drumline.infra.localstack.clickhouse.engine import wait_until
 from drumline.infra.runtime.processes import ManagedProcess
@@ -34,7 +35,6 @@ def start_job(pipeline, programs, cause):
 
 @pytest.mark.long  # a worker, a sink and an agent
 @pytest.mark.stack
-@pytest.mark.timeout(180)
 def test_operations_of_a_c_job_are_stored_and_the_verdict_names_the_late_rank(clean_stack, environment_of, tmp_path):
     programs = Programs(tmp_path)
     programs.require("plain")
@@ -47,8 +47,8 @@ def test_operations_of_a_c_job_are_stored_and_the_verdict_names_the_late_rank(cl
     pipeline.programs["agent"] = agent
     with pipeline.running():
         jobs = [start_job(pipeline, programs, cause) for cause in ("host", "gpu")]
-        assert [job.wait(60) for job in jobs] == [0, 0]
-        assert wait_until(lambda: not list((spool / ".rings").iterdir()), 60), "rings are left"
+        assert [job.wait(WAIT_S) for job in jobs] == [0, 0]
+        assert wait_until(lambda: not list((spool / ".rings").iterdir()), WAIT_S), "rings are left"
 
         def verdicts():
             named = pipeline.query(
@@ -56,7 +56,7 @@ def test_operations_of_a_c_job_are_stored_and_the_verdict_names_the_late_rank(cl
             )
             return [(row["run"], row["rank"], row["cause"]) for row in named]
 
-        until = time.monotonic() + 25
+        until = time.monotonic() + WAIT_S
         while len(verdicts()) < 2 and time.monotonic() < until:
             time.sleep(0.5)  # a reader's queries are limited
         assert verdicts() == [("gpu", LATE, "slow_gpu"), ("host", LATE, "host_stall")]

@@ -19,7 +19,7 @@ from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.queries import queries
 from drumline.schemas.topics import Topic
 
-pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.stack, pytest.mark.long]
 TESTS = Path(__file__).parents[1]
 TOPICS = (Topic.KERNEL, Topic.MEMCPY, Topic.STEP, Topic.PROCESS)
 

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from support.labs.sink import Pipeline, any_batch, process_id
+from support.wait_limit import WAIT_S
 
 from drumline.infra.kafka.config import producer_config
 from drumline.infra.localstack import stack as local_stack
@@ -101,7 +102,6 @@ def continue_after_loss(pipeline, rows, seconds):
 
 
 @pytest.mark.long  # three starts of a broker
-@pytest.mark.timeout(300)
 def test_records_after_a_power_loss_are_not_skipped(private, jars, environment_of):
     """The whole of Kafka's folder is an older one, so even its leader epochs are assigned again."""
     local_stack.up(private)
@@ -126,12 +126,11 @@ def test_records_after_a_power_loss_are_not_skipped(private, jars, environment_o
     pipeline.publish(*batches(15, process=1, first=15), key=process_id(0))
     with pytest.raises(LostRecords, match=r"up to offset 39, Kafka's log ends at 50 \(the record at offset 39"):
         pipeline.drain(1)
-    assert pipeline.start("--instance", "1", "--topic", Topic.KERNEL).wait(30) == 4
+    assert pipeline.start("--instance", "1", "--topic", Topic.KERNEL).wait(WAIT_S) == 4
     continue_after_loss(pipeline, 300, 60)
 
 
 @pytest.mark.long  # three starts of a broker
-@pytest.mark.timeout(300)
 def test_a_running_sink_notices_that_kafka_lost_stored_records(private, jars, environment_of):
     """Only the topic's log is an older one, as after a power loss: leader epochs go on."""
     local_stack.up(private)

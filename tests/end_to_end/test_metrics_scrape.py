@@ -11,6 +11,7 @@ from support.labs.sink import Pipeline, any_batch, process_id
 from support.labs.stream_worker import PYTHON, Child
 from support.labs.windows import S
 from support.metrics_scraper import free_port, get, of, samples, until
+from support.wait_limit import WAIT_S
 
 from drumline.infra.kafka.offsets import Offsets
 from drumline.producers.spool.writer import SpoolWriter
@@ -18,7 +19,7 @@ from drumline.schemas.batch import encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.stack
 ROWS = 300
 
 
@@ -102,7 +103,7 @@ def test_a_worker_and_a_sink_serve_what_they_did(pipeline, ports):
     assert pipeline.worker.stop() == 0
     for process in pipeline.sinks:
         process.terminate()
-        logs += process.communicate(timeout=30)[1].decode()
+        logs += process.communicate(timeout=WAIT_S)[1].decode()
     for text in (served, logs):
         assert poison not in text
         assert password.read_text().strip() not in text

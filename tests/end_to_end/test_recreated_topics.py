@@ -9,7 +9,7 @@ from support.labs.sink import Pipeline, any_batch, process_id
 
 from drumline.schemas.topics import Topic
 
-pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.stack, pytest.mark.long]
 
 
 @pytest.fixture

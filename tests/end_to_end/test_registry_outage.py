@@ -15,7 +15,7 @@ from drumline.infra.localstack.ephemeral import free_ports
 from drumline.schemas.confluent import header
 from drumline.schemas.topics import Topic
 
-pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.stack, pytest.mark.long]
 COMMAND = [PYTHON, "-m", "drumline.infra.cli.app", "stream"]
 NOBODYS = header(9_999) + b"?"
 

@@ -41,7 +41,7 @@ from drumline.sinks.audit.kafka_side import KafkaFacts
 from drumline.sinks.audit.queries import Queries
 from drumline.streams.worker.faust_config import credentials
 
-pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.long]
 POISON = b"not a record"
 
 

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from support.labs.sink import Pipeline, any_batch, process_id
+from support.wait_limit import WAIT_S
 
 from drumline.schemas.topics import Topic
 from drumline.sinks.errors import LostRecords, TransientKafkaError
@@ -151,7 +152,7 @@ def remove_all(pipeline):
     admin = AdminClient({"bootstrap.servers": pipeline.settings.bootstrap})
     places = [TopicPartition(Topic.KERNEL, p, -1) for p in range(pipeline.settings.kafka.partitions)]
     for done in admin.delete_records(places).values():
-        done.result(20)
+        done.result(WAIT_S)
 
 
 def test_a_range_with_a_committed_intent_that_kafka_removed_stops_the_sink(pipeline, monkeypatch):
@@ -164,7 +165,7 @@ def test_a_range_with_a_committed_intent_that_kafka_removed_stops_the_sink(pipel
     remove_all(pipeline)
     with pytest.raises(LostRecords, match="removed 12 records"):
         pipeline.drain(1)
-    assert pipeline.start("--instance", "1", "--topic", Topic.KERNEL).wait(30) == 4
+    assert pipeline.start("--instance", "1", "--topic", Topic.KERNEL).wait(WAIT_S) == 4
     pipeline.sinks.clear()
 
 
@@ -325,8 +326,8 @@ def test_a_recreated_topic_is_read_from_its_start(pipeline, running):
     else:
         pipeline.drain(6)
     admin = AdminClient({"bootstrap.servers": pipeline.settings.bootstrap})
-    admin.delete_topics([Topic.KERNEL])[Topic.KERNEL].result(20)
-    until = time.monotonic() + 20
+    admin.delete_topics([Topic.KERNEL])[Topic.KERNEL].result(WAIT_S)
+    until = time.monotonic() + WAIT_S
     while Topic.KERNEL in admin.list_topics().topics:
         assert time.monotonic() < until
         time.sleep(0.1)

@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from support.labs.agent import process
 from support.labs.python_jobs import python_job
 from support.pipeline import Pipeline
+from support.wait_limit import WAIT_S
 
 from drumline.infra.kafka.config import producer_config
 from drumline.infra.localstack.clickhouse.engine import wait_until
@@ -42,7 +43,6 @@ def verdict(job, window):
 
 @pytest.mark.long  # a sink and an agent
 @pytest.mark.stack
-@pytest.mark.timeout(180)
 def test_a_verdict_leads_to_the_line_that_holds_the_lock(clean_stack, environment_of, tmp_path):
     pipeline = Pipeline(clean_stack, environment_of(clean_stack), tmp_path)
     spool = tmp_path / "spool"
@@ -71,13 +71,13 @@ def test_a_verdict_leads_to_the_line_that_holds_the_lock(clean_stack, environmen
             time.sleep(1)
             return pipeline.query(seen)[0]["n"] >= 3
 
-        assert wait_until(stored, 60), (tmp_path / "agent.log").read_text()
+        assert wait_until(stored, WAIT_S), (tmp_path / "agent.log").read_text()
         hot = pipeline.query("SELECT * FROM hot_stacks ORDER BY position")
         samplings = pipeline.query(
             "SELECT rank, role, named_rank, any(pid) AS pid, max(samples_total) AS n, uniqExact(_offset) AS records "
             "FROM stacks GROUP BY 1, 2, 3 ORDER BY 1"
         )
-        assert wait_until(lambda: pipeline.audit("r")["clean"], 30)
+        assert wait_until(lambda: pipeline.audit("r")["clean"], WAIT_S)
     assert [(row["rank"], row["role"], row["named_rank"], row["pid"], row["records"]) for row in samplings] == [
         (0, "peer", 1, jobs[0].pid, 1), (1, "culprit", 1, jobs[1].pid, 1),
     ]  # fmt: skip

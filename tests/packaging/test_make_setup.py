@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.wait_limit import WAIT_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +39,7 @@ def setup(folder, pip):
 def test_it_prints_how_far_pip_is_and_is_done_once(checkout):
     place = ".venv/lib/python3.11/site-packages/a-1.dist-info"
     run = setup(checkout, f"echo Collecting a==1; mkdir -p {place}; sleep 1.5")
-    shown, _ = run.communicate(timeout=60)
+    shown, _ = run.communicate(timeout=WAIT_S)
     assert run.returncode == 0, shown
     assert "1 of at most 2 packages fetched, 1 installed" in shown
     assert (checkout / ".venv" / "ready").exists()
@@ -46,7 +47,7 @@ def test_it_prints_how_far_pip_is_and_is_done_once(checkout):
 
 def test_a_failure_shows_the_error_of_pip_and_is_tried_again_next_time(checkout):
     run = setup(checkout, "echo 'ERROR: no network' >&2; exit 1")
-    shown, _ = run.communicate(timeout=60)
+    shown, _ = run.communicate(timeout=WAIT_S)
     assert run.returncode != 0
     assert "ERROR: no network" in shown
     assert not (checkout / ".venv" / "ready").exists()
@@ -54,12 +55,12 @@ def test_a_failure_shows_the_error_of_pip_and_is_tried_again_next_time(checkout)
 
 def test_ctrl_c_ends_pip_too(checkout):
     run = setup(checkout, "echo $$ > pid; echo Collecting a; exec sleep 60")
-    until = time.monotonic() + 30
+    until = time.monotonic() + WAIT_S
     while not ((checkout / "pid").exists() and (checkout / "pid").read_text()):
         assert time.monotonic() < until
         time.sleep(0.05)
     os.killpg(run.pid, signal.SIGINT)
-    run.communicate(timeout=60)
+    run.communicate(timeout=WAIT_S)
     assert run.returncode != 0
     with pytest.raises(ProcessLookupError):
         os.kill(int((checkout / "pid").read_text()), 0)

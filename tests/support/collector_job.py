@@ -336,7 +336,7 @@ def main() -> None:
         fake.play(raw.shifted(time.time_ns() - first, 8_000_000), raw.positions[:1])
         fake.taken()
         fake.busy = False
-        until = time.monotonic() + 3
+        until = time.monotonic() + 60
         while len(fake.enabled) < 5 and time.monotonic() < until:
             time.sleep(0.01)
         fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)

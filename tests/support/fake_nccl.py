@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.wait_limit import WAIT_S
 
 from drumline.producers.rings.ring_file import COMM, HEADER_BYTES, MAX_COMMS, RECORD, HeaderField, Kind
 
@@ -33,7 +34,7 @@ class Programs:
             commands.append((*compiler, *PLUGIN, "-o", self.plugin(kind), *SOURCES.glob("*.c")))
             commands.append((*compiler, "-o", folder / f"fake-{kind}", PROGRAMS / "fake_nccl.c", *FAKE))
         running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
-        self._errors = [compiler.communicate(timeout=100)[1] for compiler in running]
+        self._errors = [compiler.communicate(timeout=WAIT_S)[1] for compiler in running]
         assert [compiler.returncode for compiler in running[:2]] == [0, 0], self._errors
         self._usable = {kind for kind in SANITIZERS if self._starts(folder / f"fake-{kind}")}
 
@@ -72,7 +73,7 @@ class Programs:
             env=kept | folder | variables,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=WAIT_S,
         )
 
 

@@ -5,6 +5,8 @@ It sums the rows of gpu.kernel.v1 per process and sends the running sum as a gpu
 
 import asyncio
 import json
+import logging
+import os
 import signal
 import sys
 
@@ -59,6 +61,25 @@ def leave_time_between_seek_and_flow(recovery):
     Fetcher._update_fetch_positions, recovery._seek_offsets = update_late, seek_slowly
 
 
+def write_state(app):
+    """Log what a worker that stands still waits for; a failed test shows its log."""
+    consumer, recovery = app.consumer, app.tables.recovery
+    coordinator = consumer._thread._consumer._coordinator
+    facts = {
+        "crashed": app.crash_reason, "rebalancing": app.rebalancing, "recovering": app.in_recovery,
+        "generations": (app.consumer_generation_id, recovery._generation_id, coordinator.generation),
+        "flow": (consumer.flow_active, app.flow_control.is_active()), "active": consumer._active_partitions,
+        "buffered": consumer._buffered_partitions, "unacked": len(consumer.unacked), "fetcher": app._fetcher.state,
+        "fetching ended": consumer._thread._consumer._fetcher.error_future.done(),
+        "pending error": coordinator._pending_exception, "left": recovery.active_stats(),
+        "read": dict(consumer._read_offset), "committed": dict(consumer._committed_offset),
+    }  # fmt: skip
+    for name, fact in facts.items():
+        print(f"{name}: {fact}", file=sys.stderr, flush=True)
+    for task in asyncio.all_tasks():
+        task.print_stack(limit=2)
+
+
 async def main():
     topics = preflight(settings(), [Topic.KERNEL, Topic.TICK], [Topic.KERNEL_FREQUENCY, Topic.TICK], ["probe"])
     worker = StreamWorker(settings(), [Wiring("probe", (Topic.KERNEL,), Summing)], topics, Codec())
@@ -73,12 +94,20 @@ async def main():
     leave_time_between_seek_and_flow(worker.app.tables.recovery)
     await worker.app.start()
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, write_state, worker.app)
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await stop.wait()
+        loop.add_signal_handler(number, stop.set)
+    while not (stop.is_set() or worker.app.crashed):  # as main.py does
+        worker.check_halt()
+        await asyncio.sleep(0.1)
+    if worker.app.crashed:
+        write_state(worker.app)
+        os._exit(1)
     await worker.app.stop()
     worker.close()
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     sys.exit(asyncio.run(main()))

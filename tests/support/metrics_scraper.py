@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 
 from prometheus_client.parser import text_string_to_metric_families
+from support.wait_limit import WAIT_S
 
 
 def free_port():
@@ -38,7 +39,7 @@ def samples(port):
     return values
 
 
-def until(done, timeout_s=60.0):
+def until(done, timeout_s=WAIT_S):
     """Return the value of `done` once it is true."""
     deadline, last = time.monotonic() + timeout_s, None
     while time.monotonic() < deadline:

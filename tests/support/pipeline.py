@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from support.wait_limit import WAIT_S
+
 from drumline.infra.clickhouse.client import connect, rows
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.drain import wait_stored
@@ -41,7 +43,9 @@ class Pipeline:
     def drumline(self, *args: str, ok: tuple[int, ...] = (0,)) -> str:
         """Run a command to its end. Fails the test with its output."""
         command = [sys.executable, "-m", "drumline.infra.cli.app", *args]
-        done = subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=100, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=self.environment, timeout=WAIT_S, check=False
+        )
         assert done.returncode in ok, f"{args}: exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout
 

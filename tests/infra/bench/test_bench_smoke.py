@@ -97,7 +97,6 @@ def test_agent(small):
 
 @pytest.mark.stack
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_queries():
     report = queries.bench_queries(DEMO_RECORDING, rows=10_000, repeats=1)
     values = results(report)

@@ -48,7 +48,6 @@ def snapshot(sink=0, worker=0, intents=None):
 
 @pytest.mark.stack
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kill", ["sink+engine,worker", "sink,sink+engine,worker,second,broker,agent"])
 def test_a_chaos_run_that_kills_each_once_loses_and_doubles_nothing(kill, jars):
     names = kill.split(",")

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 from support import migrated_database
+from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.migrate import Migration, migrate, migrations, pending
@@ -171,7 +172,7 @@ def test_old_rows_move_to_the_cold_volume(tmp_path):
     config.write_text(config.read_text().replace("<max_server_memory_usage>", policy))
     child.start(0.0)
     try:
-        assert wait_until(lambda: answers(settings), 60)
+        assert wait_until(lambda: answers(settings), WAIT_S)
         client = clickhouse.connect(settings)
         assert "kernels: keep 7 days, on volume cold after 2" in migrate(client, settings)
         assert migrate(client, settings) == []
@@ -182,7 +183,7 @@ def test_old_rows_move_to_the_cold_volume(tmp_path):
         def disks():
             return [row["disk"] for row in clickhouse.rows(client, where)]
 
-        assert wait_until(lambda: disks() == ["slow", "default"], 30), disks()
+        assert wait_until(lambda: disks() == ["slow", "default"], WAIT_S), disks()
         settings.clickhouse.tiering = TieringSettings()
         assert "kernels: keep 7 days" in migrate(client, settings)
     finally:

@@ -6,6 +6,7 @@ import re
 import cookbook
 import pytest
 from support import migrated_database
+from support.wait_limit import WAIT_S
 
 from drumline.infra.bench.direct_load import JobCopy, load
 from drumline.infra.clickhouse import client as clickhouse
@@ -212,7 +213,7 @@ def two(tmp_path_factory):
             child.start(0.0)
             children.append(child)
         for settings in servers:
-            assert wait_until(lambda s=settings: answers(s), 60)
+            assert wait_until(lambda s=settings: answers(s), WAIT_S)
             migrated_database.create(settings)
         for settings in (*servers, servers[0]):
             assert "kernels" in distribute(clickhouse.connect(settings), "gpu", "both", "gpu_all")

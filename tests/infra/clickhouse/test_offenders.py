@@ -12,7 +12,7 @@ from drumline.infra.clickhouse.client import rows
 from drumline.infra.clickhouse.queries import queries
 from drumline.infra.grafana.dashboards.devices import OFFENDERS
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer
 from rich.console import Console
 from support.labs.sink import any_batch, process_id
 from support.labs.stream_worker import apply_topics, publish
+from support.wait_limit import WAIT_S
 
 from drumline.infra.config.settings import LocalSettings, Settings, StreamSettings
 from drumline.infra.demo import run as demo_run
@@ -42,7 +43,7 @@ def test_a_long_stage_is_not_silent_in_a_pipe(monkeypatch):
     monkeypatch.setattr(demo_run, "REPORT_S", 0.01)
     pipe = io.StringIO()
     with demo_run.stage(Console(file=pipe, width=80), "Replaying the recording"):
-        until = time.monotonic() + 30
+        until = time.monotonic() + WAIT_S
         while "Replaying the recording: 0 s so far" not in pipe.getvalue():
             assert time.monotonic() < until
             time.sleep(0.01)

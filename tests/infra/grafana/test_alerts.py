@@ -15,7 +15,7 @@ from support.grafana_stack import JOB, RUN, stored
 from drumline.infra.config.settings import SinkSettings
 from drumline.infra.grafana.provisioning.rules import GROUPS, rules
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 RULES = {rule.uid: rule for rule in rules()}
 INTERVALS = {rule.uid: group.interval_s for group in GROUPS for rule in group.rules}
 

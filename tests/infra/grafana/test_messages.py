@@ -31,7 +31,6 @@ def messages(tmp_path_factory):
     return {name: (title, lines.splitlines()) for name, title, lines in parts}
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("case", "title", "sentences"),
     [
@@ -52,7 +51,6 @@ def test_a_rank_is_in_a_message_once_and_over_only_when_nothing_of_it_fires(mess
     assert lines.count("Do: act") == len(sentences)
 
 
-@pytest.mark.timeout(400)
 def test_a_message_names_the_owner_of_the_job(messages):
     assert "If you cannot: somebody (team vision, user ada). More: page" in messages["of a team"][1]
     assert "If you cannot: somebody. More: page" in messages["warning"][1]

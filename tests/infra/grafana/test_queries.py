@@ -12,7 +12,7 @@ from drumline.infra.grafana.bands import BANDS, WORST
 from drumline.infra.grafana.catalog import statements
 from drumline.infra.grafana.tokens import sql
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 STATEMENTS = {statement.id: statement for statement in statements()}
 TIMES = re.compile(r"^(Nullable\()?(DateTime|Date)")
 NUMBERS = re.compile(r"^(Nullable\()?(U?Int|Float)")

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from support.fakes.broker import FakeBroker
 from support.metrics_scraper import free_port
+from support.wait_limit import WAIT_S
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka import lost_brokers as broker_loss
@@ -121,15 +122,15 @@ def test_an_agent_replaces_a_client_without_brokers(broker, monkeypatch):
     monkeypatch.setattr(agent_sender, "producer_config", lambda *args: config(*args) | old | NEVER_AGAIN)
     monkeypatch.setattr(agent_sender, "REPLACE_S", 0.1)
     sender = agent_sender.KafkaSender(Settings(kafka={"bootstrap": f"127.0.0.1:{broker.port}"}), [TOPIC])
-    assert wait_until(sender.ready, 10)
+    assert wait_until(sender.ready, WAIT_S)
     first = sender._client
     assert forgets_its_broker(broker, first, within_s=1)
     assert sender.ready(), "no answer has arrived yet"
     assert sender.send(TOPIC, "key", b"value", answers.append)
-    assert wait_until(lambda: sender.poll(0.1) or sender._client is not first, 10)
+    assert wait_until(lambda: sender.poll(0.1) or sender._client is not first, WAIT_S)
     assert [error.code() for error in answers] == [KafkaError._PURGE_QUEUE], "to be sent again"
     assert sender.waiting == 0
-    assert wait_until(sender.ready, 10)
+    assert wait_until(sender.ready, WAIT_S)
     assert sender.problem == ""
 
 
@@ -144,5 +145,5 @@ def test_ctrl_c_ends_a_program_that_still_looks_for_its_broker(program, tmp_path
     while "serving metrics" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, message = process.communicate(timeout=60)
+    _, message = process.communicate(timeout=WAIT_S)
     assert (process.returncode, message) == (130, "")

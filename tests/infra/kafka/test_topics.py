@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from support.wait_limit import WAIT_S
 
 from drumline.infra.config.servers import KafkaSettings
 from drumline.infra.config.settings import Settings
@@ -241,7 +242,7 @@ def drumline(stack, *arguments):
 
 def ran(stack, *arguments):
     process = drumline(stack, *arguments)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=WAIT_S)
     return process.returncode, [json.loads(line) for line in out.splitlines() if line.startswith("{")], err
 
 
@@ -317,5 +318,5 @@ def test_ctrl_c_ends_tail_without_a_traceback(stack):
     producer.flush(30)
     assert process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=WAIT_S)
     assert (process.returncode, err) == (130, "")

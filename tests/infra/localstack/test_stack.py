@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from support.wait_limit import WAIT_S
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError, State, held, locked, write_json
@@ -28,7 +29,7 @@ Environment = Callable[[Settings], dict[str, str]]
 
 def drumline(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from drumline.infra.cli.app import main; main()", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S)
 
 
 def pid_of(settings: Settings, name: str) -> int:
@@ -47,7 +48,7 @@ def consume(settings: Settings, topic: str, count: int) -> list[bytes]:
     consumer = Consumer({"bootstrap.servers": settings.bootstrap, "group.id": f"read-{topic}"})
     consumer.assign([TopicPartition(topic, 0, 0)])
     result: list[bytes] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + WAIT_S
     while len(result) < count and time.monotonic() < deadline:
         result += [message.value() for message in consumer.consume(count, 1.0) if message.error() is None]
     consumer.close()
@@ -78,10 +79,10 @@ def test_who_only_looks_whether_a_supervisor_runs_keeps_none_from_starting(tmp_p
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         time.sleep(1.0)
     try:
-        assert local_stack.wait_until(lambda: held(state.lock), 20), process.stderr
+        assert local_stack.wait_until(lambda: held(state.lock), WAIT_S), process.stderr
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(WAIT_S) == 0
 
 
 def test_a_second_supervisor_is_kept_out_by_the_lock(stack: Settings) -> None:
@@ -149,7 +150,7 @@ def test_supervisor_killed_takes_the_engine_along_and_up_recovers_the_rest(
     produce(stack, topic, [b"kept"])
     orphan = pid_of(stack, "broker")
     kill9("supervisor")
-    assert local_stack.wait_until(lambda: not own_processes(stack)["engine"], 20)
+    assert local_stack.wait_until(lambda: not own_processes(stack)["engine"], WAIT_S)
     assert stack_status.status(stack)["processes"]["broker"]["orphan"]
     done = drumline(environment, "up")
     assert done.returncode == 0, done.stderr
@@ -200,11 +201,11 @@ def test_foreground_with_a_broker_elsewhere_runs_the_engine_only(
     command = [sys.executable, "-c", "from drumline.infra.cli.app import main; main()", "up", "--foreground"]
     command += ["--bootstrap", stack.bootstrap]
     process = subprocess.Popen(command, env=environment_of(private), stderr=subprocess.PIPE, text=True)
-    assert local_stack.wait_until(lambda: answers(private), 30, lambda: process.poll() is None)
+    assert local_stack.wait_until(lambda: answers(private), WAIT_S, lambda: process.poll() is None)
     assert pid_of(private, "supervisor") == process.pid
     assert own_processes(private)["broker"] == []
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait(WAIT_S) == 130
     assert not any(own_processes(private).values())
 
 

@@ -10,6 +10,7 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from support.demo_engine import FAULTS, demo_engine
+from support.wait_limit import WAIT_S
 
 from drumline.infra.localstack.ephemeral import environment
 
@@ -135,5 +136,5 @@ def test_it_ends_with_its_input_and_by_ctrl_c(demo):
                 server.stdin.close()
             else:
                 server.send_signal(signal.SIGINT)
-            assert server.wait(30) == code
+            assert server.wait(WAIT_S) == code
             assert server.stdout.read() == ""

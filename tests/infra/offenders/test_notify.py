@@ -16,7 +16,7 @@ from drumline.infra.offenders.notices import DueLimits
 from drumline.infra.offenders.notify import Pass, notify
 from drumline.infra.offenders.webhook import ATTEMPTS, Webhook
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 KEY = bytes(range(32))
 LIMITS = DueLimits(runs=3, days=30)
 

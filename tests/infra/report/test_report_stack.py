@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from support import migrated_database
 from support.stored_job import JOB, START, store
+from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse import queries
 from drumline.infra.clickhouse.client import command, connect, rows
@@ -24,7 +25,7 @@ def drumline(clean_stack, environment_of):
 
     def run(*args):
         done = [sys.executable, "-m", "drumline.infra.cli.app", *args]
-        return subprocess.run(done, env=environment, capture_output=True, text=True, timeout=100, check=False)
+        return subprocess.run(done, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
     return run
 

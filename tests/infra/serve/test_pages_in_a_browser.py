@@ -80,7 +80,6 @@ def chromium():
         browser.close()
 
 
-@pytest.mark.timeout(300)
 def test_from_the_fleet_to_what_to_do_by_keyboard(address, chromium):
     page = chromium.new_page(viewport={"width": 1280, "height": 800})
     problems = []
@@ -124,13 +123,11 @@ def scan(chromium, axe, width, scheme, addresses):
     return page
 
 
-@pytest.mark.timeout(600)
 @SCREENS
 def test_no_page_is_wider_than_the_screen_or_has_a_fault_that_axe_finds(address, chromium, axe, width, scheme):
     scan(chromium, axe, width, scheme, [address + path for path in PAGES])
 
 
-@pytest.mark.timeout(300)
 @SCREENS
 def test_the_page_without_clickhouse_has_no_fault_either(chromium, axe, width, scheme, tmp_path, monkeypatch):
     away = ClickHouseSettings(url="http://127.0.0.1:9", reader_password="a-password")
@@ -139,7 +136,6 @@ def test_the_page_without_clickhouse_has_no_fault_either(chromium, axe, width, s
         assert "ClickHouse does not answer" in page.locator("h1").inner_text()
 
 
-@pytest.mark.timeout(300)
 def test_a_page_shows_new_rows_by_itself_and_leaves_a_form_alone(address, chromium, clean_stack):
     page = chromium.new_page()
     page.goto(address + "/", timeout=90_000)

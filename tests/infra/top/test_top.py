@@ -11,6 +11,7 @@ import sys
 import pytest
 import typer
 from rich.console import Console
+from support.wait_limit import WAIT_S
 
 from drumline.infra.cli.query import top as command_top
 from drumline.infra.clickhouse.client import TransientError
@@ -218,7 +219,7 @@ def test_a_stack_that_is_away_ends_it_with_what_to_do(tmp_path):
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "analyst.password").write_text("x")
     done = subprocess.run([sys.executable, "-m", "drumline.infra.cli.app", "top"], env=environment(settings),
-                          capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+                          capture_output=True, text=True, timeout=WAIT_S, check=False)  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert "does not answer" in done.stderr
     assert "`drumline up` starts the local one, DRUMLINE_CLICKHOUSE__URL names another" in done.stderr

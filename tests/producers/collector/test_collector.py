@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from support.fakes.cupti import FakeCupti, Job, RawBuffer
 from support.labs.collected import batches, rows, sequences_are_whole
+from support.wait_limit import WAIT_S
 
 from drumline.infra.config.settings import SpoolSettings
 from drumline.producers.collector import decoder_process
@@ -49,7 +50,7 @@ def run(tmp_path, how, *arguments, **extra):
     }
     (tmp_path / "ddp_steps").write_bytes(RAW_BUFFER.data.tobytes())
     command = [sys.executable, str(TESTS / "support/collector_job.py"), how, *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     if reports:
         wait_for_exit(reports[0]["decoder"])
@@ -61,7 +62,7 @@ def run(tmp_path, how, *arguments, **extra):
 
 def wait_for_exit(pid):
     """Wait until the decoder has ended."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + WAIT_S
     while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not os.path.exists(f"/proc/{pid}"), "the decoder outlived its job"
@@ -108,9 +109,7 @@ def test_a_job_that_exits_without_a_shutdown_event_loses_nothing_that_was_flushe
 
 
 def test_a_flush_that_never_returns_does_not_hold_up_the_end(tmp_path):
-    begin = time.monotonic()
-    done, report = run(tmp_path, "stuck")
-    assert time.monotonic() - begin < 20, "the flush sleeps for a quarter of an hour"
+    done, report = run(tmp_path, "stuck")  # the flush sleeps for a quarter of an hour, longer than a job is waited for
     assert (done.returncode, done.stderr) == (0, "")
     all_delivered(batches(tmp_path)[0], report)
 
@@ -519,7 +518,7 @@ def test_the_decoder_has_packages_of_its_own(tmp_path, monkeypatch):
 def test_a_decoder_that_fails_is_reported_unless_drumline_is_quiet(quiet, beginning):
     command = [sys.executable, "-m", "drumline.producers.decoder.main", "998", "999", "1"]
     environment = {**os.environ, "DRUMLINE_QUIET": quiet}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.stderr.split()[:2] == beginning
 
 

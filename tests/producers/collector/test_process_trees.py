@@ -8,6 +8,7 @@ import textwrap
 
 import pytest
 from support.torch_stub import TORCH
+from support.wait_limit import WAIT_S
 
 from drumline.producers.batches.process_record import process_record
 from drumline.producers.identity import identity
@@ -69,7 +70,7 @@ def launch(tmp_path):
         variables = environment(
             {**clean, "PYTHONPATH": str(tmp_path)}, command, LaunchOptions(job="train", policy="always")
         )
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=WAIT_S, check=True)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     return run

@@ -4,6 +4,7 @@ import threading
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 from support.fakes.consumer import FakeConsumer
+from support.wait_limit import WAIT_S
 
 from drumline.infra.config.settings import Settings
 from drumline.producers.control.control_follower import ControlFollower
@@ -44,6 +45,6 @@ def test_while_kafka_does_not_answer_it_waits_between_polls(tmp_path):
     consumer = PolledConsumer()
     mirror = ControlMirror(tmp_path, ControlFollower(Settings(), consumer=lambda _: consumer), set)
     mirror.start()
-    assert consumer.polled.wait(5)
+    assert consumer.polled.wait(WAIT_S)
     mirror.stop()
     assert set(consumer.waited) == {RENEW_S}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_nccl import only
+from support.wait_limit import WAIT_S
 
 from drumline.producers.nccl_profiler import library
 from drumline.producers.rings.ring_file import mark_names
@@ -17,7 +18,9 @@ from drumline.producers.rings.ring_file import mark_names
 def run(program: str, folder: Path | None) -> str:
     variables = {} if folder is None else {library.FOLDER_VARIABLE: str(folder)}
     command = [sys.executable, "-c", f"from drumline.producers.nccl_profiler import library\n{program}"]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    return subprocess.run(
+        command, env=variables, capture_output=True, text=True, check=True, timeout=WAIT_S
+    ).stdout.strip()
 
 
 def test_marks_of_the_job_come_before_nccl_and_into_the_file_of_its_plugin(tmp_path):

@@ -4,6 +4,7 @@ import time
 
 import pytest
 from support.fake_sysfs import FakeSysfs
+from support.wait_limit import WAIT_S
 
 from drumline.infra.config.settings import AgentSettings
 from drumline.producers.network.link_sampler import LinkBatches, LinkSampler
@@ -141,7 +142,7 @@ def test_the_thread_samples_at_its_period_and_costs_little(sysfs, tmp_path):
     sampler = LinkSampler(spool, LinkBatches("agent-1", "node-a"), samples, 0.01)
     sampler.start()
     segment, frames = Segment(SpoolDirectory(spool.folder), "000000000000.seg"), []
-    until = time.monotonic() + 20
+    until = time.monotonic() + WAIT_S
     while len(frames) < 3 and time.monotonic() < until:
         frames += segment.read(False)
     sampler.stop()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.fake_nccl import COMPILER, FAKE, PROGRAMS
 from support.fake_ring import MS, FakeRing
+from support.wait_limit import WAIT_S
 
 from drumline.producers.batches.live import BatchWriter, FeedProgress
 from drumline.producers.identity import Identity
@@ -308,13 +309,12 @@ def fake_nccl(tmp_path_factory):
     return start
 
 
-@pytest.mark.timeout(60)
 def test_a_stage_of_a_pipeline_that_hangs_while_nccl_does_not_measure_is_named(tmp_path, fake_nccl):
     agent, ranks = Agent(tmp_path, HangConfig(standing_ns=2 * SECOND, join_ns=SECOND)), range(3)
     names = {"DRUMLINE_JOB": "j", "DRUMLINE_RUN": "r", "WORLD_SIZE": 3, "STEPS": 130}
     processes = [fake_nccl("pipeline", tmp_path, RANK=rank, **names) for rank in ranks]
     try:
-        until = time.monotonic() + 20
+        until = time.monotonic() + WAIT_S
         while not agent.results and time.monotonic() < until:
             agent.round()
             time.sleep(0.3)
@@ -328,7 +328,6 @@ def test_a_stage_of_a_pipeline_that_hangs_while_nccl_does_not_measure_is_named(t
         agent.folder.close()
 
 
-@pytest.mark.timeout(60)
 def test_real_processes_that_hang_in_any_way_are_named(tmp_path, fake_nccl):
     root = tmp_path / "spool"
     root.mkdir()
@@ -342,7 +341,7 @@ def test_real_processes_that_hang_in_any_way_are_named(tmp_path, fake_nccl):
                 variables = {"RANK": rank, "WORLD_SIZE": 2, "BEGIN_MS": begin_ms, "STEPS": STEPS, "HOW": how}
                 variables |= {"DRUMLINE_JOB": how, "DRUMLINE_RUN": how}
                 processes[how, rank] = fake_nccl("hang", root, **variables)
-        until = time.monotonic() + 30
+        until = time.monotonic() + WAIT_S
         while {how: named for how, (_, named, _) in agent.results.items()} != expected and time.monotonic() < until:
             agent.round()
             for process in processes.values():

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.labs.spool import KERNEL, PROCESS, Follower, body
+from support.wait_limit import WAIT_S
 
 from drumline.producers.spool import quota, writer_files
 from drumline.producers.spool.directory import SpoolDirectory
@@ -119,7 +120,7 @@ from support.labs.spool import KERNEL, PROCESS, body
 def run_child(code: str, tmp_path: Path) -> str:
     """Python in a process of its own, with this module's names and `root`."""
     head = f"import sys; sys.path[:0] = {sys.path!r}\nfrom pathlib import Path\nroot = Path({str(tmp_path)!r})\n{NAMES}"
-    done = subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.stdout
 

@@ -9,6 +9,7 @@ import time
 import pytest
 from support import migrated_database
 from support.labs.sink import NOW_NS, Pipeline, any_batch, process_id
+from support.wait_limit import WAIT_S
 
 from drumline.schemas.epochs import write_epoch
 from drumline.schemas.topics import Topic
@@ -239,7 +240,7 @@ def test_exit_codes_and_json(pipeline):
     def run(*arguments, **environment):
         return subprocess.run(
             [sys.executable, "-m", "drumline.infra.cli.app", "audit", *arguments],
-            env=pipeline.environment | environment, capture_output=True, text=True, timeout=60,
+            env=pipeline.environment | environment, capture_output=True, text=True, timeout=WAIT_S,
         )  # fmt: skip
 
     clean = run("--json", "--job", "job", "--run", "run")

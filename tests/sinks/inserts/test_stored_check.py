@@ -10,6 +10,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from support.labs.sink import Pipeline, any_batch, process_id
+from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse.client import TransientError, rows
 from drumline.schemas.topics import Topic
@@ -181,7 +182,7 @@ def test_a_range_with_a_committed_intent_and_no_records_left_does_not_stop_the_r
         aborted.produce(Topic.PROCESS, key="gone", value=b"gone", partition=0)
     aborted.flush(20)
     aborted.abort_transaction(30)
-    until = time.monotonic() + 30
+    until = time.monotonic() + WAIT_S
     sink = pipeline.sink(lambda sink: sink.counts.replays == 1 or time.monotonic() > until, [Topic.PROCESS])
     number = topic_ids(sink.kafka._admin, settings, [Topic.PROCESS])[Topic.PROCESS]
     stated = write_intent(Intent(OffsetRange(number, 0, 0, 2), 3, 3))

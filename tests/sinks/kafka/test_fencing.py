@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from support.labs.sink import Pipeline, any_batch, process_id
+from support.wait_limit import WAIT_S
 
 from drumline.schemas.topics import Topic
 from drumline.sinks.kafka import consumer, fencing
@@ -99,7 +100,7 @@ def test_of_two_sinks_with_one_name_the_older_ends(pipeline):
     older = pipeline.started("--instance", "1", flush_s=0.05)
     pipeline.wait_drained()
     younger = pipeline.start("--instance", "1", flush_s=0.05)
-    assert older.wait(60) == 6  # once the younger has been listed for longer than a session
+    assert older.wait(WAIT_S) == 6  # once the younger has been listed for longer than a session
     assert b"another sink runs as this instance" in older.stderr.read()
     pipeline.sinks.remove(older)
     pipeline.publish(*batches(4))

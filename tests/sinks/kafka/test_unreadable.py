@@ -134,7 +134,6 @@ BOMB_RECORDS, BOMB_ZEROS = 48, 15_000_000
 
 @pytest.mark.stack
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_large_batches_of_gzip_are_unpacked_one_after_the_other(pipeline):
     """librdkafka bounds zstd only; an answer of the broker has one batch of the largest size."""
     for partition in (0, 1, 0, 1):  # the first answer may have one partition only, the second has both

@@ -195,9 +195,9 @@ _COLUMNS = next(b for _, b in batches(simulate(ddp(2), 3, ())) if b.topic == "gp
 
 def test_a_record_of_90000_windows_costs_no_more_than_the_steps_that_are_kept():
     """It blocked the worker's main loop for minutes, after every restart again."""
-    stage, started = JobStage({}, StragglerConfig()), time.monotonic()
+    stage, started = JobStage({}, StragglerConfig()), time.thread_time()
     stage.on_batch(step(90_000, 20), 0, 10**18)
-    assert time.monotonic() - started < 10
+    assert time.thread_time() - started < 10
     assert len(stage.store) <= 4096 // 20 + 3
     assert stage.too_old == 90_000 - 4096 // 20 - 1
 
@@ -221,8 +221,8 @@ def test_a_record_of_300000_chunks_costs_no_more_than_the_steps_that_are_kept():
     envelope |= {"communicator": "c", "complete_step": n * 4, "operations": ["AllReduce"]}
     columns = {name: np.zeros(n, np.int64) for name in ("ordinal", "operation", "bytes", "covered_ns")}
     columns |= {"step": np.arange(n) * 4, "start_ns": 10**18 + np.arange(n), "duration_ns": np.full(n, 1000)}
-    stage, started = CommunicatorStage({}, StragglerConfig()), time.monotonic()
+    stage, started = CommunicatorStage({}, StragglerConfig()), time.thread_time()
     stage.on_batch(Batch("gpu.collective.v1", envelope, columns), 0, 10**18)
-    assert time.monotonic() - started < 10
+    assert time.thread_time() - started < 10
     assert len(stage.store) <= 4096 // 4 + 2
     assert stage.too_old == n - 1024

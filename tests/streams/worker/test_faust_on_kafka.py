@@ -7,13 +7,14 @@ import pytest
 from confluent_kafka import Producer
 from support.labs.stream_worker import PYTHON, TESTS, Child, Reader, apply_topics, publish, unique
 from support.labs.windows import T0
+from support.wait_limit import WAIT_S
 
 from drumline.infra.kafka.config import producer_config
 from drumline.schemas.batch import Batch
 from drumline.schemas.epochs import write_epoch
 from drumline.schemas.topics import Topic
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.stack
 PROCESSES = 12
 EVERYTHING = [0, 1, 2, 3]
 
@@ -30,15 +31,15 @@ def lab(clean_stack, environment_of, tmp_path):
         )
         return children[-1]
 
-    yield Lab(clean_stack, reader, worker)
+    yield Lab(clean_stack, reader, worker, children)
     for child in children:
         child.kill()
     reader.close()
 
 
 class Lab:
-    def __init__(self, stack, reader, worker):
-        self.stack, self.reader, self.worker = stack, reader, worker
+    def __init__(self, stack, reader, worker, children):
+        self.stack, self.reader, self.worker, self.children = stack, reader, worker, children
         self.run, self.sent = unique("run"), dict.fromkeys(range(PROCESSES), 0)
 
     def publish(self, rounds):
@@ -57,7 +58,7 @@ class Lab:
 
     def wait_for_changelog(self, records):
         changelog = Reader(self.stack, f"{self.stack.stream.app_id}-probe-changelog")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + WAIT_S
         while changelog.end() < records:
             assert time.monotonic() < deadline, f"{changelog.topic} does not grow"
             time.sleep(0.05)
@@ -79,7 +80,13 @@ class Lab:
         return len(states)
 
     def wait_for_exact_sums(self):
-        self.reader.until(lambda batches: self.sums(batches) == self.sent)
+        """While the newest worker runs and results come."""
+        newest = self.children[-1]
+        try:
+            self.reader.until(lambda batches: newest.process.poll() is not None or self.sums(batches) == self.sent)
+            assert newest.process.poll() is None, "the worker ended"
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {newest.state()}") from None
         time.sleep(1.5)  # anything counted twice would come after it
         assert self.sums(self.reader.until(lambda _: True)) == self.sent
 

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from support.labs.stream_worker import PYTHON, Child, Reader, apply_topics, publish, unique
 from support.labs.windows import T0, S, kernels
+from support.wait_limit import WAIT_S
 
 from drumline.infra.config.servers import KafkaSettings
 from drumline.infra.kafka.config import client_config, producer_config
@@ -23,7 +24,7 @@ from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic, dlq
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.stack
 RECORDING = Path(__file__).parents[3] / "infra" / "demo" / "ddp-gpu-bound"
 COMMAND = [PYTHON, "-m", "drumline.infra.cli.app", "stream"]
 RAW = {Topic.KERNEL: (Topic.KERNEL_FREQUENCY, "launches"), Topic.MEMCPY: (Topic.MEMCPY_BANDWIDTH, "copies")}
@@ -224,7 +225,7 @@ def test_it_goes_on_beside_a_namesake_and_while_its_disk_is_full_and_ends_cleanl
     worker = bench.worker()
     bench.drain()
     namesake = bench.worker()
-    assert namesake.process.wait(60) == 6
+    assert namesake.process.wait(WAIT_S) == 6
     assert "a worker named 'one' runs on this machine already" in namesake.log.read_text()
     draft = bench.data / bench.settings.stream.app_id / "one" / "status.new"
     draft.symlink_to("/dev/full")
@@ -235,22 +236,20 @@ def test_it_goes_on_beside_a_namesake_and_while_its_disk_is_full_and_ends_cleanl
     draft.unlink()
     bench.drain()
     assert worker.log.read_text().count("status file cannot be written") == 1
-    started = time.monotonic()
-    assert worker.stop() == 0
-    assert time.monotonic() - started < 15
+    assert worker.stop() == 0, "an unclean stop, after 20 s, is a failure"
     assert "Traceback" not in worker.log.read_text()
 
 
 def test_without_a_broker_it_gives_a_remedy():
     environment = {**os.environ, "DRUMLINE_KAFKA__BOOTSTRAP": "127.0.0.1:9"}
-    ended = subprocess.run(COMMAND, env=environment, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(COMMAND, env=environment, capture_output=True, text=True, timeout=WAIT_S)
     assert ended.returncode == 1
     assert "drumline up" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
 def test_without_topics_it_gives_a_remedy(clean_stack, environment_of):
-    ended = subprocess.run(COMMAND, env=environment_of(clean_stack), capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(COMMAND, env=environment_of(clean_stack), capture_output=True, text=True, timeout=WAIT_S)
     assert ended.returncode == 2
     assert "drumline topics apply" in ended.stderr
     assert "gpu.kernel.v1" in ended.stderr
@@ -265,7 +264,7 @@ def test_state_of_another_version_ends_the_worker_with_a_message(bench):
     producer.produce(topic, key=b"0000|p|process|run", value=b"of another version", partition=0)
     assert producer.flush(30) == 0
     worker = bench.worker()
-    assert worker.process.wait(60) == 1
+    assert worker.process.wait(WAIT_S) == 1
     assert "DRUMLINE_STREAM__APP_ID" in worker.log.read_text()
 
 
@@ -281,7 +280,7 @@ def test_a_recreated_topic_ends_the_worker_and_the_next_one_counts_all_of_it(ben
     admin.delete_topics([topic])[topic].result()
     time.sleep(1)
     apply_topics(settings)
-    assert worker.process.wait(30) == 1
+    assert worker.process.wait(WAIT_S) == 1
     assert "topic gpu.kernel.v1 was recreated" in worker.log.read_text()
     assert "Traceback" not in worker.log.read_text()
     publish(settings, batches[5:], lambda batch: b"p")  # offsets that the state has seen, of the other topic
@@ -335,7 +334,7 @@ def create_changelog(settings, name):
     admin.create_topics([topic])[name].result()
 
 
-def until(true, timeout_s=30):
+def until(true, timeout_s=WAIT_S):
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline

@@ -5,6 +5,8 @@ import queue
 import time
 from types import SimpleNamespace
 
+from support.wait_limit import WAIT_S
+
 
 class NVMLError(Exception):
     pass
@@ -231,7 +233,7 @@ class FakeNvml:
         )
 
 
-def wait_until(condition, seconds=20.0):
+def wait_until(condition, seconds=WAIT_S):
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "not in time"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from confluent_kafka import Consumer, Producer
 from support import migrated_database
+from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.settings import Settings
@@ -167,7 +168,7 @@ class Pipeline:
         finally:
             facts.close()
 
-    def wait_drained(self, timeout_s: float = 40.0) -> None:
+    def wait_drained(self, timeout_s: float = WAIT_S) -> None:
         until = time.monotonic() + timeout_s
         while not self.drained():
             for process in self.sinks:
@@ -180,7 +181,7 @@ class Pipeline:
             if process.poll() is None:
                 process.terminate()
         for process in self.sinks:
-            if process.wait(30) not in (0, -9):
+            if process.wait(WAIT_S) not in (0, -9):
                 raise AssertionError(process.stderr.read().decode()[-2_000:])
         self.sinks.clear()
 
@@ -199,7 +200,7 @@ class Pipeline:
         assert {topic: stored[topic] for topic in self.published} == self.published
         return report
 
-    def dead_letters(self, topic: Topic, count: int, timeout_s: float = 15.0) -> list[Any]:
+    def dead_letters(self, topic: Topic, count: int, timeout_s: float = WAIT_S) -> list[Any]:
         consumer = Consumer({
             "bootstrap.servers": self.settings.bootstrap, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest",
         })  # fmt: skip

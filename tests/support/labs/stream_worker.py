@@ -11,6 +11,7 @@ import uuid
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from support.wait_limit import WAIT_S
 
 from drumline.infra.kafka.config import client_config, producer_config
 from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
@@ -52,7 +53,7 @@ class Child:
             if line.startswith("{"):
                 self._lines.put(json.loads(line))
 
-    def wait_for(self, wanted, timeout_s=60.0):
+    def wait_for(self, wanted, timeout_s=WAIT_S):
         """The first printed object for which `wanted` is true."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -65,11 +66,18 @@ class Child:
             if wanted(line):
                 return line
 
+    def state(self):
+        """The end of its log, and whether it runs; a probe adds what it waits for."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGUSR1)
+            time.sleep(5)
+        return f"exit {self.process.poll()}:\n{self.log.read_text()[-8000:]}"
+
     def kill(self):
         self.process.kill()
         self.process.wait()
 
-    def stop(self, timeout_s=20.0):
+    def stop(self, timeout_s=WAIT_S):
         """SIGTERM; the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -92,7 +100,7 @@ class Reader:
         config = {**client_config(stack, "test"), "group.id": unique("reader"), "enable.auto.commit": False}
         config["log_level"] = 0
         self.consumer, self.topic = Consumer(config), str(topic)
-        numbers = self.consumer.list_topics(self.topic, timeout=10).topics[self.topic].partitions
+        numbers = self.consumer.list_topics(self.topic, timeout=60).topics[self.topic].partitions
         parts = []
         for number in numbers:
             low, high = self._ends(number)
@@ -104,24 +112,24 @@ class Reader:
         """A topic made a moment ago may have no leader yet."""
         for _ in range(50):
             try:
-                return self.consumer.get_watermark_offsets(TopicPartition(self.topic, number), timeout=10)
+                return self.consumer.get_watermark_offsets(TopicPartition(self.topic, number), timeout=60)
             except KafkaException:
                 time.sleep(0.2)
         raise AssertionError(f"{self.topic} has no leader")
 
     def end(self):
         """Return the number of records that were ever written to the topic."""
-        numbers = self.consumer.list_topics(self.topic, timeout=10).topics[self.topic].partitions
+        numbers = self.consumer.list_topics(self.topic, timeout=60).topics[self.topic].partitions
         return sum(self._ends(number)[1] for number in numbers)
 
-    def until(self, done, timeout_s=60.0, progress=None):
-        """Read until done(self.batches); the batches. Fails when time is up.
+    def until(self, done, timeout_s=WAIT_S, progress=None):
+        """Read until done(self.batches); the batches. Fails when nothing has gone on for so long.
 
         `progress`: returns a value; time starts again whenever it changes, or a batch comes.
         """
         deadline, before = time.monotonic() + timeout_s, None
         while not done(self.batches):
-            if progress is not None and (now := (len(self.batches), progress())) != before:
+            if (now := (len(self.batches), progress and progress())) != before:
                 deadline, before = time.monotonic() + timeout_s, now
             assert time.monotonic() < deadline, f"{len(self.batches)} batches of {self.topic} in {timeout_s} s"
             message = self.consumer.poll(0.2)
@@ -129,7 +137,7 @@ class Reader:
                 self.batches.append(Codec().decode(self.topic, message.value()))
         return self.batches
 
-    def raw(self, declared_topics, timeout_s=60.0):
+    def raw(self, declared_topics, timeout_s=WAIT_S):
         """The headers of the first message for which `wanted` is true."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -142,7 +150,7 @@ class Reader:
         """All that is in the topic by now."""
         left = {}
         for part in self.consumer.assignment():
-            low, high = self.consumer.get_watermark_offsets(part, timeout=10)
+            low, high = self.consumer.get_watermark_offsets(part, timeout=60)
             if high > low:
                 left[part.partition] = high
         while left:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import SecretStr
 from support import migrated_database
+from support.wait_limit import WAIT_S
 from typer.testing import CliRunner
 
 from drumline.infra.cli.query.sql import app
@@ -113,7 +114,7 @@ def runner(settings):
     def run(*arguments, stdin=None, **more):
         return subprocess.run(
             [sys.executable, "-m", "drumline.infra.cli.app", "sql", *arguments],
-            env=environment | more, input=stdin, capture_output=True, text=True, timeout=60,
+            env=environment | more, input=stdin, capture_output=True, text=True, timeout=WAIT_S,
         )  # fmt: skip
 
     run.environment = environment
@@ -311,14 +312,14 @@ def test_ctrl_c_cancels_the_query(run_sql, empty):
     process = subprocess.Popen(
         [sys.executable, "-m", "drumline.infra.cli.app", "sql", slow], env=run_sql.environment, stderr=subprocess.PIPE
     )
-    until = time.monotonic() + 20
+    until = time.monotonic() + WAIT_S
     while not clickhouse.rows(client, running)[0]["n"]:
         assert time.monotonic() < until
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
+    assert process.wait(WAIT_S) == 130
     assert b"Traceback" not in process.stderr.read()
-    until = time.monotonic() + 20
+    until = time.monotonic() + WAIT_S
     while clickhouse.rows(client, running)[0]["n"]:
         assert time.monotonic() < until, "the query still runs"
         time.sleep(0.1)

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from support import migrated_database
+from support.wait_limit import WAIT_S
 from typer.testing import CliRunner
 
 from drumline.infra.cli.query import sql as command_sql
@@ -39,7 +40,7 @@ def serve(folder):
     users.write_text(users.read_text().replace(*QUOTA))
     child.start(time.monotonic())
     try:
-        assert wait_until(lambda: answers(settings), 60)
+        assert wait_until(lambda: answers(settings), WAIT_S)
         migrated_database.create(settings)
         yield settings, child.process
     finally:
@@ -133,7 +134,7 @@ def test_a_server_that_dies_in_a_query(mortal, run_sql, arguments, texts):
 
     def kill_it():
         running = "SELECT count() AS n FROM system.processes WHERE user = 'analyst' AND elapsed > 1.5"
-        wait_until(lambda: clickhouse.rows(client, running)[0]["n"] > 0, 60)
+        wait_until(lambda: clickhouse.rows(client, running)[0]["n"] > 0, WAIT_S)
         process.kill()
 
     killer = threading.Thread(target=kill_it)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.torch_stub import TORCH
+from support.wait_limit import WAIT_S
 
 from drumline.infra.config.settings import RingSettings, SpoolSettings
 from drumline.infra.config.unknown_variables import SPOOL
@@ -49,7 +50,7 @@ def under(packages, script, python=sys.executable, **options):
     variables = environment(inherited, [python, "-c", script], LaunchOptions(**{"policy": "always", **options}))
     make_rings(variables)
     command = [python, "-c", textwrap.dedent(script)]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
 
 def test_a_python_that_imports_no_torch_loads_nothing_of_drumline(packages):

@@ -16,6 +16,7 @@ import clickhouse_connect
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 from pydantic import SecretStr
+from support.wait_limit import WAIT_S
 
 from drumline.infra.config.local_credentials import local_password, password_file
 from drumline.infra.config.settings import Settings
@@ -190,7 +191,7 @@ def test_default_cannot_log_in_over_the_native_port(stack: Settings, tmp_path: P
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=WAIT_S,
         )
         for principal_name in (("analyst", analyst), ("default", ""))
     ]
@@ -231,11 +232,11 @@ def test_who_started_the_engine_keeps_it_until_the_last_user_is_done(private: Se
     def starter() -> None:
         with ensure_engine(private):
             entered.set()
-            leave.wait(30)
+            leave.wait(WAIT_S)
 
     thread = threading.Thread(target=starter)
     thread.start()
-    assert entered.wait(30)
+    assert entered.wait(WAIT_S)
     with ensure_engine(private):
         leave.set()
         time.sleep(0.5)
@@ -256,7 +257,7 @@ def test_an_engine_dies_with_its_parent_even_by_kill_9(private: Settings, enviro
     assert own_processes(private)["engine"]
     parent.kill()
     parent.wait()
-    assert local_stack.wait_until(lambda: not own_processes(private)["engine"], 20)
+    assert local_stack.wait_until(lambda: not own_processes(private)["engine"], WAIT_S)
 
 
 def test_another_engine_on_the_port_is_recognised(stack: Settings, private: Settings) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.wait_limit import WAIT_S
 
 from drumline.infra.config.settings import LocalSettings, Settings
 from drumline.infra.config.state_dir import StackError
@@ -113,7 +114,7 @@ def test_two_at_a_time_fetch_once(lab: Path) -> None:
         "jars.SUMS = Path(sys.argv[2]); jars.ensure_jars(Settings(local=LocalSettings(cache=Path(sys.argv[1]))))\n"
     )
     both = [subprocess.Popen([sys.executable, "-c", code, str(lab / "cache"), str(jars.SUMS)]) for _ in range(2)]
-    assert [process.wait(60) for process in both] == [0, 0]
+    assert [process.wait(WAIT_S) for process in both] == [0, 0]
     assert (lab / "calls").read_text() == "called\n"
 
 
