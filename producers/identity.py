@@ -67,9 +67,14 @@ class Identity:
         }
 
 
-def host_identity(program: str, now_ns: int, versions: Mapping[str, str]) -> Identity:
-    """Return the identity of a process of drumline that publishes of its host, without a job."""
-    host, pid = socket.gethostname(), os.getpid()
+def host_name(configured: str | None = "") -> str:
+    """Return the name of this host in rows: `configured` (DRUMLINE_HOST), else the machine's; in a pod its own."""
+    return printable(configured or socket.gethostname())
+
+
+def host_identity(program: str, now_ns: int, versions: Mapping[str, str], host: str = "") -> Identity:
+    """Return the identity of a process of drumline that publishes of its host, without a job. `host`: as configured."""
+    host, pid = host_name(host), os.getpid()
     return Identity(
         job="",
         run=str(now_ns),
@@ -136,7 +141,8 @@ def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device
     ordinal = device if device is not None else local if local < len(gpus) else 0
     gpu = gpus[ordinal] if ordinal < len(gpus) else {}
     sm = gpu.get("sm", "")
-    host, pid, run = socket.gethostname(), int(attached["pid"]), run_id(environment) or str(now_ns)
+    host, pid = host_name(environment.get("DRUMLINE_HOST")), int(attached["pid"])
+    run = run_id(environment) or str(now_ns)
     labels = (pair.partition("=") for pair in environment.get("DRUMLINE_LABELS", "").split(",") if "=" in pair)
     return Identity(
         job=printable(next((environment[name] for name in _JOB if environment.get(name)), "job")),

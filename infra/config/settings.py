@@ -174,6 +174,10 @@ class Settings(BaseSettings):
     grafana: GrafanaSettings = GrafanaSettings()
     offenders: OffenderSettings = OffenderSettings()
     serve: ServeSettings = ServeSettings()
+    host: str = Field(
+        "",
+        description="name of this host in rows and requests; empty = the machine's; a pod needs its node's",
+    )
     metrics_address: str = Field(
         "127.0.0.1", description="address of /metrics, /healthz and /readyz; a pod's probes need 0.0.0.0 or ::"
     )

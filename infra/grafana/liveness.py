@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from drumline.infra.grafana.thresholds import ACTIVE_S, VERDICT_S, VERDICT_WINDOWS
 
+#: Where a process runs: namespace, pod and container, or the Slurm job.
+PLACE = (
+    "if(k8s_pod != '', arrayStringConcat("
+    "arrayFilter(part -> part != '', [k8s_namespace, k8s_pod, k8s_container]), '/'), slurm_job)"
+)
 #: For groups by what a table is ordered by: half of the time, or less.
 IN_ORDER = "SETTINGS optimize_aggregation_in_order = 1"
 #: A run is active at the end of the range if its producers published a record in the minutes before. Results do not

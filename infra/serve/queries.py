@@ -42,7 +42,8 @@ FROM hangs_now AS h WHERE h.rank = -1 AND h.state IN ('standing', 'hung')
 
 # The identity of a rank: its newest process.
 PROCESS = f"""
-SELECT host, gpu_uuid, gpu_index, gpu_model, pid, k8s_namespace, k8s_pod, slurm_job, policy, labels, versions
+SELECT host, gpu_uuid, gpu_index, gpu_model, pid, k8s_namespace, k8s_pod, k8s_container, slurm_job, policy, labels,
+       versions
 FROM processes WHERE {_SCOPE} AND rank = {{rank:Int32}} ORDER BY published DESC LIMIT 1
 """
 

@@ -40,7 +40,7 @@ class OwnSamples:
 
     def __init__(self, settings: Settings, program: Agent, codec: Codec) -> None:
         """Start them. `codec`: of no other thread."""
-        identity = host_identity("agent", time.time_ns(), {"drumline": drumline_version()})
+        identity = host_identity("agent", time.time_ns(), {"drumline": drumline_version()}, settings.host)
         host = identity.host
         record, host_bytes = process_record(os.environ, identity), PROCESSES * (settings.spool.max_mb << 20)
         self._spool = SpoolWriter(settings.spool.root, record, SpoolLimits(SPOOL_BYTES, host_bytes))

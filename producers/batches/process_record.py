@@ -43,6 +43,7 @@ def process_record(environment: Mapping[str, str], identity: Identity) -> dict[s
         **process_batch(identity).envelope,
         "k8s_namespace": printable(environment.get("POD_NAMESPACE") or _namespace()) if kubernetes else "",
         "k8s_pod": printable(environment.get("POD_NAME") or environment.get("HOSTNAME", "")) if kubernetes else "",
+        "k8s_container": printable(environment.get("CONTAINER_NAME", "")) if kubernetes else "",
         "slurm_job": printable(environment.get("SLURM_JOB_ID", "")),
     }
 

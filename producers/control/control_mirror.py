@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -15,6 +14,7 @@ import structlog
 from drumline.infra.config.settings import Settings
 from drumline.producers.control.control_follower import ControlFollower
 from drumline.producers.control.requests_in_force import as_file
+from drumline.producers.identity import host_name
 from drumline.producers.ipc.control import FILE
 from drumline.schemas.codec import Codec
 from drumline.schemas.control import WINDOW, Control
@@ -29,7 +29,7 @@ class ControlMirror(threading.Thread):
     """A thread of the agent, which calls `start` and `stop`; then the file is removed, and what was asked ends.
 
     `jobs`: returns the names of the jobs that have a process here. `began`: called once with each deep window, in this
-    thread.
+    thread. `host`: its configured name.
     """
 
     def __init__(
@@ -38,10 +38,11 @@ class ControlMirror(threading.Thread):
         follower: ControlFollower,
         jobs: Callable[[], Collection[str]],
         began: Callable[[Control], None] = lambda window: None,
+        host: str = "",
     ) -> None:
         super().__init__(name="control", daemon=True)
         self._path, self._follower, self._jobs, self._began = root / FILE, follower, jobs, began
-        self._host, self._halt, self._renew_at = socket.gethostname(), threading.Event(), float("-inf")
+        self._host, self._halt, self._renew_at = host_name(host), threading.Event(), float("-inf")
         self._text, self._problem = "[]", ""
         self._windows: set[str] = set()
 
@@ -97,4 +98,4 @@ def control_mirror(
 ) -> ControlMirror:
     """Return the mirror of this host; `jobs`, `began`: as of ControlMirror. `codec`: of no other thread."""
     follower = ControlFollower(settings, codec if settings.agent.verdict_windows else None, jobs)
-    return ControlMirror(settings.spool.root, follower, jobs, began)
+    return ControlMirror(settings.spool.root, follower, jobs, began, settings.host)

@@ -46,7 +46,7 @@ static void forget(void) {
   opened = again;
 }
 
-/* Copy the variables that name job, run and rank (producers/identity.py), and two that say what is recorded. */
+/* Copy the variables that name job, run, rank and place (producers/identity.py), and two that say what is recorded. */
 static void copy_environment(uint8_t *base) {
   static const char *const names[] = {
     "DRUMLINE_JOB", "DRUMLINE_RUN", "DRUMLINE_MINTED_RUN", "RANK", "LOCAL_RANK", "WORLD_SIZE",
@@ -54,7 +54,7 @@ static void copy_environment(uint8_t *base) {
     "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
     "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
     "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_SIZE", "JOB_NAME", "POD_NAME", "POD_NAMESPACE",
-    "KUBERNETES_SERVICE_HOST", "HOSTNAME", "CUDA_VISIBLE_DEVICES", "DRUMLINE_LABELS",
+    "CONTAINER_NAME", "KUBERNETES_SERVICE_HOST", "HOSTNAME", "DRUMLINE_HOST", "CUDA_VISIBLE_DEVICES", "DRUMLINE_LABELS",
     "DRUMLINE_RINGS__GRAPHS", "DRUMLINE_COLLECT__POLICY", NULL};
   char *at = (char *)base + ENVIRONMENT * 8, *end = (char *)base + HEADER_BYTES - 1; /* the last byte stays zero */
   for (int i = 0; names[i]; i++) {
@@ -74,7 +74,10 @@ static void copy_environment(uint8_t *base) {
 static int open_folder(const char *folder) {
   const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
   int is_new = !mkdir(folder, 0700), descriptor = open(folder, flags);
-  if (is_new && descriptor >= 0 && fchmod(descriptor, 01777)) { /* then for this user alone */ }
+  struct stat about; /* the group that a folder above hands down stays */
+  if (is_new && descriptor >= 0 && !fstat(descriptor, &about) && fchmod(descriptor, 01777 | (about.st_mode & S_ISGID))) {
+    /* then for this user alone */
+  }
   return descriptor;
 }
 

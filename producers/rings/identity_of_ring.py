@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -30,7 +31,8 @@ def ring_identity(header: RingHeader, communicators: Array, generation: int, gpu
         attached |= {"rank": int(largest["rank"]), "world_size": int(largest["ranks"])}
     if gpu:
         attached["gpus"] = [gpu]
-    return replace(identity(header.environment, attached, None, started_ns + generation), source=NCCL)
+    environment = {"DRUMLINE_HOST": os.environ.get("DRUMLINE_HOST", ""), **header.environment}  # both are on one host
+    return replace(identity(environment, attached, None, started_ns + generation), source=NCCL)
 
 
 def ring_record(process: Identity, header: RingHeader, state: RingState, answer: str = "") -> dict[str, Any]:

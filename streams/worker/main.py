@@ -11,6 +11,7 @@ import structlog
 import uvloop
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.runtime.signals import end_in_time
 from drumline.infra.telemetry.health import Health, serve_health
 from drumline.streams.worker.app import build
 from drumline.streams.worker.checks.auth_errors import AccessProbe, OneLineErrors, permanent_error
@@ -62,6 +63,7 @@ async def _serve(settings: Settings) -> int:
     if not starting.done():
         starting.cancel()
     reason = access.reason or permanent_error(settings, failed)
+    end_in_time()
     try:
         await asyncio.wait_for(app.stop(), REJECTED_STOP_S if reason else STOP_S)
     except (TimeoutError, Exception) as error:

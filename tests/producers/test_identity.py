@@ -3,7 +3,7 @@
 import pytest
 
 from drumline.producers.batches.process_record import process_record
-from drumline.producers.identity import MAX_NAME, MAX_RANK, identity, run_id
+from drumline.producers.identity import MAX_NAME, MAX_RANK, host_identity, identity, run_id
 from drumline.producers.spool.location import spool_limits
 from drumline.schemas.batch import Batch, encode
 from drumline.schemas.bounds.limits import bound
@@ -72,10 +72,20 @@ def test_labels_pod_and_slurm_job_are_in_the_process_record():
         "KUBERNETES_SERVICE_HOST": "10.0.0.1",
         "POD_NAMESPACE": "train",
         "HOSTNAME": "llama-0",
+        "CONTAINER_NAME": "main",
     }
     record = process_record(environment, identity(environment, ATTACHED, None, 100))
     assert record["labels"] == {"team": "vision", "cluster": "a"}
     assert (record["k8s_namespace"], record["k8s_pod"], record["slurm_job"]) == ("train", "llama-0", "4711")
+    assert record["k8s_container"] == "main"
+
+
+def test_a_host_has_the_name_that_is_configured(monkeypatch):
+    """In a pod the machine's name is the pod's; trainer and agent state the node's."""
+    assert identity({**TORCHRUN, "DRUMLINE_HOST": "node-7"}, ATTACHED, None, 100).host == "node-7"
+    assert host_identity("agent", 100, {}, "node-7").host == "node-7"
+    monkeypatch.setattr("socket.gethostname", lambda: "pod-abc")
+    assert identity(TORCHRUN, ATTACHED, None, 100).host == host_identity("agent", 100, {}).host == "pod-abc"
 
 
 def test_nonsense_in_the_environment_is_as_good_as_nothing_and_can_be_published():

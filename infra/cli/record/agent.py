@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -134,12 +133,13 @@ def _unarchived(waiting: int, archiver: Archiver) -> str:
 def _archiver(config: Settings, health: Health) -> Archiver:
     from drumline.producers.agent.archiver import Archiver
     from drumline.producers.agent.object_store import ArchiveMissing, s3, zstd
+    from drumline.producers.identity import host_name
 
     try:
         store, compress = s3(config.archive), zstd()
     except (ArchiveMissing, ValueError) as error:
         exit_with("agent", BAD_INPUT, str(error))
-    archiver = Archiver(config.spool.root, socket.gethostname(), config.archive.backlog_mb << 20, store, compress)
+    archiver = Archiver(config.spool.root, host_name(config.host), config.archive.backlog_mb << 20, store, compress)
     health.probe("archive", lambda: archiver.problem)
     archiver.start()
     return archiver

@@ -89,7 +89,7 @@ def _publish(config: Settings, results: Sequence[HealthCheck]) -> None:
     from drumline.producers.spool.writer import SpoolWriter
 
     now_ns = time.time_ns()
-    identity = host_identity("check", now_ns, {})
+    identity = host_identity("check", now_ns, {}, config.host)
     make_root(config.spool.root)
     spool = SpoolWriter(config.spool.root, process_record({}, identity))
     for key, batch in check_batches(results, SampleEnvelopes(identity.process_id, identity.host), now_ns):

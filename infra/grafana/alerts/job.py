@@ -9,7 +9,7 @@ from drumline.infra.grafana.alerts.standstill import HUNG, STALLED
 from drumline.infra.grafana.limits import BANDWIDTH as BANDWIDTH_LIMIT
 from drumline.infra.grafana.limits import PAGEABLE as PAGEABLE_LIMIT
 from drumline.infra.grafana.limits import STRAGGLER, limits_of_jobs
-from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_FORCE
+from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_FORCE, PLACE
 from drumline.infra.grafana.thresholds import BANDWIDTH_RATIO, LEVEL_WARNING, PAGEABLE_SHARE
 from drumline.infra.guidance.entry import JOB, NETWORK
 
@@ -21,13 +21,15 @@ def _late(value: str, more: str = "", names: str = "") -> str:
     that may change while it lasts: each set of labels is an alert of its own. `more`, `names`: further columns.
     """
     return f"""
-        SELECT job, run, rank, host, if(number < 0, 'all', places.gpu) AS gpu, value{names} FROM (
+        SELECT job, run, rank, host, if(number < 0, 'all', places.gpu) AS gpu,
+            if(number < 0, 'all', places.pod) AS pod, value{names} FROM (
             SELECT job, run, s.rank AS number, if(number < 0, 'all', toString(number)) AS rank,
                 if(number < 0, 'all hosts', argMax(s.host, window_end)) AS host, toFloat64({value}) AS value{more}
             FROM stragglers AS s WHERE (job, run) IN ({ACTIVE_RUNS}) AND @window AND {IN_FORCE}
             GROUP BY job, run, number HAVING countIf(@bad) > 0
         ) AS late LEFT JOIN (
-            SELECT job, run, rank AS number, concat('GPU ', toString(any(gpu_index)), ' ', any(gpu_uuid)) AS gpu
+            SELECT job, run, rank AS number, concat('GPU ', toString(any(gpu_index)), ' ', any(gpu_uuid)) AS gpu,
+                if(any({PLACE}) = '', 'none', any({PLACE})) AS pod
             FROM processes GROUP BY job, run, rank
         ) AS places USING (job, run, number)
     """
@@ -41,7 +43,7 @@ def _level() -> str:
     """
     level, share = "argMaxIf(@level, window_end, @evaluated)", "argMaxIf(s.lost_share, window_end, @bad)"
     return f"""
-        SELECT job, run, rank, host, gpu, arrayJoin(['warning', 'critical']) AS severity,
+        SELECT job, run, rank, host, gpu, pod, arrayJoin(['warning', 'critical']) AS severity,
             toFloat64(if(ifNull(own_limit, 0) > cost, 0, value - (severity = 'critical'))) AS value
         FROM ({_late(level, f", toFloat64({share}) AS cost", ", cost")}) AS leveled
         LEFT JOIN ({limits_of_jobs(STRAGGLER)}) AS own USING (job, run)
@@ -64,7 +66,7 @@ _SUMMARY = (
 _DESCRIPTION = (
     "Cause: "
     + causes.text("CAUSE", causes.MEANINGS)
-    + ". GPU: {{ $labels.gpu }}. Run {{ $labels.run }}. In the last 15 "
+    + ". GPU: {{ $labels.gpu }}. Pod or Slurm job: {{ $labels.pod }}. Run {{ $labels.run }}. In the last 15 "
     "minutes, or four windows of steps where those are longer, it cost "
     "{{ humanizeDuration $values.GPU_SECONDS.Value }} of GPU time"
     '{{ if gt $values.MONEY.Value 0.0 }}, money {{ printf "%.2f" $values.MONEY.Value }}{{ end }}. '

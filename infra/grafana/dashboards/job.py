@@ -5,6 +5,7 @@ from __future__ import annotations
 from drumline.infra.grafana.bands import BAND_COLUMNS, banded, worst
 from drumline.infra.grafana.dashboards.status import faults, in_sql, stat
 from drumline.infra.grafana.dashboards.verdict_panels import FROM_LINE, late_ranks, lost_share
+from drumline.infra.grafana.liveness import PLACE
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ANY, LEVEL, LOST, SHARE
 from drumline.infra.grafana.tokens import STEP_PARTS
@@ -168,8 +169,8 @@ PLACES = Panel(
     "Where its ranks run",
     "Host, GPU, process and versions of each rank.",
     PanelQuery(
-        """
-        SELECT rank, host, gpu_index AS gpu, gpu_model AS model, pid, if(k8s_pod != '', k8s_pod, slurm_job) AS placed,
+        f"""
+        SELECT rank, host, gpu_index AS gpu, gpu_model AS model, pid, {PLACE} AS placed,
             arrayStringConcat(arrayMap((k, v) -> concat(k, ' ', v), mapKeys(versions), mapValues(versions)), ',
                 ') AS versions, start AS since
         FROM processes WHERE @job AND @run AND start <= $__toTime_ms ORDER BY since DESC, rank LIMIT 2000

@@ -14,6 +14,7 @@ from drumline.infra.grafana.dashboards.rank_work import (
 )
 from drumline.infra.grafana.dashboards.status import faults, stat
 from drumline.infra.grafana.dashboards.verdict_panels import guidance_of, lost_share
+from drumline.infra.grafana.liveness import PLACE
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import LEVEL, LOST, SHARE, TEMPERATURE
 from drumline.infra.grafana.tokens import chosen
@@ -73,9 +74,9 @@ PROCESSES = Panel(
     "Processes",
     "The rank's processes, newest first.",
     PanelQuery(
-        """
+        f"""
         SELECT host, gpu_index AS gpu, gpu_model AS model, gpu_uuid, pid,
-            if(k8s_pod != '', concat(k8s_namespace, '/', k8s_pod), slurm_job) AS placed, policy,
+            {PLACE} AS placed, policy,
             start AS since
         FROM processes WHERE @job AND @run AND @rank AND start <= $__toTime_ms ORDER BY since DESC LIMIT 10
         """,

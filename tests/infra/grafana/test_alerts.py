@@ -127,7 +127,9 @@ def test_straggler_critical_on_recorded_faults_names_rank_host_gpu_cause_cost_an
 
 
 #: Who an alert is about, and by whom or how urgently notification policies route it.
-IDENTITY = {"job", "run", "rank", "host", "gpu", "gpu_uuid", "xid", "operation", "communicator", "topic", "device"}
+IDENTITY = {
+    "job", "run", "rank", "host", "gpu", "pod", "gpu_uuid", "xid", "operation", "communicator", "topic", "device",
+}  # fmt: skip
 ROUTING = {"job_team", "job_user", "severity"}
 
 
