@@ -68,7 +68,7 @@ def test_programs_run_on_the_versions_that_are_tested():
 
 
 def test_everything_is_installed_with_hashes():
-    docker = (ROOT / "infra/compose/Dockerfile").read_text().replace("\\\n", " ")
+    docker = (ROOT / "infra/image/Dockerfile").read_text().replace("\\\n", " ")
     installs = re.findall(r"pip (?:install|wheel) [^&\n]*", (ROOT / "Makefile").read_text() + docker)
     assert len(installs) == 7
     for line in installs:

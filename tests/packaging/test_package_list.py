@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("client", "producers", "streams", "schemas", "sinks", "infra")
 #: Not installed: what containers and environments are built from.
-LEFT_OUT = ("infra/compose/", "infra/requirements/")
+LEFT_OUT = ("infra/compose/", "infra/helm/", "infra/image/", "infra/requirements/")
 
 
 def product_files(pattern: str) -> set[str]:

@@ -26,7 +26,7 @@ FOLDER = ROOT / "infra" / "compose"
 COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 SERVICES = COMPOSE["services"]
 DRUMLINE = {name: s for name, s in SERVICES.items() if s["image"].startswith("drumline:")}
-DOCKERFILES = [FOLDER / "Dockerfile", FOLDER / "grafana" / "Dockerfile"]
+DOCKERFILES = [ROOT / "infra" / "image" / "Dockerfile", FOLDER / "grafana" / "Dockerfile"]
 #: ${NAME}, ${NAME:-default}, ${NAME:?message}
 VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 
@@ -123,7 +123,7 @@ def test_every_file_that_is_named_is_there():
                 assert source in COMPOSE["volumes"], source
         if build := result.get("build"):
             context = FOLDER / build["context"]
-            assert (context / build.get("dockerfile", "Dockerfile")).is_file()
+            assert (context / build.get("dockerfile", "Dockerfile")).is_file(), build
 
 
 def test_every_variable_of_our_programs_is_a_setting():
@@ -173,7 +173,8 @@ def test_the_image_runs_without_privileges_and_has_all_packages():
     text = DOCKERFILES[0].read_text()
     assert re.search(r"^USER (\d+)$", text, re.MULTILINE)[1] != "0"
     assert {name for name, result in DRUMLINE.items() if "user" in result} == {"agent"}
-    kept = {line[1:] for line in (FOLDER / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")}
+    ignored = DOCKERFILES[0].with_suffix(".dockerignore").read_text()
+    kept = {line[1:] for line in ignored.splitlines() if line.startswith("!")}
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     folders = {name.split(".")[1] for name in packages if "." in name}
     assert folders | {"__init__.py", "py.typed", "pyproject.toml"} <= kept
