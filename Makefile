@@ -17,10 +17,10 @@ EXTRAS_all := all gpu archive build
 EXTRAS_image := streams sinks gpu archive report serve build
 
 # Generators of docs/generate, each of one page of docs/reference.
-PAGES_MADE := occupancy_query prometheus_files settings_page cli_page metrics_page alerts_page causes_page dashboards_page collector_status_page bounds_page tables_page cookbook dashboard_pictures
+PAGES_MADE := chart_files occupancy_query prometheus_files settings_page cli_page metrics_page alerts_page causes_page dashboards_page collector_status_page bounds_page tables_page cookbook dashboard_pictures
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java jars test test-long demo docs lint lock release
+.PHONY: help setup java jars test test-long test-kube demo docs lint lock release
 
 ##@ drumline
 
@@ -102,6 +102,10 @@ test: java $(VENV)/ready ## Run lint, then all tests, with a real Kafka and a re
 
 test-long: setup ## Run the long tests: chaos runs, outages, security, benchmarks (real stacks)
 	@$(BIN)/pytest -m long
+
+test-kube: setup ## Run the Helm chart on a real Kubernetes: control plane, kubelet and containers on this machine (as root)
+	@PYTHONPATH=tests $(BIN)/python -m support.kube.tools
+	@$(BIN)/pytest -m kube tests/kube
 
 ##@ Generate
 

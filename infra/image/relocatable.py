@@ -57,14 +57,14 @@ def versions(library: Path) -> str:
 
 def libraries(files: list[Path]) -> dict[str, Path]:
     """Return the shared libraries that these files load: name -> path; the loader as `loader`."""
-    found = {}
+    named = {}
     for file in files:
         listed = subprocess.run(["ldd", file], capture_output=True, text=True, check=False).stdout
         for line in listed.splitlines():
             if match := re.match(r"\s*(?:(\S+) => )?(/\S+) \(", line):
                 path = Path(match[2])
-                found["loader" if path.name.startswith("ld-") else match[1] or path.name] = path
-    return found
+                named["loader" if path.name.startswith("ld-") else match[1] or path.name] = path
+    return named
 
 
 def runtime(folder: Path, packages: Path) -> None:

@@ -1,4 +1,4 @@
-"""Example: marks the Kubernetes node of a host that `drumline notify` posts about. node-taint.yaml runs it.
+"""Example: marks the Kubernetes node of a host that `drumline notify` posts about. The Helm chart runs it.
 
 It needs the standard library only. Each notice sets the node's condition DrumlineAtFault, and with TAINT=NoSchedule (or
 another effect) the taint drumline/at-fault. Both may be set again and again, so ids of notices are not remembered.
@@ -11,6 +11,7 @@ import base64
 import hmac
 import json
 import os
+import signal
 import ssl
 import sys
 import time
@@ -139,6 +140,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Serve on port 8080. Environment: WEBHOOK_KEY_FILE, TAINT, API."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # as a container's first process, too
     text = Path(os.environ["WEBHOOK_KEY_FILE"]).read_text().strip()
     key = base64.b64decode(text.removeprefix("whsec_"))
     cluster = Cluster(os.environ.get("API", "https://kubernetes.default.svc"))
