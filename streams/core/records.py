@@ -100,7 +100,10 @@ def stacked(parts: Sequence[Rows]) -> Rows:
 
 def newest_steps(rows: Rows, most: int) -> Rows:
     """Return the rows of the last `most` steps of one record: work and keys of a record are bounded by steps."""
-    return rows[rows["step"] > int(rows["step"].max()) - most] if len(rows) else rows
+    if not len(rows):
+        return rows
+    last = int(rows["step"].max())
+    return rows if int(rows["step"].min()) > last - most else rows[rows["step"] > last - most]
 
 
 def unit_parts(name: str, begins: Mapping[str, int], count: int = 1) -> list[str] | None:

@@ -75,11 +75,13 @@ class StepMatch(NamedTuple):
         rows: LATENESS_ROW rows of the ranks that can be compared.
         kinds: its KIND_ROW rows.
         table: what was compared, COLLECTIVE_ROW [ranks, collectives].
+        pattern: use of sends and receives, see `point_to_point`.
     """
 
     rows: Rows
     kinds: Rows
     table: np.ndarray[Any, Any]
+    pattern: str
 
 
 def operation_number(name: str) -> int:
@@ -109,6 +111,16 @@ def merge(old: Rows, new: Rows) -> Rows:
     return rows[start >= start[first]]
 
 
+def follows(rows: Rows, stored: Rows) -> bool:
+    """Return whether merging is appending: steps behind the stored ones, sorted, each collective once and in time."""
+    step, ordinal, start = rows["step"], rows["ordinal"], rows["start_ns"]
+    if len(stored) and len(rows) and stored["step"][-1] >= step[0]:
+        return False
+    same = step[1:] == step[:-1]
+    rises = (step[1:] > step[:-1]) | (same & (ordinal[1:] > ordinal[:-1]))
+    return bool((rises & (~same | (start[1:] >= start[:-1]))).all())
+
+
 def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float, whole_share: float) -> StepMatch:
     """Return the comparison of a step.
 
@@ -117,6 +129,7 @@ def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float
     remain, the step is skipped: every rank gets a row with collectives = 0. A hole in the ordinals is a row that was
     lost: that collective is not compared; if fewer than `whole_share` of them are left, the step is skipped.
     """
+    pattern = point_to_point(rows_of)
     whole = {rank: _without_point_to_point(rows) for rank, rows in rows_of.items()}
     count_of = {rank: int(rows["ordinal"][-1]) + 1 for rank, rows in whole.items() if len(rows)}
     counts = Counter(count_of.values())
@@ -131,16 +144,16 @@ def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float
     if len(chosen) < max(2.0, quorum * ranks) or not possible or common.sum() < whole_share * agreed:
         skipped = np.zeros(len(rows_of), LATENESS_ROW)
         skipped["step"], skipped["rank"] = step, sorted(rows_of)
-        return StepMatch(skipped, np.zeros(0, KIND_ROW), np.zeros((len(skipped), 0), COLLECTIVE_ROW))
+        return StepMatch(skipped, np.zeros(0, KIND_ROW), np.zeros((len(skipped), 0), COLLECTIVE_ROW), pattern)
     table = np.stack([whole[rank][common[whole[rank]["ordinal"]]] for rank in chosen])
     kind = table["lockstep"][0]
     table = table[:, (table["operation"] == table["operation"][0]).all(0) & ((kind == LOCKSTEP) | (kind == ROOTED))]
     out = np.zeros(len(chosen), LATENESS_ROW)
     out["step"], out["rank"], out["collectives"] = step, chosen, (table["lockstep"][:1] == LOCKSTEP).sum()
     if not out["collectives"].any():
-        return StepMatch(out, np.zeros(0, KIND_ROW), table)
+        return StepMatch(out, np.zeros(0, KIND_ROW), table, pattern)
     _compare(table, out)
-    return StepMatch(out, _kinds(step, table[:, table["lockstep"][0] == LOCKSTEP]), table)
+    return StepMatch(out, _kinds(step, table[:, table["lockstep"][0] == LOCKSTEP]), table, pattern)
 
 
 def point_to_point(rows_of: Mapping[int, Rows]) -> str:

@@ -6,7 +6,8 @@ index from the store and emits all steps again, which changes nothing downstream
 
 from __future__ import annotations
 
-from itertools import chain
+from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 
@@ -15,15 +16,18 @@ from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.isolation import IsolatedStage
-from drumline.streams.core.records import Rows, key, pack_rows, run_key, stacked, unit_parts, unpack_rows
+from drumline.streams.core.records import UnreadableValue, key, pack_rows, run_key, stacked, unit_parts, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness.collective_join import KIND_ROW, LATENESS_ROW, StepMatch, match_step, point_to_point
+from drumline.streams.lateness.block_match import match_blocks
+from drumline.streams.lateness.collective_join import KIND_ROW, LATENESS_ROW, StepMatch
+from drumline.streams.lateness.cuts import Emission, cut_steps, passes
 from drumline.streams.lateness.gap_changes import HiddenPart, beyond_longest, hidden_part
 from drumline.streams.lateness.lateness_batch import MAX_ROWS, lateness_batch, slices, step_lists
+from drumline.streams.lateness.open_run import OpenRun
 from drumline.streams.lateness.state import NO_ROWS, CommunicatorState, Store
 
 Key = tuple[str, str]
-#: A rank as Python objects: a `Member`, and its newest chunks unpacked.
+#: A rank as Python objects: a `Member`, and the index of its chunks.
 MEMBER_BYTES = 1_000
 #: Kind of a key -> number of its parts before communicator and `run_key` (state.py).
 _UNIT_AT = {"m": 3, "e": 1, "h": 1}
@@ -39,6 +43,8 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         super().__init__(store, budget)
         self.config, self.counts = config, InputCounts()
         self._in_flight: InFlight[Key, list[int]] = InFlight()  # steps of each batch
+        self._runs: dict[str, OpenRun] = {}
+        self._changed = 0  # communicators that became ready in this tick
         self._restore()
         for state in self.states.values():
             state.dirty = {step for step in state.dirty if step >= state.horizon}
@@ -83,13 +89,32 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
             else:
                 state.horizon = int(head["horizon"])
 
+    def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
+        """Apply a gpu.collective.v1 batch (see `Stage`), and return the lateness of steps that it completes.
+
+        Communicators of a run complete a step at about one time, and are compared together: once the last of them
+        completes one, since no window ends before, or at the next tick.
+        """
+        out = super().on_batch(batch, offset, now_ns)
+        run = self._runs.get(self._unit_of(batch)[0])
+        if run is not None and run.ready and run.advances():
+            out += self._emit_units(run.take_ready(), now_ns)
+        return out
+
+    def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
+        """Mark silent ranks, and return the lateness of all completed and of changed steps (see `Stage`)."""
+        self._changed = 0
+        out = super().on_tick(now_ns, caught_up)
+        ready = [unit for run in self._runs.values() for unit in run.take_ready()]
+        return out + self._emit_units(ready, now_ns)
+
     def _apply(self, unit: Key, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply a gpu.collective.v1 batch and return the lateness of steps that it completes."""
+        """Apply a gpu.collective.v1 batch, and note whether it completes a step."""
         state = self._state(unit)
         state.apply(batch, offset, now_ns)
-        if self._frontier(state, now_ns) <= state.emitted:
-            return []
-        return self._emit(state, now_ns)
+        if self._update(state, now_ns) > state.emitted:
+            self._runs[unit[0]].ready[unit] = None
+        return []
 
     def _resend(self, now_ns: int) -> list[Batch]:
         """Mark the steps of batches that were not acknowledged for too long; the tick returns them again."""
@@ -100,7 +125,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         return []
 
     def _tick(self, unit: Key, now_ns: int, caught_up: bool) -> list[Batch]:
-        """Mark silent ranks, then return the lateness of completed and of changed steps."""
+        """Mark silent ranks, and note whether there are completed or changed steps."""
         state = self.states[unit]
         for member in state.members.values():
             member.seen_ns = member.seen_ns or now_ns  # restored: silent from now on
@@ -110,10 +135,12 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         if caught_up and all(now_ns - m.seen_ns > forget_ns for m in state.members.values()):
             self._forget(unit)
             return []
-        frontier = self._frontier(state, now_ns)
+        frontier = self._update(state, now_ns)
         if frontier > state.emitted or any(step <= frontier for step in state.dirty):
-            return self._emit(state, now_ns)
-        if self.budget.presses(state.job):  # what was acknowledged since
+            if self._changed < self.budget.limits.tick_results:
+                self._changed += 1
+                self._runs[unit[0]].ready[unit] = None
+        elif self.budget.presses(state.job):  # what was acknowledged since
             self._drop_emitted(state, frontier)
         return []
 
@@ -128,7 +155,25 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
     def _state(self, unit: Key) -> CommunicatorState:
         if unit not in self.states:
             self.states[unit] = CommunicatorState(self.store, *unit, self.config.max_steps, self.counts)
+            self._runs.setdefault(unit[0], OpenRun()).add(unit, self.states[unit])
         return self.states[unit]
+
+    def _isolate(self, unit: Key, error: Exception) -> None:
+        super()._isolate(unit, error)
+        self._leave(unit)
+
+    def _leave(self, unit: Key) -> None:
+        """Forget that a communicator belongs to a run."""
+        run = self._runs.get(unit[0])
+        if run is not None and not run.remove(unit):
+            del self._runs[unit[0]]
+
+    def _update(self, state: CommunicatorState, now_ns: int) -> int:
+        """Set and return the step that all live ranks of a communicator have completed."""
+        frontier = self._frontier(state, now_ns)
+        silent = frontier < 0 or state.frontier.lowest() is None
+        self._runs[state.run_key].update(state, frontier, silent)
+        return frontier
 
     def _frontier(self, state: CommunicatorState, now_ns: int) -> int:
         """Return the last step that all live ranks have completed; with no live rank, the last step of any."""
@@ -139,18 +184,58 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         lowest = state.frontier.lowest()
         return max(state.dirty | {m.complete for m in state.members.values()}) if lowest is None else lowest
 
-    def _emit(self, state: CommunicatorState, now_ns: int) -> list[Batch]:
-        """Return the completed steps, in records that Kafka takes."""
-        frontier = self._frontier(state, now_ns)
-        steps = sorted(step for step in state.dirty if step <= frontier)
-        if state.light:  # a step is compared with the step before
-            steps = sorted({*steps, *(step + 1 for step in steps if step < state.emitted)})
-        most = max(1, MAX_ROWS // len(state.members))
-        cuts = [steps[at : at + most] for at in range(0, len(steps), most)] or [[]]
-        ends = [*(cut[-1] for cut in cuts[:-1]), frontier]
-        emitted = (self._emit_steps(state, cut, end, now_ns) for cut, end in zip(cuts, ends, strict=True))
-        out = list(chain.from_iterable(emitted))
-        self._drop_emitted(state, frontier)
+    def _emit_units(self, units: Iterable[Key], now_ns: int) -> list[Batch]:
+        """Return the completed steps of communicators."""
+        cuts: list[Emission] = []
+        for unit in units:
+            if unit in self.states:
+                of_unit, _ = self._attempt(unit, partial(self._cuts, unit, now_ns))
+                cuts += of_unit or []
+        out: list[Batch] = []
+        for together in passes(cuts):
+            for cut, matches in zip(together, self._matches(together), strict=True):
+                if cut.unit in self.states:
+                    state = self.states[cut.unit]
+                    batches, _ = self._attempt(cut.unit, partial(self._emit, state, cut, matches, now_ns))
+                    out += batches or []
+        return out
+
+    def _cuts(self, unit: Key, now_ns: int) -> list[Emission]:
+        state = self.states[unit]
+        return cut_steps(state, self._frontier(state, now_ns), MAX_ROWS)
+
+    def _matches(self, cuts: list[Emission]) -> list[dict[int, StepMatch] | None]:
+        """Return step -> its comparison for each cut; None if one of them fails, and each is to be compared alone."""
+        try:
+            return [*match_blocks([cut.wanted for cut in cuts], self.config.quorum, self.config.whole_share)]
+        except UnreadableValue:
+            raise
+        except Exception:
+            return [None] * len(cuts)
+
+    def _emit(
+        self, state: CommunicatorState, cut: Emission, matches: dict[int, StepMatch] | None, now_ns: int
+    ) -> list[Batch]:
+        """Return the lateness of the steps of a cut, a batch for each slice of ranks."""
+        if matches is None:
+            [matches] = match_blocks([cut.wanted], self.config.quorum, self.config.whole_share)
+        steps = [step for step in cut.steps if step in matches]
+        hidden = self._hidden(steps, matches) if state.light else {}
+        state.patterns.update(matches[step].pattern for step in steps if matches[step].pattern)
+        state.dirty.difference_update(cut.steps)
+        rows = stacked([np.zeros(0, LATENESS_ROW), *(matches[step].rows for step in steps)])
+        kinds = stacked([np.zeros(0, KIND_ROW), *(matches[step].kinds for step in steps)])
+        lists, out = step_lists(kinds, hidden), []
+        slices_of_ranks = slices(sorted(state.members))
+        for ranks in slices_of_ranks:
+            if ranks is slices_of_ranks[-1]:  # complete with the last slice only
+                state.emitted = max(state.emitted, cut.through)
+            inside = rows[np.isin(rows["rank"], ranks)] if len(slices_of_ranks) > 1 else rows
+            out.append(lateness_batch(state, ranks, inside, lists, now_ns))
+            self._in_flight.add(cut.unit, state.sequence, cut.steps, now_ns)
+            state.sequence += 1
+        if cut.is_last:
+            self._drop_emitted(state, cut.through)
         return out
 
     def _drop_emitted(self, state: CommunicatorState, frontier: int) -> None:
@@ -162,42 +247,13 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         unacked = [step for emitted in self._in_flight.of((state.run_key, state.communicator)) for step in emitted]
         state.drop_before(min([horizon, *unacked]))
 
-    def _emit_steps(self, state: CommunicatorState, steps: list[int], through: int, now_ns: int) -> list[Batch]:
-        """Return the lateness of steps, a batch for each slice of ranks. `through`: the last step that is complete with
-        them.
-        """
-        rows_of = state.rows_of_steps(steps)
-        matches = self._matched(state, rows_of)
-        hidden = self._hidden(state, matches) if state.light else {}
-        state.patterns.update(pattern for s in steps if (pattern := point_to_point(rows_of[s])))
-        state.dirty.difference_update(steps)
-        rows = stacked([np.zeros(0, LATENESS_ROW), *(match.rows for match in matches.values())])
-        kinds = stacked([np.zeros(0, KIND_ROW), *(match.kinds for match in matches.values())])
-        lists, out = step_lists(kinds, hidden), []
-        cuts = slices(sorted(state.members))
-        for ranks in cuts:
-            if ranks is cuts[-1]:  # complete with the last slice only
-                state.emitted = max(state.emitted, through)
-            inside = rows[np.isin(rows["rank"], ranks)] if len(cuts) > 1 else rows
-            out.append(lateness_batch(state, ranks, inside, lists, now_ns))
-            self._in_flight.add((state.run_key, state.communicator), state.sequence, steps, now_ns)
-            state.sequence += 1
-        return out
-
-    def _matched(self, state: CommunicatorState, rows_of: dict[int, dict[int, Rows]]) -> dict[int, StepMatch]:
-        """Return step -> its comparison, for steps that have rows."""
-        ranks, needed, whole = len(state.members), self.config.quorum, self.config.whole_share
-        return {step: match_step(step, rows, ranks, needed, whole) for step, rows in rows_of.items() if rows}
-
-    def _hidden(self, state: CommunicatorState, matches: dict[int, StepMatch]) -> dict[int, HiddenPart]:
+    def _hidden(self, steps: list[int], matches: dict[int, StepMatch]) -> dict[int, HiddenPart]:
         """Set `hidden_wait_ns` of light steps and return how much of their waits was hidden, compared with the steps
         before.
         """
-        before = [step - 1 for step in matches if step - 1 not in matches]
-        known = matches | self._matched(state, state.rows_of_steps(before))
-        light = {s: m for s, m in known.items() if m.table.shape[1] and m.table["light"].all()}
+        light = {s: m for s, m in matches.items() if m.table.shape[1] and m.table["light"].all()}
         out = {}
-        for step in (step for step in matches if step in light):
+        for step in (step for step in steps if step in light):
             now, earlier = light[step], light.get(step - 1)
             now.rows["hidden_wait_ns"] = beyond_longest(now.table)
             if earlier is not None:
@@ -207,6 +263,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
 
     def _forget(self, where: Key) -> None:
         state = self.states.pop(where)
+        self._leave(where)
         state.drop_before(1 << 62)
         self.store.pop(key("e", where[1], where[0]), None)
         self.store.pop(state.horizon_key, None)

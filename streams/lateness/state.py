@@ -6,23 +6,27 @@ Keys of the store:
 - e|communicator|run_key: the last emitted step and sequence number.
 - h|communicator|run_key: the horizon. Rows before it are being deleted rank by rank, and are incomplete.
 
-A batch rewrites only the chunks that its steps fall in. The index in memory is rebuilt by `restore_chunk`.
+A batch rewrites only the chunks that its steps fall in. Rows that follow the stored ones, as nearly all do, are joined
+to them as they are. The index in memory has the values too, so that they are read without their keys; it is rebuilt by
+`restore_chunk`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from drumline.schemas.batch import Batch
 from drumline.streams.core.frontier import Frontier
 from drumline.streams.core.input_counts import InputCounts
-from drumline.streams.core.records import Rows, StateRecord, key, newest_steps, pack_rows, split_run_key, unpack_rows
-from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND, OTHER, merge, operation_number
+from drumline.streams.core.records import Rows, key, newest_steps, pack_rows, split_run_key, stacked, unpack_rows
+from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND, OTHER, follows, merge, operation_number
 
 #: Steps of a chunk: more of them mean fewer keys, but more bytes rewritten by each batch.
 CHUNK_STEPS = 4
@@ -42,7 +46,7 @@ class Member:
         seen_ns: worker's clock at its last batch.
         silent: no step waits for it.
         host, gpu_uuid: of its last batch.
-        chunks: its stored chunks.
+        chunks: number of each stored chunk -> its value.
     """
 
     complete: int = -1
@@ -50,22 +54,30 @@ class Member:
     silent: bool = False
     host: str = ""
     gpu_uuid: str = ""
-    chunks: set[int] = field(default_factory=set)
+    chunks: dict[int, bytes] = field(default_factory=dict)
 
 
 def collective_rows(batch: Batch) -> Rows:
     """Return the COLLECTIVE_ROW rows of a gpu.collective.v1 batch that belong to a step."""
-    inside = batch.columns["step"] >= 0
-    rows = np.zeros(int(inside.sum()), COLLECTIVE_ROW)
+    columns = batch.columns
+    inside = columns["step"] >= 0
+    if not inside.all():
+        columns = {name: values[inside] for name, values in columns.items()}
+    rows = np.zeros(len(columns["step"]), COLLECTIVE_ROW)
     for name in ("step", "ordinal", "bytes", "start_ns", "duration_ns", "covered_ns"):
-        rows[name] = batch.columns[name][inside]
+        rows[name] = columns[name]
     rows["light"] = batch.envelope.get("source") == NCCL
-    names = batch.envelope["operations"]
     if len(rows):
-        index = batch.columns["operation"][inside]
-        rows["lockstep"] = np.array([KIND.get(name, OTHER) for name in names], "u1")[index]
-        rows["operation"] = np.array([operation_number(name) for name in names], "u4")[index]
+        kinds, numbers = _operations(tuple(batch.envelope["operations"]))
+        rows["lockstep"], rows["operation"] = kinds[columns["operation"]], numbers[columns["operation"]]
     return rows
+
+
+@lru_cache(1024)
+def _operations(names: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+    """Return KIND and number of operations."""
+    kinds = np.array([KIND.get(name, OTHER) for name in names], "u1")
+    return kinds, np.array([operation_number(name) for name in names], "u4")
 
 
 class CommunicatorState:
@@ -73,6 +85,8 @@ class CommunicatorState:
 
     Attributes:
         members: rank -> its progress.
+        complete: step that all live ranks have completed, -1 before the first; see `CommunicatorStage`.
+        silent: it has no live ranks, or waits for more.
         dirty: steps with changes not emitted yet.
         emitted: last step that was emitted as complete.
         sequence: of the next batch.
@@ -90,12 +104,13 @@ class CommunicatorState:
         self.world_size = 0
         self.members: dict[int, Member] = {}
         self.frontier = Frontier(self.members.values)
+        self.complete, self.silent = -1, True
         self.dirty: set[int] = set()
         self.emitted, self.sequence, self.horizon = -1, 0, 0
         self.first_seen_ns = 0
         self.light = False
         self.patterns: Counter[str] = Counter()
-        self._cache: dict[str, tuple[bytes, StateRecord]] = {}
+        self._deleted_before = -1
 
     def chunk_key(self, chunk: int, rank: int) -> str:
         """Return the store's key of a chunk of a rank."""
@@ -106,24 +121,12 @@ class CommunicatorState:
         """Return the store's key of the horizon."""
         return key("h", self.communicator, self.run_key)
 
-    def chunk(self, chunk: int, rank: int) -> StateRecord | None:
-        """Return a stored chunk, unpacked once for each value."""
-        name = self.chunk_key(chunk, rank)
-        data = self.store.get(name)
-        if data is None:
-            return None
-        cached = self._cache.get(name)
-        if cached is None or cached[0] is not data:
-            cached = (data, unpack_rows(data, COLLECTIVE_ROW))
-            self._cache[name] = cached
-        return cached[1]
-
     def restore_chunk(self, chunk: int, rank: int) -> None:
         """Index a chunk of the store. Its steps are emitted again, as the store does not mark emitted steps."""
-        record = self.chunk(chunk, rank)
-        assert record is not None
+        value = self.store[self.chunk_key(chunk, rank)]
+        record = unpack_rows(value, COLLECTIVE_ROW)
         member = self.members.setdefault(rank, Member())
-        member.chunks.add(chunk)
+        member.chunks[chunk] = value
         head = record.head
         if int(head["complete"]) >= member.complete:
             member.complete = int(head["complete"])
@@ -151,47 +154,44 @@ class CommunicatorState:
         received = collective_rows(batch)
         self.light |= envelope.get("source") == NCCL
         rows = newest_steps(received, self._max_steps)
-        rows = rows[rows["step"] >= self.horizon]
+        taken = rows["step"] >= self.horizon
+        rows = rows if taken.all() else rows[taken]
         self.counts.too_old += len(received) - len(rows)
         complete = int(envelope["complete_step"])
-        chunks = set(np.unique(rows["step"] // CHUNK_STEPS).tolist())
+        steps = set(rows["step"].tolist())
+        chunks = {step // CHUNK_STEPS for step in steps}
         if complete > member.complete and complete >= self.horizon:
             chunks.add(complete // CHUNK_STEPS)
         head: dict[str, Any] = {"complete": max(complete, member.complete), "world_size": self.world_size}
         head |= {"host": member.host, "gpu_uuid": member.gpu_uuid}
         is_duplicate = False
         for chunk in sorted(chunks):
-            is_new = self._apply_chunk(chunk, rank, rows[rows["step"] // CHUNK_STEPS == chunk], offset, head)
-            is_duplicate |= not is_new
-            member.chunks.add(chunk)
+            inside = rows if len(chunks) == 1 else rows[rows["step"] // CHUNK_STEPS == chunk]
+            is_duplicate |= not self._apply_chunk(chunk, rank, inside, offset, head)
         self.counts.duplicates += is_duplicate
         before, member.complete = member.complete, max(member.complete, complete)
         self.frontier.advance(before, member.complete)
 
     def _apply_chunk(self, chunk: int, rank: int, rows: Rows, offset: int, head: dict[str, Any]) -> bool:
         """Merge rows into a chunk and return whether this offset is new to it."""
-        old = self.chunk(chunk, rank)
-        if old is not None and offset <= old.offset:
-            return False
-        merged = merge(_NOTHING if old is None else old.rows, rows)
-        self.store[self.chunk_key(chunk, rank)] = pack_rows(offset, head, merged)
-        if len(rows):
-            self.dirty.update(np.unique(rows["step"]).tolist())
+        chunks = self.members[rank].chunks
+        old = _NOTHING
+        if chunk in chunks:
+            record = unpack_rows(chunks[chunk], COLLECTIVE_ROW)
+            if offset <= record.offset:
+                return False
+            old = record.rows
+        merged = stacked([old, rows]) if follows(rows, old) else merge(old, rows)
+        value = pack_rows(offset, head, merged)
+        self.store[self.chunk_key(chunk, rank)] = chunks[chunk] = value
+        self.dirty.update(rows["step"].tolist())
         return True
 
-    def rows_of_steps(self, steps: list[int]) -> dict[int, dict[int, Rows]]:
-        """Return step -> rank -> its rows, for ranks that have any."""
-        out: dict[int, dict[int, Rows]] = {step: {} for step in steps}
-        for rank, member in self.members.items():
-            for chunk in {step // CHUNK_STEPS for step in steps} & member.chunks:
-                record = self.chunk(chunk, rank)
-                if record is None:
-                    continue
-                inside = [step for step in steps if step // CHUNK_STEPS == chunk]
-                for step, (first, end) in zip(inside, _bounds(record.rows["step"], inside), strict=True):
-                    if end > first:
-                        out[step][rank] = record.rows[first:end]
-        return out
+    def stored(self, steps: Iterable[int]) -> list[tuple[int, bytes]]:
+        """Return (rank, value) of the chunks that some steps lie in, by rank and step."""
+        chunks = sorted({step // CHUNK_STEPS for step in steps})
+        members = sorted(self.members.items())
+        return [(rank, member.chunks[c]) for rank, member in members for c in chunks if c in member.chunks]
 
     def drop_before(self, horizon: int) -> None:
         """Delete the chunks that lie wholly before a step.
@@ -202,16 +202,10 @@ class CommunicatorState:
         if horizon > self.horizon:
             self.horizon = horizon
             self.store[self.horizon_key] = pack_rows(-1, {"horizon": horizon}, np.zeros(0, NO_ROWS))
-        for rank, member in self.members.items():
-            for chunk in [c for c in member.chunks if (c + 1) * CHUNK_STEPS <= self.horizon]:
-                member.chunks.discard(chunk)
-                name = self.chunk_key(chunk, rank)
-                self._cache.pop(name, None)
-                self.store.pop(name, None)
-        self.dirty = {step for step in self.dirty if step >= self.horizon}
-
-
-def _bounds(steps: Any, wanted: list[int]) -> list[tuple[int, int]]:
-    """Return (first, end) indices of each wanted step in sorted steps."""
-    ends = np.searchsorted(steps, [bound for step in wanted for bound in (step, step + 1)])
-    return list(zip(ends[::2].tolist(), ends[1::2].tolist(), strict=True))
+        if self._deleted_before < self.horizon:
+            self._deleted_before = self.horizon
+            for rank, member in self.members.items():
+                for chunk in [c for c in member.chunks if (c + 1) * CHUNK_STEPS <= self.horizon]:
+                    del member.chunks[chunk]
+                    self.store.pop(self.chunk_key(chunk, rank), None)
+            self.dirty = {step for step in self.dirty if step >= self.horizon}

@@ -136,6 +136,19 @@ def test_negative_ordinals_of_one_job_hide_no_step_of_another():
     assert not [name for name in store if name.endswith(POISON)]
 
 
+def test_a_communicator_that_cannot_be_compared_costs_no_other_of_its_run():
+    """They are compared together. The run's other communicators, and it alone, are as if it were another run's."""
+    stage, emitted = CommunicatorStage({}, CONFIG), []
+    for offset, (name, rank) in enumerate((name, rank) for rank in (0, 1) for name in ("a", POISON, "b")):
+        batch = collective("good", rank, [5, 6], [-10, -9] if name == POISON else [0, 0])
+        batch.envelope["communicator"] = name
+        emitted += stage.on_batch(batch, offset, 10**18)
+    emitted += stage.on_tick(10**18 + S, True)
+    steps = {batch.envelope["communicator"]: set(batch.columns["step"].tolist()) for batch in emitted}
+    assert steps == {"a": {5, 6}, "b": {5, 6}}
+    assert [incident.unit[1] for incident in stage.incidents] == [POISON]
+
+
 def windows(*processes, **limits):
     lab = Lab()
     lab.stage.budget.limits = StateLimits(**limits)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.labs.lateness import matched, rows
 
-from drumline.streams.lateness.collective_join import merge
+from drumline.streams.core.records import stacked
+from drumline.streams.lateness.collective_join import follows, merge
 
 NOTHING = rows([])
 
@@ -98,3 +99,25 @@ def test_merging_is_a_function_of_the_set(cells, order):
     kept = [(s, o) for s, o in sorted(set(cells))]
     assert again.tolist() == once.tolist()
     assert list(zip(once["step"].tolist(), once["ordinal"].tolist(), strict=True)) == kept
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 5)), max_size=8), st.integers(0, 8))
+def test_rows_that_follow_the_stored_ones_may_be_appended(cells, cut):
+    parts = [rows([s], step=s, start=10 * s + late, ordinals=[o]) for s, o, late in sorted(cells)]
+    before, after = (stacked([NOTHING, *rows_of]) for rows_of in (parts[:cut], parts[cut:]))
+    before = merge(NOTHING, before)
+    if follows(after, before):
+        assert stacked([before, after]).tolist() == merge(before, after).tolist()
+
+
+def test_only_rows_in_order_behind_the_stored_ones_follow_them():
+    stored, later = rows([5, 6], step=3), rows([7, 8], step=4)
+    assert follows(later, stored)
+    assert follows(stored, NOTHING)
+    assert follows(NOTHING, stored)
+    assert not follows(rows([9], step=3, ordinals=[2]), stored), "a step in two parts may begin again"
+    assert not follows(later[::-1], stored)
+    assert not follows(stacked([later, later]), stored)
+    earlier = later.copy()
+    earlier["start_ns"] = [2000, 1000]
+    assert not follows(earlier, stored), "what started before the step's first collective is of an earlier one"

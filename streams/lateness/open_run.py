@@ -1,0 +1,55 @@
+"""The communicators of one run in one partition, and which of them have completed steps that are not emitted yet."""
+
+from __future__ import annotations
+
+from drumline.streams.core.frontier import Frontier
+from drumline.streams.lateness.state import CommunicatorState
+
+Key = tuple[str, str]
+
+
+class OpenRun:
+    """Tracks the communicators of a run.
+
+    Attributes:
+        ready: communicators with steps to emit, in the order in which they completed them.
+    """
+
+    def __init__(self) -> None:
+        self.ready: dict[Key, None] = {}
+        self._states: dict[Key, CommunicatorState] = {}
+        self._frontier = Frontier(self._states.values)
+        self._through = -1
+
+    def add(self, unit: Key, state: CommunicatorState) -> None:
+        """Add a communicator."""
+        self._states[unit] = state
+        self._frontier.invalidate()
+
+    def remove(self, unit: Key) -> bool:
+        """Remove a communicator, and return whether others are left."""
+        self._states.pop(unit, None)
+        self.ready.pop(unit, None)
+        self._frontier.invalidate()
+        return bool(self._states)
+
+    def update(self, state: CommunicatorState, complete: int, silent: bool) -> None:
+        """Set how far a communicator is, and whether it counts."""
+        if silent != state.silent or complete < state.complete:
+            self._frontier.invalidate()
+            self._through = -1
+        else:
+            self._frontier.advance(state.complete, complete)
+        state.complete, state.silent = complete, silent
+
+    def advances(self) -> bool:
+        """Return whether the last communicator has completed a step since the last call, or another one counts."""
+        lowest = self._frontier.lowest()
+        before, self._through = self._through, -1 if lowest is None else lowest
+        return lowest is None or lowest > before
+
+    def take_ready(self) -> list[Key]:
+        """Return the communicators with steps to emit, which are then none."""
+        ready = list(self.ready)
+        self.ready.clear()
+        return ready

@@ -1,0 +1,163 @@
+"""Blocks that are compared together: each comes out as if it were compared one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.labs.lateness import rows
+from support.straggler_simulator import batches, mesh, simulate
+
+from drumline.streams.core.records import pack_rows, stacked
+from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.lateness import block_match, stage
+from drumline.streams.lateness.block_match import OpenSteps, match_blocks
+from drumline.streams.lateness.collective_join import KIND, OPERATIONS, match_step, operation_number
+
+QUORUM, WHOLE = 0.8, 0.5
+REDUCE = operation_number("Reduce")
+
+
+def random_rows(dice, operations, ordinals, step):
+    """Return rows of one rank. `operations`: by number, as long as `ordinals`."""
+    out = rows(dice.integers(1, 50, len(ordinals)), step=step, operation=operations, ordinals=ordinals)
+    out["lockstep"] = [KIND.get(OPERATIONS[o], 0) if o < len(OPERATIONS) else 0 for o in out["operation"]]
+    out["covered_ns"], out["start_ns"] = dice.integers(0, 30, len(ordinals)), dice.integers(0, 999, len(ordinals))
+    out["bytes"] = dice.choice([8, 1 << 20, 1 << 40], len(ordinals))
+    return out
+
+
+def stored(communicators):
+    """Return OpenSteps of communicators: (ranks, steps, step -> rank -> rows)."""
+    out = []
+    for ranks, wanted, steps in communicators:
+        members = sorted({rank for of_step in steps.values() for rank in of_step})
+        values = []
+        for rank in members:
+            parts = [of_step[rank] for _, of_step in sorted(steps.items()) if rank in of_step]
+            values.append((rank, pack_rows(7, {"complete": 1}, stacked(parts))))
+        out.append(OpenSteps(ranks, wanted, values, True))
+    return out
+
+
+def same(communicators):
+    """Compare both ways, and return what is compared together."""
+    matches = match_blocks(stored(communicators), QUORUM, WHOLE)
+    for (ranks, wanted, steps), matched in zip(communicators, matches, strict=True):
+        assert list(matched) == [step for step in wanted if steps.get(step)]
+        for step, match in matched.items():
+            expected = match_step(step, dict(sorted(steps[step].items())), ranks, QUORUM, WHOLE)
+            assert match.pattern == expected.pattern
+            for result, wished in zip(match[:2], expected[:2], strict=True):
+                assert result.dtype == wished.dtype
+                assert result.tolist() == wished.tolist()
+            if expected.table.shape[1]:
+                assert match.table.tolist() == expected.table.tolist()
+            else:
+                assert not match.table.shape[1]
+    return matches
+
+
+PROGRAMS = [[0], [0, 1, 0, 2], [0, REDUCE, 6, 1], [6, 7], [REDUCE], [4, 5, 4], [0, 4, 5], [3, 3, 3, 3, 3, 3]]
+
+
+DAMAGES = ("", "", "", "hole", "short", "other", "missing", "sends", "empty", "gap", "stage")
+
+
+def communicator(dice):
+    """A communicator of some ranks over some steps, each damaged or whole."""
+    members, program = int(dice.integers(1, 7)), PROGRAMS[dice.integers(len(PROGRAMS))]
+    steps = {}
+    for step in sorted(dice.choice(10, dice.integers(1, 4), replace=False).tolist()):
+        of_step = {rank * 3: random_rows(dice, program, [*range(len(program))], step) for rank in range(members)}
+        damage, rank = dice.choice(DAMAGES), 3 * int(dice.integers(members))
+        keep = np.arange(len(program)) != dice.integers(len(program))
+        if damage == "hole":
+            of_step[rank] = of_step[rank][keep]
+        elif damage == "short":
+            of_step[rank] = of_step[rank][:-1]
+        elif damage == "other":
+            of_step[rank] = random_rows(dice, [2] * len(program), [*range(len(program))], step)
+        elif damage == "missing":
+            del of_step[rank]
+        elif damage == "sends":
+            of_step[rank] = random_rows(dice, [4] * len(program), [*range(len(program))], step)
+        elif damage == "gap":
+            of_step = {r: part[keep] for r, part in of_step.items()}
+        elif damage == "stage":
+            sends = {r: [4 + (r // 3 + k) % 2 for k in range(2 + r)] for r in of_step}
+            of_step = {r: random_rows(dice, numbers, [*range(len(numbers))], step) for r, numbers in sends.items()}
+        steps[step] = {r: part for r, part in of_step.items() if len(part) and damage != "empty"}
+    wanted = sorted({*dice.choice(10, 3, replace=False).tolist(), *(steps if dice.random() < 0.7 else ())})
+    return members, wanted, steps
+
+
+@pytest.mark.parametrize("pass_rows", [1, 20, 1 << 16])
+def test_blocks_come_out_as_one_by_one(monkeypatch, pass_rows):
+    monkeypatch.setattr(block_match, "PASS_ROWS", pass_rows)
+    for seed in range(60):
+        dice = np.random.default_rng([pass_rows, seed])
+        same([communicator(dice) for _ in range(dice.integers(1, 6))])
+
+
+def job(communicators, ranks, steps, program, first_rank=0):
+    dice = np.random.default_rng(1)
+    return [
+        (
+            ranks,
+            [*steps],
+            {
+                s: {first_rank + r: random_rows(dice, program, [*range(len(program))], s) for r in range(ranks)}
+                for s in steps
+            },
+        )
+        for _ in range(communicators)
+    ]
+
+
+def test_whole_blocks_of_a_mesh_and_a_pipeline_are_never_compared_one_by_one(monkeypatch):
+    mesh = [*job(9, 8, range(3), [0, 0, 1]), *job(4, 16, range(3), [1, 2, REDUCE]), *job(6, 4, range(3), [4, 5])]
+    same(mesh)
+    monkeypatch.setattr(block_match, "match_step", None)
+    matches = match_blocks(stored(mesh), QUORUM, WHOLE)
+    assert {m.pattern for matched in matches for m in matched.values()} == {"", "exchange"}
+    assert [int(matched[2].rows["collectives"][0]) for matched in matches] == [3] * 9 + [2] * 4 + [0] * 6
+
+
+def test_ranks_of_which_one_sends_what_the_other_receives_are_a_pipeline():
+    dice = np.random.default_rng(2)
+    unequal = {0: random_rows(dice, [4, 4], [0, 1], 3), 1: random_rows(dice, [5, 4, 5, 4], [0, 1, 2, 3], 3)}
+    alike = {0: random_rows(dice, [4, 5], [0, 1], 3), 1: random_rows(dice, [4, 5, 4], [0, 1, 2], 3)}
+    disjoint = {0: random_rows(dice, [4], [0], 3), 1: random_rows(dice, [5, 5], [1, 2], 3)}
+    matches = same([(2, [3], {3: rows_of}) for rows_of in (unequal, alike, disjoint)])
+    assert [matched[3].pattern for matched in matches] == ["pipeline", "exchange", "exchange"]
+
+
+def test_steps_of_any_number_are_found():
+    """They come from records: far from each other, they must not size an array, or overflow."""
+    far = (1 << 62) - 1
+    same([*job(2, 2, [0, far], [0]), *job(1, 3, [5], [0, 1])])
+
+
+def test_nothing_wanted_and_nothing_stored():
+    assert match_blocks([], QUORUM, WHOLE) == []
+    assert match_blocks([OpenSteps(2, [1], [], False)], QUORUM, WHOLE) == [{}]
+
+
+def test_the_communicators_of_a_job_are_compared_together(monkeypatch):
+    """Thirteen of them, each with three steps, whichever rank's batch comes last."""
+    passes, communicators, order = [], stage.CommunicatorStage({}, StragglerConfig()), np.random.default_rng(3)
+
+    def counted(wanted, *rest):
+        passes.append(len(wanted))
+        return match_blocks(wanted, *rest)
+
+    monkeypatch.setattr(stage, "match_blocks", counted)
+    stream = [batch for _, batch in batches(simulate(mesh(2, 2, 2), 30)) if batch.topic == "gpu.collective.v1"]
+    stream.sort(key=lambda batch: (batch.columns["step"][0], order.random()))
+    emitted = []
+    for offset, batch in enumerate(stream):  # small communicators wait for more ranks at first
+        emitted += communicators.on_batch(batch, offset, 10**18 + offset * 50_000_000)
+    steps = {(b.envelope["communicator"], step) for b in emitted for step in b.columns["step"].tolist()}
+    assert len(steps) == 13 * 30
+    assert max(passes) == 13
+    assert len(passes) <= 13 + 10, "a pass for each flush, once all are known"
