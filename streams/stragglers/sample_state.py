@@ -49,9 +49,10 @@ class SampleState:
         rank, rows = int(batch.envelope["rank"]), self.kind.rows_of(batch)
         bucket_of = rows["time_ns"] // BUCKET_NS
         kept = self.buckets.setdefault(rank, set())
-        for bucket in np.unique(bucket_of).tolist():
+        buckets = sorted(set(bucket_of.tolist()))
+        for bucket in buckets:
             name = self._key(bucket, rank)
-            data, new = self.store.get(name), rows[bucket_of == bucket]
+            data, new = self.store.get(name), rows if len(buckets) == 1 else rows[bucket_of == bucket]
             old = None if data is None else unpack_rows(data, self.kind.dtype)
             if old is None or offset > old.offset:
                 self.store[name] = pack_rows(offset, {}, merged(new if old is None else old.rows, new))

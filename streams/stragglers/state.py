@@ -153,7 +153,8 @@ class JobState:
         rows = newest_steps(received, self.config.max_steps)
         self.counts.too_old += len(received) - len(rows)
         window_of = rows["step"] // self.config.window_steps
-        touched = self._accepted(np.unique(window_of).tolist(), window_of)
+        windows = set(window_of.tolist())
+        touched = self._accepted(windows, window_of)
         if complete >= 0 and self.config.window_of(complete) >= self.horizon:
             touched.add(self.config.window_of(complete))
         head: dict[str, Any] = {"complete": source.complete, "world_size": int(envelope["world_size"])}
@@ -165,7 +166,7 @@ class JobState:
             if old is not None and offset <= old.offset:
                 is_duplicate = True
                 continue
-            new = rows[window_of == window]
+            new = rows if windows == {window} else rows[window_of == window]
             merged = new if old is None else stacked([old.rows, new])
             self.store[key("s", window, rank, self.run_key)] = pack_rows(offset, head, latest_steps(merged))
             self.windows.setdefault(window, Cells()).ranks.add(rank)
@@ -181,11 +182,13 @@ class JobState:
         envelope, part, lists_of = batch.envelope, part_of(batch), lists_of_steps(batch)
         communicator, ranks = envelope["communicator"], envelope["rank_list"]
         source = self.sources.update_communicator(communicator, int(envelope["complete_step"]), now_ns)
-        self.members[communicator] = tuple(sorted({*self.members.get(communicator, ()), *ranks}))
+        members = self.members.get(communicator, ())
+        if tuple(ranks) != members:
+            self.members[communicator] = tuple(sorted({*members, *ranks}))
         self.world_size = max(self.world_size, int(envelope["world_size"]))
         rows = newest_steps(lateness_rows(batch), self.config.max_steps)
         self.counts.too_old += batch.rows - len(rows)
-        self._accepted([], rows["step"] // self.config.window_steps)
+        self._accepted(set(), rows["step"] // self.config.window_steps)
         emptied = (step for step in lists_of if part in self._parts(step, communicator))  # all its ranks are left out
         is_duplicate = False
         for step in sorted({*np.unique(rows["step"]).tolist(), *emptied}):
@@ -262,7 +265,7 @@ class JobState:
         if now != known:
             self.dirty |= {window for window, cells in self.windows.items() if cells.ranks}
 
-    def _accepted(self, windows: list[int], window_of: Any) -> set[int]:
+    def _accepted(self, windows: set[int], window_of: Any) -> set[int]:
         """Return the windows that still take rows; rows of the others are counted as too old."""
         self.counts.too_old += int((window_of < self.horizon).sum())
         return {window for window in windows if window >= self.horizon}

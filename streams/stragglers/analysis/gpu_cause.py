@@ -16,6 +16,7 @@ from drumline.streams.core.thresholds import StragglerConfig
 #: Columns that verdicts use; -1 = not supported.
 SAMPLED = ("sm_clock", "throttle_reasons", "processes", "ecc_uncorrected", "xid", "util_gpu", "job_util_sm")
 SAMPLE_ROW = np.dtype([("time_ns", "<i8"), *((name, "<i4") for name in SAMPLED)])
+_MOST = {name: np.iinfo(SAMPLE_ROW[name]).max for name in SAMPLE_ROW.names or ()}
 #: NVML clock event reasons that slow a GPU down (nvml.h, nvmlClocksEventReason*).
 REASONS = {
     0x4: "power_cap",
@@ -35,13 +36,15 @@ def sample_rows(batch: Batch) -> Rows:
     """Return the SAMPLE_ROW rows of a gpu.device.v1 batch."""
     rows = np.zeros(batch.rows, SAMPLE_ROW)
     for name in SAMPLE_ROW.names or ():
-        rows[name] = np.minimum(batch.columns[name], np.iinfo(SAMPLE_ROW[name]).max)
+        rows[name] = np.minimum(batch.columns[name], _MOST[name])
     return rows
 
 
 def merged(old: Rows, new: Rows) -> Rows:
     """Return the samples of both by time, each once."""
-    return np.unique(stacked([old, new]))
+    rows = stacked([old, new])
+    rises = rows["time_ns"][1:] > rows["time_ns"][:-1]  # as nearly always
+    return rows if rises.all() else np.unique(rows)
 
 
 class GpuSamples:
