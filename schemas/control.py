@@ -40,6 +40,7 @@ _SCHEMA: dict[str, Any] = {
         {"name": "start_ns", "type": "long", "doc": "in force from this time on; ns since the epoch"},
         {"name": "until_ns", "type": "long", "doc": "in force until this time; ns since the epoch"},
         {"name": "stacks", "type": "boolean", "doc": "sample Python stacks too"},
+        {"name": "launches", "type": "boolean", "doc": "record launches too"},
         {"name": "requested_by", "type": "string", "doc": "the user of the machine that asked"},
         {"name": "requested_ns", "type": "long", "doc": "when it was asked; ns since the epoch"},
         {"name": "cleared", "type": "boolean", "doc": "true = not in force any more"},
@@ -69,6 +70,7 @@ class Control:
     start_ns: int = 0
     until_ns: int = 0
     stacks: bool = False
+    launches: bool = False
     requested_by: str = ""
     requested_ns: int = 0
     cleared: bool = False

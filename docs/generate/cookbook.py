@@ -88,6 +88,7 @@ def real_pipeline(state: Path) -> Iterator[Settings]:
                 raise RuntimeError(f"not drained: {waited.reason}")
             add_stacks(settings)
             add_links(settings)
+            add_launches(settings)
             add_checks(settings)
         finally:
             for program in programs:
@@ -115,6 +116,26 @@ def add_stacks(settings: Settings) -> None:
         lines += [json.dumps({**verdict, **sampling, **asdict(row)}) for row in stacks.rows]
     client = clickhouse.connect(settings, database=settings.clickhouse.database)
     clickhouse.insert_once(client, "stacks", "\n".join(lines).encode(), "stacks", "JSONEachRow")
+
+
+def add_launches(settings: Settings) -> None:
+    """Store launches of demo's rank 0, made up of its kernels: a line for each family, 1 of 100 without a sample."""
+    client = clickhouse.connect(settings, database=settings.clickhouse.database)
+    clickhouse.command(
+        client,
+        """INSERT INTO launches (job, run, rank, host, gpu_uuid, process_id, start, duration_ns, correlation, thread,
+            scope, stack, caller, sampled, sample_age_ns)
+        WITH transform(n.family, ['attention', 'gemm', 'nccl'], ['attend', 'project', 'reduce'], 'step') AS part,
+            concat(part, ' (model.py:', toString(20 + length(part)), ')') AS line,
+            concat('main (train.py:9);', line, ';forward (torch/nn/modules/linear.py:125)') AS frames,
+            k.correlation % 100 = 0 AS is_left_out
+        SELECT job, run, rank, host, gpu_uuid, process_id, subtractNanoseconds(k.start, 20000), 4000, correlation, 1,
+            concat('step ', toString(toSecond(k.start)), if(part = 'reduce', '', concat(';', part))),
+            if(is_left_out, '', frames), if(is_left_out, '', line), NOT is_left_out, if(is_left_out, NULL, 5000000)
+        FROM (SELECT * FROM kernels WHERE job = 'demo' AND rank = 0) AS k
+        LEFT ANY JOIN kernel_names AS n ON n.name = k.name
+        WHERE k.start < (SELECT min(start) FROM kernels WHERE job = 'demo' AND rank = 0) + INTERVAL 2 SECOND""",
+    )
 
 
 def add_links(settings: Settings) -> None:

@@ -44,6 +44,7 @@ GROUPS = {
         "network_samples",
         "checks",
         "stacks",
+        "launches",
     ),
     "Results": (
         "stragglers",

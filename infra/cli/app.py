@@ -45,6 +45,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "report": "Write an HTML page about a job: stragglers, causes, cost.",
         "capture": "Record a running job in depth for some steps; wait for the rows.",
         "timeline": "Write steps of a job, all ranks aligned, as a Perfetto trace.",
+        "flamegraph": "Write GPU time by Python stack, for speedscope.",
         "sql": "Query ClickHouse, read-only, with SQL or a named query.",
         "mcp": "Serve agents over the Model Context Protocol, read-only.",
         "evaluate": "Score the straggler verdicts of a recording with known faults.",

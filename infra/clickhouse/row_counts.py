@@ -22,6 +22,7 @@ STORED = {
     "gpu.network.v1": "network_samples",
     "gpu.check.v1": "checks",
     "gpu.stack.v1": "stacks",
+    "gpu.launch.v1": "launches",
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from drumline.infra.clickhouse.queries import query as named_query
 from drumline.infra.report import queries
 from drumline.infra.report.deep_window import deep_window
 from drumline.infra.report.link_state import CAUSE, link_evidence
@@ -47,6 +48,7 @@ class ReportData:
     kernels: list[Row]
     families: list[Row]
     memcpys: list[Row]
+    hot_lines: list[Row]
     devices: list[Row]
     device_times: list[Row]
     records: Row
@@ -122,11 +124,19 @@ def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu
         kernels=query(queries.KERNELS, scope),
         families=query(queries.FAMILIES, scope),
         memcpys=query(queries.MEMCPYS, scope),
+        hot_lines=_hot_lines(query, scope, price_per_gpu_hour),
         devices=query(queries.DEVICES, scope),
         device_times=query(queries.DEVICE_TIMES, {**scope, "length_ns": length_ns, "bins": WINDOW_BINS}),
         records=query(queries.RECORDS, scope)[0],
         price_per_gpu_hour=price_per_gpu_hour,
     )
+
+
+def _hot_lines(query: Query, scope: Row, price: float) -> list[Row]:
+    """Return the lines that launched most GPU time, of deep windows; [] where none recorded launches."""
+    question = named_query("hot-lines")
+    given = {name: str(scope[name])[:23] for name in ("since", "until")} | {"job": scope["job"], "run": scope["run"]}
+    return query(question.sql, question.values({**given, "price": str(price), "limit": str(LISTED)}))
 
 
 def _place(episode: Row) -> Row:

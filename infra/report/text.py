@@ -91,6 +91,11 @@ def timeline_command(job: str, run: str, first_step: int, last_step: int) -> str
     return f"drumline timeline --job {quoted(job)} --run {quoted(run)} --steps {first_step}-{last}"
 
 
+def flamegraph_command(job: str, run: str) -> str:
+    """Return the command that writes GPU time by stack as a flame graph."""
+    return f"drumline flamegraph --job {quoted(job)} --run {quoted(run)}"
+
+
 def subject(row: Row) -> str:
     """Return the rank, or the job as a whole."""
     if row["rank"] == WHOLE_JOB:

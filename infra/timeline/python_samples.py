@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import groupby
 
 from drumline.infra.report.data import Row
+from drumline.infra.timeline.flame_graph import frame_parts
 from drumline.infra.timeline.lanes import Span
 from drumline.infra.timeline.trace_writer import TraceWriter
-
-_FRAME = re.compile(r"^(.*) \((.*):(\d{1,10})\)$", re.DOTALL)
 
 
 def add_samples(writer: TraceWriter, process: int, order: Iterator[int], stacks: list[Row], shift: int) -> None:
@@ -29,11 +27,5 @@ def add_samples(writer: TraceWriter, process: int, order: Iterator[int], stacks:
             samples, seen = sum(row["samples"] for row in sampled), 0
             for row in sampled:
                 at = begin + shift + ns * seen // max(samples, 1)
-                writer.sample(track, at, map(_frame, row["stack"].split(";")), row["samples"])
+                writer.sample(track, at, map(frame_parts, row["stack"].split(";")), row["samples"])
                 seen += row["samples"]
-
-
-def _frame(text: str) -> tuple[str, str, int]:
-    """Return function, file and line of a frame as the rows write it: function (file:line)."""
-    match = _FRAME.match(text)
-    return (match[1], match[2], int(match[3])) if match else (text, "", 0)

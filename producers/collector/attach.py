@@ -24,6 +24,7 @@ from drumline.producers.collector.collector import Collector
 from drumline.producers.collector.event_socket import event_sockets
 from drumline.producers.collector.marks import scope, step
 from drumline.producers.collector.process_info import describe, gpus
+from drumline.producers.collector.stack_samples import ThreadSampler
 from drumline.producers.identity import missing_run_scope
 from drumline.producers.identity import place as process_place
 from drumline.producers.ipc.buffer_pool import BufferPool, Header, new_pool
@@ -64,8 +65,9 @@ class Attachment:
         self._place: dict[str, int] = {}
         self._gpus: list[dict[str, str]] = []
         callbacks = cupti_library.Callbacks()
+        sampler = ThreadSampler(self._send_sample)
         self.collector = Collector(
-            cupti, self.pool, callbacks, self.send_event, self._revive_decoder, self._may_finalize
+            cupti, self.pool, callbacks, self.send_event, self._revive_decoder, self._may_finalize, sampler.switch
         )
         self._start_decoder()
         if active_profiler:
@@ -139,6 +141,13 @@ class Attachment:
         """Detach in the child of a fork; CUPTI and the decoder belong to the parent."""
         self.collector.forget()
         self._events.close()
+
+    def _send_sample(self, message: bytes) -> bool:
+        """Send a sample of stacks or drop it: launches then have the one before, and its age."""
+        with contextlib.suppress(OSError):
+            self._events.send(message)
+            return True
+        return False
 
     def _send(self, message: bytes) -> None:
         try:

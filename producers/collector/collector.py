@@ -43,6 +43,7 @@ class Collector:
 
     `send_event`: takes events for the decoder (JSON values); must not raise or block.
     `revive_decoder`: restarts a decoder that has died, and returns whether it did.
+    `sample_stacks`: begins or ends to sample the stacks of the process's threads.
     `may_finalize`: whether CUPTI may go once a policy has switched recording off for good; `resume` brings it back.
     `state`: "off", "on", "window" (between windows), "yielded" (to another profiler), "decoder_stalled",
     "failed: REASON" or "closed".
@@ -56,9 +57,11 @@ class Collector:
         send_event: Callable[[dict[str, Any]], None],
         revive_decoder: Callable[[], bool],
         may_finalize: Callable[[], bool] = lambda: False,
+        sample_stacks: Callable[[bool], None] = lambda on: None,
     ) -> None:
         self.state = "off"
         self._may_finalize, self._has_begun_window = may_finalize, False
+        self._sample_stacks = sample_stacks
         self._pool, self._send_event, self._revive_decoder = pool, send_event, revive_decoder
         self._thread = threading.Thread(target=self._run, name="drumline", daemon=True)
         self._recorder = ActivityRecorder(cupti, pool, callbacks, self._thread)
@@ -172,6 +175,7 @@ class Collector:
             self.state = "yielded"
 
     def _finish(self) -> None:
+        self._sample_stacks(False)
         if not self._active_profilers:
             self._release("end of the process")
         self._recorder.learn_sizes(last=True)
@@ -213,6 +217,7 @@ class Collector:
             self._switch(False, "the decoder does not move" if stalled else str(policy))
         self._pool.reclaim(now)
         self._recorder.record_launches(bool(self._pool.header[Header.LAUNCHES]) and self._recorder.on)
+        self._sample_stacks(bool(self._pool.header[Header.STACKS]) and self._recorder.on)
         if self._recorder.on or (self._recorder.draining and not self._active_profilers):
             self._recorder.flush()
         self._recorder.learn_sizes()
@@ -258,7 +263,7 @@ class Collector:
             return
         result = 0
         if on:
-            result = self._recorder.start()
+            result = self._recorder.start(bool(self._pool.header[Header.LAUNCHES]))
         else:
             self._recorder.stop()
         if result:

@@ -21,7 +21,8 @@ KINDS = (10, 1, 2, 12, 13)
 #: 379 processes, none with another GPU kind left on. With 13.4 and 13.5 that one must be on before the others: 25 of
 #: 240 runs where it was not, 0 of 320 where it was (docs/design/cupti-issues.md, tests/gpu/missing_kernels.c).
 KEPT = 22
-#: CUPTI_ACTIVITY_KIND_DRIVER: CUDA driver calls, while the decoder needs launches (derive/nccl/launch_records.py).
+#: CUPTI_ACTIVITY_KIND_DRIVER: CUDA driver calls, while the decoder needs launches: in deep windows that ask for them,
+#: and after a loss (derive/nccl/launch_records.py).
 DRIVER = 4
 #: Longest time at the end of the process for the sizes of kinds that were in none of the first buffers; s.
 LEARN_S = 0.3
@@ -97,11 +98,12 @@ class ActivityRecorder:
             return True
         return self._pool.has_outstanding(time.time_ns()) and not self._pool.done()
 
-    def start(self) -> int:
-        """Switch recording on and return the CUptiResult, 0 = success."""
+    def start(self, launches: bool = False) -> int:
+        """Switch recording on and return the CUptiResult, 0 = success. `launches`: a recorded kernel has its launch."""
         result = self._register_callbacks()
         if not result:
             self._cupti.cuptiActivityEnable(KEPT)  # an error does not matter: a CUPTI may lack this kind
+            self.record_launches(launches)
         for kind in KINDS:
             result = result or self._cupti.cuptiActivityEnable(kind)
         if result:
@@ -123,9 +125,9 @@ class ActivityRecorder:
         """Switch recording off."""
         if self.finalized:
             return
-        self.record_launches(False)
         for kind in reversed(KINDS):
             self._cupti.cuptiActivityDisable(kind)
+        self.record_launches(False)
         self.flush()
         self._drain_until = time.monotonic() + DRAIN_S
         self.on = False

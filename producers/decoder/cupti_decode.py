@@ -97,7 +97,8 @@ class Decoded:
     """Holds the decoded rows of one buffer; columns as in Activity.
 
     `kernels`, `copies`: with a `device` column (CUDA ordinal) too.
-    `launched`: CUDA driver calls: `correlation` u4, host time `start_ns` i8.
+    `marker_threads`: CUPTI's names of the threads of the markers, u4.
+    `launched`: CUDA driver calls: `correlation` u4, host time `start_ns` i8, `duration_ns` u8, `thread` u4.
     `invalid`: "kernels" or "copies" -> records with impossible times, or unfinished.
     `unknown`: kind -> records that are not decoded: of a size that cupti_layout does not list.
     """
@@ -109,6 +110,7 @@ class Decoded:
     launched: Table
     invalid: Counter[str]
     unknown: Mapping[int, int]
+    marker_threads: Array
 
     @property
     def records(self) -> int:
@@ -146,7 +148,8 @@ class Decoder:
         # An unfinished record counts as a dropped kernel, whatever its kind is.
         invalid = Counter({"kernels": bad_kernels + records.unfinished, "copies": bad_copies})
         markers, payloads = self._markers(readable), self._payloads(readable)
-        return Decoded(kernels, copies, markers, payloads, _launched(readable), invalid, unknown)
+        threads = readable.field(cupti.MARKER, "thread_")
+        return Decoded(kernels, copies, markers, payloads, _launched(readable), invalid, unknown, threads)
 
     def _kernels(self, records: Records) -> Table:
         def get(name: str) -> Array:
@@ -202,7 +205,13 @@ class Decoder:
 
 def _launched(records: Records) -> Table:
     start = records.field(cupti.DRIVER, "start").view(np.int64)
-    return Table({"correlation": records.field(cupti.DRIVER, "correlation_id"), "start_ns": start})
+    columns = {
+        "correlation": records.field(cupti.DRIVER, "correlation_id"),
+        "start_ns": start,
+        "duration_ns": records.field(cupti.DRIVER, "end") - start.view(np.uint64),
+        "thread": records.field(cupti.DRIVER, "thread_id"),
+    }
+    return _valid(Table(columns))[0]
 
 
 def known(kind: int, size: int) -> bool:

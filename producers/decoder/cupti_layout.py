@@ -105,7 +105,11 @@ LAYOUTS: dict[int, Layout] = {
             "graph_id": ("<u4", 72),
         },
     ),
-    DRIVER: Layout("api", (40,), {"start": ("<u8", 8), "correlation_id": ("<u4", 32)}),
+    DRIVER: Layout(
+        "api",
+        (40,),
+        {"start": ("<u8", 8), "end": ("<u8", 16), "thread_id": ("<u4", 28), "correlation_id": ("<u4", 32)},
+    ),
     MARKER: Layout(
         "marker",
         (56,),
@@ -113,6 +117,7 @@ LAYOUTS: dict[int, Layout] = {
             "flags_": ("<i4", 4),
             "timestamp": ("<u8", 8),
             "id": ("<u4", 16),
+            "thread_": ("<u4", 28),  # object_id.pt.thread_id
             "name": ("<u8", 40),
             "domain": ("<u8", 48),
         },

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.live import BatchWriter, FeedProgress, split_rows
 from drumline.producers.decoder.cupti_decode import Decoded
+from drumline.producers.decoder.python_samples import PythonSamples
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.identity import Identity
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
 from drumline.producers.ipc.policy import COLLECTIVES
 from drumline.producers.live.derivation import IncrementalDerivation
+from drumline.producers.live.launch_rows import KEPT_NS, LaunchRows
+from drumline.producers.live.scopes import ANY_THREAD
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
@@ -24,12 +28,15 @@ class SpoolOutput:
 
     Owned by Session, in the decoder's only thread. Writing to the spool may block on the disk.
 
-    `spool`: takes the batches. `writer`: makes them. `live`: derives steps, collectives and ranges.
+    `spool`: takes the batches. `writer`: makes them. `live`: derives steps, collectives and ranges. `launches`: of deep
+    windows. `samples`: of Python, for those.
     """
 
     def __init__(self, pool: BufferPool, spool: SpoolWriter, identity: Identity) -> None:
         self.spool, self.writer = spool, BatchWriter(identity, self._emit)
         self.live = IncrementalDerivation(self.writer)
+        self.samples = PythonSamples()
+        self.launches = LaunchRows(self.writer, self.samples.before)
         self._pool = pool
         self._denied = self._events_lost = 0
         self._reading = -1
@@ -54,6 +61,19 @@ class SpoolOutput:
             self.writer.write(topic, table, FeedProgress(now_ns, self.live.watermark(now_ns)))
         self._reading = -1
         self.live.add(kernels, copies, decoded.markers, decoded.payloads, decoded.launched)
+        if self.launches.wants(now_ns):
+            self.launches.scopes.marks(_marks(decoded.markers, decoded.marker_threads.tolist()))
+            self.launches.add(decoded.launched, kernels, copies)
+
+    def mark(self, marker: Table) -> None:
+        """Take a mark of the API, which holds for all threads; columns as in Activity."""
+        self.live.add(Table({}), Table({}), marker, Table({}))
+        self.launches.scopes.marks(_marks(marker, [ANY_THREAD]))
+
+    def advance_launches(self, now_ns: int, complete_until_ns: int, final: bool = False) -> None:
+        """Publish the launches of a deep window that are complete."""
+        self.launches.advance(now_ns, complete_until_ns, final)
+        self.samples.forget(now_ns - KEPT_NS)
 
     def report_losses(self, dropped: Counter[Topic], now_ns: int) -> None:
         """Report dropped rows in `dropped_before`, and mark the time around them as lost for the derivation.
@@ -91,3 +111,12 @@ class SpoolOutput:
         self.spool.append_batch(key, batch)
         if self._reading >= 0:
             self._pool.count_sent(self._reading)
+
+
+def _marks(markers: Table, threads: Sequence[int]) -> Iterator[tuple[int, int, int, int, str]]:
+    """Yield (thread, time, flags, id, name) of markers."""
+    names = markers.dictionaries["names"] if markers.rows else ()
+    for thread, time_ns, flags, number, name in zip(
+        threads, *(markers[column].tolist() for column in ("time_ns", "flags", "id", "name")), strict=True
+    ):
+        yield thread, time_ns, flags, number, names[name]

@@ -14,6 +14,7 @@ class PolicyFile:
     """Writes the policy that applies now into the buffer pool, where the collector reads it.
 
     `header`: of the buffer pool. `problems`: the session's, short name -> sentence; gets "control".
+    `launches`: whether the request that counts now asks for launches.
     `answer`: what became of the newest request that names the process: "running KEY", "done KEY" or
     "rejected KEY: REASON"; "" before the first.
     """
@@ -23,6 +24,7 @@ class PolicyFile:
         self._process_policy = ""
         self._text: str | None = None
         self._running = self._seen = self.answer = ""
+        self.launches = False
 
     def begin(self, process_policy: str) -> None:
         """Take the policy that the process was attached with. What a decoder before this one applied is not known."""
@@ -40,6 +42,10 @@ class PolicyFile:
             self._problems["control"] = str(error)
             return self._problems["control"] != before[1]
         self._problems.pop("control", None)
+        self.launches = request is not None and request.launches
+        self._header[Header.STACKS] = self.launches and request is not None and request.stacks
+        if self.launches:  # before the window is switched on
+            self._header[Header.LAUNCHES] = 1
         self._answer(request)
         if policy is not None:
             header = self._header

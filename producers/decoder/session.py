@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from drumline.producers.activity.table import Table
 from drumline.producers.batches.process_record import process_record
 from drumline.producers.decoder.buffer_reader import BufferReader
 from drumline.producers.decoder.cupti_decode import UnknownSize
 from drumline.producers.decoder.output import SpoolOutput
 from drumline.producers.decoder.policy_file import PolicyFile
+from drumline.producers.decoder.python_samples import is_sample
 from drumline.producers.decoder.ring_source import RingSource
 from drumline.producers.decoder.self_metrics import collect_metrics
 from drumline.producers.identity import Identity, identity, place
@@ -84,7 +84,10 @@ class Session:
             if flags == MARK_BEGIN and (match := _STEP.fullmatch(message, MARK.size)):
                 self._begin_step(int(match[2]), from_api=not match[1])
             marker = self._reader.mark(flags, number, time_ns, message[MARK.size :].decode(errors="replace"))
-            self._begin(time_ns).live.add(Table({}), Table({}), marker, Table({}))
+            self._begin(time_ns).mark(marker)
+        elif is_sample(message):
+            if self._output:
+                self._output.samples.take(message)
         elif message[:1] == b"J":
             event = json.loads(message[1:])
             if handle := self._handlers.get(event["event"]):
@@ -134,6 +137,8 @@ class Session:
             self._control_at = now_ns + CONTROL_NS
             if self._policy_file.refresh(place(self._environment, self._attached), now_ns, self._step):
                 self._report_at = 0
+            if self._output:
+                self._output.launches.request(self._policy_file.launches, now_ns)
         complete_ns = self.pool.host_complete_ns(now_ns)
         for number in self.pool.done():
             if not self._read(number, now_ns):
@@ -156,7 +161,9 @@ class Session:
         ended = self._off_at and off_ns > CLOSE_AFTER_OFF_NS and is_complete
         output.report_losses(self._reader.dropped, now_ns)
         self._derive(output, now_ns, bool(ended))
-        self.pool.header[Header.LAUNCHES] = output.live.wants_launches(now_ns)
+        output.launches.request(self._policy_file.launches, now_ns)
+        output.advance_launches(now_ns, self._host_complete_ns, bool(ended))
+        self.pool.header[Header.LAUNCHES] = output.live.wants_launches(now_ns) or self._policy_file.launches
         self.pool.header[Header.NO_KERNELS_SINCE_NS] = output.live.no_kernels_since_ns
         self._off_at = 0 if ended else self._off_at
         self._warn_if_unwritable(output.spool)
@@ -181,6 +188,7 @@ class Session:
         if self._output:
             self._output.report_losses(self._reader.dropped, now_ns)
             self._derive(self._output, now_ns, True)
+            self._output.advance_launches(now_ns, now_ns, True)
             self._output.writer.finish(now_ns)
             self._output.spool.identify(self._record(self._output.writer.identity))
             self._output.spool.close()
@@ -282,7 +290,7 @@ class Session:
             counts["spool_bytes"], counts["spool_dropped"] = spool.bytes, spool.dropped.total()
         counts["unreadable_strings"] = self._reader.unreadable_strings
         counts["truncated_strings"] = self._reader.truncated_strings
-        counts.update(self._output.live.counts if self._output else {})
+        counts.update({**self._output.live.counts, **self._output.launches.counts} if self._output else {})
         counts["held_max_s"] = self._held_ns / 1e9
         return {
             **process_record(self._environment, process),

@@ -57,6 +57,7 @@ class Header(IntEnum):
     FOREIGN_SEEN = 26  # D of FOREIGN, number already handled
     NO_KERNELS_SINCE_NS = 27  # D since when steps have no kernel; 0 = they have
     GRAPHS = 28  # D 1 = kernels of a CUDA graph were recorded
+    STACKS = 29  # D 1 = sample the stacks of Python's threads
     DROPPED_REPORTED = 31  # D of CUPTI_DROPPED, number already reported, by any decoder of this process
 
 

@@ -49,6 +49,8 @@ class ControlRequest:
     start_ns: int
     until_ns: int
     requested_ns: int
+    launches: bool = False
+    stacks: bool = False
 
     def concerns(self, place: ProcessPlace) -> bool:
         """Return whether it is about a process."""
@@ -101,5 +103,5 @@ def _request(item: Mapping[str, Any]) -> ControlRequest:
         key=str(item["key"]), kind=str(item["kind"]), policy=str(item["policy"]), job=str(item["job"]),
         run=str(item["run"]), host=str(item["host"]), ranks=tuple(int(rank) for rank in item["ranks"]),
         last_step=int(item["last_step"]), start_ns=int(item["start_ns"]), until_ns=int(item["until_ns"]),
-        requested_ns=int(item["requested_ns"]),
+        requested_ns=int(item["requested_ns"]), launches=bool(item.get("launches")), stacks=bool(item.get("stacks")),
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """Messages of the collector to its decoder, and warnings of both to the job's stderr.
 
-A message is one datagram. b"J" begins an event: a JSON object with the key "event". b"M" begins a mark (MARK).
+A message is one datagram. b"J" begins an event: a JSON object with the key "event". b"M" begins a mark (MARK). b"F"
+begins the description of a stack, b"S" a sample of all threads.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ MARK = struct.Struct("<cBIq")
 MARK_BEGIN, MARK_END = 2, 4
 #: Lowest id of a mark; CUPTI counts the ids of its markers from 1.
 FIRST_MARK_ID = 0x8000_0000
+#: A stack: JSON [number, [[function, file, line], ...]] follows, the outermost frame first.
+FRAMES = b"F"
+#: A sample: b"S", time (ns since the epoch), main thread; then for each thread its name and the number of its stack.
+SAMPLE, PLACE = struct.Struct("<cqI"), struct.Struct("<II")
 _STDERR = file_of(2)
+
+
+def thread_name(ident: int) -> int:
+    """Return CUPTI's name of a thread (threading.get_ident): the low half of its pthread_t."""
+    return ident & 0xFFFF_FFFF
 
 
 def warn(text: str, environment: Mapping[str, str] = os.environ) -> None:

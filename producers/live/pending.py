@@ -15,6 +15,8 @@ from drumline.schemas.topics import Topic
 KEPT = ("name", "start_ns", "duration_ns", "stream", "correlation", "graph", "grid_x", "grid_y", "grid_z")
 
 NOTHING = Table({})
+#: Columns of launches that are kept.
+_LAUNCHED = ("correlation", "start_ns")
 _NO_LAUNCHES = Table({"correlation": np.empty(0, np.uint32), "start_ns": np.empty(0, np.int64)})
 
 
@@ -71,6 +73,7 @@ class PendingActivity:
         if markers.rows and not self.first_marker_ns:
             self.first_marker_ns = int(markers["time_ns"].min())
         slim = Table({name: kernels[name] for name in KEPT} if kernels.rows else {}, kernels.dictionaries)
+        launched = Table({name: launched[name] for name in _LAUNCHED}) if launched.rows else launched
         for table, pending in (
             (slim, self._kernels),
             (copies, self._copies),

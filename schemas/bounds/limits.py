@@ -99,6 +99,7 @@ OPERATIONS = Bound("operation", "its index has 8 bits", length=256, items=256)
 NAMES = Bound("name", "demangled C++ names have some thousand characters", length=1 << 16, items=MAX_ROWS)
 EVIDENCE = Bound("evidence", "a row has some hundred characters", length=1 << 16, items=MAX_ROWS, total=16 << 20)
 STACKS = Bound("stack", "64 frames of 64 characters", length=4_096, items=256, total=1 << 19)
+LAUNCH_STACKS = Bound("stack", "a stack for each row that producers send", length=4_096, items=8_192, total=1 << 20)
 NOTE = Bound("text", "free text of people and programs", length=1 << 16)
 NOTES = Bound("text", "free texts of people and programs", length=1 << 16, items=1_024)
 RANK_LIST = Bound("rank", RANK.reason, RANK.low, RANK.high, items=MAX_ROWS)
@@ -123,6 +124,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (LABELS, "devices links checks findings"),
     (LABELS, "functions files callers gpu.stack.v1:threads"),
     (STACKS, "stacks"),
+    (LAUNCH_STACKS, "scopes gpu.launch.v1:stacks"),
     (NAMES, "names domains"),
     (OPERATIONS, "operations datatypes last_operations last_datatypes"),
     (EVIDENCE, "evidence"),
@@ -169,7 +171,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (SINCE_LOAD_NS, "violation_power_ns violation_thermal_ns violation_sync_boost_ns violation_board_ns"),
     (SINCE_LOAD_NS, "violation_low_use_ns violation_reliability_ns"),
     (MASK, "throttle_reasons"),
-    (SHARE_NS, "interval_ns"),
+    (SHARE_NS, "interval_ns sample_age_ns"),
     (HOST_READING, "main_cpu_ns main_wait_ns main_blocked_ns block_io_ns main_switches main_preempted"),
     (HOST_READING, "other_cpu_ns other_wait_ns most_wait_ns threads major_faults rss_bytes throttled_ns"),
     (HOST_READING, "cpu_pressure_ns io_pressure_ns memory_pressure_ns main_gil_ns"),
@@ -180,8 +182,9 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (SIZE_32, "grid_x grid_y grid_z block_x block_y block_z shared_static shared_dynamic"),
     (UNLIMITED_16, "registers depth"),
     (UNLIMITED_32, "stream correlation cluster_x shared_executed local_per_thread graph id parent_id block_max"),
+    (UNLIMITED_32, "gpu.launch.v1:thread"),
     (UNLIMITED_64, "graph_node"),
-    (UNLIMITED_8, "kind src_kind dst_kind"),
+    (UNLIMITED_8, "kind src_kind dst_kind sampled"),
     (FLAG, "is_async skipped changed exact closed is_main"),
     (SEVERITY, "severity"),
     (SHARE, "lost_share"),

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from support.fakes.cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer, record
 
-from drumline.producers.collector import attach, collector, marks, recorder, watchdog
-from drumline.producers.decoder.cupti_layout import KERNEL, MEMCPY, PEER_COPY
+from drumline.producers.collector import attach, collector, marks, recorder, stack_samples, watchdog
+from drumline.producers.decoder.cupti_layout import DRIVER, KERNEL, MEMCPY, PEER_COPY
 from drumline.producers.ipc.buffer_pool import Header
+from drumline.producers.ipc.events import thread_name
 from drumline.producers.ipc.policy import ALWAYS, AUTO, COLLECTIVES, DUTY, OFF
 
 STEP_NS = 10_000_000
@@ -217,6 +218,64 @@ def resumed() -> None:
     assert (fake.finalized, fake.kept) == (1, True)
 
 
+def launches() -> None:
+    """A deep window with launches and stacks, as the agent's file asks; each function launches a kernel in each step.
+
+    A function launches when it was sampled while it ran, however long that takes.
+    """
+    rounds, sample = [0], stack_samples.ThreadSampler.sample
+
+    def counted(*arguments) -> None:
+        sample(*arguments)
+        rounds[0] += 1
+
+    stack_samples.ThreadSampler.sample = counted
+    file, now = Path(os.environ["DRUMLINE_SPOOL__ROOT"]) / ".control", time.time_ns()
+    file.parent.mkdir(exist_ok=True)
+    window = {"key": "w", "kind": "window", "policy": "always", "job": "*", "run": "", "host": "*", "ranks": [],
+             "last_step": -1, "start_ns": now, "until_ns": now + 600 * 10**9, "requested_ns": now, "launches": True,
+             "stacks": True}  # fmt: skip
+    file.write_text(json.dumps([window]))
+    assert attach.attach("off", cupti=fake.bound())
+    while len(fake.enabled) < 6 or rounds[0] < 1:
+        os.utime(file)
+        time.sleep(0.01)
+    name = int(raw.data.view("<u8")[raw.field(KERNEL, 104, "<u8")[0]])
+    numbers = iter(range(1, 1_000))
+
+    def wait_for_samples() -> None:
+        until = rounds[0] + 2
+        while rounds[0] < until:
+            os.utime(file)
+            time.sleep(0.001)
+
+    def launch(gpu_ns: int) -> None:
+        number, now, thread = next(numbers), time.time_ns(), thread_name(threading.get_ident())
+        fake.play(record(DRIVER, start=now, end=now + 2_000, thread_id=thread, correlation_id=number), [(DRIVER, 0)])
+        times = {"start": now + 5_000, "end": now + 5_000 + gpu_ns}
+        fake.play(record(KERNEL, **times, name=name, correlation_id=number), [(KERNEL, 0)])
+
+    def planted() -> None:
+        wait_for_samples()
+        launch(900_000)
+
+    def quick() -> None:
+        wait_for_samples()
+        launch(100_000)
+
+    for step in range(3):
+        attach.step(step)
+        with attach.scope("forward"):
+            planted()
+        quick()
+    attach.step(3)
+    file.unlink()
+    while fake.enabled or any(thread.name == "drumline samples" for thread in threading.enumerate()):
+        time.sleep(0.01)
+    settled()
+    print_decoder()
+
+
 def captured() -> None:
     """As `auto`, in a process that captured a CUDA graph."""
     marks.graph_was_captured = True
@@ -238,8 +297,8 @@ def main() -> None:
         recorder.ActivityRecorder.keep = lambda _: 1 // 0
         os.environ["DRUMLINE_COLLECT__POLICY"] = "off"
     atexit.register(left, os.getpid())
-    if how in ("auto", "windows", "resumed", "captured"):
-        {"auto": auto, "windows": windows, "resumed": resumed, "captured": captured}[how]()
+    if how in ("auto", "windows", "resumed", "captured", "launches"):
+        {"auto": auto, "windows": windows, "resumed": resumed, "captured": captured, "launches": launches}[how]()
         return
     policy, profiler = "off" if how in ("late", "refused_off") else "", "a profiler" if how == "yielded" else ""
     assert attach.attach(policy, cupti=fake.bound(), active_profiler=profiler)

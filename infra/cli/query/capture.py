@@ -26,7 +26,7 @@ app = typer.Typer(add_completion=False)
 #: Time after the window in which its rows are stored: a sink writes large topics every 10 s.
 STORED_S = 20.0
 POLL_S = 0.5
-KERNELS, STACKS = "kernels", "stacks"
+KERNELS, LAUNCHES, STACKS = "kernels", "launches", "stacks"
 
 
 @app.command()
@@ -42,10 +42,17 @@ def capture(
     lead: Annotated[
         float, typer.Option(min=1, max=120, help="Seconds until the first step: more where hosts are under load.")
     ] = 5.0,
-    kinds: Annotated[str, typer.Option("--with", help="kernels (and copies, ranges), and stacks.")] = KERNELS,
+    kinds: Annotated[
+        str,
+        typer.Option(
+            "--with",
+            help="kernels (and copies, ranges); launches: when, from which thread, in which scope; stacks: of Python, "
+            "with launches the line of each.",
+        ),
+    ] = KERNELS,
     as_json: Annotated[bool, typer.Option("--json", help="Print what came of it as one JSON object.")] = False,
 ) -> None:
-    """Record a running job in depth for some steps, wait, and print what it got: kernels, copies, ranges, stacks.
+    """Record a running job in depth for some steps, wait, and print what it got: kernels, copies, launches, stacks.
 
     CUPTI records all named ranks from some steps before the window to just behind it, then goes; until then a launch
     costs 1 us more. Processes of policy `light` refuse. Needs Write on drumline.control.v1, and ClickHouse. Ctrl-C
@@ -66,8 +73,8 @@ def capture(
     from drumline.schemas.control import BadControl
 
     wanted = {kind.strip() for kind in kinds.split(",")}
-    if KERNELS not in wanted or wanted - {KERNELS, STACKS}:
-        exit_with("capture", BAD_INPUT, f"--with {kinds!r}: {KERNELS}, or {KERNELS},{STACKS}")
+    if KERNELS not in wanted or wanted - {KERNELS, LAUNCHES, STACKS}:
+        exit_with("capture", BAD_INPUT, f"--with {kinds!r}: {KERNELS}, or {KERNELS},{LAUNCHES},{STACKS}")
     if late and ranks:
         exit_with("capture", BAD_INPUT, "--culprit names the ranks: leave out --ranks")
     config = settings()
@@ -91,7 +98,7 @@ def capture(
             if seconds is None
             else windows.window_of_seconds(job, run, named, seconds, now_ns)
         )
-        window = replace(window, stacks=STACKS in wanted)
+        window = replace(window, stacks=STACKS in wanted, launches=LAUNCHES in wanted)
         write(config, [(window.key, window)])
         try:
             states_now, first_s = _wait(lambda: windows.states(query, window, job, run), window, sorted(named or known))
@@ -147,10 +154,12 @@ def _progress(states_now: list[RankState], ranks: int, window: Control) -> str:
 
 
 def _print(states_now: list[RankState], window: Control, command: str) -> None:
-    table = Table("rank", "host", "answer", "kernels", "copies", "steps", "stacks", box=None, pad_edge=False)
+    table = Table(
+        "rank", "host", "answer", "kernels", "copies", "launches", "steps", "stacks", box=None, pad_edge=False
+    )
     for state in states_now:
         texts = (str(state.rank), state.host, state.answer or "none", f"{state.kernels:,}", f"{state.copies:,}",
-                 str(state.steps), str(state.stacks))  # fmt: skip
+                 f"{state.launches:,}", str(state.steps), str(state.stacks))  # fmt: skip
         table.add_row(*(escape(escape_controls(text)) for text in texts))
     terminal_console().print(table)
     if command:

@@ -38,6 +38,7 @@ def fill(settings):
         load(client, settings, JobCopy(folder, job, "r1"))
     cookbook.add_stacks(settings)
     cookbook.add_links(settings)
+    cookbook.add_launches(settings)
     cookbook.add_checks(settings)
 
 

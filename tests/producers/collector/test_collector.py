@@ -485,6 +485,27 @@ def test_a_process_that_captured_a_graph_keeps_cupti_whose_end_would_break_it(tm
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_each_kernel_of_a_window_with_launches_has_its_launch_its_scope_and_its_line(tmp_path):
+    done, _report = run(tmp_path, "launches")
+    assert (done.returncode, done.stderr) == (0, "")
+    (folder,) = (path.parent for path in (tmp_path / "spool").glob("*/identity.json"))
+    published, process = batches(tmp_path, folder)
+    calls, kernels = [], set()
+    for topic, _, batch in published:
+        if topic == "gpu.kernel.v1" and batch.rows:
+            kernels |= set(batch.columns["correlation"].tolist())
+        if topic == "gpu.launch.v1" and batch.rows:
+            texts = (batch.strings(name, f"{name}s") for name in ("scope", "stack"))
+            numbers = (batch.columns[name].tolist() for name in ("correlation", "sampled"))
+            calls += list(zip(*numbers, *texts, strict=True))
+    assert {call[0] for call in calls} == kernels == set(range(1, 7))
+    scopes = [scope for step in range(3) for scope in (f"step {step};forward", f"step {step}")]
+    assert [(owner, scope) for _, owner, scope, _ in sorted(calls)] == [(1, scope) for scope in scopes]
+    functions = ["planted", "quick"] * 3
+    assert [stack.split(";")[-2].split(" (")[0] for *_, stack in sorted(calls)] == functions, "in a wait for samples"
+    assert "kernels_without_launch" not in process["collector"]
+
+
 def test_settings_that_are_not_made_are_the_agents():
     agents = SpoolSettings()
     assert spool_root({}) == agents.root
