@@ -15,7 +15,8 @@ from drumline.sinks.inserts.insert_lanes import InsertLanes
 from drumline.sinks.inserts.kernel_names import KernelNames
 from drumline.sinks.inserts.ledger import Ledger
 from drumline.sinks.kafka.consumer import Commit, SinkConsumer
-from drumline.sinks.kafka.dead_letters import DeadLetterProducer
+from drumline.sinks.kafka.dead_letters import DeadLetterSender
+from drumline.sinks.ledger_gap import LedgerEnd, is_behind, resolve_gaps
 from drumline.sinks.lost_tail import continue_behind
 from drumline.sinks.ranges.intent import write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
@@ -47,13 +48,13 @@ class CommitCycle:
         self,
         settings: Settings,
         kafka: SinkConsumer,
-        dead_letters: DeadLetterProducer,
+        dead_letters: DeadLetterSender,
         connect: Callable[[], Client],
         counts: SinkCounts,
     ) -> None:
         self.ranges: list[tuple[PartitionState, PendingRange]] = []
         self.committed = 0.0
-        self._sink, self._database = settings.sink, settings.clickhouse.database
+        self._settings, self._sink, self._database = settings, settings.sink, settings.clickhouse.database
         self._kafka, self._dead_letters, self._connect, self._counts = kafka, dead_letters, connect, counts
         self._client: Client | None = None
         self._lanes = InsertLanes(connect, self._database, KernelNames())
@@ -63,7 +64,8 @@ class CommitCycle:
     def open(self) -> bool:
         """Run step 0: start new partitions behind the offsets in the ledger, whatever was committed.
 
-        Returns True if there was a new partition; it is not fetched from yet.
+        Returns True if there was a new partition; it is not fetched from yet. Fatal: LostRecords, also where the ledger
+        ends before what a sink has committed as stored.
         """
         new = [state for state in self._kafka.states.values() if not state.opened]
         if not new:
@@ -74,6 +76,7 @@ class CommitCycle:
             [(s.table.topic.value, s.topic_id, s.partition) for s in new if s.table.topic.value in DERIVED_TOPICS]
         )
         ahead: list[Commit] = []
+        behind: list[LedgerEnd] = []
         for state, place in zip(new, places, strict=True):
             topic, tail = state.table.topic.value, tails.get(place)
             state.epochs = epochs.get((topic, state.topic_id, state.partition), {})
@@ -83,20 +86,24 @@ class CommitCycle:
                 self._kafka.commit([(state, tail.offset + 1, write_done(tail.topic_id), -1)] if tail else [])
                 raise
             check_ledger(state, stored, accept_loss=self._kafka.accept_loss)
+            if is_behind(state, stored):
+                behind.append((state, stored))
+                continue
             if state.intent is not None:
                 if stored > state.intent.range.last:  # only its last commit is missing, and perhaps the ledger's rollup
                     self._ledger().insert_again(topic, state.intent.range)
                     state.intent = None
                 else:
                     log.info("finishing a range with a committed intent", topic=topic, token=state.intent.range.token)
-            elif stored < state.next_offset and state.next_offset > 0 and not state.compacted:
-                log.info(
-                    "ledger ends before the committed offset", topic=topic, ledger=stored, committed=state.next_offset
-                )
             if state.intent is None and stored > state.next_offset:
                 state.next_offset = stored
                 ahead.append((state, stored, write_done(state.topic_id), -1))
+        again = resolve_gaps(self._settings, self._kafka, self._queries(), behind) if behind else []
+        ahead += [(state, first, write_done(state.topic_id), -1) for state, first in again]
         self._kafka.commit(ahead)
+        for state, first in again:
+            state.next_offset, state.intent = first, None
+            self._kafka.seek(state, first)
         for state in new:
             state.opened = True
         return True

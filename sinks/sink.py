@@ -25,7 +25,7 @@ from drumline.sinks.commit_cycle import CommitCycle
 from drumline.sinks.errors import Fenced, NoKnownBrokers, TailLost, TopicReplaced, TransientKafkaError, UnreadableBatch
 from drumline.sinks.intake import Intake
 from drumline.sinks.kafka.consumer import SinkConsumer
-from drumline.sinks.kafka.dead_letters import DeadLetterProducer, DeadLettersFailed
+from drumline.sinks.kafka.dead_letters import DeadLetterSender, DeadLettersFailed
 from drumline.sinks.kafka.unreadable import UnreadableBatches
 from drumline.sinks.ranges.progress import STALLED_S, Progress
 from drumline.sinks.ranges.write_order import is_full
@@ -51,7 +51,7 @@ class Sink:
 
     settings: Settings
     kafka: SinkConsumer
-    dead_letters: DeadLetterProducer
+    dead_letters: DeadLetterSender
     connect: Callable[[], Client]
     codec: Codec
     stopping: Callable[[], bool]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -23,6 +23,21 @@ log = structlog.get_logger()
 TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 #: The value of the header error.by; a stream worker's is its app id.
 BY = "sink"
+
+
+class DeadLetterSender(Protocol):
+    """Sends the dead letters of a range; see DeadLetterProducer."""
+
+    def send(self, entries: Iterable[RangeEntry], topic_id: str) -> int:
+        """Return how many were sent. Retry later: DeadLettersFailed. Fatal: KafkaAccessDenied."""
+
+
+class Unsent:
+    """Sends none, in the sink of a replica: the primary's has sent them, and its ledger lists them all the same."""
+
+    def send(self, entries: Iterable[RangeEntry], topic_id: str) -> int:
+        """Return 0."""
+        return 0
 
 
 class DeadLettersFailed(RuntimeError):

@@ -104,16 +104,16 @@ class PartitionState:
 
     Created on assignment, dropped on revocation; used by the sink's thread only. `next_offset`: the first offset not
     yet taken in. `opened`: the ledger was read for the offset to start at. `has_committed`: Kafka had a committed
-    offset. `parked`: the record at `next_offset`, while the registry cannot give its schema. `rows`: of `entries`.
-    `bytes`: of `entries`, as they came; a dead letter counts as no row. `expected`: offset -> when Kafka received the
-    record there, of records that Kafka must still have (stored_tail.py). `deferred`: a range that ClickHouse rejects
-    (`reason`), and `retry`: its attempts; nothing is cut meanwhile. `limit`: records of a range after one was rejected;
-    0 = no limit. `rejected`: records in a row that ClickHouse rejects. `epochs`: source -> highest epoch of results so
-    far. `unreadable`: first offset of a batch whose end is searched (kafka/unreadable.py); -1 = none. `flood`: where
-    dead letters flooded it last, at `flood_at` (monotonic, s); `flooded`: it is not read until `flood_until`, so that
-    it is read at a limited rate. `read_to`: offset up to which Kafka was read; more than `next_offset` where the last
-    offsets have no record. `since`: when the first of the collected records came; `cut_at`: when a range was last cut
-    (monotonic, s).
+    offset. `stored_before`: a sink committed all records before this offset as stored. `parked`: the record at
+    `next_offset`, while the registry cannot give its schema. `rows`: of `entries`. `bytes`: of `entries`, as they came;
+    a dead letter counts as no row. `expected`: offset -> when Kafka received the record there, of records that Kafka
+    must still have (stored_tail.py). `deferred`: a range that ClickHouse rejects (`reason`), and `retry`: its attempts;
+    nothing is cut meanwhile. `limit`: records of a range after one was rejected; 0 = no limit. `rejected`: records in a
+    row that ClickHouse rejects. `epochs`: source -> highest epoch of results so far. `unreadable`: first offset of a
+    batch whose end is searched (kafka/unreadable.py); -1 = none. `flood`: where dead letters flooded it last, at
+    `flood_at` (monotonic, s); `flooded`: it is not read until `flood_until`, so that it is read at a limited rate.
+    `read_to`: offset up to which Kafka was read; more than `next_offset` where the last offsets have no record.
+    `since`: when the first of the collected records came; `cut_at`: when a range was last cut (monotonic, s).
     """
 
     table: SinkTable
@@ -124,6 +124,7 @@ class PartitionState:
     intent: Intent | None = None
     opened: bool = False
     has_committed: bool = False
+    stored_before: int = 0
     parked: Record | None = None
     entries: deque[RangeEntry] = field(default_factory=deque)
     rows: int = 0

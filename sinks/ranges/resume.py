@@ -28,6 +28,7 @@ def resume_from(state: PartitionState, offset: int, metadata: str | None, *, acc
         log.warning("topic was recreated; reading it from its start", topic=name, partition=partition)
         return
     state.topic_id, state.has_committed = of_topic or state.topic_id, True
+    state.stored_before = offset if of_topic else 0  # without metadata the offset was set by hand
     if offset < low and not state.compacted:
         _removed(state, offset, accept_loss)
         return

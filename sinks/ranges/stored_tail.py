@@ -41,6 +41,11 @@ def continued_at(topic_id: str, first: int) -> str:
     return f"{topic_id}~{first}"
 
 
+def log_start(topic_id: str) -> int:
+    """Return the offset at which this log begins: 0, or where it continued after a loss."""
+    return int(topic_id.rpartition("~")[2]) if "~" in topic_id else 0
+
+
 def log_spans(topic_id: str, first: int, last: int) -> list[tuple[str, int, int]]:
     """Return which log wrote which of the offsets first..last that Kafka has now: (name, first, last), rising."""
     name, *starts = topic_id.split("~")
