@@ -57,6 +57,8 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "stream": "Run a stream worker: rolling windows and straggler verdicts.",
         "sink": "Write topics to ClickHouse, exactly once.",
         "audit": "Prove that no row was lost or doubled.",
+        "backfill": "Copy to a replica what Kafka has no more.",
+        "cluster": "Make one database over all servers of a ClickHouse cluster.",
         "dlq": "Count, show and replay dead letters.",
         "policy": "Set what processes record, from one place, for a time.",
         "limits": "Give some jobs limits of their own in alert rules.",

@@ -99,9 +99,25 @@ def password(settings: Settings, reader: bool) -> str:
 
 
 def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, database: str = "") -> Client:
-    """Connect a client for one thread.
+    """Connect a client for one thread: the writer to the settings' URL, a reader to the best of several replicas.
 
     Without `database` it can connect before the migrations; statements name their database.
+
+    Raises:
+        TransientError: retry later.
+        PermanentError: fatal.
+    """
+    if reader and settings.clickhouse.replicas:
+        from drumline.infra.clickhouse.replicas import connect_reader
+
+        return connect_reader(settings, timeout_s, database)
+    return connect_to(settings, reader=reader, timeout_s=timeout_s, database=database)
+
+
+def connect_to(
+    settings: Settings, *, reader: bool = False, timeout_s: int = 60, database: str = "", connect_s: int = 5
+) -> Client:
+    """Connect to the settings' URL, whatever replicas there are; `connect_s`: time for the connection.
 
     Raises:
         TransientError: retry later.
@@ -122,7 +138,7 @@ def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, da
             username=user,
             password=password(settings, reader),
             database=database or "default",
-            connect_timeout=5,
+            connect_timeout=connect_s,
             send_receive_timeout=timeout_s,
             autogenerate_session_id=False,
             compress=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,9 @@ from drumline.infra.config.tenants import key_bytes, read_tenants
 from drumline.infra.config.validation import SettingsModel, check_certificates, check_url, read_secret
 from drumline.infra.config.webhook_key import webhook_key_bytes
 from drumline.schemas.topics import TOPICS
+
+#: Name of the ClickHouse server at CLICKHOUSE__URL among its replicas.
+PRIMARY = "primary"
 
 
 class KafkaSettings(SettingsModel):
@@ -150,6 +154,9 @@ class ClickHouseSettings(SettingsModel):
     """The ClickHouse server: the writer's account for migrations and sinks, the reader's for queries."""
 
     url: str = Field("", description="http(s)://host:port; empty = the local stack's engine")
+    replicas: dict[str, str] = Field(
+        {}, description="further servers, each with a sink of its own (`drumline sink --replica`): JSON, name -> URL"
+    )
     database: str = Field("gpu", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="database of all tables")
     user: str = Field("writer", description="user of migrations, sinks and audit")
     password: SecretStr | None = Field(None, description="password of that user")
@@ -174,6 +181,12 @@ class ClickHouseSettings(SettingsModel):
             ("CLICKHOUSE__CA", self.ca), ("CLICKHOUSE__CERTIFICATE", self.certificate), ("CLICKHOUSE__KEY", self.key)
         )
         check_url("CLICKHOUSE__URL", self.url)
+        for name, url in self.replicas.items():
+            if not re.fullmatch("[a-z][a-z0-9-]*", name) or name == PRIMARY or not url or "," in url:
+                raise ValueError(
+                    f"DRUMLINE_CLICKHOUSE__REPLICAS: {name!r}: a name of a-z, 0-9 and -, not {PRIMARY!r}, with one URL"
+                )
+            check_url("CLICKHOUSE__REPLICAS", url)
         return self
 
 

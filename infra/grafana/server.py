@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.grafana.catalog import DASHBOARDS
-from drumline.infra.grafana.model import FOLDER, FOLDER_UID, SOURCE_UID, Json
+from drumline.infra.grafana.model import FOLDER, FOLDER_UID, Json
 from drumline.infra.grafana.provisioning.contacts import CONTACTS, RECEIVER, TEMPLATE, policies, receiver
 from drumline.infra.grafana.provisioning.files import data_source
 from drumline.infra.grafana.provisioning.rules import GROUPS, group_for_http
@@ -129,7 +129,7 @@ class Server:
         make = partial(api.folder.create_folder, FOLDER, FOLDER_UID)
         rename = partial(api.folder.update_folder, FOLDER_UID, title=FOLDER, overwrite=True)
         yield self._change(f"folder {FOLDER}", {"title": FOLDER}, current and {"title": current["title"]}, make, rename)
-        yield self._source()
+        yield from self._sources()
         for dashboard in DASHBOARDS:
             wanted = dashboard_json(dashboard, self._settings.serve.web_page)
             answer = self._get(dashboard.uid, partial(api.dashboard.get_dashboard, dashboard.uid))
@@ -167,25 +167,32 @@ class Server:
         differs = tuple(difference(wanted, current))
         return Change(subject, "change" if differs else "same", partial(send, change or create), differs[:8])
 
-    def _source(self) -> Change:
+    def _sources(self) -> Iterator[Change]:
+        """Create the data sources that are missing, one for each replica: dashboards list them in a variable."""
+        yield self._source(self._settings.grafana.clickhouse_url or self._settings.clickhouse_url, "")
+        for name, url in self._settings.clickhouse.replicas.items():
+            yield self._source(url, name)
+
+    def _source(self, address: str, replica: str) -> Change:
         """Create the data source if there is none; an existing one is the administrator's."""
         grafana, api = self._settings.grafana, self._api
-        url = urlsplit(grafana.clickhouse_url or self._settings.clickhouse_url)
+        url = urlsplit(address)
         secure = url.scheme == "https"
         wanted = data_source(
             url.hostname or "", url.port or (8443 if secure else 8123), grafana.clickhouse_user,
-            self._settings.clickhouse.database, secure, "http",
+            self._settings.clickhouse.database, secure, "http", replica,
         )  # fmt: skip
-        current = self._get("data source", lambda: api.datasource.get_datasource_by_uid(SOURCE_UID))
+        uid, subject = wanted["uid"], f"data source {wanted['name']}"
+        current = self._get("data source", lambda: api.datasource.get_datasource_by_uid(uid))
         if current:
-            return Change("data source ClickHouse", "same", lambda: None)
+            return Change(subject, "same", lambda: None)
         if grafana.clickhouse_password is None:
             raise GrafanaFailed(
-                f"{self._where} has no data source with uid {SOURCE_UID!r}; to create it, set "
+                f"{self._where} has no data source with uid {uid!r}; to create it, set "
                 "DRUMLINE_GRAFANA__CLICKHOUSE_PASSWORD (and __CLICKHOUSE_URL, if Grafana reaches it elsewhere)"
             )
         body = {**wanted, "secureJsonData": {"password": grafana.clickhouse_password.get_secret_value()}}
-        return self._change("data source ClickHouse", wanted, None, lambda: api.datasource.create_datasource(body))
+        return self._change(subject, wanted, None, lambda: api.datasource.create_datasource(body))
 
     def _notifications(self, with_policies: bool) -> Iterator[Change]:
         alerting, grafana = self._api.alertingprovisioning, self._settings.grafana

@@ -15,6 +15,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.config.servers import ClickHouseSettings, KafkaSettings
@@ -82,7 +84,7 @@ def environment(settings: Settings) -> dict[str, str]:
     Secrets are not passed on.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DRUMLINE_")}
-    return {**kept, **_variables("DRUMLINE", settings.model_dump(exclude_defaults=True))}
+    return {**kept, **_variables("DRUMLINE", settings)}
 
 
 def run_audit(variables: Mapping[str, str], *options: str) -> dict[str, Any]:
@@ -95,12 +97,15 @@ def run_audit(variables: Mapping[str, str], *options: str) -> dict[str, Any]:
     return result
 
 
-def _variables(prefix: str, values: Mapping[str, Any]) -> dict[str, str]:
+def _variables(prefix: str, section: BaseModel) -> dict[str, str]:
     variables: dict[str, str] = {}
-    for name, value in values.items():
+    for name in section.model_dump(exclude_defaults=True):
+        value = getattr(section, name)
         below = f"{prefix}_{name.upper()}" if prefix == "DRUMLINE" else f"{prefix}__{name.upper()}"
-        if isinstance(value, Mapping):
+        if isinstance(value, BaseModel):
             variables |= _variables(below, value)
+        elif isinstance(value, Mapping):
+            variables[below] = json.dumps(value)
         elif value is not None and not hasattr(value, "get_secret_value"):
             variables[below] = str(value)
     return variables

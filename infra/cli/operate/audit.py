@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from drumline.infra.cli.console import exit_with
+from drumline.infra.config.replicas import of_each
+from drumline.infra.config.servers import PRIMARY
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import FAILED, OK, UNDECIDED
-from drumline.infra.runtime.terminal import echo, terminal_console
+from drumline.infra.runtime.terminal import echo, escape_controls, terminal_console
 
 if TYPE_CHECKING:
+    from drumline.infra.config.settings import Settings
+    from drumline.sinks.audit.compare import ReplicaDifference
     from drumline.sinks.audit.report import AuditReport
 
 app = typer.Typer(add_completion=False)
@@ -22,6 +26,9 @@ app = typer.Typer(add_completion=False)
 def audit(
     job: Annotated[str, typer.Option(help="Check rows, sequences and windows of this job only.")] = "",
     run: Annotated[str, typer.Option(help="Check this run only.")] = "",
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Also compare the rows of all replicas, by number and hash.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Prove that no row was lost or doubled, from Kafka and from the tables.
@@ -31,23 +38,52 @@ def audit(
     the raw rows. Rollups count each row once. Records that are not stored yet are "not drained", not lost. A job or run
     without stored rows is "unknown", not clean.
 
+    Each replica of DRUMLINE_CLICKHOUSE__REPLICAS is audited, against the commits of its own group. --compare reads all
+    rows of each.
+
     Run it while no sink writes: a range that has its rows and not yet its ledger entry looks doubled.
 
     Exit codes: 0 clean. 1 not clean; each finding is named. 10 undecided: Kafka or ClickHouse does not answer.
     """
-    report = _audit(job, run)
+    replicas = of_each(settings())
+    reports = {name: _audit(config, job, run) for name, config in replicas.items()}
+    differing = _compare(replicas, job, run) if compare else []
+    clean = all(report.clean for report in reports.values()) and not differing
     if as_json:
-        echo(json.dumps(report.as_json(), default=str))
+        more: dict[str, Any] = {"differences": [difference.as_json() for difference in differing]} if compare else {}
+        if len(reports) > 1:
+            more["replicas"] = {name: report.as_json() for name, report in reports.items()}
+        echo(json.dumps({**reports[PRIMARY].as_json(), "clean": clean, **more}, default=str))
     else:
-        _print(report)
-    raise typer.Exit(OK if report.clean else FAILED)
+        for name, report in reports.items():
+            if len(reports) > 1:
+                echo(f"replica {name}, {replicas[name].clickhouse_url}, group {replicas[name].sink.group}")
+            _print(report)
+        for difference in differing:
+            echo(f"replicas differ: {escape_controls(difference.text())}")
+        if compare and not differing:
+            echo(f"{len(reports)} replicas have equal rows")
+    raise typer.Exit(OK if clean else FAILED)
 
 
-def _audit(job: str, run: str) -> AuditReport:
-    """Return the report. Raises typer.Exit with UNDECIDED if Kafka or ClickHouse does not answer."""
+def _compare(replicas: dict[str, Settings], job: str, run: str) -> list[ReplicaDifference]:
+    """Return the differences of all replicas. Raises typer.Exit with UNDECIDED if one does not answer."""
+    from drumline.infra.clickhouse.client import ClickHouseFailed, connect, with_hint
+    from drumline.sinks.audit.compare import contents, differences
+
+    compared = {}
+    for name, config in replicas.items():
+        try:
+            compared[name] = contents(connect(config, timeout_s=600), config.clickhouse.database, job, run)
+        except ClickHouseFailed as error:
+            exit_with("audit", UNDECIDED, f"cannot compare: {with_hint(error)}")
+    return differences(compared)
+
+
+def _audit(config: Settings, job: str, run: str) -> AuditReport:
+    """Return the report of one replica. Raises typer.Exit with UNDECIDED if Kafka or ClickHouse does not answer."""
     from drumline.infra.kafka.connect import BrokerUnreachable, require_listener
 
-    config = settings()
     try:
         require_listener(config)  # before an engine is started for the audit
     except BrokerUnreachable as error:

@@ -13,12 +13,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from drumline.infra.cli.console import exit_on_error, exit_with
+from drumline.infra.config.replicas import of_each
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT
 from drumline.infra.runtime.terminal import echo, escape_controls, terminal_console
 
 if TYPE_CHECKING:
     from drumline.infra.clickhouse.client import Client
+    from drumline.infra.config.settings import Settings
 
 app = typer.Typer(
     add_completion=False,
@@ -48,7 +50,7 @@ def show(as_json: AsJson = False) -> None:
     """Show the limits in force. The closest one counts: job and label, job, label; then the newest."""
     from drumline.infra.grafana.limit_rows import current
 
-    with _connected(reader=True) as client:
+    with _connected(settings(), reader=True) as client:
         limits = current(client)
     if as_json:
         echo(json.dumps([{**limit, "value": _text(limit["value"])} for limit in limits]))
@@ -77,10 +79,12 @@ def set_limits(
     from drumline.infra.grafana.limit_rows import write
 
     limits = [_limit(text, job, label, note) for text in values]
-    with _connected() as client:
-        for limit in limits:
-            write(client, limit)
-            echo(f"{limit['name']} is {_text(limit['value'])} for {_jobs(job, label)}")
+    for config in of_each(settings()).values():
+        with _connected(config) as client:
+            for limit in limits:
+                write(client, limit)
+    for limit in limits:
+        echo(f"{limit['name']} is {_text(limit['value'])} for {_jobs(job, label)}")
 
 
 @app.command("clear")
@@ -95,22 +99,26 @@ def clear(
     for name in chosen or ():
         _known(name)
     _check(job, label)
-    with _connected() as client:
-        limits = [row for row in current(client) if (row["job"], row["label"]) == (job, label)]
-        limits = [row for row in limits if not chosen or row["name"] in chosen]
-        for row in limits:
-            write(client, {name: row[name] for name in ("name", "job", "label", "value", "note")}, cleared=True)
-            echo(f"{row['name']} of {_jobs(job, label)} is cleared")
+    limits: dict[str, dict[str, Any]] = {}
+    for config in of_each(settings()).values():
+        with _connected(config) as client:
+            matching = [row for row in current(client) if (row["job"], row["label"]) == (job, label)]
+            for row in matching:
+                if not chosen or row["name"] in chosen:
+                    write(client, {name: row[name] for name in ("name", "job", "label", "value", "note")}, cleared=True)
+                    limits[row["name"]] = row
+    for name in limits:
+        echo(f"{name} of {_jobs(job, label)} is cleared")
     if not limits:
         echo(f"nothing is set for {_jobs(job, label)}; `drumline limits show` lists what is")
 
 
 @contextmanager
-def _connected(*, reader: bool = False) -> Iterator[Client]:
+def _connected(config: Settings, *, reader: bool = False) -> Iterator[Client]:
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect
 
     with exit_on_error("limits", ClickHouseFailed):
-        client = connect(settings(), reader=reader, database=settings().clickhouse.database)
+        client = connect(config, reader=reader, database=config.clickhouse.database)
         try:
             yield client
         finally:

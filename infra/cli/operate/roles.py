@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from drumline.infra.cli.console import exit_with
+from drumline.infra.config.replicas import of_each
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED
 from drumline.infra.runtime.terminal import echo
@@ -40,7 +41,7 @@ def apply(
     grafana: Grafana = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show the statements without running them")] = False,
 ) -> None:
-    """Execute the SQL on DRUMLINE_CLICKHOUSE__URL. DRUMLINE_CLICKHOUSE__USER needs access_management.
+    """Execute the SQL on DRUMLINE_CLICKHOUSE__URL and all replicas. DRUMLINE_CLICKHOUSE__USER needs access_management.
 
     A repetition changes nothing.
     """
@@ -53,11 +54,13 @@ def apply(
         for statement in statements:
             echo("to do: " + " ".join(statement.split()))
         return
+    replicas = of_each(settings())
     try:
-        client = connect(settings())
-        for statement in statements:
-            command(client, statement)
-            echo("done: " + " ".join(statement.split()))
+        for name, config in replicas.items():
+            client = connect(config)
+            for statement in statements:
+                command(client, statement)
+                echo(("done: " if len(replicas) == 1 else f"done: {name}: ") + " ".join(statement.split()))
     except ClickHouseFailed as error:
         hint = "; this user needs access_management, or the grants to create roles, profiles and quotas"
         exit_with("roles", FAILED, f"{error}{hint if error.code in (497, 514) else ''}")

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from drumline.infra.cli.console import exit_with
+from drumline.infra.cli.console import exit_on_error, exit_with
+from drumline.infra.config.replicas import NoSuchReplica, of_replica
+from drumline.infra.config.servers import PRIMARY
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import (
     ACCESS_DENIED,
@@ -40,8 +42,15 @@ def sink(
         str, typer.Option(help="Static group membership: a name per sink process. A restart needs no rebalance.")
     ] = "",
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Continue after records that Kafka removed unstored, or lost.")
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Continue after records that Kafka removed unstored or lost, or that ClickHouse lacks.",
+        ),
     ] = False,
+    replica: Annotated[
+        str, typer.Option(metavar="NAME", help="Write to this replica of DRUMLINE_CLICKHOUSE__REPLICAS.")
+    ] = PRIMARY,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as one JSON object at the end.")] = False,
 ) -> None:
     """Write topics to ClickHouse, exactly once; all topics by default.
@@ -57,7 +66,7 @@ def sink(
     1  no Kafka broker answers at the start, or Kafka's client cannot recover: start it again
     2  a wrong setting, an unknown topic, or missing topics (`drumline topics apply`)
     4  Kafka no longer has records that are not stored, or lost stored ones and gives their offsets to new ones, or a
-       range with a committed intent cannot be rebuilt
+       range with a committed intent cannot be rebuilt, or the ledger lacks what was committed as stored
     5  ClickHouse rejects: wrong password, missing grant or table (`drumline migrate`), ...
     6  another sink runs under the same --instance
     7  Kafka or the schema registry rejects: certificate, user, password, or a missing ACL, which is named
@@ -68,6 +77,8 @@ def sink(
     from drumline.sinks.tables.tables import TABLES
 
     config = settings()
+    with exit_on_error("sink", NoSuchReplica, code=BAD_INPUT):
+        config = of_replica(config, replica)
     if instance:
         config.sink.instance = instance
     configure(config, "sink")
@@ -78,9 +89,9 @@ def sink(
     topics = [Topic(name) for name in topic or known]
     health = _serve_health(config, Health())
     with _exit_on_error(config):
-        _require_acls(config, topics)  # before the signal handlers: until here a signal just ends the process
+        _require_acls(config, topics, replica)  # before the signal handlers: until here a signal just ends the process
         stopping = ShutdownSignal()
-        program = _build(config, topics, accept_loss, stopping, health)
+        program = _build(config, topics, accept_loss, stopping, health, replica)
         program.run()
     if as_json:
         echo(json.dumps(asdict(program.counts)))
@@ -96,16 +107,19 @@ def _serve_health(config: Settings, health: Health) -> Health:
     return health
 
 
-def _require_acls(config: Settings, topics: list[Topic]) -> None:
+def _require_acls(config: Settings, topics: list[Topic], replica: str) -> None:
     from drumline.infra.kafka.acls import require_acls
     from drumline.schemas.topics import TOPICS, dlq
 
     rights = {name.value: ("READ",) for name in topics}
-    rights |= {dlq(spec.topic): ("WRITE",) for spec in TOPICS if spec.topic in topics and spec.dead_letters}
+    if replica == PRIMARY:
+        rights |= {dlq(spec.topic): ("WRITE",) for spec in TOPICS if spec.topic in topics and spec.dead_letters}
     require_acls(config, "drumline-sink", rights, {config.sink.group: ("READ",)}, is_patient=True)
 
 
-def _build(config: Settings, topics: list[Topic], accept_loss: bool, stopping: ShutdownSignal, health: Health) -> Sink:
+def _build(
+    config: Settings, topics: list[Topic], accept_loss: bool, stopping: ShutdownSignal, health: Health, replica: str
+) -> Sink:
     from confluent_kafka import Producer
 
     from drumline.infra.clickhouse import client as clickhouse
@@ -113,12 +127,12 @@ def _build(config: Settings, topics: list[Topic], accept_loss: bool, stopping: S
     from drumline.infra.kafka.connect import silence_librdkafka
     from drumline.infra.kafka.registry import codec
     from drumline.sinks.kafka.consumer import SinkConsumer
-    from drumline.sinks.kafka.dead_letters import DeadLetterProducer
+    from drumline.sinks.kafka.dead_letters import DeadLetterProducer, Unsent
     from drumline.sinks.sink import Sink
 
     kafka = SinkConsumer(config, topics, accept_loss=accept_loss)
     producer_config = silence_librdkafka(dead_letter_config(config, "drumline-sink-dead-letters"))
-    dead_letters = DeadLetterProducer(lambda: Producer(producer_config))
+    dead_letters = DeadLetterProducer(lambda: Producer(producer_config)) if replica == PRIMARY else Unsent()
     return Sink(
         config, kafka, dead_letters, lambda: clickhouse.connect(config), codec(config), stopping=stopping, health=health
     )

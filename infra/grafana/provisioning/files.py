@@ -13,14 +13,16 @@ from drumline.infra.grafana.provisioning.contacts import ADDRESSES, RECEIVER, TE
 from drumline.infra.grafana.provisioning.rules import DELETED, GROUPS, duration, rule_for_file
 
 
-def data_source(host: str, port: int | str, user: str, database: str, secure: bool | str, protocol: str) -> Json:
-    """Return the data source without its password, for files and for HTTP.
+def data_source(
+    host: str, port: int | str, user: str, database: str, secure: bool | str, protocol: str, replica: str = ""
+) -> Json:
+    """Return the data source without its password, for files and for HTTP; that of a replica has its name.
 
     It is not the default one: dashboards name it by uid, and Grafana does not start if files declare two defaults.
     """
     return {
-        "name": "ClickHouse",
-        "uid": SOURCE_UID,
+        "name": f"ClickHouse {replica}".rstrip(),
+        "uid": f"{SOURCE_UID}-{replica}" if replica else SOURCE_UID,
         "type": PLUGIN,
         "access": "proxy",
         "isDefault": False,

@@ -1,0 +1,209 @@
+"""Two servers without a common Keeper: each has a sink group, and commands go over both or to the better one."""
+
+import time
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from support import migrated_database
+from support.labs.sink import Pipeline, any_batch, process_id
+from support.second_engine import second_engine
+
+from drumline.infra.clickhouse import replicas
+from drumline.infra.clickhouse.client import TransientError, command, connect, rows
+from drumline.infra.clickhouse.replicas import Lack, TopicState, missing
+from drumline.infra.config.replicas import NoSuchReplica, of_each, of_replica
+from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
+from drumline.infra.config.settings import Settings
+from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
+from drumline.sinks.audit.audit import audit
+from drumline.sinks.audit.compare import contents, differences
+from drumline.sinks.audit.kafka_side import KafkaFacts
+from drumline.sinks.audit.queries import Queries
+from drumline.sinks.backfill import Backfill, run
+from drumline.sinks.kafka.consumer import SinkConsumer
+from drumline.sinks.kafka.dead_letters import DeadLetterProducer, Unsent
+from drumline.sinks.sink import Sink
+from drumline.sinks.tables.tables import table
+
+
+def test_a_replica_has_an_address_and_a_sink_group_of_its_own():
+    given = Settings(clickhouse=ClickHouseSettings(url="http://a:1", replicas={"b": "http://b:2"}))
+    assert {name: (replica.clickhouse_url, replica.sink.group) for name, replica in of_each(given).items()} == {
+        "primary": ("http://a:1", "drumline-sink"),
+        "b": ("http://b:2", "drumline-sink-b"),
+    }
+    with pytest.raises(NoSuchReplica, match=r"'c'; there are primary, b \(DRUMLINE_CLICKHOUSE__REPLICAS\)"):
+        of_replica(given, "c")
+
+
+@pytest.mark.parametrize("wrong", [{"primary": "http://b:1"}, {"B": "http://b:1"}, {"b": "b:1"}, {"b": ""}])
+def test_names_and_addresses_of_replicas_are_checked(wrong):
+    with pytest.raises(ValueError, match="DRUMLINE_CLICKHOUSE__REPLICAS"):
+        ClickHouseSettings(replicas=wrong)
+
+
+def test_a_replica_lacks_what_the_fullest_one_has_topic_by_topic():
+    counted = {
+        "primary": {"k": TopicState(10, 500.0), "s": TopicState(2, 100.0)},
+        "b": {"k": TopicState(7, 480.0), "s": TopicState(3, 100.0)},
+        "c": {"k": TopicState(10, 400.0), "s": TopicState(3, 100.0)},
+        "d": {},
+    }
+    lacks = [Lack(1, 0.0), Lack(3, 0.0), Lack(0, 100.0), Lack(13, 500.0)]
+    assert [missing(counted[name], counted) for name in counted] == lacks
+    assert sorted(lacks)[0] == Lack(0, 100.0), "late is better than incomplete"
+
+
+@pytest.fixture(scope="module")
+def second(stack, tmp_path_factory):
+    with second_engine(stack, tmp_path_factory.mktemp("second")) as engine:
+        yield engine
+
+
+class Replicas:
+    """The stack's engine and the second one, with topics and tables of one test, and their sinks in this process."""
+
+    def __init__(self, settings):
+        self.settings, self.replicas = settings, of_each(settings)
+        self.pipeline = Pipeline(self.replicas["primary"], {})
+        migrated_database.create(self.replicas["b"])
+        self.clients = {name: connect(config) for name, config in self.replicas.items()}
+
+    def drain(self, name, records):
+        """Run a replica's sink until it has dealt with so many records."""
+        config = self.replicas[name]
+        config.sink.flush_s = config.sink.bulk_flush_s = 0.05
+        dead_letters = DeadLetterProducer(lambda: self.pipeline.producer) if name == "primary" else Unsent()
+        sink = Sink(
+            config, SinkConsumer(config, [Topic.KERNEL, Topic.DEVICE]), dead_letters, lambda: connect(config), Codec(),
+            stopping=lambda: sink.counts.records >= records,
+        )  # fmt: skip
+        sink.run()
+
+    def rows(self, name, sql):
+        return rows(self.clients[name], sql.replace("{db}", self.settings.clickhouse.database))
+
+    def command(self, name, sql):
+        sql = sql.replace("{db}", self.settings.clickhouse.database)
+        command(self.clients[name], sql, settings={"mutations_sync": 2})
+
+    def audit(self, name):
+        facts = KafkaFacts(self.replicas[name])
+        try:
+            return audit(facts, Queries(self.clients[name], self.replicas[name]))
+        finally:
+            facts.close()
+
+    def differences(self):
+        database = self.settings.clickhouse.database
+        return differences({name: contents(client, database) for name, client in self.clients.items()})
+
+    def backfill(self):
+        """From the primary to b."""
+        facts = KafkaFacts(self.replicas["b"])
+        try:
+            partitions = facts.partitions([Topic.KERNEL, Topic.DEVICE])
+        finally:
+            facts.close()
+        server = self.settings.clickhouse
+        return Backfill(
+            self.clients["primary"], self.clients["b"], server.database, partitions, server.retention, time.time()
+        )
+
+
+@pytest.fixture
+def two(clean_stack, second, monkeypatch):
+    monkeypatch.setattr(replicas, "_compared", {})
+    server = second.both.clickhouse.model_copy(update={"database": clean_stack.clickhouse.database})
+    settings = clean_stack.model_copy(update={"clickhouse": server})
+    created = Replicas(settings)
+    yield created
+    created.pipeline.stop()
+    created.command("b", "DROP DATABASE IF EXISTS {db} SYNC")
+
+
+def batches(count, first=0):
+    return [any_batch(topic, 10, process_id(0), first + i, 0) for topic in (Topic.KERNEL, Topic.DEVICE)
+            for i in range(count)]  # fmt: skip
+
+
+@pytest.mark.stack
+def test_both_have_equal_rows_and_dead_letters_are_sent_once_and_a_difference_is_named(two):
+    two.pipeline.publish(*batches(4))
+    two.pipeline.raw(Topic.KERNEL, "k", b"garbage")
+    for name in two.replicas:
+        two.drain(name, 9)
+    assert [two.audit(name).clean for name in two.replicas] == [True, True]
+    assert two.differences() == []
+    assert len(two.pipeline.dead_letters(Topic.KERNEL, 2, timeout_s=3)) == 1
+    two.command("b", "ALTER TABLE {db}.device_samples UPDATE power_mw = NULL WHERE _row = 3")
+    assert [difference.text() for difference in two.differences()] == [
+        "device_samples job run: primary 40, b 40 rows of other content"
+    ]
+
+
+@pytest.mark.stack
+def test_readers_ask_the_one_that_answers_and_lacks_nothing(two, caplog):
+    """Both databases are empty at first; `b` then has more."""
+    two.command(
+        "b",
+        "INSERT INTO {db}.records_per_minute (job, run, topic, minute, records, last_published) "
+        "SELECT 'j', 'r', 't', toStartOfMinute(now() - 600), 5, now64(3) - 600",
+    )
+    newest = "SELECT sum(records) AS n FROM {db}.records_per_minute".replace("{db}", two.settings.clickhouse.database)
+
+    def read(**moved):
+        server = two.settings.clickhouse.model_copy(update=moved)
+        config = two.settings.model_copy(update={"clickhouse": server})
+        return rows(connect(config, reader=True, database=server.database), newest)[0]["n"]
+
+    assert read() == 5
+    assert "replica primary at" in caplog.text
+    assert "it lacks 5 records" in caplog.text
+    assert read(replicas={"b": "http://127.0.0.1:1"}) == 0, "the one that answers"
+    with pytest.raises(TransientError, match=r"127\.0\.0\.1:2"):
+        read(url="http://127.0.0.1:2", replicas={"b": "http://127.0.0.1:1"})
+
+
+@pytest.mark.stack
+def test_what_kafka_has_no_more_is_copied_once_and_both_are_equal(two):
+    two.pipeline.publish(*batches(6))
+    two.drain("primary", 12)
+    places = two.rows("primary", "SELECT topic, partition, max(offset) AS o FROM {db}.ledger GROUP BY topic, partition")
+    removed = [TopicPartition(row["topic"], row["partition"], row["o"]) for row in places]
+    admin = AdminClient({"bootstrap.servers": two.settings.bootstrap})
+    for done in admin.delete_records(removed).values():
+        done.result(30)
+    two.pipeline.publish(*batches(1, first=6))
+    two.drain("primary", 2)
+    left = len(places) + 2  # of each partition the last record before, and the new ones
+    two.drain("b", left)
+    assert {difference.table for difference in two.differences()} >= {"kernels", "ledger", "kernels_per_minute"}
+    copied = run(two.backfill())
+    assert (copied.records, copied.rows) == (14 - left, 10 * (14 - left))
+    assert [two.audit(name).findings for name in two.replicas] == [[], []]
+    assert two.differences() == []
+    assert list(two.backfill().missing()) == []
+
+
+@pytest.mark.stack
+def test_rows_without_their_ledger_are_not_doubled_by_a_copy_that_goes_on(two):
+    two.pipeline.publish(*batches(3))
+    two.drain("primary", 6)
+    admin = AdminClient({"bootstrap.servers": two.settings.bootstrap})
+    places = two.rows("primary", "SELECT topic, partition, max(offset) AS o FROM {db}.ledger GROUP BY topic, partition")
+    for done in admin.delete_records([TopicPartition(p["topic"], p["partition"], p["o"] + 1) for p in places]).values():
+        done.result(30)
+    broken = two.backfill()
+    for topic, offsets in list(broken.missing()):
+        broken._copy_rows(table(topic), offsets)  # it was killed before the ledger, each time
+    run(two.backfill())
+    assert two.differences() == []
+
+
+def test_rows_that_retention_removes_soon_are_not_copied():
+    copying = Backfill(None, None, "gpu", [], RetentionSettings(kernels=1, steps=0), now_s=100 * 86_400 + 1_800)
+    assert copying.kept_since("kernels") == 99 * 86_400 + 2 * 3_600
+    assert copying.kept_since("steps") == 0
