@@ -30,7 +30,7 @@ def distribute(
 
     Run it on each server, after `drumline migrate` there; a repetition changes nothing. Then sinks and readers use the
     database --into (DRUMLINE_CLICKHOUSE__DATABASE): the rows of a rank stay on one server. A cluster with several
-    replicas of a shard needs internal_replication = true, and docs/guide/replicas.md says what else.
+    replicas of a shard needs internal_replication = true, and more: docs/guide/replicas.md.
     """
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect
     from drumline.infra.clickhouse.distributed import distribute as create
