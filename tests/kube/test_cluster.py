@@ -139,7 +139,9 @@ def variables(pod, container):
 @pytest.fixture(scope="module")
 def recorded(cluster):
     """Pods of a Job that is recorded."""
-    cluster.wait(lambda: "drumline" in created(cluster, {"drumline.dev/record": "true"}), 60, "the policy is in force")
+    cluster.wait(
+        lambda: "drumline-spool" in created(cluster, {"drumline.dev/record": "true"}), 60, "the policy is in force"
+    )
     cluster.apply(job("llama", {"drumline.dev/record": "true", "team": "vision", "user": "ada"}))
     return cluster.wait(
         lambda: (lambda created_pods: created_pods if len(created_pods) == 2 else None)(

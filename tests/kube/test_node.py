@@ -154,7 +154,6 @@ def job():
         "name": "main", "image": images.JOB, "imagePullPolicy": "Never", "command": ["sh", "/job/run.sh"],
         "env": [
             {"name": "PYTHONPATH", "value": "/job/lib"},
-            {"name": "DRUMLINE_COLLECT__POLICY", "value": "always"},
             {"name": "RAW_CUPTI_PLAIN", "value": "/job/plain"},
             {"name": "WORLD_SIZE", "value": "2"},
             {"name": "RANK", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}},

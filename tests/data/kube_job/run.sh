@@ -1,6 +1,6 @@
 #!/bin/sh
 # A pod of the job: a Python process with CUPTI, and beside it in the first pod the ranks of a C program with NCCL.
-python3 /job/train.py "$REPETITIONS" & python=$!
+DRUMLINE_COLLECT__POLICY=always python3 /job/train.py "$REPETITIONS" & python=$!
 if [ "$JOB_COMPLETION_INDEX" = 0 ]; then
     for round in $(seq "$ROUNDS"); do
         begin=$(($(date +%s) * 1000 + 2000)) ranks=

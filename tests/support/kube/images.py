@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "infra" / "image" / "Dockerfile"
 STORE = tools.CACHE / "containers"
 DRUMLINE, JOB, PAUSE = "localhost/drumline:test", "localhost/job:test", "localhost/pause:test"
+BARE = "localhost/bare:test"
 #: A process that waits for the end of its pod, and takes over orphans.
 PAUSE_C = """\
 #include <signal.h>
@@ -54,14 +55,22 @@ def buildah(*arguments: str | Path, stdin: str | None = None) -> str:
     return _run([*storage("buildah"), *map(str, arguments)], stdin)
 
 
-def podman(*arguments: str, check: bool = True) -> str:
+def podman(*arguments: str) -> str:
     """Run podman; return what it prints."""
-    return _run([*storage("podman"), *arguments], None, check)
+    return _run([*storage("podman"), *arguments], None)
+
+
+def logs(container: str) -> str:
+    """Return what a container has printed, on both streams."""
+    command = [*storage("podman"), "logs", container]
+    return subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), check=True
+    ).stdout
 
 
 def _run(command: list[str], stdin: str | None, check: bool = True) -> str:
     done = subprocess.run(
-        command, input=stdin, capture_output=True, text=True, env=environment(), timeout=900, check=False
+        command, input=stdin, capture_output=True, text=True, env=environment(), timeout=3_000, check=False
     )
     assert not check or done.returncode == 0, (
         f"{command}: exit {done.returncode}\n{(done.stdout + done.stderr)[-4000:]}"
@@ -117,6 +126,14 @@ def build_job(folder: Path) -> None:
     buildah("build", "--pull-never", "--network", "host", "--format", "docker", "-f", "-", "-t", JOB, folder, stdin=(
         f"FROM {base()}\nCOPY . /job\nRUN pip install --no-cache-dir --no-index --find-links /job/wheels numpy\n"
     ))  # fmt: skip
+
+
+def build_bare() -> None:
+    """Build an image with a shell and no library: neither Python nor a C library of its own."""
+    container = buildah("from", "scratch").strip()
+    buildah("copy", "--quiet", container, "/bin/busybox", "/bin/sh")
+    buildah("commit", "--quiet", container, BARE)
+    buildah("rm", container)
 
 
 def build_pause(folder: Path) -> None:

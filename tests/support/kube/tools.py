@@ -33,7 +33,7 @@ STAGING = (
 DEBIAN = {
     "/usr/bin/etcd": "etcd-server", "/usr/bin/containerd": "containerd", "/usr/sbin/runc": "runc",
     "/usr/lib/cni/bridge": "containernetworking-plugins", "/usr/bin/buildah": "buildah", "/usr/bin/podman": "podman",
-    "/usr/bin/mmdebstrap": "mmdebstrap", "/usr/sbin/iptables": "iptables",
+    "/usr/bin/mmdebstrap": "mmdebstrap", "/bin/busybox": "busybox-static",
 }  # fmt: skip
 #: CRDs: Go module, version, file. Strimzi's are made from its classes (crds.py).
 MODULES = {
