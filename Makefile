@@ -94,11 +94,14 @@ lint-rest:
 collect:
 	@$(BIN)/pytest --collect-only -qq > $(VENV)/collected.log || { cat $(VENV)/collected.log; exit 1; }
 
-# In CI a failed test with a real stack is run once more at the end, and named.
-test: java $(VENV)/ready ## Run lint, then all tests, with a real Kafka and a real ClickHouse engine (JOBS=4 processes)
-	@$(MAKE) --no-print-directory --jobs=4 jars $(LINTS) collect
-	@$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --cache-clear || \
-		{ code=$$?; [ "$(CI)" != true ] || exec $(BIN)/python .ci/again.py $$code; exit $$code; }
+# mypy takes as long as all else before the tests, and they wait more than they compute: it runs beside them. In CI a
+# failed test with a real stack is run once more at the end, and named.
+test: java $(VENV)/ready ## Run lint and all tests, with a real Kafka and a real ClickHouse engine (JOBS=4 processes)
+	@$(MAKE) --no-print-directory --jobs=3 jars lint-rest collect
+	@nice $(BIN)/mypy > $(VENV)/types.log 2>&1 & types=$$!; trap 'kill $$types 2> /dev/null; exit 130' INT TERM; \
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --cache-clear; code=$$?; \
+	[ $$code -eq 0 ] || [ "$(CI)" != true ] || { $(BIN)/python .ci/again.py $$code; code=$$?; }; \
+	wait $$types || { cat $(VENV)/types.log; code=1; }; exit $$code
 
 test-long: setup ## Run the long tests: chaos runs, outages, security, benchmarks (real stacks)
 	@$(BIN)/pytest -m long

@@ -132,7 +132,7 @@ class Pipeline:
 
     def started(self, *arguments: str, **settings: object) -> subprocess.Popen[bytes]:
         """As `start`, and it has stored something: a kill then interrupts its work."""
-        before, until = self.ledger(), time.monotonic() + 40.0
+        before, until = self.ledger(), time.monotonic() + WAIT_S
         process = self.start(*arguments, **settings)
         while self.ledger() == before:
             assert time.monotonic() < until, "it stores nothing"
