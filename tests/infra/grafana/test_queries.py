@@ -92,16 +92,16 @@ def kind(text):
 
 
 @pytest.fixture(scope="module")
-def ask(db):
+def query(db):
     """Ask once what several dashboards share, and what does not depend on what is chosen: a third of all."""
     return cache(db.frame)
 
 
 @pytest.mark.parametrize("all_values", [True, False], ids=["all", "one"])
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_statement_runs_and_returns_the_declared_columns(db, ask, name, all_values):
+def test_statement_runs_and_returns_the_declared_columns(db, query, name, all_values):
     statement = STATEMENTS[name]
-    columns, rows = ask(expand(statement.sql, moment(db, statement, all_values)))
+    columns, rows = query(expand(statement.sql, moment(db, statement, all_values)))
     if statement.query is None:
         assert len(columns) in (1, 2)
     else:
@@ -157,11 +157,11 @@ def test_panels_draw_few_lines_of_1024_ranks(wide, name):
 
 
 @pytest.mark.parametrize("name", [n for n, s in STATEMENTS.items() if s.kind == "panel"])
-def test_a_time_without_data_is_no_error(db, ask, name):
+def test_a_time_without_data_is_no_error(db, query, name):
     statement = STATEMENTS[name]
     at = moment(db, statement, True)
     before = PanelRequest(at.from_ms - 10**9, at.to_ms - 10**9, at.interval_ms, at.variables, at.options)
-    ask(expand(statement.sql, before))
+    query(expand(statement.sql, before))
 
 
 def test_the_timelines_tables_look_at_the_whole_range_however_many_kernels_it_has(db):

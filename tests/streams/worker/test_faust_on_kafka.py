@@ -79,14 +79,16 @@ class Lab:
         assert producer.flush(30) == 0
         return len(states)
 
+    def is_at_work(self):
+        return any(child.process.poll() is None for child in self.children)
+
     def wait_for_exact_sums(self):
-        """While the newest worker runs and results come."""
-        newest = self.children[-1]
+        """While a worker runs and results come."""
         try:
-            self.reader.until(lambda batches: newest.process.poll() is not None or self.sums(batches) == self.sent)
-            assert newest.process.poll() is None, "the worker ended"
+            self.reader.until(lambda batches: not self.is_at_work() or self.sums(batches) == self.sent)
+            assert self.is_at_work(), "no worker runs"
         except AssertionError as error:
-            raise AssertionError(f"{error}; {newest.state()}") from None
+            raise AssertionError("\n".join([str(error), *(child.state() for child in self.children)])) from None
         time.sleep(1.5)  # anything counted twice would come after it
         assert self.sums(self.reader.until(lambda _: True)) == self.sent
 
