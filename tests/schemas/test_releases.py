@@ -39,6 +39,12 @@ def test_the_lock_agrees_with_the_schemas():
     assert lock.check() == []
 
 
+def test_every_released_version_has_an_id_of_its_own():
+    """Two changes that are made side by side may both take the next one."""
+    ids = [version["id"] for _, version in WRITE["versions"]()]
+    assert sorted(ids) == sorted(set(ids))
+
+
 @pytest.fixture
 def avro(tmp_path):
     """A copy of the schemas that a test may spoil."""
