@@ -155,7 +155,7 @@ def repeat(client: Client, database: str, copies: Repetition, progress: Callable
             period_ns = 0 if row["table"] == PROCESSES else copies.period_ns  # they live through all
             names = ", ".join(name for name, _ in row["columns"])
             moved = ", ".join(
-                _moved(name, kind, copies.job, number * period_ns, number * copies.steps, number * ids)
+                moved(name, kind, copies.job, number * period_ns, number * copies.steps, number * ids)
                 for name, kind in row["columns"]
             )
             command(
@@ -168,7 +168,7 @@ def repeat(client: Client, database: str, copies: Repetition, progress: Callable
         progress(number + 1)
 
 
-def _moved(name: str, kind: str, job: str, time_ns: int, steps: int, ids: int) -> str:
+def moved(name: str, kind: str, job: str, time_ns: int, steps: int, ids: int) -> str:
     """Return the expression that moves a column to the next repetition.
 
     Unique values stay unique: ids of ranges, and collectives outside of steps (step -1) by their ordinal.

@@ -13,8 +13,11 @@ from drumline.infra.bench.processes.process_watch import over_time
 from drumline.infra.bench.processes.profiling import profiled
 from drumline.infra.bench.processes.running_pipeline import RunningPipeline
 from drumline.infra.bench.result import BenchReport, Progress
+from drumline.infra.config.settings import SinkSettings
 
 TARGET, MEMORY_MIB = 200e3, 400
+#: CPU seconds of all programs for a million rows at the recording's own speed.
+STEADY_CPU_S = 5.0
 
 
 def bench_pipeline(
@@ -37,7 +40,32 @@ def bench_pipeline(
             _full_speed(running, loops, report, profile)
             progress("at its own speed")
             replay_paced(running, paced, report)
+        flush_s = SinkSettings().bulk_flush_s  # production's: full ranges are rare at this speed
+        sink = settings.sink.model_copy(update={"bulk_flush_s": flush_s})
+        running = RunningPipeline(settings.model_copy(update={"sink": sink}), folder)
+        with running.started():
+            progress("at its own speed, for its cost")
+            _own_speed(running, paced, report)
     return report
+
+
+def _own_speed(running: RunningPipeline, loops: int, report: BenchReport) -> None:
+    """Add the CPU of all programs until everything is stored; the replay's is none of it."""
+    with running.watch() as watch:
+        with running.replay("--speed", "1", "--loop", str(loops), "--job", "steady") as replay:
+            summary = replay.summary()
+        time.sleep(running.settings.stream.idle_s)
+        running.wait(running.all_stored, "rows are missing")
+    rows = sum(summary["rows"].values()) / 1e6
+    for name, used in watch.cpu_s.items():
+        report.add(f"own speed, CPU per million rows: {name}", used / rows, "s")
+    used = sum(watch.cpu_s.values())
+    name = "own speed, CPU per million rows: all"
+    report.add(name, used / rows, "s", target=STEADY_CPU_S, at_most=True)
+    report.notes.append(
+        f"Own speed: {rows:.2f} million rows of {loops} loops; bulk topics are written every "
+        f"{running.settings.sink.bulk_flush_s:g} s, as in production."
+    )
 
 
 def _full_speed(running: RunningPipeline, loops: int, report: BenchReport, profile: Path | None) -> None:

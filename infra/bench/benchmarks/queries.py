@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-import psutil
 
 from drumline.infra.bench.benchmarks.sink import DISK_TARGET, bytes_a_row
 from drumline.infra.bench.direct_load import JobCopy, Repetition, load, repeat
 from drumline.infra.bench.grafana_macros import ALL_VALUES, PanelRequest, Value, expand, expand_alert
+from drumline.infra.bench.query_times import QueryTimes, Timer, program_times, query_runner
 from drumline.infra.bench.result import BenchReport, Progress
+from drumline.infra.bench.wide_load import widen
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import Client
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.clickhouse.queries import queries
-from drumline.infra.config.local_credentials import local_password
 from drumline.infra.config.settings import Settings
 from drumline.infra.grafana.catalog import statements
 from drumline.infra.grafana.provisioning.rules import rules
@@ -28,33 +26,24 @@ from drumline.infra.grafana.render.panel import POINTS
 from drumline.infra.localstack.clickhouse.engine import temporary_engine
 from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.producers.replay.recording import RecordedJob
+from drumline.schemas.topics import Topic
 
-JOB, OTHER, RUN, RANKS = "bench", "other", "r1", 16
+JOB, OTHER, RUN, RANKS, ROWS = "bench", "other", "r1", 16, 100_000_000
 COOKBOOK_TARGET_S, DASHBOARD_TARGET_S = 1.0, 0.2
+#: Of every query, `drumline top` and the report, where a job has more ranks than RANKS; rows of its steps, at least.
+WIDE_TARGET_S, WIDE_ROWS = 2.0, 10_000_000
 #: Choices where a dashboard has no "All"; points of a panel as wide as a screen.
 FIXED, SCREEN = {"job": JOB, "rank": "2"}, 1_800
-RunQuery = Callable[[str, Mapping[str, str]], tuple[float, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class QueryTimes:
-    """Holds the wall-clock `seconds` of each repetition, and the mean CPU seconds of the engine."""
-
-    name: str
-    seconds: tuple[float, ...]
-    cpu_s: float
-
-    @property
-    def p95(self) -> float:
-        """Return the 95th percentile of the repetitions; s."""
-        return float(np.percentile(self.seconds, 95))
-
-
-def bench_queries(folder: Path, rows: int, repeats: int = 7, progress: Progress = lambda _: None) -> BenchReport:
+def bench_queries(
+    folder: Path, rows: int | None = None, repeats: int = 7, progress: Progress = lambda _: None, ranks: int = RANKS
+) -> BenchReport:
     """Run each query `repeats` times after one warm-up, as the reader, with two threads.
 
     Loads at least `rows` kernels of a job of 16 ranks that ends now, and the recording once as another job; waits for
-    merges. Data lies in a temporary folder.
+    merges. With more ranks the job has no raw kernels and copies, and `rows` counts steps. Data lies in a temporary
+    folder.
     """
     report = BenchReport("queries", "", "none")
     with tempfile.TemporaryDirectory(prefix="drumline-bench-", ignore_cleanup_errors=True) as state:
@@ -62,21 +51,27 @@ def bench_queries(folder: Path, rows: int, repeats: int = 7, progress: Progress 
         with temporary_engine(settings):
             client = clickhouse.connect(settings, timeout_s=600)
             migrate(client, settings)
-            stored, span_s, until_ns = _fill(client, settings, folder, rows, progress)
+            database, wide = settings.clickhouse.database, ranks > RANKS
+            if wide:
+                stored, span_s, until_ns = _fill_wide(client, settings, folder, rows or WIDE_ROWS, ranks, progress)
+            else:
+                stored, span_s, until_ns = _fill(client, settings, folder, rows or ROWS, progress)
             _settle(client, progress)
-            row_bytes = bytes_a_row(client, settings.clickhouse.database, "kernels")
-            database = settings.clickhouse.database
-            with _query_runner(settings) as run_query:
-                timer = _Timer(run_query, repeats, report, progress)
+            row_bytes = bytes_a_row(client, database, "kernels")
+            with query_runner(settings) as run_query:
+                timer = Timer(run_query, repeats, report, progress)
                 now_ms = until_ns // 1_000_000
                 cookbook = timer.times(_cookbook())
                 panels = timer.times((name, sql, {}) for name, sql in dashboard_statements(now_ms).items())
                 alerts = timer.times((name, sql, {}) for name, sql in rule_statements(now_ms).items())
             disk = _disk(client, database)
-    report.data = f"{stored:,} recorded kernels, {RANKS} ranks, {span_s / 60:.0f} minutes"
-    _add(report, "cookbook", cookbook, COOKBOOK_TARGET_S)
-    _add(report, "dashboards", panels, DASHBOARD_TARGET_S)
-    _add(report, "alert rules", alerts, DASHBOARD_TARGET_S)
+            programs = program_times(settings, JOB, repeats, progress) if wide else []
+    rows_text = "steps, no raw kernels" if wide else "recorded kernels"
+    report.data = f"{stored:,} {rows_text}, {ranks:,} ranks, {span_s / 60:.0f} minutes"
+    _add(report, "cookbook", cookbook, WIDE_TARGET_S if wide else COOKBOOK_TARGET_S)
+    _add(report, "dashboards", panels, WIDE_TARGET_S if wide else DASHBOARD_TARGET_S)
+    _add(report, "alert rules", alerts, WIDE_TARGET_S if wide else DASHBOARD_TARGET_S)
+    _add(report, "programs", programs, WIDE_TARGET_S)
     failed = sum(note.startswith("FAILED") for note in report.notes)
     report.add("queries that failed", failed, "", target=0, at_most=True)
     report.add("bytes a row on disk, kernels", row_bytes, "B", target=DISK_TARGET, at_most=True)
@@ -114,6 +109,26 @@ def _fill(client: Client, settings: Settings, folder: Path, rows: int, progress:
     return times * seed["gpu.kernel.v1"], times * period / 1e9, until
 
 
+def _fill_wide(
+    client: Client, settings: Settings, folder: Path, rows: int, ranks: int, progress: Progress
+) -> tuple[int, float, int]:
+    """Load a job of `ranks` ranks; return as `_fill` does, steps in place of kernels."""
+    progress("loading the recording")
+    recording = RecordedJob(folder)
+    recorded, period = len(recording.rank_sources), recording.period_ns
+    times = max(1, -(-rows // (recording.rows[Topic.STEP] * (ranks // recorded))))
+    until = time.time_ns()
+    shift = until - recording.first_ns - times * period
+    del recording
+    load(client, settings, JobCopy(folder, OTHER, RUN, recorded, shift))
+    database = settings.clickhouse.database
+    steps = clickhouse.rows(client, f"SELECT max(step) + 1 AS n FROM {database}.steps")[0]["n"]
+    copies = Repetition(OTHER, JOB, times, period, int(steps))
+    widen(client, database, copies, recorded, ranks, lambda done: progress(f"{done} of {times} repetitions"))
+    stored = clickhouse.rows(client, f"SELECT count() AS n FROM {database}.steps WHERE job = '{JOB}'")[0]["n"]
+    return int(stored), times * period / 1e9, until
+
+
 def _settle(client: Client, progress: Progress, most_s: float = 120.0) -> None:
     progress("waiting for merges")
     until = time.monotonic() + most_s
@@ -131,56 +146,6 @@ def _disk(client: Client, database: str) -> dict[str, float]:
     sizes = {str(row["table"]): int(row["bytes"]) for row in parts}
     kernels = sizes.pop("kernels")
     return {name: 100 * size / kernels for name, size in list(sizes.items())[:6]}
-
-
-@contextmanager
-def _query_runner(settings: Settings) -> Iterator[RunQuery]:
-    """Yield a function that runs a query once and returns (seconds, CPU seconds of the engine).
-
-    Queries run as Grafana's user, whose quota admits that many.
-    """
-    reader = {"reader": "grafana", "reader_password": local_password(settings, "grafana")}
-    grafana = settings.model_copy(update={"clickhouse": settings.clickhouse.model_copy(update=reader)})
-    client = clickhouse.connect(grafana, reader=True, database=settings.clickhouse.database)
-    engines = [
-        child for child in psutil.Process().children(recursive=True) if "engine_main" in " ".join(child.cmdline())
-    ]
-
-    def cpu() -> float:
-        return sum(sum(engine.cpu_times()[:2]) for engine in engines)
-
-    def run_query(sql: str, values: Mapping[str, str]) -> tuple[float, float]:
-        before, started = cpu(), time.perf_counter()
-        client.raw_query(sql, parameters=dict(values), fmt="Native", settings={"max_threads": 2})
-        return time.perf_counter() - started, cpu() - before
-
-    yield run_query
-    client.close()
-
-
-@dataclass(frozen=True)
-class _Timer:
-    """Times queries; the report notes those that fail."""
-
-    run_query: RunQuery
-    repeats: int
-    report: BenchReport
-    progress: Progress
-
-    def times(self, queries: Iterable[tuple[str, str, Mapping[str, str]]]) -> list[QueryTimes]:
-        """Run each query once to warm up, then `repeats` times; leave out those that fail."""
-        timed = []
-        for name, sql, values in queries:
-            self.progress(name)
-            try:
-                self.run_query(sql, values)
-                took = [self.run_query(sql, values) for _ in range(self.repeats)]
-            except Exception as error:
-                self.report.notes.append(f"FAILED {name}: {clickhouse.failure(error)}")
-                continue
-            cpu_s = sum(cpu for _, cpu in took) / self.repeats
-            timed.append(QueryTimes(name, tuple(wall for wall, _ in took), cpu_s))
-        return timed
 
 
 def _cookbook() -> Iterator[tuple[str, str, Mapping[str, str]]]:

@@ -1,69 +1,95 @@
-"""Measures the worker's stages at 4, 64 and 1,024 replayed ranks: CPU a kernel, messages, memory, workers needed."""
+"""Measures worker and sink beside made-up jobs of 4 to 16,384 ranks: Kafka, Faust, decoding and state included."""
 
 from __future__ import annotations
 
-import math
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from drumline.infra.bench.peak_load import PeakLoad, busiest, publish_busy
 from drumline.infra.bench.processes.child_process import child
-from drumline.infra.bench.processes.ephemeral_stack import private_stack
+from drumline.infra.bench.processes.ephemeral_stack import private_stack, server_cpu_s
 from drumline.infra.bench.result import BenchReport, Progress
+from drumline.infra.bench.simulated_job import (
+    AXES,
+    STEP_NS,
+    Communicator,
+    SimulatedJob,
+    collectives,
+    lateness,
+    rank_batches,
+)
+from drumline.infra.bench.stack_contents import published_bytes, stored_bytes, verdict_ranks
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka.offsets import Offsets
+from drumline.producers.replay.publisher import Publisher
+from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
-from drumline.streams.worker.app import wirings
+from drumline.streams.core.thresholds import StragglerConfig
 
-RANKS, KERNELS, SECONDS = (4, 64, 1024), 8_000_000, 5.0
-#: Largest deviation of the CPU per kernel from that of the smallest job.
-WITHIN = 0.15
-#: Share of a core that a worker may use in steady state; the rest is for catching up after a restart.
-BUSY = 0.7
-#: Stages whose work for one job stays on one worker: a communicator is one key, a job is one key.
-WHOLE = ("communicator", "job")
+RANKS = (4, 64, 1024, 4096, 16384)
+#: Steps of a large job: one window, and those that close it. Small jobs have more, for so many messages.
+STEPS, MOST_STEPS, MESSAGES = StragglerConfig().window_steps + 2, 400, 20_000
+#: Messages at most of topics whose messages cost the same each: collectives of some communicators, progress of some
+#: steps. The others are not published.
+SAMPLED = 100_000
+#: Time limit of a stage; s. A slower one is measured by what it has done.
+STAGE_S = 400.0
+BY_RANK = (Topic.STEP, Topic.DEVICE, Topic.HOST)
+#: Stage -> its topics, in the order of measurement: the last one publishes lateness that the first one would read.
+STAGES = {"job": (*BY_RANK, Topic.LATENESS), "hangs": (Topic.PROGRESS,), "communicator": (Topic.COLLECTIVE,)}
+#: What a sink stores of the job.
+SUNK = (Topic.COLLECTIVE, *BY_RANK, Topic.PROGRESS, Topic.LATENESS)
+#: Share of a core that the job's partition may take, and MiB of its worker.
+PARTITION_CORES, WORKER_MIB = 0.7, 600
+#: Largest rise of the CPU of a rank, from the first size of this many ranks on.
+WITHIN, FROM_RANKS = 0.15, 64
 
 
-@dataclass(frozen=True)
+@dataclass
 class JobSize:
-    """Holds the results of one job size. `stages`: name -> values printed by stream_child."""
+    """Holds what was measured at one size.
 
-    load: PeakLoad
-    stages: Mapping[str, Mapping[str, Any]]
+    Attributes:
+        messages, rows, bytes: of a second of the whole job, by topic; bytes as in Kafka.
+        published: messages, by topic. shares: part that was published of the topics that are sampled.
+        stages: stage -> values that stream_child printed.
+        stored: what storing a second of the job takes: CPU seconds of sink, engine and broker, bytes by table; empty
+            where a part was left out.
+        named: ranks that verdicts name.
+    """
 
-    def cpu_s(self, stage: str) -> float:
-        """Return the CPU seconds of one stage for a second of the job."""
-        return float(self.stages[stage]["cpu_s"]) / self.load.seconds
+    job: SimulatedJob
+    messages: dict[str, float] = field(default_factory=dict)
+    rows: dict[str, float] = field(default_factory=dict)
+    bytes: dict[str, float] = field(default_factory=dict)
+    published: Counter[str] = field(default_factory=Counter)
+    shares: dict[str, float] = field(default_factory=dict)
+    stages: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    stored: dict[str, float] = field(default_factory=dict)
+    named: list[int] = field(default_factory=list)
+
+    def message_s(self, stage: str) -> float:
+        """Return the CPU seconds of a stage for a message."""
+        return float(self.stages[stage]["cpu_s"]) / max(int(self.stages[stage]["records"]), 1)
+
+    def cores(self, stage: str) -> float:
+        """Return the CPU seconds of a stage for a second of the job."""
+        return self.message_s(stage) * sum(self.messages[topic] for topic in STAGES[stage])
 
     @property
-    def all_cpu_s(self) -> float:
-        """Return the CPU seconds of all stages for a second of the job."""
-        return sum(map(self.cpu_s, self.stages))
+    def partition(self) -> float:
+        """Return the share of a core that the partition takes that has the job: what is keyed by the job."""
+        return self.cores("job") + self.cores("hangs")
 
     @property
-    def kernel_cpu_s(self) -> float:
-        """Return the CPU seconds of the kernel stage for a million kernels."""
-        return float(self.stages["kernel-frequency"]["cpu_s"]) / self.load.rows[Topic.KERNEL] * 1e6
-
-    @property
-    def kernel_cost(self) -> float:
-        """Return the same in reference workloads, timed meanwhile in that process.
+    def rank_cost(self) -> float:
+        """Return the CPU of all stages for a second of a rank in reference workloads, timed meanwhile.
 
         Such costs are comparable under different load of other programs.
         """
-        return self.kernel_cpu_s / float(self.stages["kernel-frequency"]["reference_s"])
-
-    @property
-    def whole(self) -> str:
-        """Return the larger of the stages whose work cannot be split over workers."""
-        return max(WHOLE, key=self.cpu_s)
-
-    @property
-    def whole_cpu_s(self) -> float:
-        """Return the CPU seconds of that stage for a second of the job."""
-        return self.cpu_s(self.whole)
+        costs = (self.cores(stage) / float(done["reference_s"]) for stage, done in self.stages.items())
+        return sum(costs) / self.job.ranks
 
     @property
     def memory(self) -> int:
@@ -71,99 +97,148 @@ class JobSize:
         return max(max(done["memory"], default=0) for done in self.stages.values())
 
 
-def workers(all_cpu_s: float, whole_cpu_s: float, busy: float = BUSY) -> int:
-    """Return how many workers a job needs for all its CPU seconds per second of the job; 0 if no number suffices.
-
-    No number suffices where the part that cannot be split, `whole_cpu_s`, exceeds the share `busy` of a core.
-    """
-    return math.ceil(all_cpu_s / busy) if whole_cpu_s <= busy else 0
-
-
-def measure(settings: Settings, folder: Path, ranks: int, repetitions: int, span: tuple[int, int],
-             progress: Progress) -> JobSize:  # fmt: skip
-    """Publish, then drain each stage in a worker of its own."""
-    progress(f"{ranks:,} ranks: publishing")
-    load = publish_busy(settings, folder, ranks, repetitions, span)
-    stages = {}
-    for wiring in wirings(settings):
-        progress(f"{ranks:,} ranks: {wiring.name}")
-        wanted = sum(load.messages[topic] or _end(settings, topic) for topic in wiring.inputs)
-        stages[wiring.name] = child(settings, "stream_child", wiring.name, wanted)
-    return JobSize(load, stages)
+def planned(ranks: int) -> SimulatedJob:
+    """Return the job of a size. Raises ValueError for a number of ranks that cannot be."""
+    steps = min(max(STEPS, MESSAGES // (ranks * (len(AXES) + len(BY_RANK) + 1))), MOST_STEPS)
+    job = SimulatedJob(ranks, steps, time.time_ns() - steps * STEP_NS)
+    job.communicators()
+    return job
 
 
-def _end(settings: Settings, topic: str) -> int:
-    """Return the number of records in a topic that another stage has written."""
-    offsets = Offsets(settings)
-    return sum(offsets.ends(offsets.places([topic])).values())
+def sampled(job: SimulatedJob) -> list[Communicator]:
+    """Return communicators with SAMPLED messages at most, about the same part of each axis; late ones first."""
+    share = SAMPLED / (job.ranks * len(AXES) * job.steps)
+    chosen = []
+    for axis in AXES:
+        of_axis = [communicator for communicator in job.communicators() if communicator.axis == axis]
+        chosen += sorted(of_axis, key=lambda c: not c.late)[: max(1, round(len(of_axis) * min(share, 1.0)))]
+    return chosen
 
 
-def bench_scale(
-    folder: Path,
-    ranks: Sequence[int] = RANKS,
-    kernels: int = KERNELS,
-    seconds: float = SECONDS,
-    progress: Progress = lambda _: None,
-) -> BenchReport:
-    """Give each size the same `seconds` of the recording, repeated until they are at least `kernels` in all.
+def publish(settings: Settings, size: JobSize) -> None:
+    """Publish the job as fast as possible, with its lateness; set what a second of it has. Raises NotDelivered."""
+    job, publisher, now = size.job, Publisher(settings, Codec(), "drumline-bench"), time.time_ns()
+    chosen = sampled(job)
+    seconds = min(job.steps, max(1, SAMPLED // job.ranks))
+    size.shares = {
+        Topic.COLLECTIVE: sum(len(c.ranks) for c in chosen) / (job.ranks * len(AXES)),
+        Topic.PROGRESS: seconds / job.steps,
+    }
+    for batches in (
+        collectives(job, chosen),
+        rank_batches(job, BY_RANK),
+        rank_batches(replace(job, steps=seconds), [Topic.PROGRESS]),
+        lateness(job),
+    ):
+        for timed in batches:
+            publisher.publish(timed, now)
+    publisher.flush()
+    size.published = publisher.batches
+    in_kafka = published_bytes(settings)
+    for topic in SUNK:
+        seconds_sent = job.steps * size.shares.get(topic, 1.0)
+        size.messages[topic], size.rows[topic] = (
+            publisher.batches[topic] / seconds_sent,
+            publisher.rows[topic] / seconds_sent,
+        )
+        size.bytes[topic] = in_kafka[topic] / seconds_sent
 
-    Sizes are measured in ascending order, beside the smallest one. Raises RuntimeError, ValueError.
-    """
-    span = busiest(folder, seconds)
-    report = BenchReport(
-        "scale", f"the busiest {seconds:g} s of the recorded job, repeated", f"the same at {min(ranks)} ranks"
-    )
+
+def measure(settings: Settings, size: JobSize, progress: Progress) -> None:
+    """Publish, then drain each stage in a worker of its own, and where all was published a sink."""
+    name = f"{size.job.ranks:,} ranks"
+    before = server_cpu_s(settings, "broker")
+    progress(f"{name}: publishing")
+    publish(settings, size)
+    for stage, topics in STAGES.items():
+        if stage == "communicator" and size.shares[Topic.COLLECTIVE] == 1.0:
+            progress(f"{name}: sink")
+            _store(settings, size)
+        progress(f"{name}: {stage}")
+        wanted = sum(size.published[topic] for topic in topics)
+        size.stages[stage] = child(settings, "stream_child", stage, wanted, most_s=STAGE_S)
+        if stage == "job":
+            size.named = verdict_ranks(settings)
+    if size.stored:
+        size.stored["broker"] = (server_cpu_s(settings, "broker") - before) / size.job.steps
+
+
+def _store(settings: Settings, size: JobSize) -> None:
+    before = server_cpu_s(settings, "engine")
+    wanted = sum(size.published[topic] for topic in SUNK)
+    done = child(settings, "sink_child", ",".join(SUNK), wanted)
+    spent = {"sink": done["cpu_s"], "engine": server_cpu_s(settings, "engine") - before}
+    size.stored = {name: value / size.job.steps for name, value in (spent | stored_bytes(settings)).items()}
+
+
+def bench_scale(ranks: Sequence[int] = RANKS, progress: Progress = lambda _: None) -> BenchReport:
+    """Measure each size on a stack of its own, in ascending order. Raises RuntimeError, ValueError."""
+    jobs = [planned(count) for count in sorted(ranks)]
+    data = f"made-up jobs, a step a second, {sum(AXES.values())} collectives a step over {len(AXES)} communicators"
+    report = BenchReport("scale", data, f"the same at {jobs[0].ranks} ranks")
     sizes: list[JobSize] = []
-    for count in sorted(ranks):
+    for job in jobs:
+        size = JobSize(replace(job, begin_ns=time.time_ns() - job.steps * STEP_NS))
         with private_stack() as settings:
-            changes = {"window_steps": 20, "app_id": f"{settings.stream.app_id}-{count}"}
-            settings.stream = settings.stream.model_copy(update=changes)
-            once = sizes[0].load.rows[Topic.KERNEL] / sizes[0].load.seconds / sizes[0].load.ranks if sizes else 10e3
-            repetitions = max(1, round(kernels / (once * seconds * count)))
-            sizes.append(measure(settings, folder, count, repetitions, span, progress))
-        _add(report, sizes[0], sizes[-1])
+            name, window_steps = f"{settings.stream.app_id}-{job.ranks}", StragglerConfig().window_steps
+            settings.stream = settings.stream.model_copy(update={"window_steps": window_steps, "app_id": name})
+            measure(settings, size, progress)
+        sizes.append(size)
+        _add(report, sizes[0], size)
     _compare_sizes(report, sizes)
     return report
 
 
 def _add(report: BenchReport, first: JobSize, size: JobSize) -> None:
-    name, load = f"{size.load.ranks:,} ranks", size.load
-    rows = load.rows[Topic.KERNEL]
-    report.add(f"{name}: CPU per million kernels", size.kernel_cpu_s, "s", first.kernel_cpu_s)
-    report.add(f"{name}: the same, reference workloads", size.kernel_cost, "", first.kernel_cost)
-    report.add(f"{name}: the job sends, kernels", rows / load.seconds, "kernels/s")
-    report.add(f"{name}: the job sends, messages", load.messages.total() / load.seconds, "1/s")
-    for stage, done in size.stages.items():
-        report.add(f"{name}: {stage}, processed", done["records"] / done["wall_s"], "messages/s")
-        report.add(f"{name}: {stage}, CPU for a second of the job", size.cpu_s(stage), "s")
-    report.add(f"{name}: memory of a worker, most", size.memory / 2**20, "MiB", first.memory / 2**20)
-    needed = workers(size.all_cpu_s, size.whole_cpu_s)
-    text = "" if needed else f"no number suffices: {size.whole} alone needs {size.whole_cpu_s:.2f} s a second of one"
-    report.add(f"{name}: workers", needed, "", text=text)
+    name, ranks = f"{size.job.ranks:,} ranks", size.job.ranks
+    largest = size.job.ranks >= max(RANKS)
+    limit = {"target": PARTITION_CORES, "at_most": True} if largest else {}
+    report.add(f"{name}: messages", sum(size.messages.values()), "1/s")
+    report.add(f"{name}: rows", sum(size.rows.values()), "rows/s")
+    report.add(f"{name}: bytes in Kafka", sum(size.bytes.values()), "B/s")
+    report.add(f"{name}: partition of the job", size.partition, "cores", **limit)
+    for stage in STAGES:
+        report.add(f"{name}: {stage}, CPU per message", size.message_s(stage) * 1e6, "us", first.message_s(stage) * 1e6)
+        report.add(f"{name}: {stage}", size.cores(stage), "cores")
+    cost, first_cost = (sum(map(s.cores, STAGES)) / s.job.ranks * 1e6 for s in (size, first))
+    report.add(f"{name}: worker, CPU of a rank", cost, "us/s", first_cost)
+    report.add(f"{name}: the same, reference workloads", size.rank_cost * 1e3, "1/1000 s", first.rank_cost * 1e3)
+    memory = {"target": WORKER_MIB, "at_most": True} if largest else {}
+    report.add(f"{name}: memory of a worker, most", size.memory / 2**20, "MiB", first.memory / 2**20, **memory)
+    late = size.job.late
+    report.add(f"{name}: late rank named", int(late in size.named), "", target=1)
+    report.add(f"{name}: other ranks named", len(set(size.named) - {late}), "", target=0, at_most=True)
+    for consumer, value in size.stored.items():
+        if consumer in ("sink", "engine", "broker"):
+            report.add(f"{name}: {consumer}, CPU of a rank", value / ranks * 1e6, "us/s")
+        elif value / ranks >= 1:
+            report.add(f"{name}: table {consumer}", value / ranks, "B/s of a rank")
+    done = {stage: values["handled"] for stage, values in size.stages.items()}
+    wanted = {stage: sum(size.published[topic] for topic in topics) for stage, topics in STAGES.items()}
+    part = "; ".join(f"{stage} {done[stage]:,} of {wanted[stage]:,}" for stage in STAGES if done[stage] < wanted[stage])
+    report.notes.append(
+        f"{name}: {size.job.steps} steps, {sum(size.published.values()):,} messages; published "
+        f"{size.shares[Topic.COLLECTIVE]:.1%} of the collectives and {size.shares[Topic.PROGRESS]:.1%} of the progress"
+        + (f"; handled within {STAGE_S:.0f} s: {part}" if part else "")
+        + "."
+    )
 
 
 def _compare_sizes(report: BenchReport, sizes: Sequence[JobSize]) -> None:
-    small = sizes[0].kernel_cost
-    off = max(abs(size.kernel_cost / small - 1) for size in sizes)
-    report.add("CPU per kernel, farthest from the smallest job's", off * 100, "%", target=WITHIN * 100, at_most=True)
+    large = [size for size in sizes if size.job.ranks >= FROM_RANKS]
+    if len(large) > 1:
+        rises = (max(size.rank_cost for size in large[1:]) / large[0].rank_cost - 1) * 100
+        name = f"CPU of a rank, highest above that at {large[0].job.ranks} ranks"
+        report.add(name, rises, "%", target=WITHIN * 100, at_most=True)
     report.notes.append(
-        "The last metric compares CPU in reference workloads, a fixed piece of work that each worker timed four times "
-        "a second while it was measured: other programs' load changes from size to size. A reference workload took "
-        + ", ".join(f"{float(s.stages['kernel-frequency']['reference_s']) * 1e3:.2f}" for s in sizes)
-        + " ms."
+        "Each rank sends a second: a record of collectives for each of its communicators, a step, a GPU sample, a "
+        "sample of its process, and its progress. One rank is late by 0.1 s in each step. The messages lie in Kafka "
+        "already; each stage reads them in a worker of its own, on a core of its own; broker and engine are kept off "
+        "it. The stage computes the lateness of one communicator of each kind, the others get the same with their own "
+        f"ranks. Windows of {StragglerConfig().window_steps} steps."
     )
-    bounds = "; ".join(f"{s.load.ranks:,} ranks: {s.whole_cpu_s:.3f} s of {s.all_cpu_s:.3f}" for s in sizes)
     report.notes.append(
-        f"Workers = CPU of all stages for a second of the job / {BUSY:g} of a core, rounded up; there can be as many "
-        "as partitions. The collectives of one communicator, and the steps of one job, stay on one worker however many "
-        f"there are: where one of these needs more than {BUSY:g} s a second, no number suffices. The larger of "
-        f"them: {bounds}."
-    )
-    report.notes.append("Published: " + "; ".join(_published(size.load) for size in sizes) + ".")
-
-
-def _published(load: PeakLoad) -> str:
-    return (
-        f"{load.ranks:,} ranks, {load.seconds:g} s of job time, {load.rows[Topic.KERNEL]:,} kernels, "
-        f"{load.messages.total():,} messages"
+        "The partition of a job has what is keyed by the job: steps, samples, lateness and progress. Reference "
+        "workloads are a fixed piece of work that each worker timed four times a second while it was measured: other "
+        "programs' load changes from size to size. Sinks catch up, so their ranges are full."
     )

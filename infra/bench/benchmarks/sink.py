@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.infra.bench.processes.child_process import add_common, child
-from drumline.infra.bench.processes.ephemeral_stack import engine_cpu_s, private_stack
+from drumline.infra.bench.processes.ephemeral_stack import private_stack, server_cpu_s
 from drumline.infra.bench.processes.sink_child import PLAIN
 from drumline.infra.bench.result import BenchReport, Progress
 from drumline.infra.clickhouse import client as clickhouse
@@ -60,13 +60,14 @@ def bench_sink(
         rows_by_topic, messages = publish(settings, folder, [Topic.KERNEL], loops)
         wanted = rows_by_topic[Topic.KERNEL]
         progress("plain inserts")
-        before = engine_cpu_s(settings)
+        before = server_cpu_s(settings, "engine")
         plain = child(settings, "sink_child", "plain", messages)
-        plain_engine = engine_cpu_s(settings) - before
+        plain_engine = server_cpu_s(settings, "engine") - before
         progress("the sink")
-        before = engine_cpu_s(settings)
-        measured = child(settings, "sink_child", "drumline", messages, profile / "sink.txt" if profile else None)
-        engine = engine_cpu_s(settings) - before
+        before = server_cpu_s(settings, "engine")
+        into = profile / "sink.txt" if profile else None
+        measured = child(settings, "sink_child", Topic.KERNEL.value, messages, into)
+        engine = server_cpu_s(settings, "engine") - before
         stored = clickhouse.rows(client, f"SELECT count() AS n FROM {database}.kernels")[0]["n"]
         left = bytes_a_row(client, database, "kernels")
         progress("merging")

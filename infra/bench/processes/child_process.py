@@ -16,20 +16,29 @@ from drumline.infra.localstack.ephemeral import environment
 from drumline.infra.localstack.processes import own_processes
 
 
-def child(settings: Settings, module: str, which: str, wanted: int, profile: Path | None = None) -> dict[str, Any]:
+def child(
+    settings: Settings,
+    module: str,
+    which: str,
+    wanted: int,
+    profile: Path | None = None,
+    most_s: float | None = None,
+) -> dict[str, Any]:
     """Run `drumline.infra.bench.processes.<module>` until it has handled `wanted` records.
 
-    Returns the values that it measured of itself (self_sampling.py). Raises RuntimeError with the end of its stderr.
+    With `most_s` it may have handled fewer by then. Returns the values that it measured of itself (self_sampling.py).
+    Raises RuntimeError with the end of its stderr.
     """
     keep_off_last_core(p.pid for processes in own_processes(settings).values() for p in processes)
     command = [sys.executable, "-m", f"drumline.infra.bench.processes.{module}", which, str(wanted)]
-    command += [str(profile.resolve())] if profile is not None else []
+    command += [str(profile.resolve()) if profile is not None else ""]
+    command += [str(most_s)] if most_s is not None else []
     done = subprocess.run(command, capture_output=True, text=True, env=environment(settings), check=False)
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         raise RuntimeError(f"{module} {which} ended with {done.returncode}:\n{done.stderr[-1500:]}")
     result: dict[str, Any] = json.loads(lines[-1])
-    if result["handled"] < wanted:
+    if result["handled"] < (wanted if most_s is None else 1):
         raise RuntimeError(f"{module} {which} handled {result['handled']} of {wanted}:\n{done.stderr[-1500:]}")
     return result
 

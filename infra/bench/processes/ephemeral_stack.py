@@ -28,7 +28,7 @@ def private_stack() -> Iterator[Settings]:
             yield settings
 
 
-def engine_cpu_s(settings: Settings) -> float:
-    """Return the CPU seconds that the local ClickHouse engine has used so far."""
-    used = [process.cpu_times() for process in own_processes(settings)["engine"]]
+def server_cpu_s(settings: Settings, name: str) -> float:
+    """Return the CPU seconds that a server of the local stack has used so far: "broker" or "engine"."""
+    used = [process.cpu_times() for process in own_processes(settings)[name]]
     return sum(times.user + times.system for times in used)

@@ -1,9 +1,9 @@
-"""Runs one sink over kernel records that are already in Kafka.
+"""Runs one sink over records that are already in Kafka.
 
-usage: ... drumline|plain RECORDS [PROFILE]
+usage: ... plain|TOPIC[,TOPIC...] RECORDS [PROFILE]
 
-`drumline` is the product's sink; `plain` inserts at least once, in the simplest way. Prints one JSON object: the values
-of self_sampling.py, and the rows stored.
+The product's sink stores topics; `plain` inserts kernels at least once, in the simplest way. Prints one JSON object:
+the values of self_sampling.py, and the rows stored.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def plain_sink(settings: Settings, messages: int) -> Work:
     return run, lambda: seen[0]
 
 
-def product_sink(settings: Settings, messages: int) -> Work:
+def product_sink(settings: Settings, messages: int, topics: list[Topic]) -> Work:
     """Run the product's sink until it has handled that many records; returns as `plain_sink` does."""
     until = time.monotonic() + STUCK_S
 
@@ -105,7 +105,7 @@ def product_sink(settings: Settings, messages: int) -> Work:
         return sink.counts.records >= messages or time.monotonic() > until
 
     dead_letters = DeadLetterProducer(lambda: Producer({**producer_config(settings, "bench-letters"), "log_level": 2}))
-    consumer = SinkConsumer(settings, [Topic.KERNEL])
+    consumer = SinkConsumer(settings, topics)
     sink = Sink(settings, consumer, dead_letters, lambda: clickhouse.connect(settings), Codec(), stopping=stopping)
 
     def run() -> int:
@@ -118,9 +118,12 @@ def product_sink(settings: Settings, messages: int) -> Work:
 def main() -> None:
     """Run the sink of the command line and print its measurements."""
     which, wanted = sys.argv[1], int(sys.argv[2])
-    run, handled = (plain_sink if which == "plain" else product_sink)(settings(), wanted)
+    if which == "plain":
+        run, handled = plain_sink(settings(), wanted)
+    else:
+        run, handled = product_sink(settings(), wanted, [Topic(name) for name in which.split(",")])
     sampler = SelfSampler(handled, wanted)
-    with profiled(Path(sys.argv[3]) if len(sys.argv) > 3 else None, f"sink, {wanted} messages"):
+    with profiled(Path(sys.argv[3]) if sys.argv[3:] and sys.argv[3] else None, f"sink, {wanted} messages"):
         rows = run()
     print(json.dumps({**sampler.result(), "rows": rows}), flush=True)
 

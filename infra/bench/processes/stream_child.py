@@ -1,6 +1,6 @@
 """Runs one Faust worker over records that are already in Kafka.
 
-usage: ... STAGE|single RECORDS [PROFILE]
+usage: ... STAGE|single RECORDS [PROFILE [SECONDS]]
 
 STAGE is one of the product's stages (streams/worker/app.py), without the others; `single` reads one event a message.
 Prints one JSON object: the values of self_sampling.py.
@@ -65,14 +65,16 @@ def single(config: Settings) -> tuple[Any, Callable[[], int]]:
     return app, lambda: seen[0]
 
 
-async def measure(app: Any, handled: Callable[[], int], wanted: int, profile: Path | None) -> dict[str, Any]:
-    """Measure from the first handled record until `wanted` are handled."""
+async def measure(
+    app: Any, handled: Callable[[], int], wanted: int, profile: Path | None, most_s: float
+) -> dict[str, Any]:
+    """Measure from the first handled record until `wanted` are handled, for `most_s` at most."""
     starting = asyncio.create_task(app.start())
     until = time.monotonic() + START_S
     sampler = SelfSampler(handled, wanted)
     while not handled() and time.monotonic() < until and not app.crashed:
         await asyncio.sleep(0.005)
-    until = time.monotonic() + STUCK_S
+    until = time.monotonic() + most_s
     with profiled(profile, f"{sys.argv[1]}, {wanted} messages"):
         while handled() < wanted and time.monotonic() < until and not app.crashed:
             await asyncio.sleep(0.02)
@@ -84,12 +86,13 @@ async def measure(app: Any, handled: Callable[[], int], wanted: int, profile: Pa
 def main() -> None:
     """Run the worker of the command line and print its measurements."""
     which, wanted = sys.argv[1], int(sys.argv[2])
-    profile = Path(sys.argv[3]) if len(sys.argv) > 3 else None
+    profile = Path(sys.argv[3]) if sys.argv[3:] and sys.argv[3] else None
+    most_s = float(sys.argv[4]) if sys.argv[4:] else STUCK_S
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
 
         async def run() -> dict[str, Any]:
             app, handled = single(settings()) if which == "single" else stage(settings(), which)
-            return await measure(app, handled, wanted, profile)
+            return await measure(app, handled, wanted, profile, most_s)
 
         print(json.dumps(runner.run(run())), flush=True)
         os._exit(0)  # nothing of it is needed again

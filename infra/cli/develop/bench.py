@@ -206,25 +206,25 @@ def window(
 
 @app.command()
 def scale(
-    ranks: Annotated[list[int] | None, typer.Option(min=1, help="ranks of a job, repeatable; 4, 64 and 1024")] = None,
-    kernels: Annotated[int, typer.Option(min=1000, help="at least about so many kernels a size")] = 8_000_000,
-    seconds: Annotated[float, typer.Option(min=0.5, help="of the recording, for every size the same")] = 5.0,
-    data: Folder = None,
+    ranks: Annotated[list[int] | None, typer.Option(min=4, help="ranks of a job, repeatable; 4 to 16384")] = None,
     as_json: AsJson = False,
     write: Write = None,
 ) -> None:
-    """Measure the worker's stages at several job sizes: CPU, messages, memory. Private stacks; 57 M kernels."""
+    """Measure worker and sink beside made-up jobs of 4 to 16,384 ranks, through Kafka. Private stacks; 15 minutes."""
     from drumline.infra.bench.benchmarks.scale import RANKS, bench_scale
     from drumline.infra.bench.runner import run
 
-    run("scale", data, lambda folder, show: bench_scale(folder, ranks or RANKS, kernels, seconds, show), as_json, write)
+    run("scale", None, lambda _, show: bench_scale(ranks or RANKS, show), as_json, write)
 
 
 @app.command()
 def queries(
     rows: Annotated[
-        int, typer.Option(min=10_000, help="kernels, at least; the default takes 2 GB of disk")
-    ] = 100_000_000,
+        int | None, typer.Option(min=10_000, help="kernels, at least; the default, 100 million, takes 2 GB of disk")
+    ] = None,
+    ranks: Annotated[
+        int, typer.Option(min=16, help="above 16: a job without raw kernels, --rows counts steps (10 million)")
+    ] = 16,
     repeats: Annotated[int, typer.Option(min=1, help="repetitions of each query")] = 7,
     data: Folder = None,
     as_json: AsJson = False,
@@ -234,4 +234,4 @@ def queries(
     from drumline.infra.bench.benchmarks.queries import bench_queries
     from drumline.infra.bench.runner import run
 
-    run("queries", data, lambda folder, show: bench_queries(folder, rows, repeats, show), as_json, write)
+    run("queries", data, lambda folder, show: bench_queries(folder, rows, repeats, show, ranks), as_json, write)

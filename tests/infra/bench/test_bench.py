@@ -20,8 +20,6 @@ from typer.testing import CliRunner
 
 from drumline.infra.bench import runner as command
 from drumline.infra.bench.benchmarks.codec import BOUNDS_TARGET, bench_codec
-from drumline.infra.bench.benchmarks.scale import JobSize, PeakLoad
-from drumline.infra.bench.benchmarks.scale import _add as add_size
 from drumline.infra.bench.benchmarks.straggler_algebra import bench_algebra
 from drumline.infra.bench.benchmarks.verdict_latency import first_delays
 from drumline.infra.bench.benchmarks.window import bench_window
@@ -32,12 +30,11 @@ from drumline.infra.bench.processes import profiling as profiled
 from drumline.infra.bench.processes import steady_state as steady
 from drumline.infra.bench.processes.process_watch import ProcessWatch, over_time
 from drumline.infra.bench.processes.replay_process import replaying
-from drumline.infra.bench.render import HEAD, MARK, cells, show, write
+from drumline.infra.bench.render import HEAD, MARK, show, write
 from drumline.infra.bench.result import BenchReport, Result, machine, percentiles
 from drumline.infra.cli.develop import bench as command_bench
 from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.producers.ipc.buffer_pool import DONE, FREE, STATE, BufferPool
-from drumline.schemas.topics import Topic
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results" / "bench"
 KINDS = sorted(known.callback.__name__ for known in command_bench.app.registered_commands)
@@ -358,20 +355,6 @@ def test_a_replay_that_fails_gives_the_reason(tmp_path):
     replay = replaying(tmp_path, os.environ, tmp_path / "log")
     with pytest.raises(RuntimeError, match=r"drumline replay ended with 2: .*manifest"), replay as process:
         process.summary()
-
-
-def test_no_number_of_workers_is_a_text():
-    def results(cpu_s):
-        load = PeakLoad(1024, 1.0)
-        load.rows[Topic.KERNEL] = 1
-        done = {"cpu_s": cpu_s, "reference_s": 1.0, "records": 1, "wall_s": 1.0, "memory": [1]}
-        stages = dict.fromkeys(("kernel-frequency", "communicator", "job"), done)
-        report, size = BenchReport("scale", "data", "none"), JobSize(load, stages)
-        add_size(report, size, size)
-        return cells(report.results[-1])
-
-    assert results(0.2)[:2] == ["1,024 ranks: workers", "1 "]
-    assert results(0.9)[1] == "no number suffices: communicator alone needs 0.90 s a second of one"
 
 
 def test_a_profile_puts_numpy_down_to_who_called_it_and_the_loop_to_itself():

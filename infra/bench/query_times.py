@@ -1,0 +1,119 @@
+"""Times queries as a reader's client sees them, with the CPU that the engine spends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+
+from drumline.infra.bench.result import BenchReport, Progress
+from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse.client import Client
+from drumline.infra.config.local_credentials import local_password
+from drumline.infra.config.settings import Settings
+from drumline.infra.report.data import load as load_report
+from drumline.infra.top.data import snapshot
+
+#: Runs a statement with parameters once; returns its seconds and the engine's CPU seconds.
+RunQuery = Callable[[str, Mapping[str, str]], tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTimes:
+    """Holds the wall-clock `seconds` of each repetition, and the mean CPU seconds of the engine."""
+
+    name: str
+    seconds: tuple[float, ...]
+    cpu_s: float
+
+    @property
+    def p95(self) -> float:
+        """Return the 95th percentile of the repetitions; s."""
+        return float(np.percentile(self.seconds, 95))
+
+
+@contextmanager
+def reader(settings: Settings) -> Iterator[tuple[Client, Callable[[], float]]]:
+    """Yield a client and a function that returns the CPU seconds of the engine so far.
+
+    Queries run as Grafana's user, whose quota admits that many.
+    """
+    reader = {"reader": "grafana", "reader_password": local_password(settings, "grafana")}
+    grafana = settings.model_copy(update={"clickhouse": settings.clickhouse.model_copy(update=reader)})
+    client = clickhouse.connect(grafana, reader=True, database=settings.clickhouse.database)
+    engines = [
+        child for child in psutil.Process().children(recursive=True) if "engine_main" in " ".join(child.cmdline())
+    ]
+
+    def cpu() -> float:
+        return sum(sum(engine.cpu_times()[:2]) for engine in engines)
+
+    yield client, cpu
+    client.close()
+
+
+@contextmanager
+def query_runner(settings: Settings) -> Iterator[RunQuery]:
+    """Yield a function that runs a query once and returns (seconds, CPU seconds of the engine)."""
+    with reader(settings) as (client, cpu):
+
+        def run_query(sql: str, values: Mapping[str, str]) -> tuple[float, float]:
+            before, started = cpu(), time.perf_counter()
+            client.raw_query(sql, parameters=dict(values), fmt="Native", settings={"max_threads": 2})
+            return time.perf_counter() - started, cpu() - before
+
+        yield run_query
+
+
+@dataclass(frozen=True)
+class Timer:
+    """Times queries; the report notes those that fail."""
+
+    run_query: RunQuery
+    repeats: int
+    report: BenchReport
+    progress: Progress
+
+    def times(self, queries: Iterable[tuple[str, str, Mapping[str, str]]]) -> list[QueryTimes]:
+        """Run each query once to warm up, then `repeats` times; leave out those that fail."""
+        timed = []
+        for name, sql, values in queries:
+            self.progress(name)
+            try:
+                self.run_query(sql, values)
+                took = [self.run_query(sql, values) for _ in range(self.repeats)]
+            except Exception as error:
+                self.report.notes.append(f"FAILED {name}: {clickhouse.failure(error)}")
+                continue
+            cpu_s = sum(cpu for _, cpu in took) / self.repeats
+            timed.append(QueryTimes(name, tuple(wall for wall, _ in took), cpu_s))
+        return timed
+
+
+def program_times(settings: Settings, job: str, repeats: int, progress: Progress) -> list[QueryTimes]:
+    """Time all queries of a refresh of `drumline top`, and of a report about a job, one after the other."""
+    timed = []
+    with reader(settings) as (client, cpu):
+
+        def query(sql: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+            return clickhouse.rows(client, sql, dict(values))
+
+        programs: dict[str, Callable[[], object]] = {
+            "drumline top, a refresh": lambda: snapshot(query, job),
+            "drumline report": lambda: load_report(query, job, "", "", "", 0.0),
+        }
+        for name, program in programs.items():
+            progress(name)
+            program()
+            seconds, before = [], cpu()
+            for _ in range(repeats):
+                started = time.perf_counter()
+                program()
+                seconds.append(time.perf_counter() - started)
+            timed.append(QueryTimes(name, tuple(seconds), (cpu() - before) / repeats))
+    return timed

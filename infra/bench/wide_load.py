@@ -1,0 +1,65 @@
+"""Stores a job of many ranks in a real engine: the recorded ranks, again and again under other numbers and hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from drumline.infra.bench.direct_load import Repetition, moved
+from drumline.infra.clickhouse.client import INSERT_SETTINGS, Client, command, rows
+
+#: What a job without CUPTI has of each rank, and the rollups of kernels, for dashboards; other rollups fill themselves.
+#: Table -> condition on the recorded rows; the largest ones have a few steps only.
+TABLES = {
+    "steps": "1",
+    "device_samples": "1",
+    "host_samples": "1",
+    "collectives": "step BETWEEN 8 AND 11",
+    "lateness_versions": "step BETWEEN 8 AND 47",
+    "stragglers_versions": "1",
+    "processes_versions": "1",
+    "ledger": "topic NOT IN ('gpu.kernel.v1', 'gpu.memcpy.v1', 'gpu.range.v1')",
+    "ranks_per_second": "1",
+    "kernels_per_minute": "1",
+    "memcpys_per_minute": "1",
+}
+#: Copies of the recorded ranks in one insert, and rows that are read at once: their product is in memory.
+CHUNK, BLOCK = 128, 2_048
+
+
+def widen(
+    client: Client, database: str, copies: Repetition, recorded: int, ranks: int, progress: Callable[[int], None]
+) -> None:
+    """Store the `recorded` ranks of the job `copies.source` as `ranks` ranks of `copies.job`, each repetition later.
+
+    Rows about the whole job (rank -1) are stored once.
+    """
+    for name, where in TABLES.items():
+        columns = rows(
+            client,
+            "SELECT name, type FROM system.columns WHERE database = {d:String} AND table = {t:String} "
+            "AND default_kind = ''",
+            {"d": database, "t": name},
+        )
+        names = ", ".join(str(row["name"]) for row in columns)
+        times = 1 if name == "processes_versions" else copies.times
+        for number in range(times):
+            shown = ", ".join(_wider(str(row["name"]), str(row["type"]), copies, number, recorded) for row in columns)
+            for first in range(0, ranks // recorded, CHUNK):
+                last = min(first + CHUNK, ranks // recorded)
+                command(
+                    client,
+                    f"INSERT INTO {database}.{name} ({names}) SELECT {shown} FROM (SELECT *, "
+                    f"arrayJoin(range({first}, {last})) AS n FROM {database}.{name} "
+                    f"WHERE job = {{source:String}} AND {where}) AS r WHERE r.rank >= 0 OR n = 0",
+                    {"source": copies.source},
+                    settings={**INSERT_SETTINGS, "insert_deduplicate": 0, "max_block_size": BLOCK},
+                )
+            progress(number + 1)
+
+
+def _wider(name: str, kind: str, copies: Repetition, number: int, recorded: int) -> str:
+    if name == "rank":
+        return f"if(r.rank < 0, r.rank, r.rank + {recorded} * n)"
+    if name in ("host", "gpu_uuid", "process_id"):
+        return f"if(r.rank < 0 OR r.{name} = '', r.{name}, concat(r.{name}, '-', toString(n)))"
+    return moved(name, kind, copies.job, number * copies.period_ns, number * copies.steps, 0)
