@@ -61,6 +61,7 @@ GROUPS = {
     "Rollups": (
         "kernels_per_minute",
         "ranks_per_second",
+        "steps_per_second",
         "memcpys_per_minute",
         "devices_per_minute",
         "records_per_minute",

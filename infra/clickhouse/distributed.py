@@ -17,6 +17,7 @@ BY_JOB = "cityHash64(job)"
 SPREAD = {
     "kernel_names_versions": "cityHash64(name)",
     "records_per_minute": BY_JOB,
+    "steps_per_second": BY_JOB,
     "lateness_versions": BY_JOB,
     "stragglers_versions": BY_JOB,
     "hangs_versions": BY_JOB,

@@ -131,6 +131,7 @@ class RetentionSettings(SettingsModel):
     processes: int = Field(365, ge=0, description="identities of processes; days")
     ledger: int = Field(365, ge=0, description="stored Kafka records; days")
     ranks_per_second: int = Field(30, ge=0, description="rollup per second and rank; days")
+    steps_per_second: int = Field(365, ge=0, description="rollup of steps per second; days")
     kernels_per_minute: int = Field(90, ge=0, description="rollup of kernels; days")
     memcpys_per_minute: int = Field(180, ge=0, description="rollup of copies; days")
     devices_per_minute: int = Field(365, ge=0, description="rollup of device samples; days")

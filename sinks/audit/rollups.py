@@ -18,7 +18,7 @@ class Rollup:
     """Declares one rollup for the audit.
 
     `amount`: the column whose sum is the number of rows of `topic`, or of ledger rows (None). `by`: the third column,
-    after job and run, by which rollup and ledger are compared.
+    after job and run, by which rollup and ledger are compared; run where the rollup has none.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Rollup:
 ROLLUPS = (
     Rollup("kernels_per_minute", "launches", Topic.KERNEL, "rank"),
     Rollup("ranks_per_second", "launches", Topic.KERNEL, "rank"),
+    Rollup("steps_per_second", "steps", Topic.STEP, "run"),
     Rollup("memcpys_per_minute", "copies", Topic.MEMCPY, "rank"),
     Rollup("devices_per_minute", "samples", Topic.DEVICE, "host"),
     Rollup("records_per_minute", "records", None, "topic"),

@@ -16,6 +16,8 @@ from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.settings import Settings
 
 JOB, RUN = "mesh-2x2", "r1"
+#: Of a wide job.
+RANKS = 16_384
 FOLDER = folder(JOB)
 PHASES = json.loads((FOLDER / "manifest.json").read_text())["phases"]
 
@@ -73,17 +75,17 @@ class Stored:
         many = f"(SELECT *, arrayJoin(range({jobs})) AS n FROM {table})"
         self._insert(table, many, "", f"({where})", {"job": "concat('job-', toString(n))", **changed})
 
-    def widen(self, table: str, new_job: str, where: str = "1", **changed: str) -> None:
-        """Rows of the recorded job's 4 ranks as those of 1,024 ranks and hosts the day before; `n`: 0 to 255."""
+    def widen(self, table: str, new_job: str, where: str = "1", copies: int = RANKS // 4, **changed: str) -> None:
+        """Rows of the recorded job's 4 ranks as those of 4 times `copies` the day before; `n` counts the copies."""
         wider = {name: f"concat({name}, '-', toString(n))" for name in ("host", "gpu_uuid", "process_id")}
         times = self.writer.query(
             f"SELECT name FROM system.columns WHERE database = currentDatabase() AND table = '{table}' "
             "AND type LIKE 'DateTime%'"
         ).result_rows
         wider |= {str(name): f"{name} - INTERVAL 1 DAY" for (name,) in times}
-        many = f"(SELECT *, arrayJoin(range(256)) AS n FROM {table})"
+        many = f"(SELECT *, arrayJoin(range({copies})) AS n FROM {table} WHERE job = '{JOB}' AND {where})"
         changed = {"job": f"'{new_job}'", "rank": "if(rank < 0, -1, rank + 4 * n)"} | wider | changed
-        self._insert(table, many, new_job, where, changed)
+        self._insert(table, many, new_job, "1", changed)
 
 
 @cache

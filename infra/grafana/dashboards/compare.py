@@ -12,15 +12,19 @@ from drumline.infra.grafana.thresholds import LEVEL, LOST
 from drumline.infra.grafana.tokens import STEP_PARTS
 from drumline.infra.grafana.variables import JOB, LABELLED, RUN
 
-_STEPS = f"FROM steps WHERE {BOTH} AND @start AND skipped = 0 AND gpu_duration_ns > 0"
-_MEDIAN = "quantileExactInclusiveIf(0.5)(gpu_duration_ns, {})"
+_STEPS = f"FROM steps_per_second AS s WHERE {BOTH} AND @second"
+_MEDIAN = "quantilesDDIfMergeIf(0.01, 0.5, 0.95, 0.99)(durations, {})[1]"
 _CHOICE = replace(RUN, multi=False, has_all=False)
 RUN_A = replace(_CHOICE, name="run_a", label="Run A", description="the run before")
 RUN_B = replace(_CHOICE, name="run_b", label="Run B", description="the run after")
 
 NUMBERS = (
-    stat("Step time of A", "Median of all ranks.", f"SELECT {_MEDIAN.format(IS_A)} AS value {_STEPS}", "ns"),
-    stat("Step time of B", "Median of all ranks.", f"SELECT {_MEDIAN.format(IS_B)} AS value {_STEPS}", "ns"),
+    stat(
+        "Step time of A", "Median of all ranks, within 1 %.", f"SELECT {_MEDIAN.format(IS_A)} AS value {_STEPS}", "ns"
+    ),
+    stat(
+        "Step time of B", "Median of all ranks, within 1 %.", f"SELECT {_MEDIAN.format(IS_B)} AS value {_STEPS}", "ns"
+    ),
     stat(
         "B to A",
         "Median step time of B divided by that of A: above 1, B is slower.",
@@ -29,7 +33,16 @@ NUMBERS = (
         limits=((1.02, "orange"), (1.1, "red")),
         decimals=3,
     ),
-    stat("Ranks of A and B", "Ranks that finished steps.", f"SELECT uniqExact(run, rank) AS value {_STEPS}"),
+    stat(
+        "Ranks of A and B",
+        "Ranks that finished steps.",
+        f"""
+        SELECT sum(n) AS value FROM (
+            SELECT uniqExactIfMerge(ranks) AS n FROM records_per_minute
+            WHERE {BOTH} AND @minute AND topic = 'gpu.step.v1' GROUP BY run
+        )
+        """,
+    ),
     *(
         stat(
             f"GPU time lost in {name}",
@@ -42,7 +55,10 @@ NUMBERS = (
     ),
 )
 _PARTS = {"whole step": "gpu_duration_ns", **STEP_PARTS}
-_PAIRS = ", ".join(f"('{name}', toFloat64({column}))" for name, column in _PARTS.items())
+_MEANS = ", ".join(
+    f"('{name}', " + ", ".join(f"sumIf(s.{column}, {run}) / sumIf(s.known_steps, {run})" for run in (IS_A, IS_B)) + ")"
+    for name, column in _PARTS.items()
+)
 PARTS = Panel(
     "table",
     "A step, part by part",
@@ -50,9 +66,8 @@ PARTS = Panel(
     PanelQuery(
         f"""
         SELECT part, in_a, in_b, in_b - in_a AS more FROM (
-            SELECT part, avgIf(value, is_a) AS in_a, avgIf(value, NOT is_a) AS in_b FROM (
-                SELECT {IS_A} AS is_a, arrayJoin([{_PAIRS}]) AS pair, pair.1 AS part, pair.2 AS value {_STEPS}
-            ) GROUP BY part
+            SELECT arrayJoin(means) AS mean, mean.1 AS part, mean.2 AS in_a, mean.3 AS in_b
+            FROM (SELECT [{_MEANS}] AS means {_STEPS} HAVING sum(s.known_steps) > 0)
         ) ORDER BY abs(more) DESC
         """,
         "part:s in_a:n in_b:n more:n",
@@ -73,7 +88,7 @@ SELECT name, sumIf(k.launches, {IS_A}) / greatest(any(steps.1), 1) AS launches_a
     sumIf(k.launches, {IS_B}) / greatest(any(steps.2), 1) AS launches_b,
     sumIf(k.gpu_ns, {IS_A}) / greatest(any(steps.1), 1) AS gpu_a,
     sumIf(k.gpu_ns, {IS_B}) / greatest(any(steps.2), 1) AS gpu_b,
-    (SELECT (countIf({IS_A}), countIf({IS_B})) FROM steps WHERE {BOTH} AND @start) AS steps
+    (SELECT (sumIf(s.steps, {IS_A}), sumIf(s.steps, {IS_B})) {_STEPS}) AS steps
 FROM kernels_per_minute AS k WHERE {BOTH} AND @minute GROUP BY name
 """
 _COLUMNS = "kernel:s family:s launches_a:n launches_b:n gpu_a:n gpu_b:n more:n"

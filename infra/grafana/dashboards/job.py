@@ -12,6 +12,8 @@ from drumline.infra.grafana.tokens import STEP_PARTS
 from drumline.infra.grafana.variables import JOB, LABELLED, MARKS, RUN
 from drumline.infra.guidance.hangs import HANGS
 
+#: Median, p95 and p99 of the lengths of steps.
+_QUANTILES = "quantilesDDIfMerge(0.01, 0.5, 0.95, 0.99)(durations)"
 NUMBERS = (
     stat(
         "Level",
@@ -40,16 +42,20 @@ NUMBERS = (
     ),
     stat(
         "Step time",
-        "Median over all steps and ranks. On the GPU, from the end of a step's last collective to that of the next's; "
-        "the host's time of the step where it has no collectives.",
-        "SELECT quantileExactInclusive(0.5)(gpu_duration_ns) AS value FROM steps WHERE @job AND @run AND @start AND "
-        "skipped = 0 AND gpu_duration_ns > 0",
+        "Median over all steps and ranks, within 1 %. On the GPU, from the end of a step's last collective to that of "
+        "the next's; the host's time of the step where it has no collectives.",
+        f"SELECT {_QUANTILES}[1] AS value FROM steps_per_second WHERE @job AND @run AND @second",
         "ns",
     ),
     stat(
         "Ranks",
         "Ranks that finished steps.",
-        "SELECT uniqExact(run, rank) AS value FROM steps WHERE @job AND @run AND @start",
+        """
+        SELECT sum(n) AS value FROM (
+            SELECT uniqExactIfMerge(ranks) AS n FROM records_per_minute
+            WHERE @job AND @run AND @minute AND topic = 'gpu.step.v1' GROUP BY run
+        )
+        """,
     ),
     stat(
         "GPU time lost",
@@ -68,26 +74,28 @@ NUMBERS = (
 STEPS = Panel(
     "timeseries",
     "Step time of all ranks",
-    "Duration of the steps that began in each interval, the host's where steps have no collectives: mean of each rank, "
-    "and of these the fastest, median, p95 and slowest. Ranks run in lockstep, so they hardly differ; what holds them "
-    "back shows below.",
+    "Duration of the steps that began in each interval, the host's where steps have no collectives: the shortest, "
+    "median, p95 and longest of all ranks. Ranks run in lockstep, so they hardly differ; what holds them back shows "
+    "below.",
     PanelQuery(
-        banded(
-            """
-            SELECT $__timeInterval_ms(start) AS time, rank, avg(gpu_duration_ns) AS v
-            FROM (SELECT start, rank, gpu_duration_ns FROM steps WHERE @job AND @run AND @start AND skipped = 0)
-            GROUP BY time, rank
-            """
-        ),
+        f"""
+        SELECT time, lowest, least(greatest(d[1], lowest), highest) AS median,
+            least(greatest(d[2], lowest), highest) AS p95, highest
+        FROM (
+            SELECT $__timeInterval(second) AS time, toFloat64(min(min_ns)) AS lowest, toFloat64(max(max_ns)) AS highest,
+                {_QUANTILES} AS d
+            FROM steps_per_second WHERE @job AND @run AND @second GROUP BY time HAVING sum(known_steps) > 0
+        ) ORDER BY time
+        """,
         BAND_COLUMNS,
     ),
     unit="ns",
     min_interval="1s",
-    fields={"lowest": Field(header="Fastest rank"), "highest": Field(header="Slowest rank")},
+    fields={"lowest": Field(header="Shortest"), "highest": Field(header="Longest")},
     key="steps",
     empty="no steps in this time range",
 )
-_SHARES = ", ".join(f"sum({column}) / sum(gpu_duration_ns) AS {name}" for name, column in STEP_PARTS.items())
+_SHARES = ", ".join(f"sum(s.{column}) / sum(s.gpu_duration_ns) AS {name}" for name, column in STEP_PARTS.items())
 BUDGET = Panel(
     "timeseries",
     "Where a step's time goes",
@@ -95,8 +103,9 @@ BUDGET = Panel(
     "either, idle.",
     PanelQuery(
         f"""
-        SELECT $__timeInterval_ms(start) AS time, {_SHARES}
-        FROM steps WHERE @job AND @run AND @start AND skipped = 0 AND gpu_duration_ns > 0 GROUP BY time ORDER BY time
+        SELECT $__timeInterval(second) AS time, {_SHARES}
+        FROM steps_per_second AS s WHERE @job AND @run AND @second GROUP BY time HAVING sum(s.gpu_duration_ns) > 0
+        ORDER BY time
         """,
         "time:t compute:n copies:n communication:n idle:n",
     ),

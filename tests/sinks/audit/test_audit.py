@@ -45,7 +45,7 @@ def kinds(pipeline):
 
 
 def drain(pipeline, records):
-    pipeline.drain(records, [Topic.KERNEL, Topic.KERNEL_FREQUENCY, Topic.MEMCPY, Topic.DEVICE])
+    pipeline.drain(records, [Topic.KERNEL, Topic.KERNEL_FREQUENCY, Topic.MEMCPY, Topic.DEVICE, Topic.STEP])
 
 
 def alter(pipeline, sql):
@@ -118,13 +118,13 @@ def test_damage_is_found(pipeline):
 
 
 def test_a_rollup_that_counts_rows_twice_or_not_at_all_is_found(pipeline):
-    for topic in (Topic.MEMCPY, Topic.DEVICE):
+    for topic in (Topic.MEMCPY, Topic.DEVICE, Topic.STEP):
         pipeline.publish(any_batch(topic, 100, process_id(0), 0))
-    drain(pipeline, 2)
+    drain(pipeline, 3)
     report = pipeline.audit()
     assert report.clean, report.findings
     counted = {"kernels_per_minute": 400, "ranks_per_second": 400, "memcpys_per_minute": 100, "devices_per_minute": 100}
-    assert report.rollups == counted | {"records_per_minute": 7}
+    assert report.rollups == counted | {"records_per_minute": 8, "steps_per_second": 100}
     for damage in ("INSERT INTO {db}.%s SELECT * FROM {db}.%s", "TRUNCATE TABLE {db}.%s"):
         for name in report.rollups:
             alter(pipeline, damage.replace("%s", name))

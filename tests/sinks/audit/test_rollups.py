@@ -20,6 +20,7 @@ pytestmark = pytest.mark.stack
 ROLLUPS = {
     "kernels_per_minute": ("launches", "kernels"),
     "ranks_per_second": ("launches", "kernels"),
+    "steps_per_second": ("steps", "steps"),
     "memcpys_per_minute": ("copies", "memcpys"),
     "devices_per_minute": ("samples", "device_samples"),
     "records_per_minute": ("records", "ledger"),
@@ -60,7 +61,7 @@ def insert(pipeline, topic, sequence, data, **settings):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("topic", [Topic.KERNEL, Topic.MEMCPY, Topic.DEVICE])
+@pytest.mark.parametrize("topic", [Topic.KERNEL, Topic.MEMCPY, Topic.DEVICE, Topic.STEP])
 def test_an_insert_repeated_later_and_out_of_order_counts_once(pipeline, topic):
     blocks = [block(topic, sequence)[1] for sequence in range(4)]
     for sequence in (0, 1, 1, 0, 2, 3, 2, 0):
