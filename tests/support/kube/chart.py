@@ -11,4 +11,5 @@ VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
 
 def resources(text: str) -> list[dict[str, Any]]:
     """Return the objects of a rendered chart."""
-    return [item for item in yaml.safe_load_all(text) if item]
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # dashboards are a megabyte
+    return [item for item in yaml.load_all(text, loader) if item]

@@ -30,6 +30,7 @@ int main(void) {
 CONTAINERS_CONF = """\
 [containers]
 default_ulimits = ["nofile=20000:20000", "nproc=20000:20000"]
+pids_limit = 0
 [engine]
 cgroup_manager = "cgroupfs"
 events_logger = "file"
