@@ -125,13 +125,21 @@ class ControlPlane:
             time.sleep(0.3)
         return result
 
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """End one process that `spawn` started."""
+        self.processes.remove(process)
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
     def stop(self) -> None:
-        """End all processes, the API server before etcd."""
-        for process in reversed(self.processes):
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self.processes.clear()
+        """End all processes, the API server before etcd, and unmount what pods left below the folder."""
+        for process in self.processes[::-1]:
+            self.end(process)
+        with Path("/proc/self/mounts").open() as mounts:
+            below = [line.split()[1] for line in mounts if line.split()[1].startswith(f"{self.folder}/")]
+        for place in sorted(below, reverse=True):
+            subprocess.run(["umount", "--lazy", place], capture_output=True, check=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 
 from support.kube import images, tools
 from support.kube.control_plane import NODE, ControlPlane
@@ -58,7 +57,7 @@ class Node:
             "evictionHard": {"memory.available": "100Mi"}, "resolvConf": "", "podLogsDir": str(self.folder / "logs"),
         }))  # fmt: skip
         labels = ",".join(f"{name}={value}" for name, value in self._labels.items())
-        self._plane.spawn(
+        self._kubelet = self._plane.spawn(
             "kubelet", tools.program("kubelet"), f"--kubeconfig={self._plane.kubeconfig(self._plane.node, NODE)}",
             f"--config={kubelet}", f"--hostname-override={self._plane.node}", f"--root-dir={self.folder}/kubelet",
             f"--node-labels={labels}", "--node-ip=127.0.0.1",
@@ -80,7 +79,8 @@ class Node:
         archive.unlink()
 
     def stop(self) -> None:
-        """End what still runs, then the bridge. The plane's `stop` ends kubelet and containerd."""
+        """End the kubelet, which would start pods again, then what still runs, then the bridge."""
+        self._plane.end(self._kubelet)
         for kind in ("tasks", "containers"):
             listed = subprocess.run(
                 ["ctr", "--address", self._socket, "-n", "k8s.io", kind, "ls", "-q"],
@@ -96,13 +96,6 @@ class Node:
                     check=False,
                 )
         subprocess.run(["ip", "link", "delete", BRIDGE], capture_output=True, check=False)
-
-    def unmount(self) -> None:
-        """Unmount what kubelet and containerd left below the folder; after the plane's `stop`."""
-        with Path("/proc/self/mounts").open() as mounts:
-            below = [line.split()[1] for line in mounts if line.split()[1].startswith(str(self.folder))]
-        for place in sorted(below, reverse=True):
-            subprocess.run(["umount", "--lazy", place], capture_output=True, check=False)
 
     def _containerd(self) -> str:
         return f"""
