@@ -16,6 +16,7 @@ from drumline.infra.telemetry.health import Health, serve_health
 from drumline.streams.worker.app import build
 from drumline.streams.worker.checks.auth_errors import AccessProbe, OneLineErrors, permanent_error
 from drumline.streams.worker.checks.topic_watch import TopicWatch
+from drumline.streams.worker.faust_patches.fetch import end_of_fetching
 
 log = structlog.get_logger()
 #: A clean stop: records in flight are finished and committed, and the worker leaves the group.
@@ -52,7 +53,10 @@ async def _serve(settings: Settings) -> int:
     log.info("worker starts", app=settings.stream.app_id, brokers=settings.bootstrap, instance=settings.stream.instance)
     starting = asyncio.create_task(app.start())
     access, watch = AccessProbe(settings), TopicWatch(settings, worker.topics, health)
+    standstill = ""
     while not (signals or access.reason or watch.changed or app.crashed or (starting.done() and starting.exception())):
+        if standstill := end_of_fetching(app):
+            break
         now = time.monotonic()
         worker.check_halt()
         worker.readiness.observe(now)
@@ -60,6 +64,8 @@ async def _serve(settings: Settings) -> int:
         watch.observe(now)
         await asyncio.sleep(0.1)
     failed = worker.failure or app.crash_reason or (starting.exception() if starting.done() else None)
+    if standstill:
+        failed = failed or RuntimeError(standstill)
     if not starting.done():
         starting.cancel()
     reason = access.reason or permanent_error(settings, failed)

@@ -19,6 +19,7 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.streams.worker.checks.preflight import preflight
 from drumline.streams.worker.faust_app import StreamWorker, Wiring
+from drumline.streams.worker.faust_patches.fetch import end_of_fetching
 
 
 class Summing:
@@ -98,10 +99,12 @@ async def main():
     loop.add_signal_handler(signal.SIGUSR1, write_state, worker.app)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    while not (stop.is_set() or worker.app.crashed):  # as main.py does
+    ended = ""
+    while not (stop.is_set() or ended):  # as main.py does
         worker.check_halt()
         await asyncio.sleep(0.1)
-    if worker.app.crashed:
+        ended = worker.app.crashed or end_of_fetching(worker.app)
+    if ended:
         write_state(worker.app)
         os._exit(1)
     await worker.app.stop()

@@ -1,13 +1,19 @@
-"""Bound two waits in fetching that leave the worker idle while a buffer is full, each for up to 0.7 s of a second.
+"""Bound two waits in fetching, and notice its end.
 
 When an agent's buffer is full, Faust leaves its partitions out of the next fetch and requests only the others, for up
 to a second. And aiokafka keeps one request to a broker at a time: while full partitions are left out, that request is
 for partitions without news, which the broker holds back for up to 1.5 s. Either way the worker runs out of work long
-before it requests more. So both wait only briefly: Faust while partitions are left out, aiokafka always.
+before it requests more, for up to 0.7 s of a second. So both wait only briefly: Faust while partitions are left out,
+aiokafka always.
+
+Both fetch in tasks that may end for ever without a visible error: Faust's where it is cancelled outside a rebalance,
+aiokafka's where it fails, for Faust takes the records without its check for that. The same goes for aiokafka's
+membership in the group. Such a worker would hold its partitions and read nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 #: How long a request of Faust may wait while partitions are left out; s. A buffer is refilled when 40% of it are left.
@@ -31,3 +37,20 @@ def limit_fetch_delay(app: Any) -> None:
 
     consumer._getmany = getmany
     consumer._thread._create_consumer = create_consumer
+
+
+def end_of_fetching(app: Any) -> str:
+    """Return why `app` will fetch nothing any more, "" while it may. Called by the event loop's thread."""
+    client = app.consumer._thread._consumer
+    if app.should_stop or client is None or client._fetcher is None or client._coordinator is None:  # not started yet
+        return ""
+    if app._fetcher._shutdown.is_set():
+        return "Faust's fetcher has ended"
+    for task in (client._fetcher.error_future, client._coordinator._coordination_task):
+        if task.done():
+            return f"a task of aiokafka has ended: {task.get_coro().__name__}, {_error(task)!r}"
+    return ""
+
+
+def _error(task: asyncio.Task[None]) -> BaseException | None:
+    return None if task.cancelled() else task.exception()

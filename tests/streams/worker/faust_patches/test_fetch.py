@@ -1,19 +1,26 @@
-"""A full buffer must not put the worker to sleep. These fail too when Faust's insides have changed."""
+"""A full buffer must not put the worker to sleep, and its end is noticed. These fail too when Faust has changed."""
 
 import asyncio
 
 import faust
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.consumer.fetcher import Fetcher
+from aiokafka.consumer.group_coordinator import GroupCoordinator
 from faust.types import TP
 
-from drumline.streams.worker.faust_patches.fetch import FETCH_WAIT_MS, HELD_S, limit_fetch_delay
+from drumline.streams.worker.faust_patches.fetch import FETCH_WAIT_MS, HELD_S, end_of_fetching, limit_fetch_delay
+
+
+def bounded_consumer(folder):
+    app = faust.App("bounded", broker="kafka://127.0.0.1:1", datadir=str(folder), autodiscover=False)
+    limit_fetch_delay(app)
+    return app.consumer
 
 
 @pytest.fixture
 def consumer(tmp_path):
-    app = faust.App("bounded", broker="kafka://127.0.0.1:1", datadir=str(tmp_path), autodiscover=False)
-    limit_fetch_delay(app)
-    return app.consumer
+    return bounded_consumer(tmp_path)
 
 
 def timeouts(consumer, monkeypatch):
@@ -49,3 +56,52 @@ def test_a_broker_without_news_answers_soon(consumer):
         return consumer._thread._create_consumer(asyncio.get_running_loop())
 
     assert asyncio.run(create())._fetch_max_wait_ms == FETCH_WAIT_MS
+
+
+@pytest.mark.parametrize("ends", ["", "cancelled", "fetching", "joining"])
+def test_the_end_of_fetching_is_noticed_though_nothing_reports_it(tmp_path, monkeypatch, ends):
+    """The real fetchers, while no broker answers."""
+
+    async def fetch():
+        loop, consumer = asyncio.get_running_loop(), bounded_consumer(tmp_path)
+        app = consumer.app
+        assert end_of_fetching(app) == "", "it has not started"
+        client = consumer._thread._consumer = consumer._thread._create_consumer(loop)
+        assert end_of_fetching(app) == "", "nor has its client"
+        client._fetcher = Fetcher(client._client, client._subscription)
+        client._coordinator = GroupCoordinator(client._client, client._subscription)
+        await app._fetcher.start()
+        await let_tasks_run()
+        assert end_of_fetching(app) == ""
+        if ends == "cancelled":
+            for task in app._fetcher._futures:
+                task.cancel()
+        elif ends == "fetching":
+            monkeypatch.setattr(client._fetcher, "_get_actions_per_node", fail)
+            client._subscription.subscribe({"a"})
+            client._subscription.assign_from_subscribed([TopicPartition("a", 0)])
+        elif ends == "joining":
+            monkeypatch.setattr(client._coordinator, "ensure_coordinator_known", fail)
+            client._subscription.subscribe({"a"})
+        await let_tasks_run()
+        result = end_of_fetching(app)
+        ended = {client._fetcher.error_future, client._coordinator._coordination_task}
+        tasks = ended | asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        client._closed = True  # it never connected
+        return result
+
+    async def let_tasks_run():
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+    def fail(*_):
+        raise AssertionError("as aiokafka's own")
+
+    reason = {"": "", "cancelled": "Faust's fetcher", "fetching": "_fetch_requests_routine, KafkaError",
+              "joining": "_coordination_routine, KafkaError"}[ends]  # fmt: skip
+    answer = asyncio.run(fetch())
+    assert bool(reason) == bool(answer)
+    assert reason in answer
