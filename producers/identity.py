@@ -27,6 +27,9 @@ _WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD
 _JOB = ("DRUMLINE_JOB", "SLURM_JOB_NAME", "JOB_NAME")
 #: Largest rank, and most characters of a name (schemas/bounds/limits.py, which the job's process does not import).
 MAX_RANK, MAX_NAME = (1 << 20) - 1, 1_024
+#: Set in processes that the hook of an environment has prepared (collector/late.py), and what holds for those only.
+LATE = "DRUMLINE_LATE"
+OF_LATE = (LATE, "DRUMLINE_JOB", "DRUMLINE_COLLECT__POLICY", "DRUMLINE_MINTED_RUN")
 #: What measures a live process: CUPTI, or NCCL's profiler interface alone.
 CUPTI, NCCL = "cupti", "nccl"
 #: Root of process ids: UUIDv5 of (this, "run/host/pid/start").

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.infra.runtime import spool_defaults
+from drumline.producers.identity import LATE, OF_LATE
 from drumline.producers.ipc.buffer_pool import MIN_BUFFER_MB
 from drumline.producers.ipc.policy import DEFAULT, BadPolicy, Policy, parse
 from drumline.producers.nccl_profiler import library
@@ -49,6 +50,8 @@ def environment(
     inherited: Mapping[str, str], command: Sequence[str], options: LaunchOptions = LaunchOptions()
 ) -> dict[str, str]:
     """Return `inherited` with the variables that the hook and the decoder need. Raises BadLaunch."""
+    if LATE in inherited:  # below a process that waits for a policy
+        inherited = {name: text for name, text in inherited.items() if name not in OF_LATE}
     result = dict(inherited)
     before = inherited.get("PYTHONPATH", "")
     result["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HOOK), before]))

@@ -33,6 +33,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
     }),
     ("Record: GPU work of training jobs, into Kafka", "record", {
         "run": "Run a command and record its GPU processes.",
+        "hook": "Let jobs be recorded that are not started with `drumline run`.",
         "agent": "Publish the spool of this host's GPU processes to Kafka.",
         "doctor": "Check the requirements of recording and publishing on this host.",
         "check": "Check the health of this host's GPUs.",

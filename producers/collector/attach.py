@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.producers.collector import cupti as cupti_library
-from drumline.producers.collector import decoder_process, host_time, marks
+from drumline.producers.collector import decoder_process, host_time, late, marks
 from drumline.producers.collector.collector import Collector
 from drumline.producers.collector.event_socket import event_sockets
 from drumline.producers.collector.marks import scope, step
@@ -169,12 +169,14 @@ def attach(policy: str = "", *, cupti: cupti_library.Cupti | None = None, active
     """
     global _status
     with _lock:
-        if _attached is not None or marks.ring is not None:
+        if _attached is not None or marks.ring is not None or marks.at_mark is not None:
             return True
         try:
             chosen = parse(policy or os.environ.get("DRUMLINE_COLLECT__POLICY") or "always")
             if chosen.uses_ring:
                 _use_ring(chosen, cupti)
+            elif late.is_waiting(os.environ):
+                _wait_for_policy(chosen, cupti)
             else:
                 _use_cupti(cupti, chosen, active_profiler)
             if os.environ.get("LOCAL_RANK", "0") == "0" and (unit := missing_run_scope(os.environ)):
@@ -195,8 +197,25 @@ def _use_ring(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
         raise RuntimeError(f"policy {policy} needs `drumline run`, which makes NCCL load drumline's plugin")
     marks.ring, _status = library.mark, str(policy)
     os.register_at_fork(after_in_child=_forget)
+    if policy.mode == AUTO:
+        _open_at_mark(policy, cupti)
+
+
+def _wait_for_policy(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
+    """Attach nothing until a mark of the job finds that a policy wants CUPTI. `_lock` is held."""
+    global _status
+    _status = f"{policy}: waits for a policy"
+    os.register_at_fork(after_in_child=_forget)
+    atexit.register(late.withdraw, os.environ["DRUMLINE_SPOOL__ROOT"])
+    _open_at_mark(policy, cupti)
+
+
+def _open_at_mark(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
+    is_late, root = late.is_waiting(os.environ), os.environ.get("DRUMLINE_SPOOL__ROOT", "")
 
     def open_window() -> None:
+        if is_late:
+            late.announce(root, process_place(os.environ, {}).job)
         with contextlib.suppress(ValueError, OSError):  # as the decoder of a process that has one
             if not _wanted_policy(Path(os.environ["DRUMLINE_SPOOL__ROOT"])).uses_cupti:
                 return
@@ -205,10 +224,14 @@ def _use_ring(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
                 with _lock:
                     _use_cupti(cupti, policy, current_profiler())  # its decoder reads the file, and switches it on
             except Exception as error:
-                warn(f"no CUPTI in this process: {error or type(error).__name__}; NCCL's operations are still recorded")
+                note = "; NCCL's operations are still recorded" if marks.ring is not None else ""
+                warn(f"no CUPTI in this process: {error or type(error).__name__}{note}")
+                return
+            if is_late:
+                late.withdraw(root)
+                host_time.install()
 
-    if policy.mode == AUTO:
-        marks.at_mark = open_window
+    marks.at_mark = open_window
 
 
 def _wanted_policy(root: Path) -> Policy:

@@ -64,7 +64,7 @@ _steps = StepSeries("step", FROM_API)
 
 def step(number: int) -> None:
     """Begin step `number` and end the one before. Does nothing while nothing is attached."""
-    if ring is not None or decoder is not None:
+    if ring is not None or decoder is not None or at_mark is not None:
         _steps.begin(number)
 
 

@@ -13,7 +13,7 @@ import weakref
 from importlib import import_module
 from typing import Any
 
-from drumline.producers.collector import attach, host_time, marks
+from drumline.producers.collector import attach, host_time, late, marks
 from drumline.producers.ipc.events import warn
 from drumline.producers.nccl_profiler import library
 
@@ -31,7 +31,8 @@ def imported(torch: Any) -> None:
         return
     if os.environ.get("DRUMLINE_COLLECT__POLICY") != "light":
         with contextlib.suppress(Exception):
-            attach.prepare()
+            if not late.is_waiting(os.environ):  # NVTX that finds CUPTI costs a call for each range, for ever
+                attach.prepare()
         with contextlib.suppress(Exception):
             profiler(import_module("torch.autograd.profiler"))
     torch.cuda._lazy_call(cuda_used)
@@ -44,7 +45,8 @@ def cuda_used() -> None:
         return
     attach.place, attach.current_profiler = place, running_profiler
     if attach.attach(active_profiler=running_profiler()):
-        host_time.install()
+        if not late.is_waiting(os.environ):
+            host_time.install()
         with contextlib.suppress(Exception):
             optimizers = import_module("torch.optim.optimizer")  # torch.optim hides it under its own name
             optimizers.register_optimizer_step_post_hook(_Steps())

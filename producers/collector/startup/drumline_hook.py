@@ -22,6 +22,8 @@ class TorchImportHook:
     """Calls torch_hooks after the first real import of torch; importlib.util.find_spec alone does not use it up."""
 
     _pending = True
+    #: Python and root of the spool for a process that `drumline run` has not prepared; None below it.
+    late: tuple[str, str] | None = None
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Return torch's spec from another finder, with its loader wrapped; None for other modules."""
@@ -50,6 +52,10 @@ class TorchImportHook:
             try:
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
+                if self.late:
+                    from drumline.producers.collector import late
+
+                    late.prepare(os.environ, *self.late)
                 from drumline.producers.collector import torch_hooks
 
                 torch_hooks.imported(module)
@@ -93,9 +99,22 @@ def _run_shadowed_sitecustomize() -> None:
 
 
 def start() -> None:
+    """Install the finders of a process below `drumline run`."""
+    _install()
+    _run_shadowed_sitecustomize()
+
+
+def wait(python: str, root: str) -> None:
+    """Install the finders of a process that `drumline run` may know nothing of, for the hook in its environment."""
+    if not os.environ.get("DRUMLINE_PYTHON") or os.environ.get("DRUMLINE_LATE"):
+        _install((python, root))
+
+
+def _install(late: tuple[str, str] | None = None) -> None:
     """Install the finders, once: the sitecustomize of another tool may run this one again."""
     installed = any(type(finder).__name__ == "TorchImportHook" for finder in sys.meta_path)
     if os.environ.get("DRUMLINE_ATTACH") != "0" and not installed:
-        sys.meta_path.insert(0, TorchImportHook())
+        hook = TorchImportHook()
+        hook.late = late
+        sys.meta_path.insert(0, hook)
         sys.meta_path.append(DrumlineFinder())
-    _run_shadowed_sitecustomize()

@@ -1,0 +1,74 @@
+"""Jobs that were started without `drumline run`, in an environment with the hook of `drumline hook install`.
+
+Their policy is `off` unless the site sets DRUMLINE_COLLECT__POLICY. Then nothing is attached: at a step, at most once a
+second, they look whether a policy wants CUPTI now. Standard library only: it is imported inside the job.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import MutableMapping
+from contextlib import suppress
+
+from drumline.producers.identity import LATE, names_rank
+
+#: Folder in the root of the spool: a file for each process that waits, with the name of its job.
+WAITING = ".waiting"
+_NAMES = ("DRUMLINE_JOB", "SLURM_JOB_NAME", "JOB_NAME")
+
+
+def prepare(environment: MutableMapping[str, str], python: str, root: str) -> None:
+    """Set the variables that `drumline run` would have set, where the site has not. For `import torch`.
+
+    `python`: the one that drumline is installed in. `root`: of the spool. A job is named by its script, not by the
+    launcher that imported torch before it.
+    """
+    inherited = environment.get(LATE, "")
+    if not any(environment.get(name) for name in _NAMES) or environment.get("DRUMLINE_JOB") == inherited:
+        script = os.path.splitext(os.path.basename(sys.argv[0] if sys.argv else ""))[0]
+        environment["DRUMLINE_JOB"] = script if script not in ("", "-c", "-m") else "python"
+    environment[LATE] = environment.get("DRUMLINE_JOB") or "1"
+    environment.setdefault("DRUMLINE_PYTHON", python)
+    environment.setdefault("DRUMLINE_PACKAGES", environment.get("PYTHONPATH", ""))
+    environment.setdefault("DRUMLINE_COLLECT__POLICY", "off")
+    environment.setdefault("DRUMLINE_SPOOL__ROOT", root)
+    # Ranks of a launcher that imports no torch share it as their parent; other processes have a run of their own.
+    pid = os.getppid() if names_rank(environment) else os.getpid()
+    environment.setdefault("DRUMLINE_MINTED_RUN", f"{socket.gethostname()}-{pid}-{_start(pid)}")
+
+
+def is_waiting(environment: MutableMapping[str, str]) -> bool:
+    """Return whether nothing is to be attached until a policy asks for it."""
+    return bool(environment.get(LATE)) and environment.get("DRUMLINE_COLLECT__POLICY") == "off"
+
+
+def announce(root: str, job: str) -> None:
+    """Tell the agent that a process of the job waits, or waits still: it then passes on what is asked of the job."""
+    folder = os.path.join(root, WAITING)
+    path = os.path.join(folder, f"{socket.gethostname()}-{os.getpid()}"[-200:])
+    with suppress(OSError):
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            if not os.path.isdir(folder):
+                os.makedirs(folder)
+                os.chmod(folder, 0o1777)  # as the root: jobs of any user may come first
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644), "w") as file:
+                file.write(job[:1_024])
+
+
+def withdraw(root: str) -> None:
+    """Remove the announcement: the process has ended, or records."""
+    with suppress(OSError):
+        os.unlink(os.path.join(root, WAITING, f"{socket.gethostname()}-{os.getpid()}"[-200:]))
+
+
+def _start(pid: int) -> str:
+    """Return the start of a process, by which its number is not another's."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "0"
