@@ -20,7 +20,7 @@ EXTRAS_image := streams sinks gpu archive report serve build
 PAGES_MADE := chart_files occupancy_query prometheus_files settings_page cli_page metrics_page alerts_page causes_page dashboards_page collector_status_page bounds_page tables_page cookbook dashboard_pictures
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java jars test test-long test-kube demo docs lint lock release
+.PHONY: help setup java jars test test-long test-kube test-cluster demo docs lint lock release
 
 ##@ drumline
 
@@ -109,6 +109,14 @@ test-long: setup ## Run the long tests: chaos runs, outages, security, benchmark
 test-kube: setup ## Run the Helm chart on a real Kubernetes: control plane, kubelet and containers on this machine (as root)
 	@PYTHONPATH=tests $(BIN)/python -m support.kube.tools
 	@$(BIN)/pytest -m kube tests/kube
+
+# Slurm's daemons come from Debian's packages; without root the test that needs them names what is missing.
+SLURM := slurmctld slurmd slurm-client munge
+test-cluster: setup ## Run real clusters on this machine: three brokers, two ClickHouse replicas, Slurm (as root)
+	@if ! command -v slurmctld > /dev/null && [ "$$(id -u)" -eq 0 ] && command -v apt-get > /dev/null; then \
+		echo "installing $(SLURM) with apt-get"; apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SLURM); fi
+	@$(BIN)/pytest -m cluster tests/cluster
 
 ##@ Generate
 

@@ -9,7 +9,7 @@ import pytest
 #: Two rounds. More are made by hand (docs/results/chaos.md).
 KILLS = 16
 TARGETS = "sink,worker,broker,broker-leader,two-brokers,rolling"
-pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(600 + 60 * KILLS)]
+pytestmark = [pytest.mark.stack, pytest.mark.cluster, pytest.mark.timeout(600 + 60 * KILLS)]
 
 
 def test_kills_of_brokers_and_rolling_restarts_lose_and_double_nothing(jars):

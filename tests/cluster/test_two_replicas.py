@@ -19,7 +19,7 @@ from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.infra.runtime.processes import ManagedProcess
 from drumline.infra.runtime.resources import DEMO_RECORDING
 
-pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.stack, pytest.mark.cluster, pytest.mark.timeout(1_200)]
 #: How long the replica is away, and the bar for reads; s.
 AWAY_S, UNANSWERED_S = 60.0, 5.0
 
@@ -53,7 +53,8 @@ class Site:
         server = second.both.clickhouse.model_copy(
             update={"url": second.settings.clickhouse_url, "replicas": {"b": first.clickhouse_url}}
         )
-        self.settings = second.both.model_copy(update={"clickhouse": server})
+        stream = second.both.stream.model_copy(update={"data_dir": folder / "stream"})
+        self.settings = second.both.model_copy(update={"clickhouse": server, "stream": stream})
         self.environment = {
             **second.environment,
             "DRUMLINE_CLICKHOUSE__URL": server.url,
