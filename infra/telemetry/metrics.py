@@ -115,7 +115,12 @@ STREAM_TICKS_FAILED = _counter("stream", "failed_ticks_total", "ticks on which a
 STREAM_LAG = _gauge("stream", "lag_records", "records in this worker's partitions that are not processed yet")
 STREAM_PARTITIONS = _gauge("stream", "assigned_partitions", "partition numbers assigned to this worker")
 STREAM_OPEN = _gauge("stream", "open_windows", "results that are not sent, or not acknowledged yet")
-STREAM_UNSETTLED = _gauge("stream", "unsettled_records", "processed records whose results are not acknowledged yet")
+STREAM_UNSETTLED = _gauge(
+    "stream", "unsettled_records", "processed records whose results and state Kafka does not have yet"
+)
+STREAM_EXPIRED = _counter(
+    "stream", "expired_records_total", "records that Kafka's retention deleted before they were processed", "topic"
+)
 STREAM_RETRIES = _counter("stream", "retries_total", "retries; of: registry, status (the status file)", "of")
 STREAM_REBALANCES = _counter("stream", "rebalances_total", "times that partitions were reassigned")
 STREAM_RECOVERIES = _counter(

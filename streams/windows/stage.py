@@ -1,7 +1,8 @@
 """The windows stage: rolling windows of each process, with watermark, late rows, revisions and silence.
 
 A `Reducer` defines the sums. The store is any mapping of bytes, in production a Faust table. Replaying a batch changes
-nothing. Neither does a crash between two writes, because the panes of a batch are written before the process state.
+nothing. Neither does a crash between two writes, because the panes of a batch are written before the process state:
+at once, or by checkpoints in the same order (process_state.py).
 """
 
 from __future__ import annotations

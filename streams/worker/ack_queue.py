@@ -30,7 +30,10 @@ class Output:
 
 @dataclass(slots=True)
 class Delivery:
-    """Holds the output of one message. `acknowledge` marks the message as done in Faust."""
+    """Holds the output of one message.
+
+    `acknowledge`: marks the message as done in Faust, at once or with the next checkpoint (checkpoints.py).
+    """
 
     acknowledge: Callable[[], object]
     writes: list[Awaitable[object]] = field(default_factory=list)

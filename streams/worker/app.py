@@ -19,6 +19,7 @@ from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.stragglers.stage import JobStage
 from drumline.streams.windows.kernel_frequency import KernelFrequency
 from drumline.streams.windows.memcpy_bandwidth import MemcpyBandwidth
+from drumline.streams.windows.process_state import CHECKPOINT_ORDER
 from drumline.streams.windows.stage import ProcessWindows, Reducer
 from drumline.streams.windows.watermark import WindowConfig
 from drumline.streams.worker.checks.preflight import preflight
@@ -66,8 +67,8 @@ def wirings(settings: Settings) -> list[Wiring]:
 
     inputs = (Topic.LATENESS, Topic.STEP, Topic.DEVICE, Topic.HOST)
     return [
-        Wiring("kernel-frequency", (Topic.KERNEL,), rolling(KernelFrequency())),
-        Wiring("memcpy-bandwidth", (Topic.MEMCPY,), rolling(MemcpyBandwidth())),
+        Wiring("kernel-frequency", (Topic.KERNEL,), rolling(KernelFrequency()), CHECKPOINT_ORDER),
+        Wiring("memcpy-bandwidth", (Topic.MEMCPY,), rolling(MemcpyBandwidth()), CHECKPOINT_ORDER),
         Wiring("communicator", (Topic.COLLECTIVE,), lambda store: CommunicatorStage(store, stragglers, budget)),
         Wiring("job", inputs, lambda store: JobStage(store, stragglers, budget)),
         Wiring("hangs", (Topic.PROGRESS,), lambda store: HangStage(store, hangs, budget)),

@@ -20,6 +20,7 @@ from drumline.schemas.topics import DERIVED_TOPICS, RAW_TOPICS, Topic
 from drumline.streams.core.batch_dedup import checksum
 from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import AckQueue, Delivery
+from drumline.streams.worker.checkpoints import Checkpoints
 from drumline.streams.worker.checks.preflight import WorkerTopics
 from drumline.streams.worker.clock import StreamClock
 from drumline.streams.worker.decoder import RecordDecoder
@@ -51,11 +52,15 @@ class PartitionRevoked(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Declares a stage, the topics that it reads, and its name in logs and in its changelog's name."""
+    """Declares a stage, the topics that it reads, and its name in logs and in its changelog's name.
+
+    `order`: of the checkpoints of its state (`PartitionStore`); "" = each change is written at once.
+    """
 
     name: str
     inputs: tuple[str, ...]
     build: Callable[[PartitionStore], Stage]
+    order: str = ""
 
 
 class StreamWorker:
@@ -87,7 +92,10 @@ class StreamWorker:
         self._output = OutputProducer(self.app, codec)
         send, ids = self._output.send, topics.ids
         self._fencing = fencing = ChangelogFencing(self.app, self._close_stages, self._clock)
-        self.runners = {w.name: StageRunner(self.app, w.name, w.build, send, self._fail, ids, fencing) for w in wirings}
+        self.runners = {
+            w.name: StageRunner(self.app, w.name, w.build, send, self._fail, ids, fencing, w.order) for w in wirings
+        }
+        self.checkpoints = Checkpoints(self.app, self.runners.values(), self.check_halt, self._fail)
         fencing.watch()
         self._readers: dict[str, list[StageRunner]] = {}
         for wiring in wirings:
@@ -122,6 +130,7 @@ class StreamWorker:
         source = self.app.topic(topic, key_type=bytes, value_type=bytes)
 
         async def agent(stream: Any) -> None:
+            self.checkpoints.start()
             async for event in stream.noack().events():
                 delivery = await handle(event)
                 if delivery is not None:
@@ -148,9 +157,10 @@ class StreamWorker:
         """
         if self.failure is not None:
             return None
+        await self.checkpoints.below_limit()
         self.check_halt()
         message = event.message
-        delivery = Delivery(event.ack)
+        delivery = Delivery(self.checkpoints.acknowledger(event, self._readers[message.topic]))
         try:
             await self._handle(message, delivery)
         except PartitionRevoked:
@@ -215,8 +225,9 @@ class StreamWorker:
         # No await from here on: the status describes one moment.
         still_open = sum(runner.open_windows for runner in self.runners.values())
         queues = [queue for topic, queue in self._queues.items() if topic != Topic.TICK]
-        unsettled = sum(queue.unsettled for queue in queues)
-        self.readiness.progress(sum(queue.settled for queue in queues), unsettled, self.lag.standstill(now), now)
+        unsettled = sum(queue.unsettled for queue in queues) + self.checkpoints.waiting
+        settled = sum(queue.settled for queue in queues) - self.checkpoints.held
+        self.readiness.progress(settled, unsettled, self.lag.standstill(now), now)
         self._status.publish(numbers, still_open, unsettled, time.time_ns(), self._clock.skew_s)
 
     def _close_stages(self) -> None:
@@ -243,6 +254,7 @@ class StreamWorker:
         """Stop acknowledging and unlock the working directory."""
         for queue in self._queues.values():
             queue.cancel()
+        self.checkpoints.cancel()
         self._working_directory.unlock()
 
 

@@ -1,4 +1,8 @@
-"""Store the state of one stage in one partition: a mapping in memory whose changes go to a changelog."""
+"""Store the state of one stage in one partition: a mapping in memory whose changes go to a changelog.
+
+A store without `order` writes each change at once. One with it collects changes for a checkpoint (checkpoints.py), so a
+value that changes with every record is written once a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +18,52 @@ class PartitionStore(MutableMapping[str, bytes]):
     Owned by `StageRunner`; used in the worker's event loop; nothing blocks. `data`: the recovered state. Changes are
     pending until `take_pending` returns them. A closed store (its partition was revoked) ignores changes: the new owner
     replays unacknowledged messages.
+
+    `order`: kinds of keys (their first character) as a checkpoint writes them, the others before them; deletions come
+    last. A worker may be killed after any of these writes, so what follows in it must not be needed by what precedes.
     """
 
-    def __init__(self, data: dict[str, bytes], write: Write) -> None:
+    def __init__(self, data: dict[str, bytes], write: Write, order: str = "") -> None:
         self._data = data
         self._write = write
+        self._order = order
         self._pending: list[Awaitable[object]] = []
+        self._changed: dict[str, bool] = {}  # key -> whether the changelog has a value of it
+        self._ready: list[tuple[str, bytes | None]] = []
         self.closed = False
+
+    @property
+    def is_checkpointed(self) -> bool:
+        """Return whether changes wait for a checkpoint."""
+        return bool(self._order)
+
+    @property
+    def has_changes(self) -> bool:
+        """Return whether changes wait for a checkpoint, and may still be written."""
+        return bool(self._changed or self._ready) and not self.closed
 
     def __getitem__(self, key: str) -> bytes:
         return self._data[key]
 
     def __setitem__(self, key: str, value: bytes) -> None:
-        if not self.closed:
+        if self.closed:
+            return
+        if not self._order:
             self._data[key] = value
             self._pending.append(self._write(key, value))
+            return
+        if key in self._changed and key not in self._data:  # deleted since the checkpoint: all before it comes first
+            self._cut()
+        self._note(key)
+        self._data[key] = value
 
     def __delitem__(self, key: str) -> None:
-        if not self.closed:
+        if self.closed:
+            return
+        if self._order:
+            self._note(key)
+            del self._data[key]
+        else:
             del self._data[key]
             self._pending.append(self._write(key, None))
 
@@ -41,6 +73,17 @@ class PartitionStore(MutableMapping[str, bytes]):
     def __len__(self) -> int:
         return len(self._data)
 
+    def _note(self, key: str) -> None:
+        """Move a key to the end of the changed ones."""
+        self._changed[key] = self._changed.pop(key, key in self._data)
+
+    def _cut(self) -> None:
+        """Make the changes ready to be written, in their order; a value that came and went leaves none."""
+        changes = [(key, self._data.get(key)) for key, stored in self._changed.items() if stored or key in self._data]
+        changes.sort(key=lambda change: (change[1] is None, self._order.find(change[0][0])))
+        self._ready += changes
+        self._changed.clear()
+
     def write_again(self, key: str) -> None:
         """Send the value of a key once more, or that it has none."""
         self._pending.append(self._write(key, self._data.get(key)))
@@ -49,3 +92,13 @@ class PartitionStore(MutableMapping[str, bytes]):
         """Return the changes since the last call. Await them all before acknowledging the message that caused them."""
         taken, self._pending = self._pending, []
         return taken
+
+    def take_checkpoint(self) -> list[tuple[str, bytes | None]]:
+        """Return the changes since the last checkpoint, as they are now; pass them to `write` in this order."""
+        self._cut()
+        taken, self._ready = self._ready, []
+        return taken
+
+    def write(self, key: str, value: bytes | None) -> Awaitable[object]:
+        """Send a change of a checkpoint."""
+        return self._write(key, value)

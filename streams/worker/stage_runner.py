@@ -49,7 +49,7 @@ class StageRunner:
     Built by `StreamWorker`; used in its event loop. Stages are rebuilt from the changelog after every rebalance.
     `build`: creates the stage of a partition from its store. `send`: passes a batch to the producer; returns the
     awaitable of the broker's acknowledgement. `fail`: ends the worker, for Faust swallows recovery's errors. `ids`:
-    topic -> Kafka's id. `fencing`: of all changelogs.
+    topic -> Kafka's id. `fencing`: of all changelogs. `order`: of the state's checkpoints (`PartitionStore`).
     """
 
     def __init__(
@@ -61,8 +61,10 @@ class StageRunner:
         fail: Fail,
         ids: Mapping[str, str],
         fencing: ChangelogFencing,
+        order: str = "",
     ) -> None:
         self.name = name
+        self._order = order
         self._fencing = fencing
         self._ids = ids
         self._positions: dict[int, TopicPositions] = {}
@@ -83,6 +85,11 @@ class StageRunner:
     def open_windows(self) -> int:
         """Return the open windows of all partitions."""
         return sum(open_windows(stage) for stage, _ in self._parts.values())
+
+    def checkpointed(self, partition: int | None = None) -> list[PartitionStore]:
+        """Return the stores whose changes wait for checkpoints: of all partitions, or of one."""
+        stores = [store for number, (_, store) in self._parts.items() if partition in (None, number)]
+        return [store for store in stores if store.is_checkpointed]
 
     def stage(self, partition: int) -> Stage | None:
         """Return the stage of a partition, None if the partition is not (or no longer) this worker's."""
@@ -136,7 +143,7 @@ class StageRunner:
         metrics.STREAM_RECOVERIES.labels(self.name).inc()
         self._positions, self._counted, self._highest = {}, {}, {}
         for partition, state in states.items():
-            store = PartitionStore(state, self._writer(partition))
+            store = PartitionStore(state, self._writer(partition), self._order)
             for key in self._fencing.take_stale(self._changelog(partition)):
                 store.write_again(key[_PARTITION:].decode())
             self._parts[partition] = (self._build(store), store)

@@ -1,6 +1,7 @@
 """A worker with the smallest possible stage, run as a child process by test_faust_on_kafka.py.
 
-It sums the rows of gpu.kernel.v1 per process and sends the running sum as a gpu.kernel-frequency.v1 record.
+It sums the rows of gpu.kernel.v1 per process and sends the running sum as a gpu.kernel-frequency.v1 record. With any
+argument its state is written by checkpoints.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from drumline.streams.worker.faust_patches.fetch import end_of_fetching
 
 class Summing:
     def __init__(self, store):
-        self.store = store
+        self.store, self.incidents = store, []
 
     def on_batch(self, batch, offset, now_ns):
         process = batch.envelope["process_id"]
@@ -83,7 +84,8 @@ def write_state(app):
 
 async def main():
     topics = preflight(settings(), [Topic.KERNEL, Topic.TICK], [Topic.KERNEL_FREQUENCY, Topic.TICK], ["probe"])
-    worker = StreamWorker(settings(), [Wiring("probe", (Topic.KERNEL,), Summing)], topics, Codec())
+    order = "p" if sys.argv[1:] else ""
+    worker = StreamWorker(settings(), [Wiring("probe", (Topic.KERNEL,), Summing, order)], topics, Codec())
 
     async def report():
         owned = sorted(tp.partition for tp in worker.app.consumer.assignment() if tp.topic == Topic.KERNEL)

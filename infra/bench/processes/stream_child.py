@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,20 @@ SINGLE = "bench.kernel-single.v1"
 START_S, STUCK_S = 60.0, 400.0
 
 
-def stage(config: Settings, name: str) -> tuple[Any, Callable[[], int]]:
-    """Return the product's worker with one of its stages: (app, function that returns the records handled so far)."""
+Finish = Callable[[], Awaitable[None]]
+
+
+def stage(config: Settings, name: str) -> tuple[Any, Callable[[], int], Finish]:
+    """Return the product's worker with one of its stages: (app, function that returns the records handled so far, and
+    one that writes their state).
+    """
     config.stream.app_id += f"-{name}"
     wiring = next(w for w in wirings(config) if w.name == name)
     worker = StreamWorker(config, [wiring], preflight(config, JOINED_TOPICS, WRITTEN, [wiring.name]), codec(config))
-    return worker.app, lambda: worker.lag.count
+    return worker.app, lambda: worker.lag.count, worker.checkpoints.write
 
 
-def single(config: Settings) -> tuple[Any, Callable[[], int]]:
+def single(config: Settings) -> tuple[Any, Callable[[], int], Finish]:
     """Return a worker as Faust's documentation shows it: one event a message, counted per kernel in a hopping table."""
     import faust
 
@@ -62,13 +67,17 @@ def single(config: Settings) -> tuple[Any, Callable[[], int]]:
             seen[0] += 1
 
     app.agent(app.topic(SINGLE, value_serializer="json"), name="bench.single")(agent)
-    return app, lambda: seen[0]
+
+    async def finish() -> None:
+        """Do nothing: its state is written with every event."""
+
+    return app, lambda: seen[0], finish
 
 
 async def measure(
-    app: Any, handled: Callable[[], int], wanted: int, profile: Path | None, most_s: float
+    app: Any, handled: Callable[[], int], finish: Finish, wanted: int, profile: Path | None, most_s: float
 ) -> dict[str, Any]:
-    """Measure from the first handled record until `wanted` are handled, for `most_s` at most."""
+    """Measure from the first handled record until `wanted` are handled and stored, for `most_s` at most."""
     starting = asyncio.create_task(app.start())
     until = time.monotonic() + START_S
     sampler = SelfSampler(handled, wanted)
@@ -78,6 +87,7 @@ async def measure(
     with profiled(profile, f"{sys.argv[1]}, {wanted} messages"):
         while handled() < wanted and time.monotonic() < until and not app.crashed:
             await asyncio.sleep(0.02)
+        await finish()
         result = sampler.result()
     starting.cancel()
     return result
@@ -91,8 +101,8 @@ def main() -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
 
         async def run() -> dict[str, Any]:
-            app, handled = single(settings()) if which == "single" else stage(settings(), which)
-            return await measure(app, handled, wanted, profile, most_s)
+            app, handled, finish = single(settings()) if which == "single" else stage(settings(), which)
+            return await measure(app, handled, finish, wanted, profile, most_s)
 
         print(json.dumps(runner.run(run())), flush=True)
         os._exit(0)  # nothing of it is needed again

@@ -23,6 +23,11 @@ from collections.abc import Awaitable, Callable, Collection
 from importlib.metadata import version
 from typing import Any
 
+import structlog
+
+from drumline.infra.telemetry import metrics
+
+log = structlog.get_logger()
 FAUST_VERSION = "0.15.3"
 
 
@@ -126,14 +131,21 @@ async def seek_uncommitted(consumer: Any, changelogs: Collection[str], replaced:
     """Seek every input partition without a valid commit to its beginning.
 
     Invalid: no committed offset (0 is one, but Faust does not seek to it), or one of another topic. The latter is
-    committed over, since Faust seeks to the commit once more.
+    committed over, since Faust seeks to the commit once more. Records that Kafka has deleted behind a commit are
+    counted and logged: their rows are in no result.
     """
     committed = {tp: at for tp, at in (await consumer.seek_to_committed()).items() if tp.topic not in changelogs}
     new = [tp for tp, offset in committed.items() if not offset or offset < 0]
     foreign = [tp for tp in committed if tp not in new and replaced(tp)]
-    if new or foreign:
-        first = await consumer.earliest_offsets(*new, *foreign)
-        if foreign:
-            await consumer._commit({tp: first[tp] for tp in foreign})
-        for tp, offset in first.items():
-            await consumer.seek(tp, offset)
+    first = await consumer.earliest_offsets(*committed) if committed else {}
+    if foreign:
+        await consumer._commit({tp: first[tp] for tp in foreign})
+    for tp in (*new, *foreign):
+        await consumer.seek(tp, first[tp])
+    for tp in committed.keys() - {*new, *foreign}:
+        if (expired := (first.get(tp) or 0) - committed[tp]) > 0:
+            metrics.STREAM_EXPIRED.labels(tp.topic).inc(expired)
+            log.error(
+                "Kafka's retention deleted records before a worker had processed them",
+                topic=tp.topic, partition=tp.partition, first=committed[tp], records=expired,
+            )  # fmt: skip

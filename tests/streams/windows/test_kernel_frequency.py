@@ -11,6 +11,8 @@ from drumline.streams.windows import kernel_frequency
 from drumline.streams.windows import process_state as progress
 from drumline.streams.windows.kernel_frequency import KernelFrequency
 from drumline.streams.windows.panes import RELATIVE_ERROR
+from drumline.streams.windows.process_state import CHECKPOINT_ORDER
+from drumline.streams.worker.partition_store import PartitionStore
 from drumline.streams.worker.telemetry import Drops, count_drops
 
 
@@ -220,6 +222,56 @@ def test_a_crash_between_any_two_writes_is_repaired_by_the_replay(feeds, data):
     whole.silence()
     again.silence()
     assert again.table() == whole.table()
+
+
+@settings(max_examples=200, deadline=None)
+@given(FEEDS, st.data())
+def test_a_crash_between_any_two_writes_of_a_checkpoint_is_repaired_by_the_records_since_the_last_one(feeds, data):
+    whole, changelog = Lab(), []
+    store = PartitionStore({}, lambda key, value: changelog.append((key, value)), CHECKPOINT_ORDER)
+    torn, acknowledged, batches = Lab(store=store), [(0, 0)], []
+    for offset, (rows, watermark, event) in enumerate(feeds):
+        batches.append(kernels(rows, watermark))
+        whole.feed(batches[-1], offset)
+        torn.feed(batches[-1], offset, acknowledge=event != "lost")
+        if event == "tick":
+            torn.silence()  # windows leave before their end
+        if event in ("again", "restart"):
+            for change in store.take_checkpoint():
+                store.write(*change)
+            acknowledged.append((offset + 1, len(changelog)))
+    survived = data.draw(st.integers(0, len(changelog)), "changes that the broker has")
+    kept = dict(changelog[:survived])
+    again = Lab(store={key: value for key, value in kept.items() if value is not None})
+    again.results, again.sent = dict(torn.results), list(torn.sent)  # the broker has them
+    first = max(offset for offset, changes in acknowledged if changes <= survived)
+    for offset, batch in enumerate(batches[first:], first):
+        again.feed(batch, offset)
+    for lab in (whole, again):
+        lab.silence()
+        lab.silence()
+    assert again.table() == whole.table()
+    assert again.table("p95_ns") == whole.table("p95_ns")
+    assert again.audit() == whole.audit()
+
+
+def test_a_pane_in_the_changelog_has_the_names_of_its_kernels():
+    batches = [kernels([(1, 1, "a")], watermark=2), kernels([], watermark=11), kernels([(2, 1, "b")], watermark=11)]
+    changelog, store = [], PartitionStore({}, None, CHECKPOINT_ORDER)
+    torn = Lab(store=store)
+    torn.feed(batches[0], 0)
+    changelog += store.take_checkpoint()
+    first = len(changelog)
+    for offset in (1, 2):
+        torn.feed(batches[offset], offset)
+    changelog += store.take_checkpoint()
+    for survived in range(first, len(changelog) + 1):
+        again = Lab(store=dict(changelog[:survived]))
+        again.results = dict(torn.results)  # the broker has them
+        for offset in (1, 2):
+            again.feed(batches[offset], offset)
+        again.silence()
+        assert again.table()["p", 0] == {"a": 1, "b": 1}
 
 
 def test_batches_under_the_sequences_of_a_process_erase_none_of_its_own():

@@ -17,6 +17,7 @@ from drumline.schemas.topics import Topic
 pytestmark = pytest.mark.stack
 PROCESSES = 12
 EVERYTHING = [0, 1, 2, 3]
+CHECKPOINTS = "checkpoints"
 
 
 @pytest.fixture
@@ -24,11 +25,10 @@ def lab(clean_stack, environment_of, tmp_path):
     apply_topics(clean_stack)
     reader, children = Reader(clean_stack, Topic.KERNEL_FREQUENCY), []
 
-    def worker(instance=""):
+    def worker(instance="", *arguments):
         data = tmp_path / unique("worker")
-        children.append(
-            Child(environment_of(clean_stack), data, [PYTHON, str(TESTS / "support/faust_probe.py")], instance)
-        )
+        command = [PYTHON, str(TESTS / "support/faust_probe.py"), *arguments]
+        children.append(Child(environment_of(clean_stack), data, command, instance))
         return children[-1]
 
     yield Lab(clean_stack, reader, worker, children)
@@ -115,10 +115,10 @@ def test_state_survives_kill_9_from_the_changelog_alone(lab):
 
 @pytest.mark.long
 def test_a_worker_joins_and_leaves_and_nothing_is_lost_or_doubled(lab):
-    first = lab.worker()
+    first = lab.worker("", CHECKPOINTS)
     first.wait_for(has(EVERYTHING))
     lab.publish(10)
-    second = lab.worker()
+    second = lab.worker("", CHECKPOINTS)
     owned = second.wait_for(lambda line: len(line["owned"]) == 2)["owned"]
     assert first.wait_for(lambda line: len(line["owned"]) == 2)["owned"] == [p for p in EVERYTHING if p not in owned]
     lab.publish(10)
@@ -130,12 +130,12 @@ def test_a_worker_joins_and_leaves_and_nothing_is_lost_or_doubled(lab):
     lab.wait_for_exact_sums()
 
 
-def test_a_named_worker_that_was_killed_gets_its_partitions_back(lab):
-    first = lab.worker("one")
+def test_a_named_worker_that_was_killed_between_checkpoints_gets_its_partitions_back(lab):
+    first = lab.worker("one", CHECKPOINTS)
     first.wait_for(has(EVERYTHING))
     lab.publish(10)
     lab.reader.until(lambda batches: len(lab.sums(batches)) > 3)
     first.kill()
     lab.publish(10)
-    lab.worker("one").wait_for(has(EVERYTHING))
+    lab.worker("one", CHECKPOINTS).wait_for(has(EVERYTHING))
     lab.wait_for_exact_sums()

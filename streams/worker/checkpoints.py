@@ -1,0 +1,140 @@
+"""Write the state of stages every few seconds, and acknowledge records when the state that they changed is durable.
+
+Between two checkpoints the source topic is the log: after a kill, records are read again from the last checkpoint on.
+So a value that each record changes is written once a checkpoint instead of once a record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from drumline.streams.worker.partition_store import PartitionStore
+
+#: Between two checkpoints, s. A pane is filled for 5 s, so it is written about twice; a restart repeats as much work.
+CHECKPOINT_S = 5.0
+#: After so long without a record, a checkpoint does not wait; s.
+IDLE_S = 1.0
+#: Records that wait at most; without its bytes a record takes 0.5 kB.
+MOST_HELD = 5_000
+#: Changes in flight together: the producer keeps them all, and between two pieces the event loop answers Kafka.
+PIECE = 1_000
+POLL_S = 0.1
+
+
+class Runner(Protocol):
+    """Describes a stage's runner."""
+
+    def checkpointed(self, partition: int | None = None) -> list[PartitionStore]:
+        """Return the stores whose changes wait for checkpoints: of all partitions, or of one."""
+
+
+class Checkpoints:
+    """Writes the checkpoints of all stages of one worker, in a task of its own.
+
+    Created and cancelled by `StreamWorker`; used in its event loop. `app`: the Faust app. `check_halt`: called before
+    changes are written. `on_failure`: called once, with the error of a broker that rejected a change: the worker must
+    end then.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        runners: Collection[Runner],
+        check_halt: Callable[[], None],
+        on_failure: Callable[[BaseException], Awaitable[None]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._app, self._runners = app, runners
+        self._check_halt, self._on_failure, self._clock = check_halt, on_failure, clock
+        self._held: list[tuple[Any, Sequence[PartitionStore]]] = []  # message, stores that it changed
+        self._in_flight = 0
+        self._began = self._last = clock()
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def held(self) -> int:
+        """Return the number of records that wait for a checkpoint."""
+        return len(self._held) + self._in_flight
+
+    @property
+    def waiting(self) -> int:
+        """Return the same, and 1 if only changes wait, as ticks make them."""
+        return self.held or int(any(store.has_changes for store in self._stores()))
+
+    def start(self) -> None:
+        """Start the task, unless it runs."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="checkpoints")
+
+    def acknowledger(self, event: Any, readers: Iterable[Runner]) -> Callable[[], object]:
+        """Return what acknowledges a record: at once, or with the next checkpoint of the stages that read it."""
+        message = event.message
+        stores = [store for runner in readers for store in runner.checkpointed(message.partition)]
+        return partial(self._hold, message, stores) if stores else event.ack
+
+    def _hold(self, message: Any, stores: Sequence[PartitionStore]) -> None:
+        message.key = message.value = None  # it was processed
+        self._held.append((message, stores))
+        self._last = self._clock()
+
+    async def below_limit(self) -> None:
+        """Wait until one more record may be held."""
+        while self.held >= MOST_HELD:
+            await asyncio.sleep(POLL_S / 10)
+
+    async def write(self) -> None:
+        """Write all changes as they are now, then acknowledge the records held by now. Raises the broker's error."""
+        async with self._lock:  # an older value must not follow a newer one
+            self._check_halt()
+            held, self._held, self._began = self._held, [], self._clock()
+            changes = [(store, *change) for store in self._stores() for change in store.take_checkpoint()]
+            self._in_flight = len(held)
+            for at in range(0, len(changes), PIECE):
+                piece = changes[at : at + PIECE]
+                for sent in [store.write(key, value) for store, key, value in piece if not store.closed]:
+                    await sent
+            self._check_halt()
+            for message, stores in held:
+                self._settle(message, stores)
+            self._in_flight = 0
+
+    def _settle(self, message: Any, stores: Sequence[PartitionStore]) -> None:
+        """Acknowledge a record, unless its partition was lost: then it is read again, by this worker or another."""
+        if any(store.closed for store in stores):
+            self._app.consumer._unacked_messages.discard(message)  # which a rebalance would wait for
+        else:
+            message.ack(self._app.consumer)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_S)
+            await self.poll()
+
+    async def poll(self) -> None:
+        """Write a checkpoint if one is due."""
+        try:
+            if self.waiting and self._is_due(self._clock()):
+                await self.write()
+        except Exception as error:
+            await self._on_failure(error)
+
+    def _is_due(self, now: float) -> bool:
+        """Return whether a checkpoint may wait no longer: where partitions move or the worker ends, Faust waits for the
+        records in work.
+        """
+        is_leaving = self._app.rebalancing or self._app.should_stop
+        is_idle = now - self._last >= IDLE_S
+        return is_leaving or is_idle or len(self._held) >= MOST_HELD or now - self._began >= CHECKPOINT_S
+
+    def _stores(self) -> list[PartitionStore]:
+        return [store for runner in self._runners for store in runner.checkpointed()]
+
+    def cancel(self) -> None:
+        """Stop the task; records that wait stay unacknowledged."""
+        if self._task is not None:
+            self._task.cancel()

@@ -1,0 +1,184 @@
+"""Records wait for a checkpoint of the state that they changed, and a checkpoint for the broker."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from drumline.streams.worker import checkpoints as module
+from drumline.streams.worker.checkpoints import CHECKPOINT_S, IDLE_S, Checkpoints
+from drumline.streams.worker.partition_store import PartitionStore
+
+
+class Worker:
+    """One stage with one partition, whose changelog takes changes while `answers` is set, and the records so far."""
+
+    def __init__(self, error=None):
+        self.now, self.halted, self.error, self.failures = 0.0, False, error, []
+        self.written, self.acknowledged, self.messages, self.polls = [], [], set(), []
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.store = PartitionStore({}, self._write, "ab")
+        consumer = SimpleNamespace(_unacked_messages=self.messages)
+        self.app = SimpleNamespace(consumer=consumer, rebalancing=False, should_stop=False)
+        self.checkpoints = Checkpoints(self.app, [self], self.check_halt, self._failed, lambda: self.now)
+
+    def checkpointed(self, partition=None):
+        return [] if self.store.closed and partition is None else [self.store]
+
+    def check_halt(self):
+        self.store.closed |= self.halted
+
+    async def _failed(self, error):
+        self.failures.append(error)
+
+    def _write(self, key, value):
+        self.written.append((key, value))
+
+        async def sent():
+            await self.answers.wait()
+            if self.error is not None:
+                raise self.error
+
+        return asyncio.ensure_future(sent())
+
+    def record(self, number, **changes):
+        """Process a record that makes these changes, and settle it."""
+        message = Message(self, number)
+        self.messages.add(message)
+        self.store.update({key: str(value).encode() for key, value in changes.items()})
+        event = SimpleNamespace(message=message, ack=lambda: self.acknowledged.append("at once"))
+        self.checkpoints.acknowledger(event, [self])()
+
+    async def pass_time(self, seconds):
+        """Poll after a time, until the broker or the end."""
+        self.now += seconds
+        self.polls.append(asyncio.ensure_future(self.checkpoints.poll()))
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+class Message:
+    def __init__(self, worker, number):
+        self.worker, self.number, self.partition, self.key, self.value = worker, number, 0, b"k", b"v" * 1000
+
+    def ack(self, consumer):
+        self.worker.acknowledged.append(self.number)
+
+
+def run(test, **options):
+    async def body():
+        worker = Worker(**options)
+        await test(worker)
+        await asyncio.gather(*worker.polls)
+
+    asyncio.run(body())
+
+
+def test_a_value_that_each_record_changes_is_written_once_and_the_records_are_acknowledged_after_it():
+    async def test(worker):
+        worker.answers.clear()
+        for number in range(5):
+            worker.record(number, a1=number)
+            await worker.pass_time(IDLE_S / 2)
+        assert (worker.written, worker.checkpoints.held) == ([], 5)
+        await worker.pass_time(CHECKPOINT_S)
+        assert worker.written == [("a1", b"4")]
+        assert (worker.acknowledged, worker.checkpoints.waiting) == ([], 5)
+        worker.answers.set()
+        await worker.pass_time(0)
+        assert (worker.acknowledged, worker.checkpoints.waiting) == ([0, 1, 2, 3, 4], 0)
+
+    run(test)
+
+
+def test_what_comes_while_a_checkpoint_is_written_waits_for_the_next():
+    async def test(worker):
+        worker.answers.clear()
+        worker.record(0, a1=0)
+        await worker.pass_time(CHECKPOINT_S)
+        worker.record(1, a1=1)
+        worker.answers.set()
+        await worker.pass_time(0)
+        assert worker.acknowledged == [0]
+        await worker.pass_time(CHECKPOINT_S)
+        assert (worker.acknowledged, worker.written) == ([0, 1], [("a1", b"0"), ("a1", b"1")])
+
+    run(test)
+
+
+@pytest.mark.parametrize("reason", ["idle", "rebalancing", "should_stop", "full"])
+def test_a_checkpoint_does_not_wait_without_records_or_where_faust_waits_for_them(reason, monkeypatch):
+    monkeypatch.setattr(module, "MOST_HELD", 3)
+
+    async def test(worker):
+        for number in range(3 if reason == "full" else 2):
+            worker.record(number, a1=number)
+        setattr(worker.app, reason, True)
+        await worker.pass_time(IDLE_S if reason == "idle" else 0)
+        await worker.checkpoints.below_limit()
+        assert worker.acknowledged == ([0, 1, 2] if reason == "full" else [0, 1])
+
+    run(test)
+
+
+def test_a_record_of_a_lost_partition_is_not_acknowledged_and_no_rebalance_waits_for_it():
+    async def test(worker):
+        worker.record(0, a1=0)
+        worker.halted = True
+        await worker.pass_time(CHECKPOINT_S)
+        assert (worker.written, worker.acknowledged, worker.messages) == ([], [], set())
+
+    run(test)
+
+
+def test_a_partition_that_is_lost_while_a_checkpoint_is_written_is_not_acknowledged():
+    async def test(worker):
+        worker.answers.clear()
+        worker.record(0, a1=0)
+        await worker.pass_time(CHECKPOINT_S)
+        worker.halted = True
+        worker.answers.set()
+        await worker.pass_time(0)
+        assert (worker.acknowledged, worker.messages) == ([], set())
+
+    run(test)
+
+
+def test_a_rejected_change_ends_the_worker_and_acknowledges_nothing():
+    denied = PermissionError("denied")
+
+    async def test(worker):
+        worker.record(0, a1=0)
+        await worker.pass_time(CHECKPOINT_S)
+        assert (worker.failures, worker.acknowledged) == ([denied], [])
+
+    run(test, error=denied)
+
+
+def test_a_record_keeps_no_bytes_while_it_waits():
+    async def test(worker):
+        worker.record(0, a1=0)
+        [message] = worker.messages
+        assert message.value is None
+
+    run(test)
+
+
+def test_changes_are_written_in_the_order_of_their_kinds_and_deletions_last():
+    store = PartitionStore({"a0": b"", "b0": b""}, None, "ab")
+    for key in ("b1", "b0", "a1", "other", "a2", "a1"):
+        store[key] = b"1"
+    del store["a0"], store["a2"]
+    assert store.has_changes
+    assert store.take_checkpoint() == [("other", b"1"), ("a1", b"1"), ("b1", b"1"), ("b0", b"1"), ("a0", None)]
+    assert (store.take_checkpoint(), store.has_changes) == ([], False)
+
+
+def test_a_value_that_was_deleted_and_comes_again_follows_its_deletion():
+    """A unit that ends and begins again within a checkpoint must not mix with what is left of it."""
+    store = PartitionStore({"a0": b"old", "b0": b"old"}, None, "ab")
+    del store["a0"]
+    store["b0"] = b"ended"
+    store["a0"] = b"new"
+    assert store.take_checkpoint() == [("b0", b"ended"), ("a0", None), ("a0", b"new")]
