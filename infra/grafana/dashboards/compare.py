@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from drumline.infra.grafana.dashboards.compare_launches import BLOCKS, BOTH, BUSY, GRIDS, IS_A, IS_B, LAUNCHES
 from drumline.infra.grafana.dashboards.status import cause, stat
 from drumline.infra.grafana.dashboards.verdict_panels import ACTION, ACTION_FIELD
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import LEVEL, LOST
-from drumline.infra.grafana.tokens import STEP_PARTS
+from drumline.infra.grafana.tokens import STEP_PARTS, chosen
 from drumline.infra.grafana.variables import JOB, LABELLED, RUN
 
+IS_A, IS_B = (f"run = {chosen(name)}" for name in ("run_a", "run_b"))
+BOTH = f"@job AND ({IS_A} OR {IS_B})"
 _STEPS = f"FROM steps_per_second AS s WHERE {BOTH} AND @second"
 _MEDIAN = "quantilesDDIfMergeIf(0.01, 0.5, 0.95, 0.99)(durations, {})[1]"
 _CHOICE = replace(RUN, multi=False, has_all=False)
@@ -168,6 +169,61 @@ VERDICTS = Panel(
         "action": ACTION_FIELD,
     },
     empty="no rank was late in either run",
+)
+
+_P95 = "quantilesDDMerge(0.01, 0.5, 0.95, 0.99)({})[3]"
+
+
+def _shift(column: str, table: str, when: str) -> str:
+    """Return SQL for a row's time, in run B moved to the begin of A."""
+    begins = (
+        f"(SELECT dateDiff('second', minIf({column}, {IS_B}), minIf({column}, {IS_A})) FROM {table} "
+        f"WHERE {BOTH} AND {when})"
+    )
+    return f"{column} + toIntervalSecond(if({IS_A}, 0, {begins}))"
+
+
+def _over_time(title: str, description: str, source: str, value: str, name: str, unit: str) -> Panel:
+    return Panel(
+        "timeseries",
+        title,
+        f"{description} Run B is drawn as if it had begun with A.",
+        PanelQuery(
+            f"""
+            SELECT $__timeInterval(at) AS time, if(is_a, 'Run A', 'Run B') AS of_run, {value} AS {name}
+            FROM ({source}) GROUP BY time, of_run ORDER BY time, of_run
+            """,
+            f"time:t of_run:s {name}:n",
+        ),
+        unit=unit,
+        series="{of_run}",
+        min_interval="1m",
+    )
+
+
+_COUNTED = f"""
+SELECT {_shift("start", "steps", "@start")} AS at, {IS_A} AS is_a, kernels + collectives AS launches, compute_ns,
+    gpu_duration_ns FROM steps
+WHERE {BOTH} AND @start AND skipped = 0 AND gpu_duration_ns > 0 AND kernels > 0
+"""
+_ROLLED = f"""
+SELECT {_shift("minute", "kernels_per_minute", "@minute")} AS at, {IS_A} AS is_a, blocks, threads_per_block
+FROM kernels_per_minute WHERE {BOTH} AND @minute
+"""
+LAUNCHES = _over_time(
+    "Launches a step", "Kernels of a rank in a step, mean.", _COUNTED, "avg(launches)", "launched", "none"
+)
+BUSY = _over_time(
+    "GPU busy",
+    "Share of the steps' time on the GPU in which kernels ran that are not communication.",
+    _COUNTED,
+    "sum(compute_ns) / sum(gpu_duration_ns)",
+    "busy",
+    "percentunit",
+)
+GRIDS = _over_time("p95 grid", "Blocks in a launch, p95.", _ROLLED, _P95.format("blocks"), "grid", "none")
+BLOCKS = _over_time(
+    "p95 block", "Threads in a block, p95 of the launches.", _ROLLED, _P95.format("threads_per_block"), "block", "none"
 )
 
 COMPARE = Dashboard(
