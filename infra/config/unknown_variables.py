@@ -20,7 +20,7 @@ PREFIX = "DRUMLINE_"
 JOBS = (
     "DRUMLINE_JOB", "DRUMLINE_RUN", "DRUMLINE_LABELS", "DRUMLINE_QUIET", "DRUMLINE_ATTACH", "DRUMLINE_LATE",
     "DRUMLINE_MINTED_RUN", "DRUMLINE_PYTHON", "DRUMLINE_PACKAGES",
-    "DRUMLINE_COLLECT__POLICY", "DRUMLINE_COLLECT__BUFFER_MB", "DRUMLINE_RINGS__CHAIN", "DRUMLINE_PYTHONPATH",
+    "DRUMLINE_COLLECT__POLICY", "DRUMLINE_COLLECT__BUFFER_MB", "DRUMLINE_RINGS__CHAIN",
 )  # fmt: skip
 #: Settings that recorded jobs read too.
 SPOOL = (
@@ -28,12 +28,14 @@ SPOOL = (
     "DRUMLINE_RINGS__FOLDER", "DRUMLINE_RINGS__RECORDS", "DRUMLINE_RINGS__GRAPHS",
     "DRUMLINE_RINGS__TIMES",
 )  # fmt: skip
+#: Set by the Helm chart's injection: the container's own PYTHONPATH.
+CHART = ("DRUMLINE_PYTHONPATH",)
 GRAFANA = (
     "DRUMLINE_CLICKHOUSE_HOST", "DRUMLINE_CLICKHOUSE_PORT", "DRUMLINE_CLICKHOUSE_USER", "DRUMLINE_CLICKHOUSE_PASSWORD",
     "DRUMLINE_CLICKHOUSE_DATABASE", "DRUMLINE_CLICKHOUSE_CA",
     "DRUMLINE_ALERT_WEBHOOK", "DRUMLINE_ALERT_SLACK", "DRUMLINE_ALERT_PAGERDUTY",
 )  # fmt: skip
-TESTS = ("DRUMLINE_TRACES", "DRUMLINE_OUTAGE_S")
+TESTS = ("DRUMLINE_TRACES", "DRUMLINE_OUTAGE_S", "DRUMLINE_KUBE_CACHE")
 #: Variables that Kubernetes sets in a container for each Service: NAME_SERVICE_HOST, NAME_PORT=tcp://..., ...
 _SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 
@@ -66,7 +68,7 @@ def setting_names(model: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]
 
 def for_jobs_only(environment: Mapping[str, str]) -> bool:
     """Return whether all DRUMLINE_ variables are those that jobs read, so that there is nothing to report."""
-    return all(name in (*JOBS, *SPOOL) for name in environment if name.startswith(PREFIX))
+    return all(name in (*JOBS, *SPOOL, *CHART) for name in environment if name.startswith(PREFIX))
 
 
 def find_unknown_variables(model: type[BaseModel], environment: Mapping[str, str]) -> list[UnknownVariable]:
@@ -85,7 +87,7 @@ def find_unknown_variables(model: type[BaseModel], environment: Mapping[str, str
         if name in whole:
             if not _is_json(value):
                 unknown.append(UnknownVariable(f"{written}: a section of the settings; set {name}__...", True))
-        elif name in (*JOBS, *GRAFANA, *TESTS):
+        elif name in (*JOBS, *CHART, *GRAFANA, *TESTS):
             if meant and meant not in present:
                 unknown.append(UnknownVariable(f"{written} is Grafana's; the setting is {meant}", False))
         else:

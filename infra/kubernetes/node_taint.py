@@ -140,7 +140,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Serve on port 8080. Environment: WEBHOOK_KEY_FILE, TAINT, API."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # as a container's first process, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # as a container's first process, too
     text = Path(os.environ["WEBHOOK_KEY_FILE"]).read_text().strip()
     key = base64.b64decode(text.removeprefix("whsec_"))
     cluster = Cluster(os.environ.get("API", "https://kubernetes.default.svc"))

@@ -12,6 +12,7 @@ import pytest
 from drumline.infra.config import settings as settings_module
 from drumline.infra.config.settings import Settings, settings
 from drumline.infra.config.unknown_variables import (
+    CHART,
     GRAFANA,
     JOBS,
     TESTS,
@@ -41,6 +42,8 @@ def test_the_names_that_are_no_settings_are_those_that_the_code_reads():
     files = provisioning_files(CONTACTS, tls=True, ca=True).values()
     assert {name for text in files for name in re.findall(r"\$(DRUMLINE_\w+)", text)} == set(GRAFANA)
     assert result(ROOT / "tests", r'environ\.get\("(DRUMLINE_\w+)"') - known == set(TESTS)
+    template = (ROOT / "infra" / "helm" / "drumline" / "templates" / "inject.yaml").read_text()
+    assert all(name in template for name in CHART)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +97,8 @@ def test_known_foreign_variables_cause_no_message():
     }  # fmt: skip
     right = dict.fromkeys(setting_names(Settings), "1")
     whole = {"DRUMLINE_KAFKA": '{"partitions": 4}', "drumline_kafka__partitions": "4", "DRUM": "1"}
-    assert (
-        find_unknown_variables(Settings, service | right | whole | dict.fromkeys((*JOBS, *GRAFANA, *TESTS), "1")) == []
-    )
+    foreign = dict.fromkeys((*JOBS, *CHART, *GRAFANA, *TESTS), "1")
+    assert find_unknown_variables(Settings, service | right | whole | foreign) == []
 
 
 def test_commands_end_with_2_or_go_on_and_a_job_always_runs():

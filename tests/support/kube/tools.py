@@ -35,7 +35,7 @@ DEBIAN = {
     "/usr/lib/cni/bridge": "containernetworking-plugins", "/usr/bin/buildah": "buildah", "/usr/bin/podman": "podman",
     "/usr/bin/mmdebstrap": "mmdebstrap", "/bin/busybox": "busybox-static",
 }  # fmt: skip
-#: CRDs: Go module, version, file. Strimzi's are made from its classes (crds.py).
+#: CRDs: Go module, version, file. Strimzi's are made from its classes.
 MODULES = {
     "scaledobjects": ("github.com/kedacore/keda/v2", "v2.17.2", "config/crd/bases/keda.sh_scaledobjects.yaml"),
     "podmonitors": (
