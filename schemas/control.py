@@ -47,7 +47,16 @@ _SCHEMA: dict[str, Any] = {
     ],
 }  # fmt: skip
 _PARSED = fastavro.parse_schema(_SCHEMA, named_schemas={})
-_HEADER = _MARKER + bytes.fromhex(fingerprint(to_parsing_canonical_form(_SCHEMA), "CRC-64-AVRO"))
+
+
+def _header(schema: dict[str, Any]) -> bytes:
+    return _MARKER + bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
+
+
+_HEADER = _header(_SCHEMA)
+#: The schema before `launches`: what was asked before an upgrade stays in force.
+_BEFORE = {**_SCHEMA, "fields": [field for field in _SCHEMA["fields"] if field["name"] != "launches"]}
+_READABLE = {_HEADER: _PARSED, _header(_BEFORE): fastavro.parse_schema(_BEFORE, named_schemas={})}
 
 
 class BadControl(ValueError):
@@ -111,12 +120,13 @@ def encode(control: Control) -> bytes:
 
 def decode(value: bytes | None) -> Control:
     """Return what a Kafka value asks for. Raises only BadControl, whatever the bytes are."""
-    if value is None or len(value) > MAX_BYTES or value[:_HEADER_BYTES] != _HEADER:
+    schema = None if value is None or len(value) > MAX_BYTES else _READABLE.get(value[:_HEADER_BYTES])
+    if value is None or schema is None:
         raise BadControl("no record of drumline.control.v1 that this version reads")
     body = BytesIO(value[_HEADER_BYTES:])
     try:
-        record: Any = fastavro.schemaless_reader(body, _PARSED, None)
-        control = Control(**{field.name: record[field.name] for field in fields(Control)})
+        record: Any = fastavro.schemaless_reader(body, schema, None)
+        control = Control(**{field.name: record[field.name] for field in fields(Control) if field.name in record})
         control = Control(**{**asdict(control), "ranks": tuple(record["ranks"])})
     except Exception as error:  # fastavro raises many kinds
         raise BadControl(f"its Avro cannot be read ({type(error).__name__})") from None

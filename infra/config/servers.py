@@ -188,6 +188,9 @@ class ClickHouseSettings(SettingsModel):
                     f"DRUMLINE_CLICKHOUSE__REPLICAS: {name!r}: a name of a-z, 0-9 and -, not {PRIMARY!r}, with one URL"
                 )
             check_url("CLICKHOUSE__REPLICAS", url)
+        servers = [url.strip().rstrip("/") for url in (self.url, *self.replicas.values()) if url]
+        if len(set(servers)) < len(servers):  # two groups would fill it, each with every row
+            raise ValueError("DRUMLINE_CLICKHOUSE__REPLICAS names a server twice, or the primary")
         return self
 
 

@@ -30,18 +30,23 @@ IN_SYNC = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTopic:
-    """A topic as the settings and schemas/topics.py declare it."""
+    """A topic as the settings and schemas/topics.py declare it.
+
+    `in_sync_given`: a setting states the replicas in sync, which may be fewer than a topic has; a default lowers none.
+    """
 
     name: str
     partitions: int
     replication: int
     config: dict[str, str]
+    in_sync_given: bool = False
 
     @classmethod
     def of(cls, settings: Settings, name: str, partitions: int, config: Mapping[str, str]) -> DeclaredTopic:
         """Return a topic with the settings' replicas, of which so many must have a record that is acknowledged."""
         kafka = settings.kafka
-        return cls(name, partitions, kafka.replication, {**config, IN_SYNC: str(kafka.in_sync)})
+        given = kafka.min_insync_replicas is not None
+        return cls(name, partitions, kafka.replication, {**config, IN_SYNC: str(kafka.in_sync)}, given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,8 @@ def _setting(topic: str, partitions: int) -> str:
 def plan(topics: Iterable[DeclaredTopic], existing: Mapping[str, ActualTopic]) -> list[Step]:
     """Compare declared topics with the existing ones and return one step per topic.
 
-    No step asks for more replicas in sync than a topic has: Kafka would acknowledge nothing.
+    No step asks for more replicas in sync than a topic has: Kafka would acknowledge nothing. None asks for fewer than
+    the topic's owner did, unless a setting states the number.
     """
     steps = []
     for topic in topics:
@@ -98,6 +104,9 @@ def plan(topics: Iterable[DeclaredTopic], existing: Mapping[str, ActualTopic]) -
             steps.append(Step(topic.name, "create"))
             continue
         drift = {k: (actual.config.get(k), v) for k, v in topic.config.items() if actual.config.get(k) != v}
+        in_sync, owners = int(topic.config.get(IN_SYNC, 1)), int(actual.config.get(IN_SYNC) or 1)
+        if in_sync > actual.replication or (in_sync < owners <= actual.replication and not topic.in_sync_given):
+            drift.pop(IN_SYNC, None)
         if actual.partitions != topic.partitions:
             problem = (
                 f"has {actual.partitions} partitions, wanted {topic.partitions}, and adding partitions moves keys. "
@@ -109,8 +118,6 @@ def plan(topics: Iterable[DeclaredTopic], existing: Mapping[str, ActualTopic]) -
         note = ""
         if actual.replication != topic.replication:
             note = f"has {actual.replication} replicas, wanted {topic.replication}; {_REASSIGN}"
-            if actual.replication < int(topic.config.get(IN_SYNC, 1)):
-                drift.pop(IN_SYNC, None)
         steps.append(Step(topic.name, "alter" if drift else "ok", drift, note))
     return steps
 

@@ -44,6 +44,12 @@ def test_names_and_addresses_of_replicas_are_checked(wrong):
         ClickHouseSettings(replicas=wrong)
 
 
+@pytest.mark.parametrize("twice", [{"b": "http://a:1/"}, {"b": "http://b:2", "c": "http://b:2"}])
+def test_no_server_is_filled_by_two_groups(twice):
+    with pytest.raises(ValueError, match="REPLICAS names a server twice, or the primary"):
+        ClickHouseSettings(url="http://a:1", replicas=twice)
+
+
 def test_a_replica_lacks_what_the_fullest_one_has_topic_by_topic():
     counted = {
         "primary": {"k": TopicState(10, 500.0), "s": TopicState(2, 100.0)},

@@ -164,6 +164,18 @@ def test_a_topic_with_one_replica_is_not_altered_to_need_two_in_sync():
 
 
 @pytest.mark.parametrize(
+    ("given", "replicas", "owners", "altered"),
+    [(None, 3, "2", {}), (1, 3, "2", {IN_SYNC: ("2", "1")}), (None, 1, "2", {IN_SYNC: ("2", "1")})],
+    ids=["a default lowers nothing", "a setting does", "more than there are would take no record"],
+)
+def test_replicas_in_sync_that_the_owner_set_are_lowered_by_a_setting_only(given, replicas, owners, altered):
+    config = Settings(kafka=KafkaSettings(min_insync_replicas=given))
+    wanted = DeclaredTopic.of(config, "t", 4, WANTED.config)
+    [step] = plan([wanted], actual(replication=replicas, min_insync_replicas=owners))
+    assert (step.action, step.drift) == ("alter" if altered else "ok", altered)
+
+
+@pytest.mark.parametrize(
     ("existing", "problem"),
     [
         ({}, "does not exist; run `drumline topics apply`"),
