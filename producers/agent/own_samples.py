@@ -13,7 +13,7 @@ from drumline.producers.agent.agent import Agent
 from drumline.producers.batches.process_record import process_record
 from drumline.producers.batches.sample_envelopes import SampleEnvelopes
 from drumline.producers.control.control_mirror import ControlMirror, control_mirror
-from drumline.producers.control.waiting_jobs import waiting_jobs
+from drumline.producers.control.waiting_jobs import make_folder, waiting_jobs
 from drumline.producers.health.check_at_start import CheckAtStart
 from drumline.producers.host.process_sampler import HostBatches, HostSampler
 from drumline.producers.identity import host_identity
@@ -70,6 +70,7 @@ class OwnSamples:
                 )
             )
         if settings.agent.control:
+            make_folder(settings.spool.root)
             self._threads.append(
                 control_mirror(
                     settings,

@@ -215,7 +215,8 @@ def _open_at_mark(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
 
     def open_window() -> None:
         if is_late:
-            late.announce(root, process_place(os.environ, {}).job)
+            with contextlib.suppress(Exception):  # the policy counts all the same
+                late.announce(root, process_place(os.environ, {}).job)
         with contextlib.suppress(ValueError, OSError):  # as the decoder of a process that has one
             if not _wanted_policy(Path(os.environ["DRUMLINE_SPOOL__ROOT"])).uses_cupti:
                 return

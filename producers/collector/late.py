@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import sys
 from collections.abc import MutableMapping
 from contextlib import suppress
@@ -52,10 +53,10 @@ def announce(root: str, job: str) -> None:
         try:
             os.utime(path)
         except FileNotFoundError:
-            if not os.path.isdir(folder):
-                os.makedirs(folder)
-                os.chmod(folder, 0o1777)  # as the root: jobs of any user may come first
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644), "w") as file:
+            _make_folder(root)
+            _make_folder(folder)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+            with open(descriptor, "w", encoding="utf-8", errors="replace") as file:
                 file.write(job[:1_024])
 
 
@@ -63,6 +64,13 @@ def withdraw(root: str) -> None:
     """Remove the announcement: the process has ended, or records."""
     with suppress(OSError):
         os.unlink(os.path.join(root, WAITING, f"{socket.gethostname()}-{os.getpid()}"[-200:]))
+
+
+def _make_folder(path: str) -> None:
+    """Create a folder if it is missing, writable for all users whatever the umask: jobs of any user may come first."""
+    with suppress(FileExistsError):
+        os.makedirs(path)
+        os.chmod(path, 0o1777 | os.stat(path).st_mode & stat.S_ISGID)
 
 
 def _start(pid: int) -> str:

@@ -105,7 +105,8 @@ def _scan() -> None:
     global _scan_at
     if at_mark is not None and time.monotonic() >= _scan_at:
         _scan_at = time.monotonic() + SCAN_S
-        at_mark()
+        with contextlib.suppress(Exception):
+            at_mark()
 
 
 def _to_ring(kind: int, number: int, name: str, source: int = 0) -> None:

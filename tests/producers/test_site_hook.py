@@ -16,7 +16,7 @@ from support.torch_stub import TORCH
 
 from drumline.infra.localstack.stack import wait_until
 from drumline.producers.collector import late
-from drumline.producers.control.waiting_jobs import ALIVE_S, LEFT_S, waiting_jobs
+from drumline.producers.control.waiting_jobs import ALIVE_S, LEFT_S, make_folder, waiting_jobs
 from drumline.producers.site_hook import FILE, BadEnvironment, remove_hook, site_packages, write_hook
 
 TESTS = Path(__file__).parents[1]
@@ -142,3 +142,25 @@ def test_announcements_end_by_themselves(tmp_path):
     assert waiting_jobs(tmp_path) == set()
     late.withdraw(str(tmp_path))
     assert waiting_jobs(tmp_path / "missing") == set()
+
+
+def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "old").write_text("j")
+    os.utime(other / "old", (0, 0))
+    (tmp_path / late.WAITING).symlink_to(other)
+    make_folder(tmp_path)
+    assert waiting_jobs(tmp_path) == set()
+    assert (other / "old").exists()
+
+
+def test_the_first_job_makes_folders_for_all_users_and_any_name_is_written(tmp_path):
+    tmp_path.chmod(0o2755)
+    root, before = tmp_path / "spool", os.umask(0o077)
+    try:
+        late.announce(str(root), "j\udc80")
+    finally:
+        os.umask(before)
+    assert {oct(path.stat().st_mode & 0o7777) for path in (root, root / late.WAITING)} == {"0o3777"}
+    assert waiting_jobs(root) == {"j?"}

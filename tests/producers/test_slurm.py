@@ -1,11 +1,14 @@
 """Variables of the task prolog: those of `drumline run`, once, and the node's name for each task."""
 
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 from drumline.producers.launcher import HOOK
 from drumline.producers.slurm import exports
 
+SCRIPTS = Path(__file__).parents[2] / "infra" / "slurm"
 TASK = {"SLURM_JOB_ID": "17", "SLURM_JOB_NAME": "llama", "SLURMD_NODENAME": "n1", "PYTHONPATH": "/theirs", "HOME": "/"}
 
 
@@ -28,3 +31,31 @@ def test_a_step_that_has_inherited_them_gets_only_its_nodes_name():
 def test_a_user_may_turn_it_off_and_what_shells_cannot_take_is_left_out():
     assert exports({**TASK, "DRUMLINE_ATTACH": "0"}) == {}
     assert "PYTHONPATH" not in exports({**TASK, "PYTHONPATH": "/a\n/b"})
+
+
+def script(name, folder, **variables):
+    """Run a shipped script, with `folder` for its settings; return (exit code, stdout)."""
+    text = (SCRIPTS / name).read_text().replace("/opt/drumline", sys.prefix).replace("/etc/drumline", str(folder))
+    done = subprocess.run(
+        ["/bin/sh", "-c", text], env={"PATH": os.environ["PATH"], **variables}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+def test_an_error_in_the_settings_of_jobs_never_fails_a_task(tmp_path):
+    settings = tmp_path / "jobs.env"
+    spool = f"DRUMLINE_SPOOL__ROOT={tmp_path / 'spool'}\n"
+    settings.write_text(f"echo not for Slurm\n{spool}")
+    code, lines = script("task_prolog.sh", tmp_path, **TASK)
+    assert (code, lines.splitlines()[0]) == (0, f"export {spool.strip()}")
+    assert f"export DRUMLINE_PYTHON={sys.prefix}/bin/python" in lines.splitlines()
+    settings.write_text(f"{spool}DRUMLINE_LABELS=a (b)\n")
+    assert script("task_prolog.sh", tmp_path, **TASK) == (0, "")
+
+
+def test_the_epilog_reads_nothing_but_plain_files(tmp_path):
+    (tmp_path / "jobs.env").write_text(f"DRUMLINE_SPOOL__ROOT={tmp_path}\n")
+    (tmp_path / "a").mkdir()
+    os.mkfifo(tmp_path / "a" / "identity.json")
+    assert script("epilog.sh", tmp_path, SLURM_JOB_ID="17") == (0, "")

@@ -36,6 +36,22 @@ def test_a_step_goes_to_the_ring_and_to_the_decoder(sinks):
     )
 
 
+def test_what_looks_for_a_policy_never_fails_a_step(sinks, monkeypatch):
+    calls = []
+
+    def fail():
+        calls.append(1)
+        raise LookupError
+
+    monkeypatch.setattr(marks, "at_mark", fail)
+    monkeypatch.setattr(marks, "SCAN_S", 0.0)
+    monkeypatch.setattr(marks, "_scan_at", 0.0)
+    for number in (1, 2):
+        marks.step(number)
+    assert calls == [1, 1]
+    assert [number for _, number, *_ in sinks.ring] == [1, 2]
+
+
 def test_a_decoder_that_comes_later_gets_no_end_without_a_begin(sinks, monkeypatch):
     decoder = marks.decoder
     monkeypatch.setattr(marks, "decoder", None)
