@@ -52,6 +52,7 @@ class Checkpoints:
         self._check_halt, self._on_failure, self._clock = check_halt, on_failure, clock
         self._held: list[tuple[Any, Sequence[PartitionStore]]] = []  # message, stores that it changed
         self._in_flight = 0
+        self._failed = False
         self._began = self._last = clock()
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -88,16 +89,24 @@ class Checkpoints:
             await asyncio.sleep(POLL_S / 10)
 
     async def write(self) -> None:
-        """Write all changes as they are now, then acknowledge the records held by now. Raises the broker's error."""
+        """Write all changes as they are now, then acknowledge the records held by now. Raises the broker's error, and
+        writes nothing from then on: a later change may not follow those that are missing.
+        """
         async with self._lock:  # an older value must not follow a newer one
+            if self._failed:
+                return
             self._check_halt()
             held, self._held, self._began = self._held, [], self._clock()
             changes = [(store, *change) for store in self._stores() for change in store.take_checkpoint()]
             self._in_flight = len(held)
-            for at in range(0, len(changes), PIECE):
-                piece = changes[at : at + PIECE]
-                for sent in [store.write(key, value) for store, key, value in piece if not store.closed]:
-                    await sent
+            try:
+                for at in range(0, len(changes), PIECE):
+                    piece = changes[at : at + PIECE]
+                    for sent in [store.write(key, value) for store, key, value in piece if not store.closed]:
+                        await sent
+            except BaseException:
+                self._failed = True
+                raise
             self._check_halt()
             for message, stores in held:
                 self._settle(message, stores)

@@ -160,8 +160,11 @@ class StreamWorker:
         await self.checkpoints.below_limit()
         self.check_halt()
         message = event.message
-        delivery = Delivery(self.checkpoints.acknowledger(event, self._readers[message.topic]))
+        readers = self._readers[message.topic]
         try:
+            if any(runner.stage(message.partition) is None for runner in readers):  # nothing holds its dead letter back
+                raise PartitionRevoked
+            delivery = Delivery(self.checkpoints.acknowledger(event, readers))
             await self._handle(message, delivery)
         except PartitionRevoked:
             metrics.STREAM_DISOWNED.labels(message.topic).inc()

@@ -5,8 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from drumline.infra.config.settings import Settings
+from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
 from drumline.streams.worker import checkpoints as module
 from drumline.streams.worker.checkpoints import CHECKPOINT_S, IDLE_S, Checkpoints
+from drumline.streams.worker.checks.preflight import WorkerTopics
+from drumline.streams.worker.faust_app import StreamWorker, Wiring
 from drumline.streams.worker.partition_store import PartitionStore
 
 
@@ -24,7 +29,7 @@ class Worker:
         self.checkpoints = Checkpoints(self.app, [self], self.check_halt, self._failed, lambda: self.now)
 
     def checkpointed(self, partition=None):
-        return [] if self.store.closed and partition is None else [self.store]
+        return [] if self.store.closed else [self.store]
 
     def check_halt(self):
         self.store.closed |= self.halted
@@ -64,6 +69,12 @@ class Message:
 
     def ack(self, consumer):
         self.worker.acknowledged.append(self.number)
+
+
+class Unread(SimpleNamespace):
+    """A message of Faust's, which is one of a set."""
+
+    __hash__ = object.__hash__
 
 
 def run(test, **options):
@@ -154,6 +165,42 @@ def test_a_rejected_change_ends_the_worker_and_acknowledges_nothing():
         assert (worker.failures, worker.acknowledged) == ([denied], [])
 
     run(test, error=denied)
+
+
+def test_after_a_rejected_change_nothing_is_written_or_acknowledged(monkeypatch):
+    """The changes behind it are lost with it; a newer offset among those that follow would hide them for ever."""
+    monkeypatch.setattr(module, "PIECE", 1)
+    denied = PermissionError("denied")
+
+    async def test(worker):
+        worker.record(0, a1=0, b1=0)
+        await worker.pass_time(CHECKPOINT_S)
+        worker.error = None
+        worker.record(1, b1=1)
+        await worker.pass_time(CHECKPOINT_S)
+        assert (worker.written, worker.failures, worker.acknowledged) == ([("a1", b"0")], [denied], [])
+
+    run(test, error=denied)
+
+
+def test_a_record_that_comes_while_the_stages_are_closed_is_neither_buried_nor_acknowledged(tmp_path, monkeypatch):
+    """Whoever recovers the partition reads it again, behind the records that were held."""
+    wirings = [Wiring("lateness", (Topic.COLLECTIVE,), lambda store: None, "ab")]
+    worker = StreamWorker(Settings(stream={"data_dir": tmp_path}), wirings, WorkerTopics(1, {}), Codec())
+    acknowledged, buried, waiting = [], [], set()
+
+    async def send_dead_letter(message, error):
+        buried.append(message)
+
+    monkeypatch.setattr(worker._output, "send_dead_letter", send_dead_letter)
+    monkeypatch.setattr(worker.app, "consumer", SimpleNamespace(_unacked_messages=waiting), raising=False)
+    place = {"topic": Topic.COLLECTIVE, "partition": 0, "offset": 7, "tp": (Topic.COLLECTIVE, 0)}
+    message = Unread(**place, value=b"no record", key=b"k", headers=[], timestamp=1.0)
+    waiting.add(message)
+    event = SimpleNamespace(message=message, ack=lambda: acknowledged.append(message))
+    assert asyncio.run(worker._on_record(event)) is None
+    assert (acknowledged, buried, waiting) == ([], [], set())
+    worker.close()
 
 
 def test_a_record_keeps_no_bytes_while_it_waits():
