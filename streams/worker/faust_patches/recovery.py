@@ -19,16 +19,20 @@ fetch; and from recovery's seek on, the flow is stopped.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from importlib.metadata import version
 from typing import Any
 
 import structlog
 
 from drumline.infra.telemetry import metrics
+from drumline.schemas.topics import Topic
 
 log = structlog.get_logger()
 FAUST_VERSION = "0.15.3"
+#: aiokafka itself waits 40 s for a leader, longer than a rebalance may take.
+FIRST_OFFSETS_S = 5.0
 
 
 class UnsupportedFaust(RuntimeError):
@@ -131,21 +135,38 @@ async def seek_uncommitted(consumer: Any, changelogs: Collection[str], replaced:
     """Seek every input partition without a valid commit to its beginning.
 
     Invalid: no committed offset (0 is one, but Faust does not seek to it), or one of another topic. The latter is
-    committed over, since Faust seeks to the commit once more. Records that Kafka has deleted behind a commit are
-    counted and logged: their rows are in no result.
+    committed over, since Faust seeks to the commit once more.
     """
     committed = {tp: at for tp, at in (await consumer.seek_to_committed()).items() if tp.topic not in changelogs}
     new = [tp for tp, offset in committed.items() if not offset or offset < 0]
     foreign = [tp for tp in committed if tp not in new and replaced(tp)]
-    first = await consumer.earliest_offsets(*committed) if committed else {}
+    first = await consumer.earliest_offsets(*new, *foreign) if new or foreign else {}
     if foreign:
         await consumer._commit({tp: first[tp] for tp in foreign})
     for tp in (*new, *foreign):
         await consumer.seek(tp, first[tp])
-    for tp in committed.keys() - {*new, *foreign}:
-        if (expired := (first.get(tp) or 0) - committed[tp]) > 0:
-            metrics.STREAM_EXPIRED.labels(tp.topic).inc(expired)
-            log.error(
-                "Kafka's retention deleted records before a worker had processed them",
-                topic=tp.topic, partition=tp.partition, first=committed[tp], records=expired,
-            )  # fmt: skip
+    known = {tp: at for tp, at in committed.items() if tp not in first and tp.topic != Topic.TICK}
+    if known:
+        await _report_expired(consumer, known)
+
+
+async def _report_expired(consumer: Any, committed: Mapping[Any, int]) -> None:
+    """Count and log records that Kafka has deleted behind a commit: their rows are in no result.
+
+    What is left is committed, so that the next recovery does not count them again. A partition without a leader delays
+    recovery for `FIRST_OFFSETS_S` and does not end the worker.
+    """
+    try:
+        first = await asyncio.wait_for(consumer.earliest_offsets(*committed), FIRST_OFFSETS_S)
+    except Exception as error:
+        log.warning("not known whether records expired", error=repr(error))
+        return
+    expired = {tp: first[tp] - at for tp, at in committed.items() if (first.get(tp) or 0) > at}
+    for tp, records in expired.items():
+        metrics.STREAM_EXPIRED.labels(tp.topic).inc(records)
+        log.error(
+            "Kafka's retention deleted records before a worker had processed them",
+            topic=tp.topic, partition=tp.partition, first=committed[tp], records=records,
+        )  # fmt: skip
+    if expired:
+        await consumer._commit({tp: first[tp] for tp in expired})

@@ -5,11 +5,14 @@ import stat
 from types import SimpleNamespace
 
 import pytest
+from aiokafka.errors import KafkaTimeoutError
 from faust.types import TP
 from pydantic import SecretStr
 
 from drumline.infra.config.servers import KafkaSettings
 from drumline.infra.config.settings import LocalSettings, Settings, StreamSettings
+from drumline.infra.telemetry import metrics
+from drumline.schemas.topics import Topic
 from drumline.streams.worker.faust_config import credentials, faust_settings
 from drumline.streams.worker.faust_patches import recovery
 from drumline.streams.worker.workdir import NameTaken, lock_working_directory
@@ -82,19 +85,23 @@ class Consumer:
     def __init__(self):
         self.log = []
         self.committed = {TP("a", 0): 7, TP("a", 1): None, TP("b", 0): 0, TP("b", 1): -1, TP("s-changelog", 0): None}
-        self.sought, self.stored = {}, {}
+        self.sought, self.stored, self.requested = {}, {}, []
 
     async def seek_to_committed(self):
         return self.committed
 
     async def earliest_offsets(self, *partitions):
-        return {tp: 3 if tp.topic == "b" else 0 for tp in partitions}
+        self.requested.append(set(partitions))
+        if TP("leaderless", 0) in partitions:
+            raise KafkaTimeoutError
+        return {tp: 0 if tp.topic == "a" else 3 for tp in partitions}
 
     async def seek(self, partition, offset):
         self.sought[partition] = offset
 
     async def _commit(self, offsets):
         self.stored.update(offsets)
+        self.committed.update(offsets)
 
     def stop_flow(self):
         self.log.append("stopped")
@@ -117,6 +124,32 @@ def test_a_partition_of_another_topic_than_before_is_read_from_its_beginning():
     asyncio.run(recovery.seek_uncommitted(consumer, {"s-changelog"}, lambda tp: tp.topic == "a"))
     assert consumer.sought == {TP("a", 0): 0, TP("a", 1): 0, TP("b", 0): 3, TP("b", 1): 3}
     assert consumer.stored == {TP("a", 0): 0}
+
+
+def expired(topic):
+    return metrics.STREAM_EXPIRED.labels(topic)._value.get()
+
+
+def seek(consumer):
+    asyncio.run(recovery.seek_uncommitted(consumer, {"s-changelog"}, lambda tp: False))
+
+
+def test_records_that_expired_behind_a_commit_are_counted_once():
+    consumer = Consumer()
+    consumer.committed = {TP("c", 0): 1, TP("c", 1): 3, TP(Topic.TICK, 0): 1}
+    before, ticks = expired("c"), expired(Topic.TICK)
+    seek(consumer)
+    seek(consumer)
+    assert (expired("c") - before, expired(Topic.TICK) - ticks) == (2, 0)
+    assert (consumer.stored, consumer.sought) == ({TP("c", 0): 3}, {})
+
+
+def test_a_partition_without_a_leader_keeps_no_worker_from_the_others():
+    consumer = Consumer()
+    consumer.committed = {TP("leaderless", 0): 1, TP("a", 0): None}
+    seek(consumer)
+    assert consumer.sought == {TP("a", 0): 0}
+    assert consumer.requested == [{TP("a", 0)}, {TP("leaderless", 0)}]
 
 
 class Client:
