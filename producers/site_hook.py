@@ -20,7 +20,7 @@ FILE = "drumline.pth"
 ANSWER_S = 60.0
 _LINE = (
     "import os, importlib.util as u; p = {hook!r}; "
-    "s = u.spec_from_file_location('drumline_hook', p) if os.path.exists(p) else None; "
+    "s = u.spec_from_file_location('drumline_hook', p) if os.access(p, os.R_OK) else None; "
     "m = s and u.module_from_spec(s); s and (s.loader.exec_module(m), m.wait({python!r}, {root!r}))\n"
 )
 

@@ -81,7 +81,8 @@ def schema() -> str:
     """Return the schema of the chart's values, with the settings that there are."""
     content = json.loads(SCHEMA.read_text())
     names = [name for name in setting_names(Settings) if not name.startswith(LEFT_OUT)]
-    content["definitions"]["settings"]["propertyNames"]["enum"] = names
+    plain = [name for name in names if f"{name}_FILE" not in names]  # a secret's value would stand in the pod's spec
+    content["definitions"]["settings"]["propertyNames"]["enum"] = plain
     content["definitions"]["secrets"]["propertyNames"]["enum"] = [name for name in names if name.endswith(FILES)]
     return json.dumps(content, indent=2) + "\n"
 

@@ -37,15 +37,16 @@ def install(
     drumline hook install --python /opt/train/bin/python
     drumline policy set always --job 'llama*' --for 10m    # or: echo always > SPOOL/policy on one host
 
-    A Python that never imports torch pays 1 ms at its start. One that does has policy `off`: nothing is attached, and
-    at an optimizer step or drumline.step(), once a second at most, it looks for a policy of its job. It is recorded
-    within 5 s of it. DRUMLINE_COLLECT__POLICY of a site or a job counts instead, and `drumline run` too;
-    DRUMLINE_ATTACH=0 leaves a process alone. The job is named by Slurm or its script, the run by its launcher.
+    A Python that imports torch has policy `off`: nothing is attached, and at an optimizer step or drumline.step(), once
+    a second at most, it looks for a policy of its job. Then it is recorded. DRUMLINE_COLLECT__POLICY of a site or a job
+    counts instead, and `drumline run` too; DRUMLINE_ATTACH=0 leaves a process alone. The job is named by Slurm or its
+    script, the run by its launcher.
 
     CUPTI that comes late has no NVTX ranges of libraries that looked for a profiler before, NCCL's among them: so no
-    communicators, collectives or scopes of NVTX. In 7 of 100 starts it has no kernels at all, where it comes beside a
-    thread that launches. A job that marks no steps and has no optimizer is not recorded. NCCL's plugin has collectives
-    all the same where the site sets DRUMLINE_COLLECT__POLICY=auto and the variables that --json prints.
+    communicators, collectives or scopes of NVTX. Beside a thread that launches, CUPTI may deliver no kernels at all;
+    how often after a late start was not measured. A job that marks no steps and has no optimizer is not recorded.
+    NCCL's plugin has collectives all the same where the site sets DRUMLINE_COLLECT__POLICY=auto and the variables that
+    --json prints.
 
     Exit codes: 0 installed. 2 no such environment, or it may not be written.
     """

@@ -16,6 +16,7 @@ from support.kube.chart import CHART, VALUES, resources
 from support.secure_stack import documented_acls
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.config.unknown_variables import CHART as OF_CHART
 from drumline.infra.config.unknown_variables import JOBS, SPOOL, setting_names
 
 ROOT = Path(__file__).parents[3]
@@ -55,6 +56,7 @@ def test_value_sets_fit_the_schema_and_a_wrong_field_does_not():
     for wrong, named in (
         ({"worker": {"replica": 3}}, "replica"),
         ({"settings": {"DRUMLINE_KAFKA__BOOTSTRP": "x"}}, "DRUMLINE_KAFKA__BOOTSTRP"),
+        ({"sink": {"settings": {"DRUMLINE_CLICKHOUSE__PASSWORD": "x"}}}, "DRUMLINE_CLICKHOUSE__PASSWORD"),
         ({"clickhouse": {"url": "http://user:password@host"}}, "http://user:password@host"),
     ):
         [error] = validator.iter_errors(wrong)
@@ -77,7 +79,7 @@ def test_every_value_is_in_the_schema_and_used():
 
 
 def test_variables_in_templates_are_settings_or_those_of_jobs():
-    known = {*setting_names(Settings), *JOBS, *SPOOL}
+    known = {*setting_names(Settings), *JOBS, *SPOOL, *OF_CHART}
     text = "".join(path.read_text() for path in TEMPLATES)
     named = set(re.findall(r'"(DRUMLINE_\w+)"|name: (DRUMLINE_[A-Z_]+)[,}]', text))
     assert {name for pair in named for name in pair if name} <= known
