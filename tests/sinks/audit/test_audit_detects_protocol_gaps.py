@@ -10,7 +10,9 @@ import pytest
 from support.labs.sink import Pipeline, any_batch, process_id
 
 from drumline.schemas.topics import Topic
+from drumline.sinks import commit_cycle
 from drumline.sinks.commit_cycle import PRESSURE
+from drumline.sinks.errors import LostRecords
 from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.inserts.insert_lanes import LANES
 from drumline.sinks.kafka.consumer import SinkConsumer
@@ -114,11 +116,16 @@ def test_without_it_a_kill_after_the_rows_is_found_by_the_audit(pipeline, monkey
     assert {finding.kind for finding in pipeline.audit().findings} == kind
 
 
-def test_without_the_ledger_batches_published_again_are_stored_again(pipeline, monkeypatch):
+def test_without_the_ledger_a_sink_refuses_and_would_store_again(pipeline, monkeypatch):
     ledger(pipeline, monkeypatch)
     pipeline.publish(*batches(0, FIRST))
     pipeline.drain(len(PROCESSES) * FIRST)
     pipeline.publish(*batches(0, FIRST), again=True)
+    with pytest.raises(LostRecords):
+        pipeline.drain(len(PROCESSES) * FIRST)
+    [stored] = pipeline.query("SELECT count() AS n FROM {db}.kernels")
+    assert stored["n"] == len(PROCESSES) * FIRST * ROWS
+    monkeypatch.setattr(commit_cycle, "is_behind", lambda state, stored: False)
     pipeline.drain(len(PROCESSES) * FIRST)
     [stored] = pipeline.query("SELECT count() AS n FROM {db}.kernels")
     assert stored["n"] == 2 * len(PROCESSES) * FIRST * ROWS
