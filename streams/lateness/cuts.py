@@ -10,6 +10,8 @@ from drumline.streams.lateness.state import CommunicatorState
 
 #: Stored values that are compared together: some 10 MB.
 PASS_VALUES = 8_192
+#: Their bytes, where steps of hundreds of collectives make values large.
+PASS_BYTES = 16 << 20
 
 
 class Emission(NamedTuple):
@@ -49,12 +51,13 @@ def cut_steps(state: CommunicatorState, frontier: int, most_rows: int) -> list[E
 def passes(cuts: Iterable[Emission]) -> Iterator[list[Emission]]:
     """Yield the cuts that are compared together."""
     together: list[Emission] = []
-    values = 0
+    values = size = 0
     for cut in cuts:
         together.append(cut)
         values += len(cut.wanted.stored)
-        if values >= PASS_VALUES:
+        size += sum(len(value) for _, value in cut.wanted.stored)
+        if values >= PASS_VALUES or size >= PASS_BYTES:
             yield together
-            together, values = [], 0
+            together, values, size = [], 0, 0
     if together:
         yield together

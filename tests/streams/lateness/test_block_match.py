@@ -12,6 +12,7 @@ from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness import block_match, stage
 from drumline.streams.lateness.block_match import OpenSteps, match_blocks
 from drumline.streams.lateness.collective_join import KIND, OPERATIONS, match_step, operation_number
+from drumline.streams.lateness.cuts import Emission, passes
 
 QUORUM, WHOLE = 0.8, 0.5
 REDUCE = operation_number("Reduce")
@@ -161,3 +162,15 @@ def test_the_communicators_of_a_job_are_compared_together(monkeypatch):
     assert len(steps) == 13 * 30
     assert max(passes) == 13
     assert len(passes) <= 13 + 10, "a pass for each flush, once all are known"
+
+
+@pytest.mark.parametrize(
+    ("values", "size", "together"), [(40, 1 << 20, [1] * 5), (4_096, 100, [2, 2, 1]), (4, 100, [5])]
+)
+def test_a_pass_ends_by_its_values_and_by_its_bytes(values, size, together):
+    value = bytes(size)
+    wanted = OpenSteps(2, [1], [(0, value)] * values, False)
+    cuts = [Emission(("run", str(number)), [1], 1, True, wanted) for number in range(5)]
+    created = list(passes(cuts))
+    assert [len(of_pass) for of_pass in created] == together
+    assert [cut for of_pass in created for cut in of_pass] == cuts
