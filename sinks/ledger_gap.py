@@ -61,7 +61,7 @@ def resolve_gaps(
     again = []
     for state, stored in gaps:
         first = max(stored, lows[id(state)], log_start(state.topic_id))
-        _check_no_rows(settings.clickhouse.database, client, state, first)
+        _check_no_rows(settings, client, state, first)
         log.error(
             "ClickHouse lacks records that were committed as stored; reading again those that Kafka has",
             topic=state.table.topic.value, partition=state.partition, first=first, committed=state.stored_before,
@@ -92,13 +92,15 @@ def _message(settings: Settings, gaps: Sequence[LedgerEnd]) -> str:
     )
 
 
-def _check_no_rows(database: str, client: Client, state: PartitionState, first: int) -> None:
+def _check_no_rows(settings: Settings, client: Client, state: PartitionState, first: int) -> None:
     """Check that the table has no rows of records that are read again. Fatal: LostRecords."""
     place = OffsetRange(state.topic_id, state.partition, first, first).topic_partition
-    name = f"{database}.{state.table.target}"
+    name = f"{settings.clickhouse.database}.{state.table.target}"
     where = "_topic_partition = {place:String} AND _offset >= {first:UInt64}"
     if rows(client, f"SELECT 1 FROM {name} WHERE {where} LIMIT 1", {"place": place, "first": first}):
         raise LostRecords(
             f"{name} has rows of records that the ledger lacks (_topic_partition {place}, from _offset {first}): a "
-            "replica that lags, or a backup of tables at different times. Wait, or restore all tables from one time"
+            "replica that lags, or a backup of tables at different times. Wait, or restore all tables from one time. "
+            "If the ledger's retention was shorter once, it lacks nothing: stop the sink and set the offset of group "
+            f"{settings.sink.group} to {state.stored_before} by hand"
         )

@@ -18,6 +18,7 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.telemetry import metrics
 from drumline.sinks.inserts.insert import find_rows
 from drumline.sinks.kafka.consumer import SinkConsumer
+from drumline.sinks.kafka.dead_letters import REJECTED
 from drumline.sinks.kafka.single_record import read_again
 from drumline.sinks.ranges.partition import PartitionState, PendingRange, RangeStage
 from drumline.sinks.ranges.record import Disposition
@@ -79,7 +80,7 @@ class RejectedRanges:
             )
         state.rejected += 1
         entry.disposition = Disposition.DEAD_LETTER
-        entry.error = ("ClickHouseRejected", f"ClickHouse rejects its rows with {code_text(error)}{missing}")
+        entry.error = (REJECTED, f"ClickHouse rejects its rows with {code_text(error)}{missing}")
         log.error("record is rejected; it becomes a dead letter", **name)
         pending.stage, pending.rejection = RangeStage.CUT, None
         return pending

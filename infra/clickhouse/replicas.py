@@ -23,8 +23,8 @@ OLDEST_S, NEWEST_S = 2 * 86_400, 120
 #: collect rows by default (`bulk_flush_s`); s.
 BEHIND_S = 30.0
 _STATE = (
-    "SELECT topic, sumIf(records, minute < now() - {newest}) AS n, max(last_published) AS last "
-    "FROM {name}.records_per_minute WHERE minute >= now() - {oldest} GROUP BY topic"
+    "SELECT topic, sumIf(records, minute < toDateTime({newest})) AS n, max(last_published) AS last "
+    "FROM {name}.records_per_minute WHERE minute >= toDateTime({oldest}) GROUP BY topic"
 )
 
 
@@ -85,11 +85,12 @@ def connect_reader(settings: Settings, timeout_s: int, database: str) -> Client:
 def _by_completeness(replicas: dict[str, Settings]) -> list[str]:
     """Return the names: those that lack least first, then in the order of the settings; last what does not answer."""
     counted: dict[str, dict[str, TopicState]] = {}
+    now_s = int(time.time())  # one for all: the clocks of servers differ
     for name, settings in replicas.items():
         try:
             client = connect_to(settings, reader=True, timeout_s=CONNECT_S, connect_s=CONNECT_S)
             try:
-                counted[name] = _state(client, settings.clickhouse.database)
+                counted[name] = _state(client, settings.clickhouse.database, now_s)
             finally:
                 client.close()
         except ClickHouseFailed as error:
@@ -108,8 +109,8 @@ def _by_completeness(replicas: dict[str, Settings]) -> list[str]:
     return [*order, *(name for name in replicas if name not in counted)]
 
 
-def _state(client: Client, database: str) -> dict[str, TopicState]:
-    sql = _STATE.format(name=database, oldest=OLDEST_S, newest=NEWEST_S)
+def _state(client: Client, database: str, now_s: int) -> dict[str, TopicState]:
+    sql = _STATE.format(name=database, oldest=now_s - OLDEST_S, newest=now_s - NEWEST_S)
     return {str(row["topic"]): TopicState(int(row["n"]), row["last"].timestamp()) for row in rows(client, sql)}
 
 

@@ -1,7 +1,7 @@
 """Replicas of ClickHouse: servers without a common Keeper, each filled from Kafka by a sink group of its own.
 
 The primary is DRUMLINE_CLICKHOUSE__URL with the group DRUMLINE_SINK__GROUP. A replica of the name `b` has the group
-`drumline-sink-b`, and its sink sends no dead letters: the primary's does.
+`drumline-sink-b`, and its sink sends dead letters only of rows that this server rejects: the primary's sends the rest.
 """
 
 from __future__ import annotations

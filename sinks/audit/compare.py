@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.infra.clickhouse.client import Client, rows
+from drumline.infra.clickhouse.retention import RETENTION_CLOCK
+from drumline.infra.config.servers import RetentionSettings
 from drumline.schemas.topics import COMPACTED_TOPICS
 from drumline.sinks.audit.rollups import ROLLUPS
 from drumline.sinks.tables.tables import TABLES
@@ -45,10 +47,13 @@ class ReplicaDifference:
         return f"{where}: {counted} rows" + (" of other content" if equal else "")
 
 
-def contents(client: Client, database: str, job: str = "", run: str = "") -> dict[Part, Content]:
+def contents(
+    client: Client, database: str, retention: RetentionSettings, now_s: float, job: str = "", run: str = ""
+) -> dict[Part, Content]:
     """Return what a replica has, of one job and run ("" = all). Reads every row.
 
-    Retry later: TransientError. Fatal: PermanentError.
+    Not those that retention removes within two hours, which each server does at a time of its own. `now_s`: the same
+    for all replicas. Retry later: TransientError. Fatal: PermanentError.
     """
     parameters = {"job": job, "run": run}
     compared: dict[Part, Content] = {}
@@ -56,6 +61,7 @@ def contents(client: Client, database: str, job: str = "", run: str = "") -> dic
         if (job or run) and not {"job", "run"} <= columns:
             continue
         where = " AND ".join(["job = {job:String}"] * bool(job) + ["run = {run:String}"] * bool(run)) or "1"
+        where += _kept(name, retention, now_s)
         by = "job AS a, run AS b" if {"job", "run"} <= columns else "'' AS a, '' AS b"
         if name == "ledger":
             by = "topic AS a, '' AS b"
@@ -63,6 +69,14 @@ def contents(client: Client, database: str, job: str = "", run: str = "") -> dic
         answer = rows(client, f"SELECT {by}, {value} FROM {database}.{name} WHERE {where} GROUP BY a, b", parameters)
         compared |= {(name, str(row["a"]), str(row["b"])): (int(row["n"]), int(row["h"])) for row in answer}
     return compared
+
+
+def _kept(name: str, retention: RetentionSettings, now_s: float) -> str:
+    """Return the condition that retention keeps a row for two hours or more; whole hours, as rollups are cut."""
+    clock = RETENTION_CLOCK.get(name) or RETENTION_CLOCK[f"{name}_versions"]
+    days = int(getattr(retention, name))
+    since = (int(now_s) - days * 86_400) // 3_600 * 3_600 + 3 * 3_600
+    return f" AND {clock} >= toDateTime({since})" if days else ""
 
 
 def _compared() -> list[tuple[str, set[str], str]]:

@@ -18,19 +18,21 @@ class Rollup:
     """Declares one rollup for the audit.
 
     `amount`: the column whose sum is the number of rows of `topic`, or of ledger rows (None). `by`: the third column,
-    after job and run, by which rollup and ledger are compared; run where the rollup has none.
+    after job and run, by which rollup and ledger are compared; run where the rollup has none. `filled`: tables from
+    which a migration filled it; it lacks what they had no more.
     """
 
     name: str
     amount: str
     topic: Topic | None
     by: str
+    filled: tuple[str, ...] = ()
 
 
 ROLLUPS = (
     Rollup("kernels_per_minute", "launches", Topic.KERNEL, "rank"),
     Rollup("ranks_per_second", "launches", Topic.KERNEL, "rank"),
-    Rollup("steps_per_second", "steps", Topic.STEP, "run"),
+    Rollup("steps_per_second", "steps", Topic.STEP, "run", filled=("steps",)),
     Rollup("memcpys_per_minute", "copies", Topic.MEMCPY, "rank"),
     Rollup("devices_per_minute", "samples", Topic.DEVICE, "host"),
     Rollup("records_per_minute", "records", None, "topic"),
@@ -46,7 +48,7 @@ def comparison(rollup: Rollup, database: str, where: str, retention: RetentionSe
     Compares only what retention cannot have removed of either, with two hours' margin for merges. A batch that lies on
     both sides of that time has an unknown number of rows there: hence `least` and `most`; otherwise they are equal.
     """
-    days = [kept for name in ("ledger", rollup.name) if (kept := int(getattr(retention, name)))]
+    days = [kept for name in ("ledger", rollup.name, *rollup.filled) if (kept := int(getattr(retention, name)))]
     since = "toDateTime(0, 'UTC')"
     if days:
         since = f"toStartOfHour(now('UTC') - INTERVAL {min(days)} DAY) + INTERVAL 2 HOUR"

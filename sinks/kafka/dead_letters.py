@@ -21,6 +21,8 @@ from drumline.sinks.ranges.record import Disposition, RangeEntry
 log = structlog.get_logger()
 #: Errors of a record that its topic never takes: the limit is for the compressed size, as this producer compresses.
 TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+#: The code of a record whose rows ClickHouse rejects.
+REJECTED = "ClickHouseRejected"
 #: The value of the header error.by; a stream worker's is its app id.
 BY = "sink"
 
@@ -32,12 +34,18 @@ class DeadLetterSender(Protocol):
         """Return how many were sent. Retry later: DeadLettersFailed. Fatal: KafkaAccessDenied."""
 
 
-class Unsent:
-    """Sends none, in the sink of a replica: the primary's has sent them, and its ledger lists them all the same."""
+class RejectedRows:
+    """Sends, in the sink of a replica, those that ClickHouse rejects: the primary may have taken their rows.
+
+    What is wrong with the record itself, the primary's sink finds too, and sends.
+    """
+
+    def __init__(self, sender: DeadLetterSender) -> None:
+        self._sender = sender
 
     def send(self, entries: Iterable[RangeEntry], topic_id: str) -> int:
-        """Return 0."""
-        return 0
+        """Return how many were sent. Retry later: DeadLettersFailed. Fatal: KafkaAccessDenied."""
+        return self._sender.send([entry for entry in entries if entry.error[0] == REJECTED], topic_id)
 
 
 class DeadLettersFailed(RuntimeError):

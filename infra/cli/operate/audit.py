@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -71,10 +72,13 @@ def _compare(replicas: dict[str, Settings], job: str, run: str) -> list[ReplicaD
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect, with_hint
     from drumline.sinks.audit.compare import contents, differences
 
-    compared = {}
+    compared, now_s = {}, time.time()
     for name, config in replicas.items():
+        server = config.clickhouse
         try:
-            compared[name] = contents(connect(config, timeout_s=600), config.clickhouse.database, job, run)
+            compared[name] = contents(
+                connect(config, timeout_s=600), server.database, server.retention, now_s, job, run
+            )
         except ClickHouseFailed as error:
             exit_with("audit", UNDECIDED, f"cannot compare: {with_hint(error)}")
     return differences(compared)

@@ -89,7 +89,7 @@ def sink(
     topics = [Topic(name) for name in topic or known]
     health = _serve_health(config, Health())
     with _exit_on_error(config):
-        _require_acls(config, topics, replica)  # before the signal handlers: until here a signal just ends the process
+        _require_acls(config, topics)  # before the signal handlers: until here a signal just ends the process
         stopping = ShutdownSignal()
         program = _build(config, topics, accept_loss, stopping, health, replica)
         program.run()
@@ -107,13 +107,12 @@ def _serve_health(config: Settings, health: Health) -> Health:
     return health
 
 
-def _require_acls(config: Settings, topics: list[Topic], replica: str) -> None:
+def _require_acls(config: Settings, topics: list[Topic]) -> None:
     from drumline.infra.kafka.acls import require_acls
     from drumline.schemas.topics import TOPICS, dlq
 
     rights = {name.value: ("READ",) for name in topics}
-    if replica == PRIMARY:
-        rights |= {dlq(spec.topic): ("WRITE",) for spec in TOPICS if spec.topic in topics and spec.dead_letters}
+    rights |= {dlq(spec.topic): ("WRITE",) for spec in TOPICS if spec.topic in topics and spec.dead_letters}
     require_acls(config, "drumline-sink", rights, {config.sink.group: ("READ",)}, is_patient=True)
 
 
@@ -127,12 +126,14 @@ def _build(
     from drumline.infra.kafka.connect import silence_librdkafka
     from drumline.infra.kafka.registry import codec
     from drumline.sinks.kafka.consumer import SinkConsumer
-    from drumline.sinks.kafka.dead_letters import DeadLetterProducer, Unsent
+    from drumline.sinks.kafka.dead_letters import DeadLetterProducer, DeadLetterSender, RejectedRows
     from drumline.sinks.sink import Sink
 
     kafka = SinkConsumer(config, topics, accept_loss=accept_loss)
     producer_config = silence_librdkafka(dead_letter_config(config, "drumline-sink-dead-letters"))
-    dead_letters = DeadLetterProducer(lambda: Producer(producer_config)) if replica == PRIMARY else Unsent()
+    dead_letters: DeadLetterSender = DeadLetterProducer(lambda: Producer(producer_config))
+    if replica != PRIMARY:
+        dead_letters = RejectedRows(dead_letters)
     return Sink(
         config, kafka, dead_letters, lambda: clickhouse.connect(config), codec(config), stopping=stopping, health=health
     )

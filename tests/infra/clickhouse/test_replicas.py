@@ -23,7 +23,7 @@ from drumline.sinks.audit.kafka_side import KafkaFacts
 from drumline.sinks.audit.queries import Queries
 from drumline.sinks.backfill import Backfill, run
 from drumline.sinks.kafka.consumer import SinkConsumer
-from drumline.sinks.kafka.dead_letters import DeadLetterProducer, Unsent
+from drumline.sinks.kafka.dead_letters import DeadLetterProducer, RejectedRows
 from drumline.sinks.sink import Sink
 from drumline.sinks.tables.tables import table
 
@@ -81,7 +81,8 @@ class Replicas:
         """Run a replica's sink until it has dealt with so many records."""
         config = self.replicas[name]
         config.sink.flush_s = config.sink.bulk_flush_s = 0.05
-        dead_letters = DeadLetterProducer(lambda: self.pipeline.producer) if name == "primary" else Unsent()
+        sender = DeadLetterProducer(lambda: self.pipeline.producer)
+        dead_letters = sender if name == "primary" else RejectedRows(sender)
         sink = Sink(
             config, SinkConsumer(config, [Topic.KERNEL, Topic.DEVICE]), dead_letters, lambda: connect(config), Codec(),
             stopping=lambda: sink.counts.records >= records,
@@ -103,8 +104,9 @@ class Replicas:
             facts.close()
 
     def differences(self):
-        database = self.settings.clickhouse.database
-        return differences({name: contents(client, database) for name, client in self.clients.items()})
+        server, now_s = self.settings.clickhouse, time.time()
+        of_each = {name: contents(c, server.database, server.retention, now_s) for name, c in self.clients.items()}
+        return differences(of_each)
 
     def backfill(self):
         """From the primary to b."""
@@ -151,6 +153,28 @@ def test_both_have_equal_rows_and_dead_letters_are_sent_once_and_a_difference_is
 
 
 @pytest.mark.stack
+def test_rows_that_only_a_replica_rejects_become_its_dead_letter(two):
+    two.command("b", "ALTER TABLE {db}.device_samples ADD CONSTRAINT none CHECK _row < 3")
+    two.pipeline.publish(any_batch(Topic.DEVICE, 10, process_id(0), 0, 0))
+    for name in two.replicas:
+        two.drain(name, 1)
+    assert len(two.pipeline.dead_letters(Topic.DEVICE, 1)) == 1
+    assert [difference.table for difference in two.differences()].count("device_samples") == 1
+
+
+@pytest.mark.stack
+def test_rows_that_retention_may_have_removed_are_not_compared(two):
+    insert = (
+        "INSERT INTO {db}.steps_per_second (job, run, second, steps) "
+        "SELECT 'j', 'r', now() - toIntervalDay(365) + {s}, 1"
+    )
+    two.command("b", insert.replace("{s}", "5400"))
+    assert two.differences() == []
+    two.command("b", insert.replace("{s}", "3 * 3600 + 60"))
+    assert [difference.table for difference in two.differences()] == ["steps_per_second"]
+
+
+@pytest.mark.stack
 def test_readers_ask_the_one_that_answers_and_lacks_nothing(two, caplog):
     """Both databases are empty at first; `b` then has more."""
     two.command(
@@ -165,6 +189,10 @@ def test_readers_ask_the_one_that_answers_and_lacks_nothing(two, caplog):
         config = two.settings.model_copy(update={"clickhouse": server})
         return rows(connect(config, reader=True, database=server.database), newest)[0]["n"]
 
+    states = [
+        replicas._state(two.clients["b"], two.settings.clickhouse.database, int(time.time()) - s) for s in (0, 600)
+    ]
+    assert [state["t"].records for state in states] == [5, 0], "by the reader's clock"
     assert read() == 5
     assert "replica primary at" in caplog.text
     assert "it lacks 5 records" in caplog.text
