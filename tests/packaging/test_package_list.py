@@ -56,7 +56,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()
     for name in names:
-        if not name.startswith(("tests/", "docs/", ".typing/")) and (ROOT / name).exists():
+        if not name.startswith(("tests/", "docs/", ".typing/")) and (ROOT / name).is_file():  # no link to a folder
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
     build = "import sys; from setuptools import build_meta as b; print(getattr(b, sys.argv[1])(sys.argv[2]))"

@@ -93,7 +93,7 @@ def limit_rows(monkeypatch):
         "note": PROSE,
     }
     monkeypatch.setattr("drumline.infra.grafana.limit_rows.current", lambda _: [row])
-    monkeypatch.setattr(limits, "_connected", lambda **_: pytest.MonkeyPatch.context())
+    monkeypatch.setattr(limits, "_connected", lambda *_, **__: pytest.MonkeyPatch.context())
     limits.show(as_json=False)
     limits.names()
 

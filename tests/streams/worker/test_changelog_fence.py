@@ -9,7 +9,7 @@ from faust.types import TP
 
 from drumline.schemas.epochs import write_epoch
 from drumline.schemas.topics import Topic
-from drumline.streams.worker.changelog_fence import ChangelogFence, next_epoch
+from drumline.streams.worker.faust_patches.changelog_fence import ChangelogFence, next_epoch
 from drumline.streams.worker.faust_patches.fencing import ChangelogFencing
 
 FIRST, SECOND = b"first", b"second"

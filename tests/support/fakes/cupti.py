@@ -152,7 +152,7 @@ class Job:
             correlation = 10 + 100 * step + 3 * i * i
             add(layout.MARKER, id=id_, flags_=2, timestamp=at, name=self._call, domain=self._domain)
             add(layout.MARKER_DATA, id=id_, payload_kind=layout.EXTENDED_PAYLOAD, payload=self._payloads[i])
-            add(layout.DRIVER, start=at + 2_000, correlation_id=correlation)
+            add(layout.DRIVER, start=at + 2_000, end=at + 3_000, correlation_id=correlation)
             add(layout.MARKER, id=id_, flags_=4, timestamp=at + 9_000, domain=self._domain)
             if step >= self.behind:
                 ran = self.ran_ns(step - self.behind, i)
