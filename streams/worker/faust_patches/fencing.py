@@ -18,8 +18,8 @@ from drumline.infra.telemetry import metrics
 from drumline.schemas.dead_letters import Header
 from drumline.schemas.epochs import is_ahead, read_epoch, write_epoch
 from drumline.schemas.topics import Topic
-from drumline.streams.worker.faust_patches.changelog_fence import MARKER_KEY, ChangelogFence, next_epoch
 from drumline.streams.worker.clock import StreamClock
+from drumline.streams.worker.faust_patches.changelog_fence import MARKER_KEY, ChangelogFence, next_epoch
 from drumline.streams.worker.halts import rejoin
 
 log = structlog.get_logger()
