@@ -25,6 +25,7 @@ from drumline.streams.stragglers.alarm import load_alarm, stored
 from drumline.streams.stragglers.analysis.baseline import load_baseline
 from drumline.streams.stragglers.analysis.cause import HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN
 from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute
+from drumline.streams.stragglers.analysis.turns import load_turns
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
 from drumline.streams.stragglers.analysis.verdict_rows import Samples
 from drumline.streams.stragglers.restore import restore_key, unit_of_key
@@ -208,6 +209,7 @@ class JobStage(IsolatedStage[str, JobState]):
         data, hidden = hidden_as_compute(data, earlier[-1]["hidden"] if earlier else {}, self.config)
         context = WindowContext(
             baseline=load_baseline((head["baseline"] for head in earlier), self.config, data.light),
+            turns=load_turns([head["turns"] for head in earlier], self.config),
             world_size=world_size,
             hosts=state.sources.hosts,
             samples=Samples(partial(state.device_rows, window), partial(state.host_rows, window)),
@@ -236,6 +238,7 @@ class JobStage(IsolatedStage[str, JobState]):
             "alarms": {str(rank): stored(alarm) for rank, alarm in alarms.items()},
             "summaries": known["summaries"] | {str(row.rank): summarize(row, alarms[row.rank]) for row in verdict.rows},
             "baseline": verdict.baseline,
+            "turns": verdict.turns,
             "hidden": known["hidden"] if verdict.hidden is None else verdict.hidden,
         }
         if head is not None and head["digest"] == kept["digest"]:

@@ -205,6 +205,19 @@ def window(
 
 
 @app.command()
+def names(
+    windows: Annotated[int, typer.Option(min=4, help="windows of each of 9 healthy jobs of a kind")] = 100,
+    as_json: AsJson = False,
+    write: Write = None,
+) -> None:
+    """Count healthy windows that name a rank, and the windows until a late rank is named. Needs no Kafka."""
+    from drumline.infra.bench.benchmarks.names import bench_names
+    from drumline.infra.bench.runner import run
+
+    run("names", None, lambda _, show: bench_names(windows, show), as_json, write)
+
+
+@app.command()
 def scale(
     ranks: Annotated[list[int] | None, typer.Option(min=1, help="ranks of a job, repeatable; 4, 64 and 1024")] = None,
     kernels: Annotated[int, typer.Option(min=1000, help="at least about so many kernels a size")] = 8_000_000,

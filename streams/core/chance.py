@@ -1,0 +1,62 @@
+"""Limits beyond which chance alone goes in one window of a thousand, and spreads that a few odd values do not move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+_NORMAL = NormalDist()
+#: Midpoints of the integral of `beyond`.
+_ANGLES = (np.arange(64) + 0.5) * math.pi / 128
+#: Part of the values, the largest, that `spread_of_sizes` takes no larger than the next one.
+ODD = 8
+
+
+def beyond(times: float, degrees: int) -> float:
+    """Return the chance of a value beyond `times` a spread that is known from so many values (Student's t)."""
+    return float(np.exp(-degrees / 2 * np.log1p(times**2 / degrees / np.sin(_ANGLES) ** 2)).mean())
+
+
+@lru_cache(1024)
+def times_spread(chance: float, degrees: int) -> float:
+    """Return the multiple of a spread that is exceeded with this chance."""
+    low, high = 0.0, 1.0 / chance
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if beyond(middle, degrees) > chance else (low, middle)
+    return high
+
+
+def spread_of_sizes(sizes: Sequence[float]) -> tuple[float, int]:
+    """Return the spread of values around 0 whose sizes are given, and the number of values that it rests on.
+
+    The largest eighth counts as large as the next one, and the rest is scaled as the normal distribution demands.
+    """
+    ordered = np.sort(np.array(sizes, float))
+    count, odd = len(ordered), len(ordered) // ODD
+    mean_square = 1.0
+    if odd:
+        ordered[-odd:] = ordered[-odd - 1]
+        part = odd / count
+        bound = _NORMAL.inv_cdf(1.0 - part / 2)
+        mean_square = 1.0 - part - 2 * bound * _NORMAL.pdf(bound) + part * bound**2
+    return math.sqrt(float((ordered**2).mean()) / mean_square), count - odd
+
+
+def spread(values: NDArray[np.float64]) -> float:
+    """Return the spread of values around their median (1.4826 MAD), 0 without any that is known.
+
+    What comes in every second of them is no chance: means of two neighbours may vary less.
+    """
+    known = values[np.isfinite(values)]
+    pairs = (known[1:] + known[:-1]) / math.sqrt(2)  # of independent values, as varied as those
+    return 1.4826 * min((_deviation(side) for side in (known, pairs) if len(side)), default=0.0)
+
+
+def _deviation(values: NDArray[np.float64]) -> float:
+    return float(np.median(np.abs(values - np.median(values))))
