@@ -66,7 +66,7 @@ GROUPS = {
         "devices_per_minute",
         "records_per_minute",
     ),
-    "Bookkeeping": ("ledger", "alert_limits", "offender_notices"),
+    "Bookkeeping": ("ledger", "ledger_runs", "ledger_records", "alert_limits", "offender_notices"),
 }
 RETENTION = """## How the schema changes
 

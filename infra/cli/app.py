@@ -59,6 +59,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "audit": "Prove that no row was lost or doubled.",
         "backfill": "Copy to a replica what Kafka has no more.",
         "cluster": "Make one database over all servers of a ClickHouse cluster.",
+        "compact": "Keep less than a row for each Kafka record in the ledger.",
         "dlq": "Count, show and replay dead letters.",
         "policy": "Set what processes record, from one place, for a time.",
         "limits": "Give some jobs limits of their own in alert rules.",

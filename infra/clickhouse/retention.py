@@ -13,7 +13,7 @@ RETENTION_CLOCK = {
     "kernel_frequency_versions": "window_start", "memcpy_bandwidth_versions": "window_start",
     "lateness_versions": "published", "stragglers_versions": "published", "processes_versions": "published",
     "progress_versions": "published", "hangs_versions": "published",
-    "ledger": "published", "ranks_per_second": "second", "steps_per_second": "second",
+    "ledger": "published", "ledger_runs": "published", "ranks_per_second": "second", "steps_per_second": "second",
     "kernels_per_minute": "minute", "memcpys_per_minute": "minute", "devices_per_minute": "minute",
     "records_per_minute": "minute",
 }  # fmt: skip

@@ -130,6 +130,7 @@ class RetentionSettings(SettingsModel):
     hangs: int = Field(365, ge=0, description="jobs that stood still; days")
     processes: int = Field(365, ge=0, description="identities of processes; days")
     ledger: int = Field(365, ge=0, description="stored Kafka records; days")
+    ledger_runs: int = Field(365, ge=0, description="what `drumline compact` keeps of the ledger; days")
     ranks_per_second: int = Field(30, ge=0, description="rollup per second and rank; days")
     steps_per_second: int = Field(365, ge=0, description="rollup of steps per second; days")
     kernels_per_minute: int = Field(90, ge=0, description="rollup of kernels; days")

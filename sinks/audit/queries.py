@@ -52,7 +52,7 @@ class Queries:
 
     def has_ledger_rows(self) -> bool:
         """Return True if the ledger has a record of the job and run; without either it is always true."""
-        query = f"SELECT 1 FROM {self.database}.ledger WHERE {self._where()} LIMIT 1"
+        query = f"SELECT 1 FROM {self.database}.ledger_records WHERE {self._where()} LIMIT 1"
         return self._where() == "1" or bool(rows(self.client, query, self._parameters()))
 
     def records(self) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ class Queries:
             "countIf(disposition = 'duplicate') AS duplicate, countIf(disposition = 'fenced') AS fenced, "
             "countIf(disposition = 'dead_letter') AS dead, "
             "min(offset) AS first "
-            f"FROM {self.database}.ledger GROUP BY topic, topic_id, partition",
+            f"FROM {self.database}.ledger_records GROUP BY topic, topic_id, partition",
         )
 
     def tails(self, places: Iterable[tuple[str, str, int]]) -> dict[tuple[str, str, int], StoredTail]:
@@ -77,7 +77,7 @@ class Queries:
             self.client,
             "SELECT min(offset) AS a, max(offset) AS b FROM (SELECT offset, "
             "toInt64(offset) - row_number() OVER (ORDER BY offset) AS island FROM (SELECT DISTINCT offset "
-            f"FROM {self.database}.ledger WHERE topic = {{t:String}} AND topic_id = {{id:String}} "
+            f"FROM {self.database}.ledger_records WHERE topic = {{t:String}} AND topic_id = {{id:String}} "
             "AND partition = {p:UInt32} AND offset BETWEEN {a:UInt64} AND {b:UInt64})) GROUP BY island ORDER BY a",
             {"t": topic, "id": topic_id, "p": partition, "a": first, "b": last},
         )
@@ -90,7 +90,7 @@ class Queries:
         """Return the number of dead letters without a process, hence without a sequence, by key."""
         counted = rows(
             self.client,
-            f"SELECT key, uniqExact(topic_id, partition, offset) AS n FROM {self.database}.ledger "
+            f"SELECT key, uniqExact(topic_id, partition, offset) AS n FROM {self.database}.ledger_records "
             "WHERE topic = {topic:String} AND disposition = 'dead_letter' AND process_id = '' GROUP BY key",
             {"topic": table.topic.value},
         )
@@ -116,7 +116,7 @@ class Queries:
             "FROM ("
             "SELECT concat(topic_id, ':', toString(partition)) AS place, offset, toUInt64(rows) AS w, "
             "toUInt64(0) AS h, toUInt64(0) AS u, toUInt64(0) AS t, "
-            f"time_min < {self._kept_since(table)} AS e FROM {self.database}.ledger "
+            f"time_min < {self._kept_since(table)} AS e FROM {self.database}.ledger_records "
             f"WHERE topic = {{topic:String}} AND disposition = 'stored' AND {self._where()} UNION ALL "
             "SELECT _topic_partition, _offset, 0, count(), uniqExact(_row), max(_row), 0 "
             f"FROM {self.database}.{table.name} WHERE {self._where()} GROUP BY 1, 2) GROUP BY place, offset)",
@@ -136,7 +136,7 @@ class Queries:
             "FROM (SELECT place, offset, max(s) AS stored, max(n) AS newest, sum(h) AS have FROM ("
             "SELECT concat(topic_id, ':', toString(partition)) AS place, offset, 1 AS s, "
             "offset = max(offset) OVER (PARTITION BY topic_id, partition, process_id, key) AS n, toUInt64(0) AS h "
-            f"FROM {self.database}.ledger "
+            f"FROM {self.database}.ledger_records "
             f"WHERE topic = {{topic:String}} AND disposition = 'stored' AND {self._where()} "
             "UNION ALL SELECT _topic_partition, _offset, 0, 0, count() "
             f"FROM {self.database}.{table.target} WHERE {self._where()} GROUP BY 1, 2) GROUP BY place, offset)",
@@ -167,7 +167,8 @@ class Queries:
             "AS unlike, "
             f"uniqExactIf(sequence, {seen} OR disposition = 'dead_letter') AS known, "
             "uniqExact(sequence) AS mentioned, max(sequence) + 1 AS length, any(partition) AS place "
-            f"FROM {self.database}.ledger WHERE topic = {{topic:String}} AND process_id != '' AND {self._where()} "
+            f"FROM {self.database}.ledger_records "
+            f"WHERE topic = {{topic:String}} AND process_id != '' AND {self._where()} "
             "GROUP BY topic, process_id, key "
             "HAVING batches != sequences OR known != length OR mentioned != known OR unlike > 0",
             self._parameters(topic=table.topic.value),
@@ -179,7 +180,7 @@ class Queries:
             self.client,
             "SELECT count() AS n FROM (SELECT disposition, epoch, max(epoch) OVER "
             "(PARTITION BY topic_id, partition, source ORDER BY offset ROWS UNBOUNDED PRECEDING) AS highest "
-            f"FROM {self.database}.ledger WHERE topic = {{topic:String}} AND source != '') "
+            f"FROM {self.database}.ledger_records WHERE topic = {{topic:String}} AND source != '') "
             "WHERE (disposition = 'fenced') != (epoch < highest)",
             {"topic": table.topic.value},
         )
@@ -194,7 +195,8 @@ class Queries:
             self.client,
             "SELECT source FROM (SELECT source, disposition, published, maxIf(offset, disposition != 'fenced') OVER "
             "(PARTITION BY topic_id, partition, source) AS newest, offset, topic_id, partition "
-            f"FROM {self.database}.ledger WHERE topic = {{topic:String}} AND source != '') WHERE offset > newest "
+            f"FROM {self.database}.ledger_records WHERE topic = {{topic:String}} AND source != '') "
+            "WHERE offset > newest "
             "GROUP BY topic_id, partition, source HAVING max(published) > min(published) + INTERVAL 1 MINUTE "
             "ORDER BY source",
             {"topic": table.topic.value},
@@ -206,7 +208,7 @@ class Queries:
         return rows(
             self.client,
             "SELECT topic, job AS of_job, run AS of_run, sum(dropped_before) AS dropped "
-            f"FROM {self.database}.ledger WHERE disposition IN ('stored', 'empty') AND {self._where()} "
+            f"FROM {self.database}.ledger_records WHERE disposition IN ('stored', 'empty') AND {self._where()} "
             "GROUP BY topic, of_job, of_run HAVING dropped > 0 ORDER BY dropped DESC",
             self._parameters(),
         )
@@ -231,13 +233,14 @@ class Queries:
             f"FROM {self.database}.{windows.name} WHERE {self._where()} "
             f"AND {ns}(window_start) % ({ns}(window_end) - {ns}(window_start)) = 0 GROUP BY process_id) AS w "
             "ON r.process_id = w.process_id "
-            f"LEFT JOIN (SELECT process_id, max(late_rows) AS late FROM {self.database}.ledger "
+            f"LEFT JOIN (SELECT process_id, max(late_rows) AS late FROM {self.database}.ledger_records "
             "WHERE topic = {windows:String} GROUP BY process_id) AS l ON r.process_id = l.process_id "
-            f"LEFT JOIN (SELECT process_id, sum(rows) AS dead FROM {self.database}.ledger "
+            f"LEFT JOIN (SELECT process_id, sum(rows) AS dead FROM {self.database}.ledger_records "
             "WHERE topic = {raw:String} AND disposition = 'dead_letter' GROUP BY process_id) AS d "
             "ON r.process_id = d.process_id "
-            f"WHERE r.process_id NOT IN (SELECT process_id FROM {self.database}.ledger WHERE topic = {{raw:String}} "
-            f"AND disposition = 'stored' AND time_min < {self._kept_since(raw)})) GROUP BY process_id",
+            f"WHERE r.process_id NOT IN (SELECT process_id FROM {self.database}.ledger_records "
+            f"WHERE topic = {{raw:String}} AND disposition = 'stored' AND time_min < {self._kept_since(raw)})) "
+            "GROUP BY process_id",
             self._parameters(windows=windows.topic.value, raw=raw.topic.value),
         )
 

@@ -61,7 +61,7 @@ def comparison(rollup: Rollup, database: str, where: str, retention: RetentionSe
         "SELECT job AS of_job, run AS of_run, sum(it) AS counted, countIf(bad) AS wrong, "
         "sumIf(a, bad) AS least, sumIf(b, bad) AS most, sumIf(it, bad) AS it_counts "
         "FROM (SELECT job, run, part, sum(x) AS a, sum(y) AS b, sum(z) AS it FROM ("
-        f"SELECT {by}, {least} AS x, {most} AS y, toUInt64(0) AS z FROM {database}.ledger AS r "
+        f"SELECT {by}, {least} AS x, {most} AS y, toUInt64(0) AS z FROM {database}.ledger_records AS r "
         f"WHERE {which} AND {where} GROUP BY job, run, part UNION ALL "
         f"SELECT {by}, 0, 0, sum(r.{rollup.amount}) FROM {database}.{rollup.name} AS r "
         f"WHERE r.{RETENTION_CLOCK[rollup.name]} >= since AND {where} GROUP BY job, run, part"

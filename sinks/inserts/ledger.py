@@ -62,6 +62,8 @@ COLUMNS: tuple[tuple[str, str, str, Callable[[RangeEntry], object]], ...] = (
 PARAMETER_BYTES = 64 << 10
 #: A record is no duplicate of itself: leaves out the partition's own offsets from a range on.
 _BEFORE = "NOT (topic_id = {id:String} AND partition = {p:UInt32} AND offset >= {first:UInt64})"
+#: The same of runs (sinks/ledger_runs.py), which are compacted behind the partition's commit.
+_RUNS_BEFORE = "NOT (topic_id = {id:String} AND partition = {p:UInt32} AND first_offset >= {first:UInt64})"
 _RANGE = (
     "topic = {topic:String} AND topic_id = {id:String} AND partition = {p:UInt32} "
     "AND offset BETWEEN {first:UInt64} AND {last:UInt64}"
@@ -102,7 +104,7 @@ class Ledger:
     """Queries the ledger table. Every method blocks. Retry later: TransientError. Fatal: PermanentError."""
 
     def __init__(self, client: Client, database: str) -> None:
-        self._client, self._table = client, f"{database}.ledger"
+        self._client, self._table, self._runs = client, f"{database}.ledger", f"{database}.ledger_runs"
 
     def tails(self, places: Collection[tuple[str, str, int]]) -> dict[tuple[str, str, int], StoredTail]:
         """Return (topic, Kafka's topic id, partition) -> the last record in the ledger, of its newest log.
@@ -196,13 +198,17 @@ class Ledger:
     def _add_history(self, history: History, topic: str, processes: Sequence[str], before: OffsetRange) -> None:
         answer = rows(
             self._client,
-            "SELECT process_id, key, min(sequence) AS a, max(sequence) AS b FROM ("
+            "SELECT * FROM ("
+            "SELECT toString(process_id) AS process_id, key, min(sequence) AS a, max(sequence) AS b FROM ("
             "SELECT process_id, key, sequence, "
             "sequence - row_number() OVER (PARTITION BY process_id, key ORDER BY sequence) AS island FROM ("
             f"SELECT DISTINCT process_id, key, sequence FROM {self._table} WHERE topic = {{topic:String}} "
             "AND process_id IN {processes:Array(String)} AND disposition IN {dispositions:Array(String)} "
             f"AND {_BEFORE})"
-            ") GROUP BY process_id, key, island ORDER BY a",
+            ") GROUP BY process_id, key, island UNION ALL "
+            f"SELECT process_id, key, first_sequence, first_sequence + records - 1 FROM {self._runs} "
+            "WHERE topic = {topic:String} AND process_id IN {processes:Array(String)} "
+            f"AND {_RUNS_BEFORE}) ORDER BY a",
             {
                 "topic": topic,
                 "processes": processes,
@@ -226,7 +232,12 @@ class Ledger:
                 "SELECT DISTINCT process_id, key, sequence, disposition = {stored:String} AS has_rows, content, job, "
                 f"run, sent_ns FROM {self._table} WHERE topic = {{topic:String}} "
                 "AND process_id IN {processes:Array(String)} AND sequence IN {sequences:Array(Int64)} "
-                f"AND disposition IN ({{stored:String}}, {{empty:String}}) AND {_BEFORE}",
+                f"AND disposition IN ({{stored:String}}, {{empty:String}}) AND {_BEFORE} UNION ALL "
+                "SELECT process_id, key, arrayJoin(arrayFilter(s -> s >= first_sequence "
+                "AND s < first_sequence + records, {sequences:Array(Int64)})), "
+                "disposition = {stored:String}, 0, job, run, 0 "
+                f"FROM {self._runs} WHERE topic = {{topic:String}} AND process_id IN {{processes:Array(String)}} "
+                f"AND {_RUNS_BEFORE}",
                 {
                     "topic": topic,
                     "processes": sorted({process for process, _, _ in chunk}),
