@@ -491,4 +491,5 @@ def short(part: object) -> object:
     return part
 
 
-main()
+if __name__ == "__main__":
+    main()

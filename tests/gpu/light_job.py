@@ -6,6 +6,7 @@ HOW: collectives (of each kind and size, on one communicator), graph (a CUDA gra
 process), cycles (CUPTI comes and goes). Prints JSON objects, one a line.
 """
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -13,6 +14,7 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,6 +23,7 @@ import drumline
 from drumline.infra.bench.overhead.ddp_job import ddp_launch_bound, pin_threads, recorded_operations, timed
 
 how, rank = sys.argv[1], int(os.environ["RANK"])
+CORES = sorted(os.sched_getaffinity(0))
 torch.cuda.set_device(rank)
 store = f"file://{os.environ['STORE_FILE']}"
 dist.init_process_group(
@@ -168,6 +171,20 @@ def state() -> dict[str, object]:
     return {"status": drumline.status()}
 
 
+def placed() -> dict[str, object]:
+    """Give the threads and the decoder that came with a window cores beside those of the steps."""
+    from drumline.producers.collector import attach
+
+    if len(CORES) >= 4:
+        tasks = [path for path in Path("/proc/self/task").iterdir() if path.name != str(os.getpid())]
+        tasks += [Path("/proc", str(attachment.decoder))] if (attachment := attach.attached()) else []
+        for task in tasks:
+            with contextlib.suppress(OSError):  # it has ended
+                if not (task / "comm").read_text().startswith("pt_autograd"):
+                    os.sched_setaffinity(int(task.name), set(CORES[2:]))
+    return state()
+
+
 def closed() -> dict[str, object]:
     """Detach: everything is switched off, nothing of drumline runs any more."""
     from drumline.producers.collector import attach
@@ -183,7 +200,7 @@ def finalized() -> dict[str, object]:
     return {"cuptiFinalize": ctypes.CDLL(path).cuptiFinalize()}
 
 
-PHASES = {"state": state, "closed": closed, "finalized": finalized}
+PHASES = {"state": state, "placed": placed, "closed": closed, "finalized": finalized}
 HOW = {
     "collectives": collectives,
     "graph": graph,
