@@ -108,3 +108,5 @@ class BufferReader:
             self.records[name] += getattr(decoded, name).rows
         if decoded.launched.rows:
             self.records["launches"] += decoded.launched.rows
+        if decoded.invalid["launches"]:
+            self.records["invalid_launches"] += decoded.invalid["launches"]

@@ -99,7 +99,7 @@ class Decoded:
     `kernels`, `copies`: with a `device` column (CUDA ordinal) too.
     `marker_threads`: CUPTI's names of the threads of the markers, u4.
     `launched`: CUDA driver calls: `correlation` u4, host time `start_ns` i8, `duration_ns` u8, `thread` u4.
-    `invalid`: "kernels" or "copies" -> records with impossible times, or unfinished.
+    `invalid`: "kernels", "copies" or "launches" -> records with impossible times, or unfinished.
     `unknown`: kind -> records that are not decoded: of a size that cupti_layout does not list.
     """
 
@@ -145,11 +145,12 @@ class Decoder:
         readable = Records(records.data, positions, records.unfinished)
         kernels, bad_kernels = _valid(self._kernels(readable))
         copies, bad_copies = _valid(_copies(readable))
+        launched, bad_launches = _valid(_launched(readable))
         # An unfinished record counts as a dropped kernel, whatever its kind is.
-        invalid = Counter({"kernels": bad_kernels + records.unfinished, "copies": bad_copies})
+        invalid = Counter({"kernels": bad_kernels + records.unfinished, "copies": bad_copies, "launches": bad_launches})
         markers, payloads = self._markers(readable), self._payloads(readable)
         threads = readable.field(cupti.MARKER, "thread_")
-        return Decoded(kernels, copies, markers, payloads, _launched(readable), invalid, unknown, threads)
+        return Decoded(kernels, copies, markers, payloads, launched, invalid, unknown, threads)
 
     def _kernels(self, records: Records) -> Table:
         def get(name: str) -> Array:
@@ -211,7 +212,7 @@ def _launched(records: Records) -> Table:
         "duration_ns": records.field(cupti.DRIVER, "end") - start.view(np.uint64),
         "thread": records.field(cupti.DRIVER, "thread_id"),
     }
-    return _valid(Table(columns))[0]
+    return Table(columns)
 
 
 def known(kind: int, size: int) -> bool:

@@ -9,6 +9,7 @@ STATUS_KEYS: dict[str, str] = {
     "markers": "NVTX marker records decoded",
     "payloads": "NVTX payload records decoded: NCCL calls with communicator and bytes",
     "launches": "host launch records decoded: of deep windows that ask, and after a loss until matching is certain",
+    "invalid_launches": "host launch records with impossible times; their kernels count as without launch",
     "peer_copies": "copies between two GPUs while recording was off; they have no rows",
     "bytes": "bytes of the CUPTI buffers read",
     "spool_bytes": "bytes written to the spool",

@@ -180,4 +180,5 @@ def main() -> None:
     print(json.dumps(shown, default=str)[:6_000], flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

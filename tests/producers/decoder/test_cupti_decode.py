@@ -9,11 +9,13 @@ from support.fakes.cupti import SIZES, FakeCupti, RawBuffer, record
 
 from drumline.producers.activity.activity import Activity
 from drumline.producers.decoder import cupti_layout
-from drumline.producers.decoder.cupti_decode import UNFINISHED, Decoder, UnknownSize, find_records
+from drumline.producers.decoder.buffer_reader import BufferReader
+from drumline.producers.decoder.cupti_decode import EPOCH_NS, UNFINISHED, Decoder, UnknownSize, find_records
 from drumline.producers.decoder.remote_memory import RemoteMemory
 from drumline.producers.decoder.string_cache import StringCache
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.derive.rows import derive
+from drumline.producers.ipc.buffer_pool import DONE, HEADER_BYTES, STATE, BufferPool
 
 SIZE_TABLE = [SIZES.get(kind, 0) for kind in range(64)]
 
@@ -137,6 +139,21 @@ def test_records_whose_times_were_never_filled_in_are_counted_not_kept():
     out = decoded(raw)
     assert +out.invalid == {"kernels": 6}
     assert out.kernels.rows == raw.about["records"]["10"] - 6
+
+
+def test_launches_whose_times_were_never_filled_in_are_counted_too():
+    now = EPOCH_NS + 1
+    data = np.concatenate(
+        [record(cupti_layout.DRIVER, start=start, end=now + 9, correlation_id=7) for start in (now, 0)]
+    )
+    pool = BufferPool(2, 4096)
+    pool.sizes[cupti_layout.DRIVER] = SIZES[cupti_layout.DRIVER]
+    begin, state = HEADER_BYTES, STATE
+    pool.memory[begin : begin + len(data)] = data.tobytes()
+    pool.header[state], pool.header[state + 1] = DONE, len(data)
+    reader = BufferReader(pool, os.getpid(), {})
+    assert reader.read(0, now).launched.rows == 1
+    assert (reader.records["launches"], reader.records["invalid_launches"]) == (1, 1)
 
 
 def test_a_pointer_that_means_something_else_now_is_read_again():
