@@ -20,6 +20,7 @@ class OpenRun:
         self._states: dict[Key, CommunicatorState] = {}
         self._frontier = Frontier(self._states.values)
         self._through = -1
+        self._goes_on = False
 
     def add(self, unit: Key, state: CommunicatorState) -> None:
         """Add a communicator."""
@@ -43,13 +44,24 @@ class OpenRun:
         state.complete, state.silent = complete, silent
 
     def advances(self) -> bool:
-        """Return whether the last communicator has completed a step since the last call, or another one counts."""
+        """Return whether the last communicator has completed a step since the last call, or another one counts, or not
+        all that were ready then are taken.
+        """
         lowest = self._frontier.lowest()
         before, self._through = self._through, -1 if lowest is None else lowest
-        return lowest is None or lowest > before
+        return lowest is None or lowest > before or self._goes_on
 
-    def take_ready(self) -> list[Key]:
-        """Return the communicators with steps to emit, which are then none."""
-        ready = list(self.ready)
-        self.ready.clear()
-        return ready
+    def take_ready(self, most: int) -> tuple[list[Key], int]:
+        """Return communicators with steps to emit, which are then not ready any more, and the sum of their ranks.
+
+        It ends with the one that brings the sum to `most`: the others follow at the next call.
+        """
+        taken: list[Key] = []
+        ranks = 0
+        while self.ready and ranks < most:
+            unit = next(iter(self.ready))
+            del self.ready[unit]
+            taken.append(unit)
+            ranks += len(self._states[unit].members)
+        self._goes_on = bool(self.ready)
+        return taken, ranks

@@ -27,6 +27,8 @@ from drumline.streams.lateness.open_run import OpenRun
 from drumline.streams.lateness.state import NO_ROWS, CommunicatorState, Store
 
 Key = tuple[str, str]
+#: Ranks whose steps are emitted in one call, some 0.1 s of work: the worker must answer Kafka in between.
+EMITTED_RANKS = 4_096
 #: A rank as Python objects: a `Member`, and the index of its chunks.
 MEMBER_BYTES = 1_000
 #: Kind of a key -> number of its parts before communicator and `run_key` (state.py).
@@ -98,14 +100,18 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         out = super().on_batch(batch, offset, now_ns)
         run = self._runs.get(self._unit_of(batch)[0])
         if run is not None and run.ready and run.advances():
-            out += self._emit_units(run.take_ready(), now_ns)
+            out += self._emit_units(run.take_ready(EMITTED_RANKS)[0], now_ns)
         return out
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
-        """Mark silent ranks, and return the lateness of all completed and of changed steps (see `Stage`)."""
+        """Mark silent ranks, and return the lateness of completed and of changed steps (see `Stage`)."""
         self._changed = 0
         out = super().on_tick(now_ns, caught_up)
-        ready = [unit for run in self._runs.values() for unit in run.take_ready()]
+        ready: list[Key] = []
+        left = EMITTED_RANKS
+        for run in self._runs.values():
+            units, ranks = run.take_ready(left)
+            ready, left = ready + units, left - ranks
         return out + self._emit_units(ready, now_ns)
 
     def _apply(self, unit: Key, batch: Batch, offset: int, now_ns: int) -> list[Batch]:

@@ -30,6 +30,8 @@ from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND, OTHE
 
 #: Steps of a chunk: more of them mean fewer keys, but more bytes rewritten by each batch.
 CHUNK_STEPS = 4
+#: Kinds of keys as a checkpoint writes them (worker/partition_store.py): what was emitted follows the rows of it.
+CHECKPOINT_KINDS = "hme"
 #: Value of `source` in gpu.collective.v1 and gpu.step.v1 for rows of the light tier.
 NCCL = "nccl"
 Store = MutableMapping[str, bytes]

@@ -35,6 +35,9 @@ from drumline.streams.stragglers.window import load_window
 
 #: Causes that samples explain, or change.
 SAMPLED_CAUSES = frozenset({HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN})
+#: For so long after a restart published windows are not evaluated again: records since the last checkpoint come once
+#: more, and without them a verdict would be replaced by an older one; ns. A checkpoint is made every 5 s.
+READ_BACK_NS = 10_000_000_000
 #: A rank in the head of a published verdict, as Python objects: its alarm and summary.
 RANK_BYTES = 600
 
@@ -50,6 +53,7 @@ class JobStage(IsolatedStage[str, JobState]):
         self.config, self.counts = config, InputCounts()
         self._in_flight: InFlight[str, tuple[Batch, dict[str, Any]]] = InFlight()  # with the head to store
         self._restore()
+        self._reads_back, self._first_tick_ns = bool(self.states), 0
         for state in self.states.values():
             state.dirty = {window for window, cells in state.windows.items() if cells.ranks and window >= state.horizon}
 
@@ -89,6 +93,12 @@ class JobStage(IsolatedStage[str, JobState]):
             return []
         return super().on_batch(batch, offset, now_ns)
 
+    def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
+        """Close what has timed out (see `Stage`)."""
+        self._first_tick_ns = self._first_tick_ns or now_ns
+        self._reads_back &= not caught_up and now_ns - self._first_tick_ns < READ_BACK_NS
+        return super().on_tick(now_ns, caught_up)
+
     def _apply(self, unit: str, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Apply an input batch and return the verdicts of windows that it completes."""
         if batch.topic == "gpu.step.v1":
@@ -123,7 +133,8 @@ class JobStage(IsolatedStage[str, JobState]):
             del self.states[unit]
             return []
         last = self._through(state, now_ns)
-        out = self._evaluate(state, [w for w in state.dirty if self._last_step(w) <= last], now_ns)
+        held = state.published if self._reads_back else ()
+        out = self._evaluate(state, [w for w in state.dirty if self._last_step(w) <= last and w not in held], now_ns)
         if stopped and (stop := stalled_window(state, now_ns, self.config)):
             _, end_ns = load_window(state, stop[0] - 1).span_ns
             out += self._publish(state, *stop, (end_ns, end_ns), now_ns)

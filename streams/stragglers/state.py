@@ -45,6 +45,11 @@ from drumline.streams.stragglers.step_rows import STEP_ROW, latest_steps, step_r
 
 Store = MutableMapping[str, bytes]
 NO_ROWS = np.dtype([("none", "u1")])
+#: Kinds of keys as a checkpoint writes them (worker/partition_store.py): the progress of a communicator follows its
+#: rows, and the epoch of a worker the results that came before it (worker/stage_runner.py).
+CHECKPOINT_KINDS = "hlcsdpx"
+#: What was published: no record that is read again tells it.
+AT_ONCE_KINDS = "v"
 #: Values of lateness rows that are read together: some MB.
 PART_VALUES = 4096
 #: Interval of a sample of a process that still counts, ns; of a longer one nobody knows which part is the window's.

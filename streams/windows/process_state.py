@@ -24,7 +24,7 @@ from drumline.streams.core.records import key, pack_rows, unpack_rows
 Store = MutableMapping[str, bytes]
 #: Kinds of keys as a checkpoint writes them (worker/partition_store.py): panes need the names of their ids, and the
 #: offset of a process says that its panes are written.
-CHECKPOINT_ORDER = "nwp"
+CHECKPOINT_KINDS = "nwp"
 _WINDOW = np.dtype([("start", "<i8"), ("revision", "<u4"), ("dirty", "u1")])
 #: A process's value: its windows (_WINDOW), then the content of its newest batches (CONTENT).
 _BYTE: np.dtype[Any] = np.dtype("u1")

@@ -15,16 +15,18 @@ from drumline.streams.core.stage import Stage
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.hangs.config import HangConfig
 from drumline.streams.hangs.stage import HangStage
+from drumline.streams.lateness import state as lateness
 from drumline.streams.lateness.stage import CommunicatorStage
+from drumline.streams.stragglers import state as jobs
 from drumline.streams.stragglers.stage import JobStage
+from drumline.streams.windows import process_state as processes
 from drumline.streams.windows.kernel_frequency import KernelFrequency
 from drumline.streams.windows.memcpy_bandwidth import MemcpyBandwidth
-from drumline.streams.windows.process_state import CHECKPOINT_ORDER
 from drumline.streams.windows.stage import ProcessWindows, Reducer
 from drumline.streams.windows.watermark import WindowConfig
 from drumline.streams.worker.checks.preflight import preflight
 from drumline.streams.worker.faust_app import StreamWorker, Wiring
-from drumline.streams.worker.partition_store import PartitionStore
+from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
 
 #: Limits of a container, cgroups v2 and v1; a file that is missing, or says "max", limits nothing.
 MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -66,11 +68,18 @@ def wirings(settings: Settings) -> list[Wiring]:
         return lambda store: ProcessWindows(store, windows, reducer, budget)
 
     inputs = (Topic.LATENESS, Topic.STEP, Topic.DEVICE, Topic.HOST)
+    of_processes = CheckpointOrder(processes.CHECKPOINT_KINDS)
+    of_communicators = CheckpointOrder(lateness.CHECKPOINT_KINDS)
+    of_jobs = CheckpointOrder(jobs.CHECKPOINT_KINDS, jobs.AT_ONCE_KINDS)
+
+    def communicators(store: PartitionStore) -> Stage:
+        return CommunicatorStage(store, stragglers, budget)
+
     return [
-        Wiring("kernel-frequency", (Topic.KERNEL,), rolling(KernelFrequency()), CHECKPOINT_ORDER),
-        Wiring("memcpy-bandwidth", (Topic.MEMCPY,), rolling(MemcpyBandwidth()), CHECKPOINT_ORDER),
-        Wiring("communicator", (Topic.COLLECTIVE,), lambda store: CommunicatorStage(store, stragglers, budget)),
-        Wiring("job", inputs, lambda store: JobStage(store, stragglers, budget)),
+        Wiring("kernel-frequency", (Topic.KERNEL,), rolling(KernelFrequency()), of_processes),
+        Wiring("memcpy-bandwidth", (Topic.MEMCPY,), rolling(MemcpyBandwidth()), of_processes),
+        Wiring("communicator", (Topic.COLLECTIVE,), communicators, of_communicators),
+        Wiring("job", inputs, lambda store: JobStage(store, stragglers, budget), of_jobs),
         Wiring("hangs", (Topic.PROGRESS,), lambda store: HangStage(store, hangs, budget)),
     ]
 

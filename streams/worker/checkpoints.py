@@ -18,8 +18,9 @@ from drumline.streams.worker.partition_store import PartitionStore
 CHECKPOINT_S = 5.0
 #: After so long without a record, a checkpoint does not wait; s.
 IDLE_S = 1.0
-#: Records that wait at most; without its bytes a record takes 0.5 kB.
-MOST_HELD = 5_000
+#: Records that wait at most: without its bytes a record takes 0.5 kB. Above what a worker handles in 5 s, or the values
+#: of a large job would be written for each record.
+MOST_HELD = 20_000
 #: Changes in flight together: the producer keeps them all, and between two pieces the event loop answers Kafka.
 PIECE = 1_000
 POLL_S = 0.1

@@ -34,7 +34,7 @@ from drumline.streams.worker.faust_patches.unpacking import limit_unpacking
 from drumline.streams.worker.halts import HaltDetector, rejoin, report_from_consumer
 from drumline.streams.worker.lag import Lag
 from drumline.streams.worker.output import OutputProducer, ProducerFailed
-from drumline.streams.worker.partition_store import PartitionStore
+from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
 from drumline.streams.worker.stage_runner import StageRunner
 from drumline.streams.worker.status_file import StatusReporter
 from drumline.streams.worker.telemetry import Readiness, count_input, watch_commits
@@ -54,13 +54,13 @@ class PartitionRevoked(Exception):
 class Wiring:
     """Declares a stage, the topics that it reads, and its name in logs and in its changelog's name.
 
-    `order`: of the checkpoints of its state (`PartitionStore`); "" = each change is written at once.
+    `order`: of the checkpoints of its state; None = each change is written at once.
     """
 
     name: str
     inputs: tuple[str, ...]
     build: Callable[[PartitionStore], Stage]
-    order: str = ""
+    order: CheckpointOrder | None = None
 
 
 class StreamWorker:

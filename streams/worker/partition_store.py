@@ -7,9 +7,23 @@ value that changes with every record is written once a checkpoint.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from dataclasses import dataclass
 
 #: Sends one change (None = tombstone) to the changelog; the awaitable is done when the broker has it.
 Write = Callable[[str, bytes | None], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOrder:
+    """Orders the changes of a checkpoint by the kinds of their keys, which are the first characters.
+
+    `kinds`: as a checkpoint writes them, the others before them; deletions come last. A worker may be killed after any
+    of these writes, so what follows in it must not be needed by what precedes. `at_once`: kinds whose values do not
+    wait for a checkpoint, as records that are read again do not bring them back; their deletions do.
+    """
+
+    kinds: str
+    at_once: str = ""
 
 
 class PartitionStore(MutableMapping[str, bytes]):
@@ -17,25 +31,23 @@ class PartitionStore(MutableMapping[str, bytes]):
 
     Owned by `StageRunner`; used in the worker's event loop; nothing blocks. `data`: the recovered state. Changes are
     pending until `take_pending` returns them. A closed store (its partition was revoked) ignores changes: the new owner
-    replays unacknowledged messages.
-
-    `order`: kinds of keys (their first character) as a checkpoint writes them, the others before them; deletions come
-    last. A worker may be killed after any of these writes, so what follows in it must not be needed by what precedes.
+    replays unacknowledged messages. `order`: None = no change waits for a checkpoint.
     """
 
-    def __init__(self, data: dict[str, bytes], write: Write, order: str = "") -> None:
+    def __init__(self, data: dict[str, bytes], write: Write, order: CheckpointOrder | None = None) -> None:
         self._data = data
         self._write = write
         self._order = order
         self._pending: list[Awaitable[object]] = []
         self._changed: dict[str, bool] = {}  # key -> whether the changelog has a value of it
         self._ready: list[tuple[str, bytes | None]] = []
+        self._deleted: set[str] = set()  # by the last checkpoint, which may still be written
         self.closed = False
 
     @property
     def is_checkpointed(self) -> bool:
         """Return whether changes wait for a checkpoint."""
-        return bool(self._order)
+        return self._order is not None
 
     @property
     def has_changes(self) -> bool:
@@ -48,7 +60,7 @@ class PartitionStore(MutableMapping[str, bytes]):
     def __setitem__(self, key: str, value: bytes) -> None:
         if self.closed:
             return
-        if not self._order:
+        if self._order is None or self._is_at_once(key, self._order):
             self._data[key] = value
             self._pending.append(self._write(key, value))
             return
@@ -60,7 +72,7 @@ class PartitionStore(MutableMapping[str, bytes]):
     def __delitem__(self, key: str) -> None:
         if self.closed:
             return
-        if self._order:
+        if self._order is not None:
             self._note(key)
             del self._data[key]
         else:
@@ -73,6 +85,11 @@ class PartitionStore(MutableMapping[str, bytes]):
     def __len__(self) -> int:
         return len(self._data)
 
+    def _is_at_once(self, key: str, order: CheckpointOrder) -> bool:
+        """Return whether a value waits for no checkpoint: of such a kind, and behind no deletion that does."""
+        is_behind = self._ready or key in self._changed or key in self._deleted
+        return key[0] in order.at_once and not is_behind
+
     def _note(self, key: str) -> None:
         """Move a key to the end of the changed ones."""
         self._changed[key] = self._changed.pop(key, key in self._data)
@@ -80,7 +97,8 @@ class PartitionStore(MutableMapping[str, bytes]):
     def _cut(self) -> None:
         """Make the changes ready to be written, in their order; a value that came and went leaves none."""
         changes = [(key, self._data.get(key)) for key, stored in self._changed.items() if stored or key in self._data]
-        changes.sort(key=lambda change: (change[1] is None, self._order.find(change[0][0])))
+        kinds = "" if self._order is None else self._order.kinds
+        changes.sort(key=lambda change: (change[1] is None, kinds.find(change[0][0])))
         self._ready += changes
         self._changed.clear()
 
@@ -97,6 +115,7 @@ class PartitionStore(MutableMapping[str, bytes]):
         """Return the changes since the last checkpoint, as they are now; pass them to `write` in this order."""
         self._cut()
         taken, self._ready = self._ready, []
+        self._deleted = {key for key, value in taken if value is None}
         return taken
 
     def write(self, key: str, value: bytes | None) -> Awaitable[object]:

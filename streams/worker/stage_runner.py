@@ -18,7 +18,7 @@ from drumline.streams.worker.ack_queue import Output
 from drumline.streams.worker.faust_patches.fencing import ChangelogFencing
 from drumline.streams.worker.offsets import TopicPositions, was_replaced
 from drumline.streams.worker.output import ProducerFailed
-from drumline.streams.worker.partition_store import PartitionStore
+from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
 from drumline.streams.worker.quarantine import report
 from drumline.streams.worker.status_file import open_windows
 from drumline.streams.worker.telemetry import Drops, count_drops
@@ -61,7 +61,7 @@ class StageRunner:
         fail: Fail,
         ids: Mapping[str, str],
         fencing: ChangelogFencing,
-        order: str = "",
+        order: CheckpointOrder | None = None,
     ) -> None:
         self.name = name
         self._order = order

@@ -21,6 +21,7 @@ from drumline.schemas.topics import Topic
 from drumline.streams.worker.checks.preflight import preflight
 from drumline.streams.worker.faust_app import StreamWorker, Wiring
 from drumline.streams.worker.faust_patches.fetch import end_of_fetching
+from drumline.streams.worker.partition_store import CheckpointOrder
 
 
 class Summing:
@@ -84,7 +85,7 @@ def write_state(app):
 
 async def main():
     topics = preflight(settings(), [Topic.KERNEL, Topic.TICK], [Topic.KERNEL_FREQUENCY, Topic.TICK], ["probe"])
-    order = "p" if sys.argv[1:] else ""
+    order = CheckpointOrder("p") if sys.argv[1:] else None
     worker = StreamWorker(settings(), [Wiring("probe", (Topic.KERNEL,), Summing, order)], topics, Codec())
 
     async def report():

@@ -11,8 +11,8 @@ from drumline.streams.windows import kernel_frequency
 from drumline.streams.windows import process_state as progress
 from drumline.streams.windows.kernel_frequency import KernelFrequency
 from drumline.streams.windows.panes import RELATIVE_ERROR
-from drumline.streams.windows.process_state import CHECKPOINT_ORDER
-from drumline.streams.worker.partition_store import PartitionStore
+from drumline.streams.windows.process_state import CHECKPOINT_KINDS
+from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
 from drumline.streams.worker.telemetry import Drops, count_drops
 
 
@@ -228,7 +228,7 @@ def test_a_crash_between_any_two_writes_is_repaired_by_the_replay(feeds, data):
 @given(FEEDS, st.data())
 def test_a_crash_between_any_two_writes_of_a_checkpoint_is_repaired_by_the_records_since_the_last_one(feeds, data):
     whole, changelog = Lab(), []
-    store = PartitionStore({}, lambda key, value: changelog.append((key, value)), CHECKPOINT_ORDER)
+    store = PartitionStore({}, lambda key, value: changelog.append((key, value)), CheckpointOrder(CHECKPOINT_KINDS))
     torn, acknowledged, batches = Lab(store=store), [(0, 0)], []
     for offset, (rows, watermark, event) in enumerate(feeds):
         batches.append(kernels(rows, watermark))
@@ -257,7 +257,7 @@ def test_a_crash_between_any_two_writes_of_a_checkpoint_is_repaired_by_the_recor
 
 def test_a_pane_in_the_changelog_has_the_names_of_its_kernels():
     batches = [kernels([(1, 1, "a")], watermark=2), kernels([], watermark=11), kernels([(2, 1, "b")], watermark=11)]
-    changelog, store = [], PartitionStore({}, None, CHECKPOINT_ORDER)
+    changelog, store = [], PartitionStore({}, None, CheckpointOrder(CHECKPOINT_KINDS))
     torn = Lab(store=store)
     torn.feed(batches[0], 0)
     changelog += store.take_checkpoint()

@@ -12,7 +12,7 @@ from drumline.streams.worker import checkpoints as module
 from drumline.streams.worker.checkpoints import CHECKPOINT_S, IDLE_S, Checkpoints
 from drumline.streams.worker.checks.preflight import WorkerTopics
 from drumline.streams.worker.faust_app import StreamWorker, Wiring
-from drumline.streams.worker.partition_store import PartitionStore
+from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
 
 
 class Worker:
@@ -23,7 +23,7 @@ class Worker:
         self.written, self.acknowledged, self.messages, self.polls = [], [], set(), []
         self.answers = asyncio.Event()
         self.answers.set()
-        self.store = PartitionStore({}, self._write, "ab")
+        self.store = PartitionStore({}, self._write, CheckpointOrder("abv", "v"))
         consumer = SimpleNamespace(_unacked_messages=self.messages)
         self.app = SimpleNamespace(consumer=consumer, rebalancing=False, should_stop=False)
         self.checkpoints = Checkpoints(self.app, [self], self.check_halt, self._failed, lambda: self.now)
@@ -185,7 +185,7 @@ def test_after_a_rejected_change_nothing_is_written_or_acknowledged(monkeypatch)
 
 def test_a_record_that_comes_while_the_stages_are_closed_is_neither_buried_nor_acknowledged(tmp_path, monkeypatch):
     """Whoever recovers the partition reads it again, behind the records that were held."""
-    wirings = [Wiring("lateness", (Topic.COLLECTIVE,), lambda store: None, "ab")]
+    wirings = [Wiring("lateness", (Topic.COLLECTIVE,), lambda store: None, CheckpointOrder("ab"))]
     worker = StreamWorker(Settings(stream={"data_dir": tmp_path}), wirings, WorkerTopics(1, {}), Codec())
     acknowledged, buried, waiting = [], [], set()
 
@@ -213,7 +213,7 @@ def test_a_record_keeps_no_bytes_while_it_waits():
 
 
 def test_changes_are_written_in_the_order_of_their_kinds_and_deletions_last():
-    store = PartitionStore({"a0": b"", "b0": b""}, None, "ab")
+    store = PartitionStore({"a0": b"", "b0": b""}, None, CheckpointOrder("ab"))
     for key in ("b1", "b0", "a1", "other", "a2", "a1"):
         store[key] = b"1"
     del store["a0"], store["a2"]
@@ -224,8 +224,26 @@ def test_changes_are_written_in_the_order_of_their_kinds_and_deletions_last():
 
 def test_a_value_that_was_deleted_and_comes_again_follows_its_deletion():
     """A unit that ends and begins again within a checkpoint must not mix with what is left of it."""
-    store = PartitionStore({"a0": b"old", "b0": b"old"}, None, "ab")
+    store = PartitionStore({"a0": b"old", "b0": b"old"}, None, CheckpointOrder("ab"))
     del store["a0"]
     store["b0"] = b"ended"
     store["a0"] = b"new"
     assert store.take_checkpoint() == [("b0", b"ended"), ("a0", None), ("a0", b"new")]
+
+
+def test_what_no_record_brings_back_is_written_at_once_but_never_ahead_of_its_deletion():
+    written = []
+    store = PartitionStore({"v0": b"old"}, lambda key, value: written.append((key, value)), CheckpointOrder("a", "v"))
+    store["a1"], store["v1"] = b"1", b"1"
+    assert written == [("v1", b"1")]
+    del store["v0"]
+    store["v0"] = b"new"
+    assert len(written) == 1
+    taken = store.take_checkpoint()
+    assert taken == [("a1", b"1"), ("v0", None), ("v0", b"new")]
+    store["v0"] = b"newer"  # while it is written
+    assert len(written) == 1
+    for change in taken + store.take_checkpoint():
+        store.write(*change)
+    store["v0"] = b"newest"
+    assert [value for key, value in written if key == "v0"] == [None, b"new", b"newer", b"newest"]
