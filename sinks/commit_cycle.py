@@ -86,7 +86,7 @@ class CommitCycle:
                 self._kafka.commit([(state, tail.offset + 1, write_done(tail.topic_id), -1)] if tail else [])
                 raise
             check_ledger(state, stored, accept_loss=self._kafka.accept_loss)
-            if is_behind(state, stored):
+            if is_behind(state, stored, accept_loss=self._kafka.accept_loss):
                 behind.append((state, stored))
                 continue
             if state.intent is not None:

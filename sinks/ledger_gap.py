@@ -27,13 +27,15 @@ DAY_MS = 86_400_000
 LedgerEnd = tuple[PartitionState, int]
 
 
-def is_behind(state: PartitionState, stored: int) -> bool:
+def is_behind(state: PartitionState, stored: int, *, accept_loss: bool) -> bool:
     """Return True if a sink has committed records as stored that lie behind `stored`, where the ledger ends.
 
-    A log that continues after an accepted loss has nothing stored at first. Of compacted topics Kafka keeps too little
-    to tell.
+    A log that continues after an accepted loss has nothing stored at first. A compacted topic may have no record left
+    between the two: that stops no sink, unless the ledger has nothing at all.
     """
-    return not state.compacted and max(stored, log_start(state.topic_id)) < state.stored_before
+    if state.compacted and stored and not accept_loss:
+        return False
+    return max(stored, log_start(state.topic_id)) < state.stored_before
 
 
 def resolve_gaps(

@@ -1,6 +1,7 @@
 """Two ClickHouse servers, each filled from Kafka: the one that readers ask is killed, wiped and refilled under load."""
 
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -25,19 +26,23 @@ AWAY_S, UNANSWERED_S = 60.0, 5.0
 
 
 class Reader(threading.Thread):
-    """Reads as `drumline top` does, with a new connection each time; `longest_s`: without an answer."""
+    """Reads as `drumline top` does, with a new connection each time.
+
+    `longest_s`: without an answer; `fewest`: kernels of an answer since it was last set.
+    """
 
     def __init__(self, settings):
         super().__init__(daemon=True)
-        self.settings, self.longest_s, self.answers, self.ending = settings, 0.0, 0, False
+        self.settings, self.longest_s, self.answers, self.fewest, self.ending = settings, 0.0, 0, math.inf, False
 
     def run(self):
         answered = time.monotonic()
         while not self.ending:
             try:
                 client = connect(self.settings, reader=True, timeout_s=5, database=self.settings.clickhouse.database)
-                rows(client, "SELECT count() AS n FROM kernels")
+                [answer] = rows(client, "SELECT count() AS n FROM kernels")
                 client.close()
+                self.fewest = min(self.fewest, answer["n"])
                 self.answers += 1
                 self.longest_s, answered = max(self.longest_s, time.monotonic() - answered), time.monotonic()
             except ClickHouseFailed:
@@ -87,6 +92,13 @@ class Site:
         for name in ("primary", "b"):
             waited = wait_stored(of_replica(self.settings, name), 400)
             assert waited, f"{name}: {waited.reason}"
+
+    def wait_for_rows(self, sink):
+        client, until = connect(self.settings), time.monotonic() + 400
+        while not rows(client, "SELECT 1 FROM gpu.ledger LIMIT 1"):
+            sink.check()
+            assert time.monotonic() < until, sink.log.read_text()[-3000:]
+            time.sleep(0.5)
 
     def compare(self):
         return json.loads(self.drumline("audit", "--compare", "--json", ok=(0, 1)))
@@ -151,6 +163,7 @@ def test_a_replica_and_its_sink_that_are_killed_and_wiped_come_back_equal_while_
     site.primary.stop()
     site.second.down()
     site.second.wipe()
+    reader.fewest = math.inf
     site.second.up()
     forget(site.settings, stored)
     site.drumline("migrate")
@@ -159,6 +172,7 @@ def test_a_replica_and_its_sink_that_are_killed_and_wiped_come_back_equal_while_
     again = site.program("sink", "sink", "--accept-loss")
     again.start()
     try:
+        site.wait_for_rows(again)  # until then its group's commits are those of before
         site.drumline("backfill", "--from", "b")
         site.wait_stored()
     finally:
@@ -174,3 +188,4 @@ def test_a_replica_and_its_sink_that_are_killed_and_wiped_come_back_equal_while_
     assert kernels["primary"] == kernels["b"] == published["rows"]["gpu.kernel.v1"]
     print(f"{kernels['b']:,} kernels in both; {reader.answers} reads, {reader.longest_s:.1f} s without an answer")
     assert reader.longest_s <= UNANSWERED_S
+    assert reader.fewest > 0, "the emptied server was asked"
