@@ -54,6 +54,9 @@ def test_a_run_has_one_name_on_all_nodes_and_another_after_a_restart():
     assert run_id({**minted, **TORCHRUN}) == "here-only"
     assert run_id({**minted, **SLURM}) == "4711"
     assert run_id({**minted, **SLURM, "SLURM_RESTART_COUNT": "2"}) == "4711-2"
+    elastic = {**SLURM, "TORCHELASTIC_RESTART_COUNT": "2"}
+    assert run_id(elastic) == "4711-0-2", "no requeue has its name"
+    assert run_id({**elastic, "SLURM_RESTART_COUNT": "1"}) == "4711-1-2"
     assert run_id({**minted, "TORCHELASTIC_RUN_ID": "abc", "TORCHELASTIC_RESTART_COUNT": "1"}) == "abc-1"
     assert run_id({**SLURM, "DRUMLINE_RUN": "mine"}) == "mine"
     assert run_id({**minted, **OPENMPI, "PMIX_NAMESPACE": "prterun-node1-7@1"}) == "prterun-node1-7@1"

@@ -345,3 +345,14 @@ def test_a_slow_link_does_not_clear_because_a_rank_is_late_for_a_while():
     states = [ranks[JOB] for ranks in rows_of(job, "state", "states").values()]
     assert states[4:] == [states[5]] * 8
     assert states[5] in ("warning", "critical")
+
+
+@pytest.mark.parametrize(("run", "named"), [("run", {}), ("run-1", {1: "host_stall"})])
+def test_a_job_that_is_started_again_is_another_run(run, named):
+    """Its steps begin again: of the same run they come too late, and its late rank has no name."""
+    later = dict.fromkeys(range(4), 3_600 * 10**9)
+    again = batches(simulate(ddp(4), 48, (Fault(1, "idle", 40 * MS),)), run=run, shift_ns=later)
+    config = StragglerConfig(window_steps=12, retention_steps=12)
+    found = named_ranks(evaluated([*batches(simulate(ddp(4), 96)), *again], config))
+    assert found[:4] == [named] * 4
+    assert not any(found[4:])
