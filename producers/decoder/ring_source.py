@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from drumline.producers.ipc.plain_file import open_plain
 from drumline.producers.ipc.policy import BadPolicy, parse
 from drumline.producers.nccl_profiler.library import TIMED_INTERFACE
 from drumline.producers.rings.ring_file import HeaderField
@@ -29,7 +30,7 @@ class RingSource:
 
 
 def _interface(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = open_plain(path)
     try:
         return int.from_bytes(os.pread(descriptor, 8, HeaderField.INTERFACE * 8), "little")
     finally:

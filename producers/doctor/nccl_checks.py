@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from drumline.producers.doctor.checks import FAIL, OK, USE_CUPTI, WARN, Check
+from drumline.producers.ipc.plain_file import open_plain
 from drumline.producers.launcher import CHAIN, PLUGIN, is_linked_in
 from drumline.producers.nccl_profiler import library
 from drumline.producers.rings.ring_file import HEADER_BYTES, LAYOUT, MAGIC, SUFFIX, HeaderField
@@ -86,7 +87,7 @@ def _header(path: Path) -> tuple[tuple[int, ...], bool]:
     """Return the numbers of a ring's header and whether a process holds it; () for another file."""
     alive = True
     with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_plain(path)
         try:
             data = os.pread(descriptor, HEADER_BYTES, 0)
             numbers = tuple(memoryview(data)[: 8 * len(HeaderField)].cast("Q")) if len(data) == HEADER_BYTES else ()

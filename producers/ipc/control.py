@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+
+from drumline.producers.ipc.plain_file import open_plain
 
 #: Name of the file in the spool's root.
 FILE = ".control"
@@ -80,12 +81,12 @@ def read_requests(root: Path, now_ns: int = 0) -> list[ControlRequest]:
     Raises OSError where it may not be read, ValueError for a text that no agent writes.
     """
     try:
-        descriptor = os.open(root / FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_plain(root / FILE)
     except (FileNotFoundError, NotADirectoryError):
         return []
     try:
         about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_BYTES:
+        if about.st_size > MAX_BYTES:
             raise ValueError(f"{root / FILE} is no control file")
         if not -LEASE_NS <= (now_ns or time.time_ns()) - about.st_mtime_ns <= LEASE_NS:
             return []

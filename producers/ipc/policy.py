@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from dataclasses import dataclass
 from pathlib import Path
+
+from drumline.producers.ipc.plain_file import open_plain
 
 MODES = ("off", "always", "collectives", "duty", "light", "auto")
 OFF, ALWAYS, COLLECTIVES, DUTY, LIGHT, AUTO = range(6)
@@ -97,12 +98,10 @@ def read_policy_text(path: Path) -> str:
     Any user may write it, and its text is quoted in warnings: only a plain file is opened, and only its start is read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_plain(path)
     except (FileNotFoundError, NotADirectoryError):
         return ""
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is no plain file")
         return os.read(descriptor, 256).decode(errors="replace").partition("\n")[0].strip()
     finally:
         os.close(descriptor)

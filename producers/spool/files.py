@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from drumline.producers.ipc.plain_file import NotPlainFile, open_plain
 from drumline.producers.spool.layout import BadSpool
 
 #: Flags of a folder that is listed, and of one whose files alone are opened.
@@ -36,12 +36,11 @@ def open_file(
     Any user may write into a spool, and the agent may be allowed to read more than that user. So a file in `directory`
     must belong to its owner: a hard link may be another user's. `any_owner`: the folder is for files of all users.
     """
-    descriptor = os.open(name, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o660, dir_fd=directory)
-    about = os.fstat(descriptor)
-    problem = "is no plain file" if not stat.S_ISREG(about.st_mode) else ""
-    if not problem and directory is not None and not any_owner and about.st_uid != os.fstat(directory).st_uid:
-        problem = "belongs to another user than its folder"
-    if problem:
+    try:
+        descriptor = open_plain(name, access, directory)
+    except NotPlainFile as error:
+        raise BadSpool(str(error)) from None
+    if directory is not None and not any_owner and os.fstat(descriptor).st_uid != os.fstat(directory).st_uid:
         os.close(descriptor)
-        raise BadSpool(f"{Path(name).name} {problem}")
+        raise BadSpool(f"{Path(name).name} belongs to another user than its folder")
     return descriptor
