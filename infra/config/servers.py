@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from drumline.infra.config.tenants import key_bytes, read_tenants
-from drumline.infra.config.validation import SettingsModel, check_certificates, check_url, read_secret
+from drumline.infra.config.validation import SettingsModel, check_certificates, check_url, read_secret, server_address
 from drumline.infra.config.webhook_key import webhook_key_bytes
 from drumline.schemas.topics import TOPICS
 
@@ -188,7 +188,7 @@ class ClickHouseSettings(SettingsModel):
                     f"DRUMLINE_CLICKHOUSE__REPLICAS: {name!r}: a name of a-z, 0-9 and -, not {PRIMARY!r}, with one URL"
                 )
             check_url("CLICKHOUSE__REPLICAS", url)
-        servers = [url.strip().rstrip("/") for url in (self.url, *self.replicas.values()) if url]
+        servers = [server_address(url) for url in (self.url, *self.replicas.values()) if url]
         if len(set(servers)) < len(servers):  # two groups would fill it, each with every row
             raise ValueError("DRUMLINE_CLICKHOUSE__REPLICAS names a server twice, or the primary")
         return self

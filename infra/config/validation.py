@@ -56,6 +56,13 @@ def check_certificates(
         ) from None
 
 
+def server_address(url: str) -> tuple[str, int]:
+    """Return host and port of a ClickHouse server, equal for all spellings of a URL that need no name service."""
+    parts = urlsplit(url.strip())
+    host = (parts.hostname or "").rstrip(".")
+    return "127.0.0.1" if host == "localhost" else host, parts.port or (8443 if parts.scheme == "https" else 8123)
+
+
 def check_url(name: str, url: str) -> None:
     """Check that `url`, a list with commas, has http(s) URLs without user and password. Raises ValueError."""
     for part in filter(None, url.split(",")):

@@ -14,6 +14,7 @@ from drumline.infra.cli.console import exit_on_error, exit_with
 from drumline.infra.config.replicas import NoSuchReplica, of_each, of_replica
 from drumline.infra.config.servers import PRIMARY
 from drumline.infra.config.settings import settings
+from drumline.infra.config.validation import server_address
 from drumline.infra.runtime.exit_codes import BAD_INPUT
 from drumline.infra.runtime.terminal import echo
 
@@ -48,7 +49,7 @@ def backfill(
 
     with exit_on_error("backfill", NoSuchReplica, code=BAD_INPUT):
         target, other = of_replica(settings(), replica), _source(settings(), source)
-    if target.clickhouse_url == other.clickhouse_url:
+    if server_address(target.clickhouse_url) == server_address(other.clickhouse_url):
         exit_with("backfill", BAD_INPUT, f"{other.clickhouse_url} is the replica to copy to; name another with --from")
     with (
         exit_on_error("backfill", ClickHouseFailed, KafkaUnreachable),
@@ -79,7 +80,7 @@ def _source(config: Settings, name: str) -> Settings:
     if "://" not in name:
         return of_replica(config, name)
     for known in of_each(config).values():
-        if known.clickhouse_url == name:
+        if server_address(known.clickhouse_url) == server_address(name):
             return known
     server = type(config.clickhouse).model_validate({**dict(config.clickhouse), "url": name, "replicas": {}})
     return config.model_copy(update={"clickhouse": server})

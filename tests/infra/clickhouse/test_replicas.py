@@ -44,10 +44,20 @@ def test_names_and_addresses_of_replicas_are_checked(wrong):
         ClickHouseSettings(replicas=wrong)
 
 
-@pytest.mark.parametrize("twice", [{"b": "http://a:1/"}, {"b": "http://b:2", "c": "http://b:2"}])
-def test_no_server_is_filled_by_two_groups(twice):
+@pytest.mark.parametrize(
+    ("url", "replicas"),
+    [
+        ("http://a:1", {"b": "http://a:1/"}),
+        ("http://a:1", {"b": "http://b:2", "c": "http://b:2"}),
+        ("http://A.x:8123", {"b": " http://a.X./"}),
+        ("https://a", {"b": "https://a:8443/x"}),
+        ("http://localhost:1", {"b": "http://127.0.0.1:1"}),
+    ],
+)
+def test_no_server_is_filled_by_two_groups_however_its_address_is_spelt(url, replicas):
     with pytest.raises(ValueError, match="REPLICAS names a server twice, or the primary"):
-        ClickHouseSettings(url="http://a:1", replicas=twice)
+        ClickHouseSettings(url=url, replicas=replicas)
+    assert ClickHouseSettings(url="http://a", replicas={"b": "http://a:9000", "c": "https://a"}).replicas
 
 
 def test_a_replica_lacks_what_the_fullest_one_has_topic_by_topic():
