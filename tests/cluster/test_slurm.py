@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from support.labs.sink import Pipeline
+from support.published_spool import is_published
 from support.slurm_cluster import PACKAGES, missing_programs, slurm_cluster
 
-from drumline.infra.chaos.load import is_agents_spool
 from drumline.infra.runtime.processes import ManagedProcess
 
 pytestmark = [pytest.mark.stack, pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -29,11 +29,6 @@ def until(condition, explanation, timeout_s=240.0):
     while not condition():
         assert time.monotonic() < deadline, explanation()
         time.sleep(0.5)
-
-
-def published(spool):
-    """Return whether the agent's own folder is all that is left; it removes those that Kafka has."""
-    return all(is_agents_spool(path) for path in spool.iterdir() if not path.name.startswith("."))
 
 
 @pytest.fixture
@@ -75,7 +70,7 @@ def test_four_tasks_on_two_nodes_and_a_requeue_have_one_run_each(missing, clean_
             slurm.command("scontrol", "requeue", job)
             until(lambda: slurm.state(job).get("Restarts") == "1", slurm.logs)
             slurm.wait_state(job, "COMPLETED")
-        until(lambda: published(spool), lambda: os.listdir(spool))
+        until(lambda: is_published(spool), lambda: os.listdir(spool))
     finally:
         agent.stop()
     pipeline.published |= dict.fromkeys(("gpu.kernel.v1", "gpu.memcpy.v1", "gpu.step.v1", "gpu.process.v1"), 0)

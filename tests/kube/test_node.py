@@ -15,6 +15,7 @@ from support.fakes.tcp_proxy import Proxy
 from support.kube import images, tools
 from support.kube.chart import CHART
 from support.kube.node import GATEWAY, Node
+from support.published_spool import is_published
 from support.torch_stub import TORCH
 
 from drumline.infra.clickhouse.client import connect, rows
@@ -188,7 +189,23 @@ def finished(plane):
     return status.get("succeeded") == 2
 
 
-def test_rows_of_an_injected_job_reach_clickhouse_while_pods_are_killed(plane, chart, options, stack):
+def with_status_of(settings, plane, node):
+    """Settings by which `wait_stored` finds the status of the worker: in its pod's volume."""
+    uid = pod_of(plane, "worker")["metadata"]["uid"]
+    folder = node.folder / "kubelet" / "pods" / uid / "volumes" / "kubernetes.io~empty-dir" / "data"
+    return settings.model_copy(update={"stream": settings.stream.model_copy(update={"data_dir": folder})})
+
+
+def settled_audit(settings):
+    """The audit, once what the agent goes on to publish is stored too: it samples while there is no job."""
+    for _ in range(30):
+        audit = run_audit(environment(settings))
+        if {finding["kind"] for finding in audit["findings"]} != {"not_drained"}:
+            break
+    return audit
+
+
+def test_rows_of_an_injected_job_reach_clickhouse_while_pods_are_killed(plane, chart, options, stack, node):
     settings, _, _ = stack
     plane.apply(job())
     plane.wait(
@@ -202,7 +219,9 @@ def test_rows_of_an_injected_job_reach_clickhouse_while_pods_are_killed(plane, c
     plane.helm("upgrade", "d", str(CHART), *options, "--set-string", "settings.DRUMLINE_LOG_LEVEL=DEBUG")
     plane.wait(lambda: finished(plane), 240, "the job ends")
     uid = plane.get("job", "train", "-n", "node-train")["metadata"]["uid"]
-    waited = wait_stored(settings, 240, lambda: None)
+    plane.wait(lambda: is_published(node.folder / "spool"), 240, "the agent publishes the rest")
+    stored = with_status_of(settings, plane, node)
+    waited = wait_stored(stored, 240)
     assert waited, waited.reason
     client = connect(settings, reader=True, database="gpu")
 
@@ -235,7 +254,7 @@ def test_rows_of_an_injected_job_reach_clickhouse_while_pods_are_killed(plane, c
         print(counts)
     finally:
         client.close()
-    audit = run_audit(environment(settings))
+    audit = settled_audit(settings)
     assert audit["clean"], audit
 
 

@@ -47,7 +47,7 @@ class Node:
         kubelet = self.folder / "kubelet.json"
         kubelet.write_text(json.dumps({
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-            "address": "127.0.0.1", "port": port, "healthzPort": health,
+            "address": GATEWAY, "port": port, "healthzPort": health,
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
             "cgroupDriver": "cgroupfs", "failCgroupV1": False, "enforceNodeAllocatable": [], "failSwapOn": False,
@@ -60,9 +60,11 @@ class Node:
         self._kubelet = self._plane.spawn(
             "kubelet", tools.program("kubelet"), f"--kubeconfig={self._plane.kubeconfig(self._plane.node, NODE)}",
             f"--config={kubelet}", f"--hostname-override={self._plane.node}", f"--root-dir={self.folder}/kubelet",
-            f"--node-labels={labels}", "--node-ip=127.0.0.1",
+            f"--node-labels={labels}", f"--node-ip={GATEWAY}", f"--cert-dir={self.folder}/pki",
         )  # fmt: skip
         self._plane.wait(self._ready, 120, "the node is not ready")
+        # Its controller does not run here: other tests have nodes without heartbeats.
+        self._plane.kubectl("taint", "node", self._plane.node, "node.kubernetes.io/not-ready-", check=False)
 
     def _ready(self) -> bool:
         listed = self._plane.kubectl("get", "node", self._plane.node, "-o", "json", check=False)
