@@ -198,7 +198,9 @@ def test_a_pod_without_variables_of_its_own_is_recorded_too(cluster, recorded):
     assert variables(pod, "train")["PYTHONPATH"].endswith("/startup:/image/src")
 
 
-@pytest.mark.parametrize(("attempt", "run"), [({}, "u"), ({"restart-attempt": "0"}, "u"), ({"restart-attempt": "2"}, "u-2")])
+@pytest.mark.parametrize(
+    ("attempt", "run"), [({}, "u"), ({"restart-attempt": "0"}, "u"), ({"restart-attempt": "2"}, "u-2")]
+)
 def test_pods_of_a_jobset_share_a_run_until_it_starts_them_again(cluster, recorded, attempt, run):
     jobset = {"jobset-uid": "u", "jobset-name": "set", **attempt}
     labels = {f"jobset.sigs.k8s.io/{name}": value for name, value in jobset.items()}
