@@ -1,4 +1,4 @@
-"""Whether an agent has published what jobs wrote into a spool."""
+"""Tell when an agent has published what jobs wrote into a spool."""
 
 from __future__ import annotations
 

@@ -353,6 +353,6 @@ def test_a_job_that_is_started_again_is_another_run(run, named):
     later = dict.fromkeys(range(4), 3_600 * 10**9)
     again = batches(simulate(ddp(4), 48, (Fault(1, "idle", 40 * MS),)), run=run, shift_ns=later)
     config = StragglerConfig(window_steps=12, retention_steps=12)
-    found = named_ranks(evaluated([*batches(simulate(ddp(4), 96)), *again], config))
-    assert found[:4] == [named] * 4
-    assert not any(found[4:])
+    result = named_ranks(evaluated([*batches(simulate(ddp(4), 96)), *again], config))
+    assert result[:4] == [named] * 4
+    assert not any(result[4:])
