@@ -100,7 +100,7 @@ class BufferReader:
                 continue
             name = cupti_layout.LAYOUTS[kind].struct if kind in cupti_layout.LAYOUTS else str(kind)
             self._problems["layout"] = f"records of {sizes[kind]} bytes for {name}: this CUPTI is newer than drumline"
-            if kind != cupti_layout.DRIVER:  # a driver call gives no row
+            if kind not in (cupti_layout.DRIVER, cupti_layout.RUNTIME):  # a call by itself gives no row
                 self.dropped[Topic.KERNEL if kind == cupti_layout.KERNEL else Topic.MEMCPY] += count
         self.dropped[Topic.KERNEL] += decoded.invalid["kernels"]
         self.dropped[Topic.MEMCPY] += decoded.invalid["copies"]

@@ -98,7 +98,7 @@ class Decoded:
 
     `kernels`, `copies`: with a `device` column (CUDA ordinal) too.
     `marker_threads`: CUPTI's names of the threads of the markers, u4.
-    `launched`: CUDA driver calls: `correlation` u4, host time `start_ns` i8, `duration_ns` u8, `thread` u4.
+    `launched`: calls that may have launched: `correlation` u4, host time `start_ns` i8, `duration_ns` u8, `thread` u4.
     `invalid`: "kernels", "copies" or "launches" -> records with impossible times, or unfinished.
     `unknown`: kind -> records that are not decoded: of a size that cupti_layout does not list.
     """
@@ -114,7 +114,7 @@ class Decoded:
 
     @property
     def records(self) -> int:
-        """Number of decoded rows, driver calls excepted."""
+        """Number of decoded rows, calls excepted."""
         return self.kernels.rows + self.copies.rows + self.markers.rows + self.payloads.rows
 
     @property
@@ -205,12 +205,17 @@ class Decoder:
 
 
 def _launched(records: Records) -> Table:
-    start = records.field(cupti.DRIVER, "start").view(np.int64)
+    """Return the calls of the driver, then those of the runtime."""
+
+    def of_both(name: str) -> Array:
+        return np.concatenate([records.field(kind, name) for kind in (cupti.DRIVER, cupti.RUNTIME)])
+
+    start = of_both("start").view(np.int64)
     columns = {
-        "correlation": records.field(cupti.DRIVER, "correlation_id"),
+        "correlation": of_both("correlation_id"),
         "start_ns": start,
-        "duration_ns": records.field(cupti.DRIVER, "end") - start.view(np.uint64),
-        "thread": records.field(cupti.DRIVER, "thread_id"),
+        "duration_ns": of_both("end") - start.view(np.uint64),
+        "thread": of_both("thread_id"),
     }
     return Table(columns)
 

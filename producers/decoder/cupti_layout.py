@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 #: CUpti_ActivityKind.
-MEMCPY, MEMSET, DRIVER, KERNEL, MARKER, MARKER_DATA = 1, 2, 4, 10, 12, 13
+MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL, MARKER, MARKER_DATA = 1, 2, 4, 5, 10, 12, 13
 #: CUPTI_ACTIVITY_KIND_MEMCPY2, copies from GPU to GPU. It stays on while recording is off; then they are only counted.
 PEER_COPY = 22
 #: CUpti_ActivityMarkerData.payloadKind of an NVTX extended payload: a pointer to {u64 schema, u64 size, pointer}.
@@ -29,6 +29,11 @@ class Layout:
     fields: Mapping[str, tuple[str, int]]
 
 
+_CALL = Layout(
+    "api",
+    (40,),
+    {"start": ("<u8", 8), "end": ("<u8", 16), "thread_id": ("<u4", 28), "correlation_id": ("<u4", 32)},
+)
 LAYOUTS: dict[int, Layout] = {
     KERNEL: Layout(
         "kernel",
@@ -105,11 +110,8 @@ LAYOUTS: dict[int, Layout] = {
             "graph_id": ("<u4", 72),
         },
     ),
-    DRIVER: Layout(
-        "api",
-        (40,),
-        {"start": ("<u8", 8), "end": ("<u8", 16), "thread_id": ("<u4", 28), "correlation_id": ("<u4", 32)},
-    ),
+    DRIVER: _CALL,
+    RUNTIME: _CALL,
     MARKER: Layout(
         "marker",
         (56,),

@@ -1,6 +1,6 @@
-"""Launches of a deep window: the driver calls whose kernels or copies have run, each with its scope and its line.
+"""Launches of a deep window: the calls whose kernels or copies have run, each with its scope and its line.
 
-CUPTI records every driver call. One that launched has the correlation id of what it launched, which arrives later: so
+CUPTI records calls of runtime and driver. One has the correlation id of what it launched, which arrives later: so
 calls wait for it, and kernels for their call. Times are ns since the epoch.
 """
 
@@ -55,7 +55,7 @@ class LaunchRows:
         return self._requested or now_ns < self._until_ns + KEPT_NS
 
     def add(self, calls: Table, kernels: Table, copies: Table) -> None:
-        """Take the driver calls and what has run of one buffer; columns as in Decoded."""
+        """Take the calls and what has run of one buffer; columns as in Decoded."""
         calls = calls.take(calls["start_ns"] <= self._until_ns) if calls.rows else calls
         if calls.rows:
             self._first_ns = min(self._first_ns, int(calls["start_ns"].min()))

@@ -14,13 +14,10 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-options = json.loads(sys.argv[1])
-if options.get("uid"):
-    os.setgid(options["uid"])
-    os.setuid(options["uid"])
+import torch
+from deep_cupti import CONTINUOUS, Calls, PcSampler, Records, current_context, privileges, support
 
-import torch  # noqa: E402
-from deep_cupti import CONTINUOUS, Calls, PcSampler, Records, current_context, privileges, support  # noqa: E402
+options = json.loads(sys.argv[1])
 
 SMALL, BLOCKS = 2_000, 3
 BEGAN = time.monotonic()
@@ -130,6 +127,9 @@ def sampled(sampler: PcSampler, work: Work, records: Records, control: bool, per
 
 
 def main() -> None:
+    if options.get("uid"):  # before CUDA: the driver looks at who opens it
+        os.setgid(options["uid"])
+        os.setuid(options["uid"])
     torch.cuda.init()
     torch.zeros(1, device="cuda")
     calls = Calls()

@@ -19,7 +19,7 @@ from pathlib import Path
 from support.fakes.cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer, record
 
 from drumline.producers.collector import attach, collector, marks, recorder, stack_samples, watchdog
-from drumline.producers.decoder.cupti_layout import DRIVER, KERNEL, MEMCPY, PEER_COPY
+from drumline.producers.decoder.cupti_layout import DRIVER, KERNEL, MEMCPY, PEER_COPY, RUNTIME
 from drumline.producers.ipc.buffer_pool import Header
 from drumline.producers.ipc.events import thread_name
 from drumline.producers.ipc.policy import ALWAYS, AUTO, COLLECTIVES, DUTY, OFF
@@ -237,7 +237,7 @@ def launches() -> None:
              "stacks": True}  # fmt: skip
     file.write_text(json.dumps([window]))
     assert attach.attach("off", cupti=fake.bound())
-    while len(fake.enabled) < 6 or rounds[0] < 1:
+    while len(fake.enabled) < 7 or rounds[0] < 1:
         os.utime(file)
         time.sleep(0.01)
     name = int(raw.data.view("<u8")[raw.field(KERNEL, 104, "<u8")[0]])
@@ -249,19 +249,19 @@ def launches() -> None:
             os.utime(file)
             time.sleep(0.001)
 
-    def launch(gpu_ns: int) -> None:
+    def launch(gpu_ns: int, kind: int) -> None:
         number, now, thread = next(numbers), time.time_ns(), thread_name(threading.get_ident())
-        fake.play(record(DRIVER, start=now, end=now + 2_000, thread_id=thread, correlation_id=number), [(DRIVER, 0)])
+        fake.play(record(kind, start=now, end=now + 2_000, thread_id=thread, correlation_id=number), [(kind, 0)])
         times = {"start": now + 5_000, "end": now + 5_000 + gpu_ns}
         fake.play(record(KERNEL, **times, name=name, correlation_id=number), [(KERNEL, 0)])
 
     def planted() -> None:
         wait_for_samples()
-        launch(900_000)
+        launch(900_000, RUNTIME)  # as PyTorch
 
     def quick() -> None:
         wait_for_samples()
-        launch(100_000)
+        launch(100_000, DRIVER)  # as NCCL
 
     for step in range(3):
         attach.step(step)
