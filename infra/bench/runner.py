@@ -7,8 +7,10 @@ import os
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from confluent_kafka import KafkaException
@@ -19,8 +21,28 @@ from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.infra.runtime.terminal import terminal_console
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
+
 #: Takes a recording and a function that shows progress.
 Measure = Callable[[Path, Progress], BenchReport]
+#: Time between two lines of progress in a log; s.
+LINES_S = 10.0
+
+
+def _progress(name: str, errors: Console, status: Status) -> Progress:
+    """Return what shows progress: in a terminal one line that changes, elsewhere a line now and then."""
+    shown_at = 0.0
+
+    def show_progress(text: str) -> None:
+        nonlocal shown_at
+        status.update(f"bench {name}: {text}")
+        if not errors.is_terminal and time.monotonic() - shown_at >= LINES_S:
+            shown_at = time.monotonic()
+            errors.print(f"bench {name}: {text}", markup=False, highlight=False)
+
+    return show_progress
 
 
 def run(name: str, data: Path | None, measure: Measure, as_json: bool, path: Path | None) -> None:
@@ -41,7 +63,7 @@ def run(name: str, data: Path | None, measure: Measure, as_json: bool, path: Pat
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a private stack must not outlive its benchmark
     try:
         with errors.status(f"bench {name}") as status:
-            report = measure(data, lambda text: status.update(f"bench {name}: {text}"))
+            report = measure(data, _progress(name, errors, status))
     except KeyboardInterrupt:
         errors.print("interrupted; what was started is stopped")
         raise typer.Exit(INTERRUPTED) from None

@@ -22,8 +22,18 @@ TABLES = {
     "kernels_per_minute": "1",
     "memcpys_per_minute": "1",
 }
-#: Copies of the recorded ranks in one insert, and rows that are read at once: their product is in memory.
-CHUNK, BLOCK = 128, 2_048
+#: CUPTI records so many copies of the recorded ranks only, as deep windows do: sketches of all of them are gigabytes.
+RECORDED = {"kernels_per_minute": 128, "memcpys_per_minute": 128}
+#: Copies of the recorded ranks in one insert, and rows that are read at once: their product is in memory. Rows of a
+#: block that is written: the engine gathers them up to a million, and views compute on as many, more than it may hold.
+CHUNK, BLOCK, WRITTEN = 128, 512, 65_536
+#: Of inserts.
+SETTINGS = INSERT_SETTINGS | {
+    "insert_deduplicate": 0,
+    "max_block_size": BLOCK,
+    "min_insert_block_size_rows": WRITTEN,
+    "min_insert_block_size_bytes": 0,
+}
 
 
 def widen(
@@ -44,15 +54,16 @@ def widen(
         times = 1 if name == "processes_versions" else copies.times
         for number in range(times):
             shown = ", ".join(_wider(str(row["name"]), str(row["type"]), copies, number, recorded) for row in columns)
-            for first in range(0, ranks // recorded, CHUNK):
-                last = min(first + CHUNK, ranks // recorded)
+            count = min(ranks // recorded, RECORDED.get(name, ranks))
+            for first in range(0, count, CHUNK):
+                last = min(first + CHUNK, count)
                 command(
                     client,
                     f"INSERT INTO {database}.{name} ({names}) SELECT {shown} FROM (SELECT *, "
                     f"arrayJoin(range({first}, {last})) AS n FROM {database}.{name} "
                     f"WHERE job = {{source:String}} AND {where}) AS r WHERE r.rank >= 0 OR n = 0",
                     {"source": copies.source},
-                    settings={**INSERT_SETTINGS, "insert_deduplicate": 0, "max_block_size": BLOCK},
+                    settings=SETTINGS,
                 )
             progress(number + 1)
 
