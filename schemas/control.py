@@ -41,6 +41,7 @@ _SCHEMA: dict[str, Any] = {
         {"name": "until_ns", "type": "long", "doc": "in force until this time; ns since the epoch"},
         {"name": "stacks", "type": "boolean", "doc": "sample Python stacks too"},
         {"name": "launches", "type": "boolean", "doc": "record launches too"},
+        {"name": "pc", "type": "boolean", "doc": "sample what the warps of the GPU wait for, too"},
         {"name": "requested_by", "type": "string", "doc": "the user of the machine that asked"},
         {"name": "requested_ns", "type": "long", "doc": "when it was asked; ns since the epoch"},
         {"name": "cleared", "type": "boolean", "doc": "true = not in force any more"},
@@ -54,9 +55,12 @@ def _header(schema: dict[str, Any]) -> bytes:
 
 
 _HEADER = _header(_SCHEMA)
-#: The schema before `launches`: what was asked before an upgrade stays in force.
-_BEFORE = {**_SCHEMA, "fields": [field for field in _SCHEMA["fields"] if field["name"] != "launches"]}
-_READABLE = {_HEADER: _PARSED, _header(_BEFORE): fastavro.parse_schema(_BEFORE, named_schemas={})}
+#: The schemas before `pc`, and before `launches`: what was asked before an upgrade stays in force.
+_BEFORE = [
+    {**_SCHEMA, "fields": [field for field in _SCHEMA["fields"] if field["name"] not in later]}
+    for later in (("pc",), ("pc", "launches"))
+]
+_READABLE = {_HEADER: _PARSED} | {_header(old): fastavro.parse_schema(old, named_schemas={}) for old in _BEFORE}
 
 
 class BadControl(ValueError):
@@ -80,6 +84,7 @@ class Control:
     until_ns: int = 0
     stacks: bool = False
     launches: bool = False
+    pc: bool = False
     requested_by: str = ""
     requested_ns: int = 0
     cleared: bool = False

@@ -29,6 +29,7 @@ class Topic(StrEnum):
     PROGRESS = "gpu.progress.v1"
     STACK = "gpu.stack.v1"
     LAUNCH = "gpu.launch.v1"
+    STALL = "gpu.stall.v1"
     KERNEL_FREQUENCY = "gpu.kernel-frequency.v1"
     MEMCPY_BANDWIDTH = "gpu.memcpy-bandwidth.v1"
     LATENESS = "gpu.lateness.v1"
@@ -89,6 +90,7 @@ TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(Topic.PROGRESS, "job", 3 * DAY_MS, joined=True),
     TopicSpec(Topic.STACK, "job", 7 * DAY_MS),
     TopicSpec(Topic.LAUNCH, "process id", 3 * DAY_MS),
+    TopicSpec(Topic.STALL, "process id", 7 * DAY_MS),
     TopicSpec(Topic.KERNEL_FREQUENCY, "process id", 7 * DAY_MS, derived=True),
     TopicSpec(Topic.MEMCPY_BANDWIDTH, "process id", 7 * DAY_MS, derived=True),
     TopicSpec(Topic.LATENESS, "job", 7 * DAY_MS, derived=True, joined=True),

@@ -89,6 +89,7 @@ def real_pipeline(state: Path) -> Iterator[Settings]:
             add_stacks(settings)
             add_links(settings)
             add_launches(settings)
+            add_stalls(settings)
             add_checks(settings)
         finally:
             for program in programs:
@@ -135,6 +136,23 @@ def add_launches(settings: Settings) -> None:
         FROM (SELECT * FROM kernels WHERE job = 'demo' AND rank = 0) AS k
         LEFT ANY JOIN kernel_names AS n ON n.name = k.name
         WHERE k.start < (SELECT min(start) FROM kernels WHERE job = 'demo' AND rank = 0) + INTERVAL 2 SECOND""",
+    )
+
+
+def add_stalls(settings: Settings) -> None:
+    """Store samples of demo's rank 0, made up of its kernels: products wait for their unit, others for memory."""
+    client = clickhouse.connect(settings, database=settings.clickhouse.database)
+    clickhouse.command(
+        client,
+        """INSERT INTO stalls (job, run, rank, host, gpu_uuid, process_id, start, duration_ns, name, reason, samples,
+            not_issued, cycles)
+        SELECT job, run, rank, any(host), any(gpu_uuid), any(process_id), min(k.start) AS first, 1000000000, k.name,
+            reason, intDiv(sum(k.duration_ns) * multiIf(reason = 'selected', 2, (reason = 'math_pipe_throttle')
+                = (any(n.family) = 'gemm'), 7, 1), 10000) AS samples, intDiv(samples, 2), 65536
+        FROM (SELECT * FROM kernels WHERE job = 'demo' AND rank = 0) AS k
+        LEFT ANY JOIN kernel_names AS n ON n.name = k.name
+        ARRAY JOIN ['long_scoreboard', 'math_pipe_throttle', 'selected'] AS reason
+        GROUP BY job, run, rank, k.name, reason""",
     )
 
 

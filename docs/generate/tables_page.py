@@ -45,6 +45,7 @@ GROUPS = {
         "checks",
         "stacks",
         "launches",
+        "stalls",
     ),
     "Results": (
         "stragglers",

@@ -9,7 +9,7 @@ from drumline.infra.config.settings import Settings
 RETENTION_CLOCK = {
     "kernels": "start", "memcpys": "start", "collectives": "start", "ranges": "start", "steps": "start",
     "device_samples": "time", "host_samples": "time", "network_samples": "time", "checks": "time", "stacks": "time",
-    "launches": "start",
+    "launches": "start", "stalls": "start",
     "kernel_frequency_versions": "window_start", "memcpy_bandwidth_versions": "window_start",
     "lateness_versions": "published", "stragglers_versions": "published", "processes_versions": "published",
     "progress_versions": "published", "hangs_versions": "published",

@@ -23,6 +23,7 @@ STORED = {
     "gpu.check.v1": "checks",
     "gpu.stack.v1": "stacks",
     "gpu.launch.v1": "launches",
+    "gpu.stall.v1": "stalls",
 }
 
 

@@ -122,6 +122,7 @@ class RetentionSettings(SettingsModel):
     checks: int = Field(365, ge=0, description="health checks; days")
     stacks: int = Field(90, ge=0, description="Python stacks of named ranks; days")
     launches: int = Field(14, ge=0, description="launches of deep windows; days")
+    stalls: int = Field(30, ge=0, description="samples of the GPU in deep windows; days")
     kernel_frequency: int = Field(90, ge=0, description="rolling kernel frequency; days")
     memcpy_bandwidth: int = Field(90, ge=0, description="rolling memcpy bandwidth; days")
     lateness: int = Field(14, ge=0, description="lateness of ranks; days")

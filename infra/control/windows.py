@@ -44,15 +44,16 @@ _NS = "toInt64(toUnixTimestamp64Nano(max(start)))"
 _OF_RUN = f"WHERE {_RUN} AND {_SINCE}"
 ROWS = f"""
 SELECT rank, sum(k) AS kernels, sum(c) AS copies, sum(l) AS launches, sum(s) AS steps, sum(p) AS stacks,
-       max(newest) >= max(begun) AND max(begun) > 0 AS is_whole
+       sum(g) AS samples, max(newest) >= max(begun) AND max(begun) > 0 AS is_whole
 FROM (
-    SELECT rank, count() AS k, 0 AS c, 0 AS l, 0 AS s, 0 AS p, {_NS} AS newest, 0 AS begun
+    SELECT rank, count() AS k, 0 AS c, 0 AS l, 0 AS s, 0 AS p, 0 AS g, {_NS} AS newest, 0 AS begun
         FROM kernels {_OF_RUN} GROUP BY rank
-    UNION ALL SELECT rank, 0, count(), 0, 0, 0, 0, 0 FROM memcpys {_OF_RUN} GROUP BY rank
-    UNION ALL SELECT rank, 0, 0, count(), 0, 0, 0, 0 FROM launches {_OF_RUN} GROUP BY rank
-    UNION ALL SELECT rank, 0, 0, 0, uniqExact(step), 0, 0, if(max(step) = {{last:Int64}}, {_NS}, 0) FROM steps
+    UNION ALL SELECT rank, 0, count(), 0, 0, 0, 0, 0, 0 FROM memcpys {_OF_RUN} GROUP BY rank
+    UNION ALL SELECT rank, 0, 0, count(), 0, 0, 0, 0, 0 FROM launches {_OF_RUN} GROUP BY rank
+    UNION ALL SELECT rank, 0, 0, 0, 0, 0, sum(samples), 0, 0 FROM stalls {_OF_RUN} GROUP BY rank
+    UNION ALL SELECT rank, 0, 0, 0, uniqExact(step), 0, 0, 0, if(max(step) = {{last:Int64}}, {_NS}, 0) FROM steps
         {_OF_RUN} AND step BETWEEN {{first:Int64}} AND {{last:Int64}} GROUP BY rank
-    UNION ALL SELECT rank, 0, 0, 0, 0, count(), 0, 0 FROM stacks
+    UNION ALL SELECT rank, 0, 0, 0, 0, count(), 0, 0, 0 FROM stacks
         WHERE {_RUN} AND time >= fromUnixTimestamp64Nano({{since:Int64}}) GROUP BY rank
 ) GROUP BY rank
 """
@@ -60,6 +61,18 @@ FROM (
 
 class CannotCapture(ValueError):
     """The window that is asked for cannot be; the message states why, and what can be."""
+
+
+def kinds_of(text: str, ranks: Sequence[int]) -> frozenset[str]:
+    """Return what `--with` asks for, of these ranks ([] = all). Raises CannotCapture."""
+    wanted = frozenset(kind.strip() for kind in text.split(","))
+    if "kernels" not in wanted or wanted - {"kernels", "launches", "stacks", "pc"}:
+        raise CannotCapture(f"--with {text!r}: kernels, or kernels,launches,stacks, or kernels,pc")
+    if "pc" in wanted and len(wanted) > 2:
+        raise CannotCapture(f"--with {text!r}: pc stands beside kernels only; ask for two windows, one after the other")
+    if "pc" in wanted and len(ranks) != 1:
+        raise CannotCapture(f"--with {text!r} samples one GPU: name its rank, as --ranks 3")
+    return wanted
 
 
 @dataclass(frozen=True)
@@ -79,6 +92,7 @@ class RankState:
     stacks: int
     is_whole: bool = False
     launches: int = 0
+    samples: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -139,7 +153,7 @@ def states(query: Query, window: Control, job: str, run: str) -> list[RankState]
         if not window.ranks or row["rank"] in window.ranks:
             answer, reason = _newest_answer(row["answers"], window.key)
             counts = stored.get(row["rank"], {})
-            names = ("kernels", "copies", "launches", "steps", "stacks")
+            names = ("kernels", "copies", "launches", "steps", "stacks", "samples")
             numbers = {name: int(counts.get(name, 0)) for name in names}
             whole = bool(counts.get("is_whole"))
             result.append(RankState(row["rank"], row["host"], answer, reason, **numbers, is_whole=whole))
@@ -174,4 +188,4 @@ def as_row(state: RankState) -> Row:
     """Return the state as `drumline capture --json` prints it."""
     return {"rank": state.rank, "host": state.host, "answer": state.answer or "none", "reason": state.reason,
             "kernels": state.kernels, "copies": state.copies, "launches": state.launches, "steps": state.steps,
-            "stacks": state.stacks}  # fmt: skip
+            "stacks": state.stacks, "samples": state.samples}  # fmt: skip

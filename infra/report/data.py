@@ -18,6 +18,8 @@ Query = Callable[[str, Mapping[str, Any]], list[Row]]
 BINS, WINDOW_BINS, RANKS = 300, 120, 64
 #: Names that a message lists, and characters of each.
 LISTED, LONGEST = 10, 60
+#: Rows of the question stalls that are looked at, and the least share of a kernel's samples that is listed; %.
+MOST_STALLS, LEAST_STALL = 500, 10.0
 #: Episodes whose deep window is compared: a job has one in ten minutes at the most, and each is a second of ClickHouse.
 DEEP = 3
 
@@ -49,6 +51,7 @@ class ReportData:
     families: list[Row]
     memcpys: list[Row]
     hot_lines: list[Row]
+    stalls: list[Row]
     devices: list[Row]
     device_times: list[Row]
     records: Row
@@ -125,11 +128,20 @@ def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu
         families=query(queries.FAMILIES, scope),
         memcpys=query(queries.MEMCPYS, scope),
         hot_lines=_hot_lines(query, scope, price_per_gpu_hour),
+        stalls=_stalls(query, scope),
         devices=query(queries.DEVICES, scope),
         device_times=query(queries.DEVICE_TIMES, {**scope, "length_ns": length_ns, "bins": WINDOW_BINS}),
         records=query(queries.RECORDS, scope)[0],
         price_per_gpu_hour=price_per_gpu_hour,
     )
+
+
+def _stalls(query: Query, scope: Row) -> list[Row]:
+    """Return what the warps of the kernels with most samples waited for most; [] where no window sampled the GPU."""
+    question = named_query("stalls")
+    given = {name: str(scope[name])[:23] for name in ("since", "until")} | {"job": scope["job"], "run": scope["run"]}
+    rows = query(question.sql, question.values({**given, "limit": str(MOST_STALLS)}))
+    return [row for row in rows if row["percent"] >= LEAST_STALL][:LISTED]
 
 
 def _hot_lines(query: Query, scope: Row, price: float) -> list[Row]:

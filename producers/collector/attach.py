@@ -23,6 +23,7 @@ from drumline.producers.collector import decoder_process, host_time, late, marks
 from drumline.producers.collector.collector import Collector
 from drumline.producers.collector.event_socket import event_sockets
 from drumline.producers.collector.marks import scope, step
+from drumline.producers.collector.pc_sampling import PcSampler, load_driver
 from drumline.producers.collector.process_info import describe, gpus
 from drumline.producers.collector.stack_samples import ThreadSampler
 from drumline.producers.identity import missing_run_scope
@@ -67,8 +68,9 @@ class Attachment:
         callbacks = cupti_library.Callbacks()
         sampler = ThreadSampler(self._send_sample)
         self.collector = Collector(
-            cupti, self.pool, callbacks, self.send_event, self._revive_decoder, self._may_finalize, sampler.switch
-        )
+            cupti, self.pool, callbacks, self.send_event, self._revive_decoder, self._may_finalize, sampler.switch,
+            PcSampler(cupti, load_driver, self.pool, self._send_pc_event),
+        )  # fmt: skip
         self._start_decoder()
         if active_profiler:
             self.collector.yield_to(active_profiler)
@@ -141,6 +143,12 @@ class Attachment:
         """Detach in the child of a fork; CUPTI and the decoder belong to the parent."""
         self.collector.forget()
         self._events.close()
+
+    def _send_pc_event(self, event: dict[str, Any]) -> bool:
+        """Send an event about samples of the GPU, or drop and count it; return whether it was sent."""
+        sent = self._send_sample(b"J" + json.dumps(event).encode())
+        self.pool.header[Header.EVENTS_LOST] += not sent
+        return sent
 
     def _send_sample(self, message: bytes) -> bool:
         """Send a sample of stacks or drop it: launches then have the one before, and its age."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from drumline.producers.collector import cupti as cupti_library
 from drumline.producers.collector import marks
+from drumline.producers.collector.pc_sampling import PcSampler
 from drumline.producers.collector.recorder import ActivityRecorder
 from drumline.producers.collector.watchdog import MissingKernelDetector, StallDetector
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
@@ -44,6 +45,7 @@ class Collector:
     `send_event`: takes events for the decoder (JSON values); must not raise or block.
     `revive_decoder`: restarts a decoder that has died, and returns whether it did.
     `sample_stacks`: begins or ends to sample the stacks of the process's threads.
+    `pc_sampler`: samples the GPU while the decoder asks for it.
     `may_finalize`: whether CUPTI may go once a policy has switched recording off for good; `resume` brings it back.
     `state`: "off", "on", "window" (between windows), "yielded" (to another profiler), "decoder_stalled",
     "failed: REASON" or "closed".
@@ -58,10 +60,11 @@ class Collector:
         revive_decoder: Callable[[], bool],
         may_finalize: Callable[[], bool] = lambda: False,
         sample_stacks: Callable[[bool], None] = lambda on: None,
+        pc_sampler: PcSampler | None = None,
     ) -> None:
         self.state = "off"
         self._may_finalize, self._has_begun_window = may_finalize, False
-        self._sample_stacks = sample_stacks
+        self._sample_stacks, self._pc_sampler = sample_stacks, pc_sampler
         self._pool, self._send_event, self._revive_decoder = pool, send_event, revive_decoder
         self._thread = threading.Thread(target=self._run, name="drumline", daemon=True)
         self._recorder = ActivityRecorder(cupti, pool, callbacks, self._thread)
@@ -200,6 +203,8 @@ class Collector:
         policy, now = self._policy(), time.time_ns()
         if self._revive_decoder():
             self._decoder_stall = StallDetector(FLUSH_S)
+            if self._pc_sampler:
+                self._pc_sampler.forget()
             self._send_event({"event": "recording", "on": self._recorder.on, "time_ns": now, "why": str(policy)})
         stalled_s = self._decoder_stall.tick(self._pool.header[Header.TICKS])
         stalled = stalled_s > DECODER_S
@@ -218,6 +223,9 @@ class Collector:
         self._pool.reclaim(now)
         self._recorder.record_launches(bool(self._pool.header[Header.LAUNCHES]) and self._recorder.on)
         self._sample_stacks(bool(self._pool.header[Header.STACKS]) and self._recorder.on)
+        if self._pc_sampler and self._recorder.on:
+            self._pc_sampler.switch(int(self._pool.header[Header.PC]) - 1)
+            self._pc_sampler.take()
         if self._recorder.on or (self._recorder.draining and not self._active_profilers):
             self._recorder.flush()
         self._recorder.learn_sizes()
@@ -265,6 +273,8 @@ class Collector:
         if on:
             result = self._recorder.start(bool(self._pool.header[Header.LAUNCHES]))
         else:
+            if self._pc_sampler:  # CUPTI refuses kernel records that are switched on beside it
+                self._pc_sampler.switch(-1)
             self._recorder.stop()
         if result:
             self._retry_at = time.monotonic() + RETRY_S

@@ -48,7 +48,7 @@ class Cupti:
     """Binds the functions of one libcupti; each returns the CUptiResult (0 = success). Calls may block on the GPU."""
 
     def __init__(self, library: Any, path: str) -> None:
-        self.path = path
+        self.path, self.library = path, library
         try:
             for name, arguments in FUNCTIONS.items():
                 function = getattr(library, name)

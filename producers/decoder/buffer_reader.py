@@ -23,14 +23,15 @@ class BufferReader:
     """Decodes the buffers of one process. Owned by Session, in the decoder's only thread.
 
     `records`: number decoded, by table. `bytes`: of the buffers read. `dropped`: rows lost, by topic; SpoolOutput
-    reports and empties it. `problems`: the session's, short name -> sentence.
+    reports and empties it. `memory`: of the process. `problems`: the session's, short name -> sentence.
     """
 
     def __init__(self, pool: BufferPool, pid: int, problems: dict[str, str]) -> None:
         self.records, self.bytes = Counter[str](), 0
         self.dropped: Counter[Topic] = Counter()
         self._pool, self._problems = pool, problems
-        self._decoder = Decoder(RemoteMemory(pid))
+        self.memory = RemoteMemory(pid)
+        self._decoder = Decoder(self.memory)
         self._stuck_since = 0
 
     @property

@@ -10,7 +10,9 @@ import numpy as np
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.live import BatchWriter, FeedProgress, split_rows
 from drumline.producers.decoder.cupti_decode import Decoded
+from drumline.producers.decoder.pc_samples import PcSamples
 from drumline.producers.decoder.python_samples import PythonSamples
+from drumline.producers.decoder.remote_memory import RemoteMemory
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.identity import Identity
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
@@ -29,13 +31,13 @@ class SpoolOutput:
     Owned by Session, in the decoder's only thread. Writing to the spool may block on the disk.
 
     `spool`: takes the batches. `writer`: makes them. `live`: derives steps, collectives and ranges. `launches`: of deep
-    windows. `samples`: of Python, for those.
+    windows. `samples`: of Python, for those. `pc_samples`: of the GPU.
     """
 
-    def __init__(self, pool: BufferPool, spool: SpoolWriter, identity: Identity) -> None:
+    def __init__(self, pool: BufferPool, spool: SpoolWriter, identity: Identity, memory: RemoteMemory) -> None:
         self.spool, self.writer = spool, BatchWriter(identity, self._emit)
         self.live = IncrementalDerivation(self.writer)
-        self.samples = PythonSamples()
+        self.samples, self.pc_samples = PythonSamples(), PcSamples(memory)
         self.launches = LaunchRows(self.writer, self.samples.before)
         self._pool = pool
         self._denied = self._events_lost = 0
@@ -74,6 +76,11 @@ class SpoolOutput:
         """Publish the launches of a deep window that are complete."""
         self.launches.advance(now_ns, complete_until_ns, final)
         self.samples.forget(now_ns - KEPT_NS)
+
+    def advance_pc_samples(self, now_ns: int, final: bool = False) -> None:
+        """Publish the samples of the GPU that span a second, or all that are left."""
+        if (table := self.pc_samples.rows(final)) is not None:
+            self.writer.write(Topic.STALL, table, FeedProgress(now_ns, int(table["start_ns"][0])))
 
     def report_losses(self, dropped: Counter[Topic], now_ns: int) -> None:
         """Report dropped rows in `dropped_before`, and mark the time around them as lost for the derivation.

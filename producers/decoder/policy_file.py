@@ -14,7 +14,7 @@ class PolicyFile:
     """Writes the policy that applies now into the buffer pool, where the collector reads it.
 
     `header`: of the buffer pool. `problems`: the session's, short name -> sentence; gets "control".
-    `launches`: whether the request that counts now asks for launches.
+    `launches`, `pc`: whether the request that counts now asks for launches, and for samples of the GPU.
     `answer`: what became of the newest request that names the process: "running KEY", "done KEY" or
     "rejected KEY: REASON"; "" before the first.
     """
@@ -24,7 +24,8 @@ class PolicyFile:
         self._process_policy = ""
         self._text: str | None = None
         self._running = self._seen = self.answer = ""
-        self.launches = False
+        self.launches = self.pc = False
+        self._rejected: set[str] = set()
 
     def begin(self, process_policy: str) -> None:
         """Take the policy that the process was attached with. What a decoder before this one applied is not known."""
@@ -43,6 +44,7 @@ class PolicyFile:
             return self._problems["control"] != before[1]
         self._problems.pop("control", None)
         self.launches = request is not None and request.launches
+        self.pc = request is not None and request.pc
         self._header[Header.STACKS] = self.launches and request is not None and request.stacks
         if self.launches:  # before the window is switched on
             self._header[Header.LAUNCHES] = 1
@@ -53,12 +55,18 @@ class PolicyFile:
             header[Header.MODE], self._text = policy.mode, text
         return is_new or self.answer != before[0] or before[1] is not None
 
+    def reject(self, reason: str) -> None:
+        """Answer the request that runs with a reason; it does not count any more."""
+        if self._running:
+            self._rejected.add(self._running)
+            self.answer, self._running = f"rejected {self._running}: {reason}", ""
+
     def end(self) -> None:
         """Close the answer: the process has ended."""
         self._answer(None)
 
     def _wanted(self, place: ProcessPlace, now_ns: int, step: int) -> tuple[str, ControlRequest | None]:
-        requests = read_requests(spool_root(self._environment), now_ns)
+        requests = [r for r in read_requests(spool_root(self._environment), now_ns) if r.key not in self._rejected]
         request = chosen(requests, place, now_ns, step)
         if (
             request is None

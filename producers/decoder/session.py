@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -75,6 +76,9 @@ class Session:
             "recording": self._on_recording,
             "failed": self._on_failed,
             "problem": self._on_problem,
+            "pc_begin": self._on_pc_begin,
+            "pc_samples": self._on_pc_samples,
+            "pc_rejected": self._on_pc_rejected,
         }
 
     def event(self, message: bytes) -> None:
@@ -130,6 +134,17 @@ class Session:
     def _on_problem(self, event: dict[str, Any]) -> None:
         self.problems[event["name"]] = event["why"]
 
+    def _on_pc_begin(self, event: dict[str, Any]) -> None:
+        self._begin(time.time_ns()).pc_samples.begin(event)
+
+    def _on_pc_samples(self, event: dict[str, Any]) -> None:
+        self._begin(int(event["to_ns"])).pc_samples.take(event)
+        self.pool.header[Header.PC_READ] += 1
+
+    def _on_pc_rejected(self, event: dict[str, Any]) -> None:
+        self._policy_file.reject(str(event["why"]))
+        self.pool.header[Header.PC] = self._report_at = 0
+
     def tick(self, now_ns: int) -> bool:
         """Read completed buffers and publish what is due. Returns whether a buffer was read."""
         read = 0
@@ -139,6 +154,9 @@ class Session:
                 self._report_at = 0
             if self._output:
                 self._output.launches.request(self._policy_file.launches, now_ns)
+            # Once kernels have shown which GPU it is: their records are on then, as CUPTI needs it.
+            wants_samples = self._policy_file.pc and self._device is not None and self._recording.startswith("on")
+            self.pool.header[Header.PC] = self._device + 1 if wants_samples and self._device is not None else 0
         complete_ns = self.pool.host_complete_ns(now_ns)
         for number in self.pool.done():
             if not self._read(number, now_ns):
@@ -163,6 +181,7 @@ class Session:
         self._derive(output, now_ns, bool(ended))
         output.launches.request(self._policy_file.launches, now_ns)
         output.advance_launches(now_ns, self._host_complete_ns, bool(ended))
+        output.advance_pc_samples(now_ns, bool(ended))
         self.pool.header[Header.LAUNCHES] = output.live.wants_launches(now_ns) or self._policy_file.launches
         self.pool.header[Header.NO_KERNELS_SINCE_NS] = output.live.no_kernels_since_ns
         self._off_at = 0 if ended else self._off_at
@@ -189,6 +208,7 @@ class Session:
             self._output.report_losses(self._reader.dropped, now_ns)
             self._derive(self._output, now_ns, True)
             self._output.advance_launches(now_ns, now_ns, True)
+            self._output.advance_pc_samples(now_ns, True)
             self._output.writer.finish(now_ns)
             self._output.spool.identify(self._record(self._output.writer.identity))
             self._output.spool.close()
@@ -250,7 +270,7 @@ class Session:
                 self.problems["settings"] = str(error)
                 max_bytes, segment_s = spool_limits({})
             spool = SpoolWriter(root, self._record(process), SpoolLimits(max_bytes=max_bytes, segment_s=segment_s))
-            self._output = SpoolOutput(self.pool, spool, process)
+            self._output = SpoolOutput(self.pool, spool, process, self._reader.memory)
             self._output.live.complete_until_ns = self._host_complete_ns
             self._warn_if_unwritable(spool)
             if self._attached.get("decoders", 1) > 1:  # calls of the decoder before have their kernels in buffers now
@@ -291,6 +311,8 @@ class Session:
         counts["unreadable_strings"] = self._reader.unreadable_strings
         counts["truncated_strings"] = self._reader.truncated_strings
         counts.update({**self._output.live.counts, **self._output.launches.counts} if self._output else {})
+        if self._output and self._output.pc_samples.unread:
+            counts["unread_samples"] = self._output.pc_samples.unread
         counts["held_max_s"] = self._held_ns / 1e9
         return {
             **process_record(self._environment, process),

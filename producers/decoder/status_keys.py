@@ -10,6 +10,7 @@ STATUS_KEYS: dict[str, str] = {
     "payloads": "NVTX payload records decoded: NCCL calls with communicator and bytes",
     "launches": "host launch records decoded: of deep windows that ask, and after a loss until matching is certain",
     "invalid_launches": "host launch records with impossible times; their kernels count as without launch",
+    "unread_samples": "buffers with samples of the GPU that could not be read from the job's memory",
     "peer_copies": "copies between two GPUs while recording was off; they have no rows",
     "bytes": "bytes of the CUPTI buffers read",
     "spool_bytes": "bytes written to the spool",

@@ -58,7 +58,9 @@ class Header(IntEnum):
     NO_KERNELS_SINCE_NS = 27  # D since when steps have no kernel; 0 = they have
     GRAPHS = 28  # D 1 = kernels of a CUDA graph were recorded
     STACKS = 29  # D 1 = sample the stacks of Python's threads
+    PC = 30  # D 1 + CUDA ordinal of the GPU whose warps are to be sampled; 0 = none
     DROPPED_REPORTED = 31  # D of CUPTI_DROPPED, number already reported, by any decoder of this process
+    PC_READ = 511  # D buffers with samples of the GPU that were read; behind the buffers' states
 
 
 #: G: size of a record by its kind; 0 = not known yet.

@@ -52,6 +52,7 @@ class ControlRequest:
     requested_ns: int
     launches: bool = False
     stacks: bool = False
+    pc: bool = False
 
     def concerns(self, place: ProcessPlace) -> bool:
         """Return whether it is about a process."""
@@ -105,4 +106,5 @@ def _request(item: Mapping[str, Any]) -> ControlRequest:
         run=str(item["run"]), host=str(item["host"]), ranks=tuple(int(rank) for rank in item["ranks"]),
         last_step=int(item["last_step"]), start_ns=int(item["start_ns"]), until_ns=int(item["until_ns"]),
         requested_ns=int(item["requested_ns"]), launches=bool(item.get("launches")), stacks=bool(item.get("stacks")),
+        pc=bool(item.get("pc")),
     )  # fmt: skip

@@ -137,6 +137,7 @@ _RULES: dict[Topic, _Rule] = {
     Topic.PROGRESS: _Rule("progress", upsert=True),
     Topic.STACK: _Rule("stacks", clock="time_ns", plain=frozenset({"stack"})),
     Topic.LAUNCH: _Rule("launches", clock="start_ns", nullable=frozenset({"sample_age_ns"})),
+    Topic.STALL: _Rule("stalls", clock="start_ns"),
     Topic.KERNEL_FREQUENCY: _Rule("kernel_frequency", upsert=True, clock="window_start_ns"),
     Topic.MEMCPY_BANDWIDTH: _Rule("memcpy_bandwidth", upsert=True, clock="window_start_ns"),
     Topic.LATENESS: _Rule("lateness", upsert=True),

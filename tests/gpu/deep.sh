@@ -33,7 +33,7 @@ for name in "$@"; do
     case $name in
     pc) part pc 130 python "$here/deep_probe.py" "$out" pc ;;
     sass) part sass 70 python "$here/deep_probe.py" "$out" sass ;;
-    launches) part launches 175 python "$here/deep_launches.py" "$out" ;;
+    launches) part launches 190 python "$here/deep_launches.py" "$out" ;;
     hot) part hot 90 python "$here/deep_hot.py" "$out" hot ;;
     hook) part hook 80 python "$here/deep_hot.py" "$out" hook ;;
     esac

@@ -1,9 +1,10 @@
-"""Measure deep windows of a launch-bound DDP job, without and with launches and stacks: deep_launches.py OUT
+"""Measure deep windows of a launch-bound DDP job, with launches, stacks, or samples of the GPU: deep_launches.py OUT
 
 Called by deep.sh. Blocks of a plain job and of one with policy auto in turn (as `window` of light.py): before, in a
-window with kernels, with launches, with launches and stacks, after it, and when all is off. OUT/launches.json: ratios
-to plain with their 95 % intervals; and of each process what its rows show: which kernels have a launch and a scope,
-how long after its call a kernel began, and whether py-spy knows the threads. DEEP_SECONDS: time for all.
+window with kernels, with launches, with launches and stacks, with samples of the GPU of rank 0, and after them.
+OUT/launches.json: ratios to plain with their 95 % intervals; and of each process what its rows show: which kernels have
+a launch and a scope, how long after its call a kernel began, whether py-spy knows the threads, what warps waited for.
+DEEP_SECONDS: time for all.
 """
 
 import json
@@ -49,6 +50,7 @@ class Pair:
     def phase(self, name: str) -> None:
         """Time a phase, and report it beside the first one."""
         light.request(self.recorded, "placed")
+        begin_ns = time.time_ns()
         blocks = []
         for number in range(PAIRS):
             if END - time.monotonic() < REST_S:
@@ -61,7 +63,7 @@ class Pair:
         self.phases[name] = {
             "ratio": round(ratio, 4), "+-": round(half, 4), "pairs": len(blocks), "ms": np.round(ms, 3).tolist(),
             "cpu_ms": np.round([[block["cpu_ms"] for block in pair] for pair in blocks], 2).tolist(),
-            **light.request(self.recorded, "state"),
+            **light.request(self.recorded, "state"), "span_ns": [begin_ns, time.time_ns()],
         }  # fmt: skip
         first = next(iter(self.phases.values()))
         self.phases[name]["of the first"] = round(ratio / first["ratio"], 4)
@@ -93,15 +95,17 @@ def threads(pid: int) -> dict[int, str]:
 def measured(pair: Pair, spool: Path) -> None:
     """Run the phases."""
     pair.phase("before")
-    for name, launches, stacks in (
-        ("kernels", False, False), ("launches", True, False), ("launches and stacks", True, True),
-    ):  # fmt: skip
-        with window(spool, JOB, launches=launches, stacks=stacks):
+    kinds: dict[str, dict[str, object]] = {
+        "kernels": {}, "launches": {"launches": True}, "launches and stacks": {"launches": True, "stacks": True},
+        "samples of the GPU": {"ranks": (0,), "pc": True},
+    }  # fmt: skip
+    for name, request in kinds.items():
+        with window(spool, JOB, **request):
             results[f"s until on: {name}"] = pair.until("on")
             time.sleep(1.5)  # the decoder looks at the request once a second
             light.request(pair.recorded, f"steps {pair.steps}")
             pair.phase(f"in a window: {name}")
-            if stacks:
+            if "stacks" in request:
                 results["threads"] = {rank.pid: threads(rank.pid) for rank in pair.recorded}
         results[f"s until off: {name}"] = pair.until("off")
         save()
@@ -111,8 +115,8 @@ def measured(pair: Pair, spool: Path) -> None:
     pair.phase("after the windows")
 
 
-def rows(spool: Path, pids: list[int]) -> dict[int, dict[str, object]]:
-    """Return what the rows of each process show of its launches."""
+def rows(spool: Path, pids: list[int], spans: list[list[int]]) -> dict[int, dict[str, object]]:
+    """Return what rows of each process show of its launches. `spans`: begin and end of windows with launches; ns."""
     launches, kernels, known = columns(spool, "gpu.launch.v1"), columns(spool, "gpu.kernel.v1"), processes(spool)
     result: dict[int, dict[str, object]] = {}
     for pid in pids:
@@ -120,11 +124,8 @@ def rows(spool: Path, pids: list[int]) -> dict[int, dict[str, object]]:
         if of is None or ran is None:
             result[pid] = {"launches": 0 if of is None else len(of["start_ns"]), "process": known.get(pid)}
             continue
-        # Windows with launches lie apart; a gap of a second parts them.
-        cuts = np.flatnonzero(np.diff(of["start_ns"]) > 10**9) + 1
-        begins, ends = of["start_ns"][np.r_[0, cuts]], of["start_ns"][np.r_[cuts - 1, len(of["start_ns"]) - 1]]
         inside = np.zeros(len(ran["start_ns"]), bool)
-        for begin, end in zip(begins, ends, strict=True):
+        for begin, end in spans:
             inside |= (ran["start_ns"] >= begin) & (ran["start_ns"] <= end)
         at = {int(number): i for i, number in enumerate(of["correlation"])}
         places = np.array([at.get(int(number), -1) for number in ran["correlation"]])
@@ -136,7 +137,7 @@ def rows(spool: Path, pids: list[int]) -> dict[int, dict[str, object]]:
             "with a scope": int((of["scope"][places[has]] != "").sum()),
             "without, by name": without.most_common(5),
             "without, graphs": int((ran["graph"][inside & (places < 0)] > 0).sum()) if "graph" in ran else None,
-            "windows": len(begins), "launches": len(of["start_ns"]),
+            "launches": len(of["start_ns"]),
             "launches whose id comes twice": len(of["correlation"]) - len(at),
             "kernel began after its call, us": light.quantiles(lags_us),
             "kernels that began before it": int((lags_us < 0).sum()),
@@ -147,6 +148,22 @@ def rows(spool: Path, pids: list[int]) -> dict[int, dict[str, object]]:
             "callers": Counter(of["caller"].tolist()).most_common(5),
             "process": known.get(pid),
         }  # fmt: skip
+    return result
+
+
+def stalls(spool: Path) -> dict[int, dict[str, object]]:
+    """Return what warps of the kernels with most samples waited for, by process."""
+    result: dict[int, dict[str, object]] = {}
+    for pid, of in columns(spool, "gpu.stall.v1").items():
+        by_kernel: dict[str, Counter[str]] = {}
+        for name, reason, samples in zip(of["name"], of["reason"], of["samples"].tolist(), strict=True):
+            by_kernel.setdefault(name[:100], Counter())[reason] += samples
+        most = sorted(by_kernel.items(), key=lambda item: -item[1].total())[:8]
+        shares = {
+            name: {"samples": reasons.total(), **{r: round(n / reasons.total(), 3) for r, n in reasons.most_common(5)}}
+            for name, reasons in most
+        }
+        result[pid] = {"rows": len(of["start_ns"]), "kernels": len(by_kernel), "most": shares}
     return result
 
 
@@ -168,7 +185,8 @@ def main() -> None:
         light.finish(pair.plain + pair.recorded)
         time.sleep(3)
         try:
-            results["rows"] = rows(spool, pids)
+            spans = [of["span_ns"] for name, of in results["phases"].items() if "launches" in name]
+            results["rows"], results["stalls"] = rows(spool, pids, spans), stalls(spool)
             named = results.get("threads", {})
             for pid, of in results["rows"].items():
                 matched = {name: named.get(pid, {}).get(name, "not Python's") for name in of.get("threads", ())}

@@ -1,7 +1,8 @@
 """Probe what CUPTI can sample inside the GPU beside kernel records: deep_probe.py OUT pc|sass; called by deep.sh.
 
 Each probe is a process of its own, as it may crash; one at a time on each GPU. OUT/pc.json or OUT/sass.json has what
-each reported so far, its exit code, and the end of its errors. DEEP_SECONDS: time for all.
+each reported so far, its exit code, and the end of its errors. DEEP_SECONDS: time for all. DEEP_PROBES: only those with
+this in their name.
 """
 
 import json
@@ -109,7 +110,8 @@ def lane(gpu: int, queue: "Queue[tuple[str, dict[str, object]]]") -> None:
 def main() -> None:
     queue: Queue[tuple[str, dict[str, object]]] = Queue()
     for item in PROBES[PART].items():
-        queue.put(item)
+        if os.environ.get("DEEP_PROBES", "") in item[0] or PART != "pc":
+            queue.put(item)
     lanes = [threading.Thread(target=lane, args=(gpu, queue)) for gpu in range(GPUS)]
     for thread in lanes:
         thread.start()

@@ -21,6 +21,7 @@ from drumline.schemas.model import model
 #: Topic -> its columns of texts: name of the column and of its dictionary.
 TEXTS = {
     "gpu.kernel.v1": {"name": "names"},
+    "gpu.stall.v1": {"name": "names", "reason": "reasons"},
     "gpu.launch.v1": {"scope": "scopes", "stack": "stacks", "caller": "callers"},
 }
 
@@ -54,11 +55,14 @@ def processes(spool: Path) -> dict[int, dict[str, object]]:
 
 
 @contextmanager
-def window(spool: Path, job: str, *, launches: bool, stacks: bool) -> Iterator[None]:
-    """Ask for a deep window as the agent does: a file beside the spools, renewed once a second."""
+def window(spool: Path, job: str, ranks: tuple[int, ...] = (), **more: bool) -> Iterator[None]:
+    """Ask for a deep window as the agent does: a file beside the spools, renewed once a second.
+
+    `more`: launches, stacks, pc.
+    """
     now_ns = time.time_ns()
     control = Control(key=f"window-{now_ns}", kind=WINDOW, policy="always", job=job, start_ns=now_ns - 10**10)
-    control = replace(control, until_ns=now_ns + 300 * 10**9, requested_ns=now_ns, launches=launches, stacks=stacks)
+    control = replace(control, until_ns=now_ns + 300 * 10**9, requested_ns=now_ns, ranks=ranks, **more)
     halt, path = threading.Event(), spool / FILE
 
     def renew() -> None:

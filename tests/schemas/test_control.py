@@ -34,6 +34,14 @@ def test_a_policy_that_was_asked_before_launches_existed_is_in_force():
             decode(wrong)
 
 
+def test_a_window_that_was_asked_before_samples_of_the_gpu_existed_is_in_force():
+    record = bytes.fromhex(
+        "c3013517efbbdc5cce3802770c77696e646f770c616c776179730e6c6c616d612d2a00022a020600c801ee018080a0f6f4acdbe01b80"
+        "e0dafab3b0dbe01b0101066164618080a0f6f4acdbe01b00"
+    )
+    assert decode(record) == replace(WINDOW, run="", ranks=(3,), launches=True)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

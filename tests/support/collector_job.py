@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from support.fakes.cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer, record
+from support.fakes.pc_sampling import NO_PRIVILEGE, FakePcSampling
 
 from drumline.producers.collector import attach, collector, marks, recorder, stack_samples, watchdog
 from drumline.producers.decoder.cupti_layout import DRIVER, KERNEL, MEMCPY, PEER_COPY, RUNTIME
@@ -276,6 +277,37 @@ def launches() -> None:
     print_decoder()
 
 
+def pc(how: str) -> None:
+    """A deep window with samples of the GPU, as the agent's file asks, until six readings; or a rejection."""
+    sampling = FakePcSampling(fake)
+    for name in dir(sampling):
+        if name.startswith("cuptiPCSampling"):
+            setattr(fake, name, getattr(sampling, name))
+    sampling.rejects = NO_PRIVILEGE if how == "pc_rejected" else 0
+    attach.load_driver = lambda: sampling
+    file, now = Path(os.environ["DRUMLINE_SPOOL__ROOT"]) / ".control", time.time_ns()
+    file.parent.mkdir(exist_ok=True)
+    window = {"key": "w", "kind": "window", "policy": "always", "job": "*", "run": "", "host": "*", "ranks": [],
+              "last_step": -1, "start_ns": now, "until_ns": now + 600 * 10**9, "requested_ns": now,
+              "pc": True}  # fmt: skip
+    file.write_text(json.dumps([window]))
+    assert attach.attach("off", cupti=fake.bound())
+    while len(fake.enabled) < 5:
+        os.utime(file)
+        time.sleep(0.01)
+    step = 0
+    while sampling.readings < 6 and fake.enabled:
+        os.utime(file)
+        marked_step(step, KERNEL)
+        step += 1
+    file.unlink()
+    while fake.enabled:
+        time.sleep(0.01)
+    settled()
+    assert (sampling.is_on, sampling.contexts) == (False, 0), "nothing stays"
+    print(json.dumps({"decoder": attach.attached().decoder, "readings": sampling.readings}), flush=True)
+
+
 def captured() -> None:
     """As `auto`, in a process that captured a CUDA graph."""
     marks.graph_was_captured = True
@@ -297,6 +329,9 @@ def main() -> None:
         recorder.ActivityRecorder.keep = lambda _: 1 // 0
         os.environ["DRUMLINE_COLLECT__POLICY"] = "off"
     atexit.register(left, os.getpid())
+    if how.startswith("pc"):
+        pc(how)
+        return
     if how in ("auto", "windows", "resumed", "captured", "launches"):
         {"auto": auto, "windows": windows, "resumed": resumed, "captured": captured, "launches": launches}[how]()
         return

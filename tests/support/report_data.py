@@ -56,6 +56,8 @@ def report_data(**changes):
                      "most_rank": 3, "most_gigabytes": 0.6}],
         "hot_lines": [{"place": "attend (/job/model.py:31)", "gpu_s": 1.25, "percent": 62.5, "money": 0.001,
                        "kernels": 100}],
+        "stalls": [{"kernel": "gemm", "reason": "long_scoreboard", "percent": 41.5, "idle_percent": 38.1,
+                    "gpu_percent": 70.0, "samples": 1000}],
         "devices": [{"host": "node-a", "gpu": 0, "rank": 0, "samples": 9, "util": 90.0, "memory_gb": 20.0,
                      "power_w": 600.0,
                      "temperature": 60, "slowest_mhz": 1500, "fastest_mhz": 1980, "ecc": 0, "xid": None}],

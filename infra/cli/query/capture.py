@@ -26,7 +26,6 @@ app = typer.Typer(add_completion=False)
 #: Time after the window in which its rows are stored: a sink writes large topics every 10 s.
 STORED_S = 20.0
 POLL_S = 0.5
-KERNELS, LAUNCHES, STACKS = "kernels", "launches", "stacks"
 
 
 @app.command()
@@ -47,9 +46,9 @@ def capture(
         typer.Option(
             "--with",
             help="kernels (and copies, ranges); launches: when, from which thread, in which scope; stacks: of Python, "
-            "with launches the line of each.",
+            "with launches the line of each; pc: what the warps of one rank's GPU wait for, beside kernels only.",
         ),
-    ] = KERNELS,
+    ] = "kernels",
     as_json: Annotated[bool, typer.Option("--json", help="Print what came of it as one JSON object.")] = False,
 ) -> None:
     """Record a running job in depth for some steps, wait, and print what it got: kernels, copies, launches, stacks.
@@ -72,9 +71,6 @@ def capture(
     from drumline.infra.report.text import timeline_command
     from drumline.schemas.control import BadControl
 
-    wanted = {kind.strip() for kind in kinds.split(",")}
-    if KERNELS not in wanted or wanted - {KERNELS, LAUNCHES, STACKS}:
-        exit_with("capture", BAD_INPUT, f"--with {kinds!r}: {KERNELS}, or {KERNELS},{LAUNCHES},{STACKS}")
     if late and ranks:
         exit_with("capture", BAD_INPUT, "--culprit names the ranks: leave out --ranks")
     config = settings()
@@ -89,6 +85,7 @@ def capture(
 
         run = str(find_run(query, job, run)[0]["run"])
         named = windows.culprit(query, job, run) if late else ranks_of(ranks)
+        wanted = windows.kinds_of(kinds, named)
         known = {row["rank"] for row in query(windows.PROCESSES, {"job": job, "run": run})}
         if strange := sorted(set(named) - known):
             raise NoSuchRun(f"run {run} has no rank {', '.join(map(str, strange))}")
@@ -98,7 +95,7 @@ def capture(
             if seconds is None
             else windows.window_of_seconds(job, run, named, seconds, now_ns)
         )
-        window = replace(window, stacks=STACKS in wanted, launches=LAUNCHES in wanted)
+        window = replace(window, stacks="stacks" in wanted, launches="launches" in wanted, pc="pc" in wanted)
         write(config, [(window.key, window)])
         try:
             states_now, first_s = _wait(lambda: windows.states(query, window, job, run), window, sorted(named or known))
@@ -155,11 +152,21 @@ def _progress(states_now: list[RankState], ranks: int, window: Control) -> str:
 
 def _print(states_now: list[RankState], window: Control, command: str) -> None:
     table = Table(
-        "rank", "host", "answer", "kernels", "copies", "launches", "steps", "stacks", box=None, pad_edge=False
+        "rank",
+        "host",
+        "answer",
+        "kernels",
+        "copies",
+        "launches",
+        "steps",
+        "stacks",
+        "samples",
+        box=None,
+        pad_edge=False,
     )
     for state in states_now:
         texts = (str(state.rank), state.host, state.answer or "none", f"{state.kernels:,}", f"{state.copies:,}",
-                 f"{state.launches:,}", str(state.steps), str(state.stacks))  # fmt: skip
+                 f"{state.launches:,}", str(state.steps), str(state.stacks), f"{state.samples:,}")  # fmt: skip
         table.add_row(*(escape(escape_controls(text)) for text in texts))
     terminal_console().print(table)
     if command:

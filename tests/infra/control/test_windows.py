@@ -8,6 +8,7 @@ from drumline.infra.control.windows import (
     CannotCapture,
     culprit,
     is_complete,
+    kinds_of,
     states,
     window_of_seconds,
     window_of_steps,
@@ -97,3 +98,15 @@ def test_ranks_are_written_as_numbers_and_spans():
     for text in ("x", "3-1", "-1", "0-99999", ","):
         with pytest.raises(BadRankList, match="for example: 0,3 or 0-7"):
             ranks_of(text)
+
+
+def test_samples_of_the_gpu_are_of_one_named_rank_and_stand_beside_kernels_only():
+    assert kinds_of("kernels, pc", [3]) == {"kernels", "pc"}
+    assert kinds_of("kernels,launches,stacks", []) == {"kernels", "launches", "stacks"}
+    for text, ranks, reason in (
+        ("kernels,pc", [], "name its rank"), ("kernels,pc", [3, 7], "name its rank"),
+        ("kernels,stacks,pc", [3], "beside kernels only"), ("pc", [3], "kernels, or kernels,launches"),
+        ("kernels,sass", [3], "or kernels,pc"),
+    ):  # fmt: skip
+        with pytest.raises(CannotCapture, match=reason):
+            kinds_of(text, ranks)

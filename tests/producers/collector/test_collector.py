@@ -16,15 +16,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.fakes import pc_sampling as fake_sampling
 from support.fakes.cupti import FakeCupti, Job, RawBuffer
 from support.labs.collected import batches, rows, sequences_are_whole
 from support.wait_limit import WAIT_S
 
 from drumline.infra.config.settings import SpoolSettings
-from drumline.producers.collector import decoder_process
+from drumline.producers.collector import decoder_process, pc_sampling
 from drumline.producers.collector.cupti import Callbacks
 from drumline.producers.collector.recorder import ActivityRecorder
 from drumline.producers.decoder.main import may_read
+from drumline.producers.decoder.pc_samples import DROPPED, OUTSIDE
 from drumline.producers.ipc.buffer_pool import BufferPool
 from drumline.producers.ipc.events import MARK
 from drumline.producers.spool.location import spool_limits, spool_root
@@ -504,6 +506,43 @@ def test_each_kernel_of_a_window_with_launches_has_its_launch_its_scope_and_its_
     functions = ["planted", "quick"] * 3
     assert [stack.split(";")[-2].split(" (")[0] for *_, stack in sorted(calls)] == functions, "in a wait for samples"
     assert "kernels_without_launch" not in process["collector"]
+
+
+def test_a_window_with_pc_samples_what_kernels_wait_for_beside_their_records_and_leaves_nothing_on(tmp_path):
+    done, report = run(tmp_path, "pc")
+    assert (done.returncode, done.stderr) == (0, "")
+    published, process = batches(tmp_path)
+    sums = Counter()
+    for topic, _, batch in published:
+        if topic == "gpu.stall.v1" and batch.rows:
+            assert set(batch.columns["cycles"].tolist()) == {1 << pc_sampling.PERIOD}
+            assert (batch.columns["duration_ns"] > 0).all()
+            names, reasons = batch.strings("name", "names"), batch.strings("reason", "reasons")
+            counts = (batch.columns[name].tolist() for name in ("samples", "not_issued"))
+            for name, reason, samples, idle in zip(names, reasons, *counts, strict=True):
+                sums[name, reason] += samples
+                sums[name, reason, "idle"] += idle
+    expected = {("", OUTSIDE): fake_sampling.OUTSIDE, ("", DROPPED): fake_sampling.DROPPED}
+    for kernel, (memory, memory_idle, selected, _) in fake_sampling.KERNELS.items():
+        name = kernel.decode()
+        expected |= {(name, "long_scoreboard"): memory, (name, "long_scoreboard", "idle"): memory_idle}
+        expected |= {(name, "selected"): selected}
+    assert report["readings"] >= 6
+    assert +sums == {place: count * report["readings"] for place, count in expected.items()}
+    assert rows(published)["gpu.kernel.v1"] > 0
+    assert process["collector"]["control"] == "done w"
+
+
+def test_a_driver_that_rejects_samples_is_an_answer_and_the_window_ends(tmp_path):
+    done, report = run(tmp_path, "pc_rejected")
+    assert (done.returncode, done.stderr) == (0, "")
+    published, process = batches(tmp_path)
+    answer = process["collector"]["control"]
+    assert answer.startswith(
+        "rejected w: PC sampling is rejected: cuptiPCSamplingEnable fails (CUptiResult 35); the driver"
+    )
+    assert (report["readings"], "gpu.stall.v1" in rows(published)) == (0, False)
+    assert rows(published)["gpu.kernel.v1"] > 0
 
 
 def test_settings_that_are_not_made_are_the_agents():

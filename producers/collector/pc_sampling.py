@@ -1,0 +1,212 @@
+"""CUPTI's PC sampling in the job: the GPU notes where its warps are and what they wait for, while a deep window asks.
+
+No sample is read here. CUPTI writes them into memory of this process; the decoder reads it there (process_vm_readv),
+and says through the header how many buffers it has read. Standard library only; structs as in cupti_pcsampling.h.
+
+Kernel records must be switched on before: CUPTI 13.0 refuses them afterwards (CUPTI_ERROR_NOT_COMPATIBLE), and it keeps
+kernels concurrent beside both (docs/design/cupti-issues.md).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+from drumline.producers.collector.cupti import SUCCESS, Cupti
+from drumline.producers.ipc.buffer_pool import BufferPool, Header
+from drumline.producers.ipc.pc_layout import DATA, MOST_PCS, PC_BYTES, REASON_BYTES, DataField
+
+#: A sample each 2^16 cycles of an SM: 200,000 a second on an H200, of which a kernel of 1 ms has 200. CUPTI's own 2^11
+#: are 6 million a second, for which its threads need a core.
+PERIOD = 16
+#: The first CUPTI whose structs are those of pc_layout.py; CUPTI does not check them.
+FIRST_VERSION = 130000
+#: Memory for samples that CUPTI has not read yet, and for PCs that the decoder has not; bytes. With CUPTI's 512 MB the
+#: first launch waits up to 0.9 s, with 32 MB 0.1 s; at PERIOD they hold seconds.
+HARDWARE_BYTES, SCRATCH_BYTES = 32 << 20, 16 << 20
+#: Buffers of MOST_PCS places, which CUPTI and the decoder pass on.
+BUFFERS = 4
+#: CUpti_PCSamplingConfigurationAttributeType: period, memory of CUPTI and of the GPU, mode, ranges by calls, format,
+#: last buffer.
+_PERIOD, _SCRATCH, _HARDWARE, _MODE, _CONTROL, _FORMAT, _LAST = 1, 3, 4, 5, 6, 7, 8
+_CONTINUOUS = 1
+_NAME_BYTES = 128
+_Size, _Void, _U32 = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_uint32
+#: CUptiResult -> what to do.
+_REMEDIES = {
+    35: "the driver lets only root sample: NVreg_RestrictProfilingToAdminUsers=0, or CAP_SYS_ADMIN for the job",
+    26: "another profiler samples this GPU",
+    43: "not with MIG",
+    33: "not on this virtual GPU",
+    40: "not on this virtual GPU",
+    41: "not with confidential computing",
+}
+
+
+def load_driver() -> Any:
+    """Return CUDA's driver, which the job has loaded. Raises OSError."""
+    return ctypes.CDLL("libcuda.so.1")
+
+
+class Rejected(RuntimeError):
+    """CUPTI or CUDA does not sample here; the message is a sentence."""
+
+
+def _struct(*fields: tuple[str, Any]) -> type[ctypes.Structure]:
+    return type("Parameters", (ctypes.Structure,), {"_fields_": [("size", _Size), ("private", _Void), *fields]})
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = (("kind", ctypes.c_int), ("status", ctypes.c_int), ("value", ctypes.c_uint64 * 3))
+
+
+_Context = _struct(("context", _Void))
+_GetData = _struct(("context", _Void), ("data", _Void))
+_Count = _struct(("context", _Void), ("count", ctypes.POINTER(_Size)))
+_Names = _struct(("context", _Void), ("count", _Size), ("indices", _Void), ("names", _Void))
+_Attributes = _struct(("context", _Void), ("count", _Size), ("attributes", ctypes.POINTER(_Attribute)))
+
+
+class _Buffer:
+    """Holds the struct that CUPTI fills, its PCs, and their reasons: three runs of memory."""
+
+    def __init__(self, reasons: int) -> None:
+        self.data = (ctypes.c_uint64 * len(DataField))()
+        self.pcs = ctypes.create_string_buffer(MOST_PCS * PC_BYTES)
+        self.reasons = ctypes.create_string_buffer(MOST_PCS * reasons * REASON_BYTES)
+        first, size = ctypes.addressof(self.reasons), reasons * REASON_BYTES
+        # A place: its size, then zeros, the number of its reasons, and their address (ipc/pc_layout.py).
+        place = (PC_BYTES, 0, 0, 0, 0, reasons)
+        fields = [field for n in range(MOST_PCS) for field in (*place, first + n * size, 0)]
+        self._fresh = (ctypes.c_uint64 * len(fields))(*fields)
+        self.renew()
+
+    def renew(self) -> None:
+        """Make it as CUPTI takes it."""
+        ctypes.memmove(self.pcs, self._fresh, MOST_PCS * PC_BYTES)
+        ctypes.memset(self.data, 0, ctypes.sizeof(self.data))
+        self.data[DataField.SIZE], self.data[DataField.MOST_PCS] = DATA.size, MOST_PCS
+        self.data[DataField.PC_DATA] = ctypes.addressof(self.pcs)
+
+
+class PcSampler:
+    """Samples one GPU while `switch` says so. Owned by Collector, which calls it under its lock.
+
+    `driver`: returns CUDA's. `send`: takes an event and returns whether the decoder gets it; must
+    not raise or block. `is_on`: samples are taken.
+    """
+
+    def __init__(
+        self, cupti: Cupti, driver: Callable[[], Any], pool: BufferPool, send: Callable[[dict[str, Any]], bool]
+    ) -> None:
+        self.is_on = False
+        self._cupti, self._library, self._load_driver = cupti, cupti.library, driver
+        self._pool, self._send = pool, send
+        self._context, self._device = _Void(), -1
+        self._buffers: list[_Buffer] = []
+        self._sent, self._from_ns, self._is_rejected = 0, 0, False
+
+    def switch(self, device: int) -> None:
+        """Sample a device (CUDA ordinal), or end with -1. Never raises: a rejection is an event, once."""
+        if device < 0:
+            self._is_rejected = False
+            self._stop()
+        elif not self.is_on and not self._is_rejected:
+            try:
+                self._start(device)
+            except (Rejected, OSError, AttributeError) as error:
+                self._is_rejected = True
+                self._send({"event": "pc_rejected", "why": f"PC sampling is rejected: {error}"})
+
+    def take(self) -> None:
+        """Pass on the samples that CUPTI has read since; buffers that the decoder still reads are left to it."""
+        while self.is_on and self._sent - self._pool.header[Header.PC_READ] < BUFFERS:
+            buffer = self._buffers[self._sent % BUFFERS]
+            buffer.renew()
+            parameters = _GetData(ctypes.sizeof(_GetData), None, self._context, ctypes.addressof(buffer.data))
+            if self._library.cuptiPCSamplingGetData(ctypes.byref(parameters)) != SUCCESS:
+                return  # the memory was full: CUPTI counts what it dropped in the next
+            if not self._pass_on(buffer) or not buffer.data[DataField.REMAINING]:
+                return
+
+    def forget(self) -> None:
+        """Count the buffers anew: another decoder reads from now on."""
+        self._sent = self._pool.header[Header.PC_READ]
+
+    def _start(self, device: int) -> None:
+        if self._cupti.version() < FIRST_VERSION:
+            raise Rejected("it needs CUPTI 13; drumline doctor shows which one the job has")
+        driver = self._load_driver()
+        if code := driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device):
+            raise Rejected(f"cuDevicePrimaryCtxRetain fails (CUresult {code})")
+        self._device = device
+        try:
+            self._call("Enable", _Context(ctypes.sizeof(_Context), None, self._context))
+        except Rejected:
+            driver.cuDevicePrimaryCtxRelease(device)
+            raise
+        self.is_on = True
+        try:
+            names = self._names()
+            self._buffers = [_Buffer(len(names)) for _ in range(BUFFERS + 1)]
+            last = ctypes.addressof(self._buffers[-1].data)
+            for kind, value in (
+                (_MODE, _CONTINUOUS), (_CONTROL, 0), (_FORMAT, 1), (_PERIOD, PERIOD), (_SCRATCH, SCRATCH_BYTES),
+                (_HARDWARE, HARDWARE_BYTES), (_LAST, last),
+            ):  # fmt: skip
+                attribute = _Attribute(kind, 0, (ctypes.c_uint64 * 3)(value, 0, 0))
+                size = ctypes.sizeof(_Attributes)
+                self._call(
+                    "SetConfigurationAttribute", _Attributes(size, None, self._context, 1, ctypes.pointer(attribute))
+                )
+        except Rejected:
+            self._stop()
+            raise
+        self._from_ns = time.time_ns()
+        self._send({"event": "pc_begin", "reasons": names, "cycles": 1 << PERIOD})
+
+    def _stop(self) -> None:
+        if not self.is_on:
+            return
+        self.take()
+        self.is_on = False
+        parameters = _Context(ctypes.sizeof(_Context), None, self._context)
+        self._library.cuptiPCSamplingDisable(ctypes.byref(parameters))
+        if self._buffers:
+            self._pass_on(self._buffers[-1])
+        self._load_driver().cuDevicePrimaryCtxRelease(self._device)
+
+    def _pass_on(self, buffer: _Buffer) -> bool:
+        """Tell the decoder of a buffer that CUPTI has filled; return whether it holds anything."""
+        count, total = buffer.data[DataField.PCS], buffer.data[DataField.TOTAL]
+        now_ns, from_ns = time.time_ns(), self._from_ns
+        if not count and not total:
+            return False
+        event = {
+            "event": "pc_samples", "pcs": ctypes.addressof(buffer.pcs), "reasons": ctypes.addressof(buffer.reasons),
+            "count": count, "total": total, "dropped": buffer.data[DataField.DROPPED],
+            "outside": buffer.data[DataField.OUTSIDE], "from_ns": from_ns, "to_ns": now_ns,
+        }  # fmt: skip
+        self._from_ns = now_ns
+        self._sent += self._send(event)
+        return True
+
+    def _names(self) -> list[tuple[int, str]]:
+        """Return number and name of each reason."""
+        count = _Size(0)
+        self._call("GetNumStallReasons", _Count(ctypes.sizeof(_Count), None, self._context, ctypes.pointer(count)))
+        texts = [ctypes.create_string_buffer(_NAME_BYTES) for _ in range(count.value)]
+        pointers = (_Void * count.value)(*[ctypes.addressof(text) for text in texts])
+        indices = (_U32 * count.value)()
+        places = (ctypes.addressof(indices), ctypes.addressof(pointers))
+        self._call("GetStallReasons", _Names(ctypes.sizeof(_Names), None, self._context, count.value, *places))
+        return [(index, text.value.decode(errors="replace")) for index, text in zip(indices, texts, strict=True)]
+
+    def _call(self, name: str, parameters: ctypes.Structure) -> None:
+        """Call a function of CUPTI. Raises Rejected."""
+        code = getattr(self._library, f"cuptiPCSampling{name}")(ctypes.byref(parameters))
+        if code != SUCCESS:
+            remedy = _REMEDIES.get(code)
+            raise Rejected(f"cuptiPCSampling{name} fails (CUptiResult {code})" + (f"; {remedy}" if remedy else ""))
