@@ -154,13 +154,13 @@ def repeat(client: Client, database: str, copies: Repetition, progress: Callable
         for row in tables:
             period_ns = 0 if row["table"] == PROCESSES else copies.period_ns  # they live through all
             names = ", ".join(name for name, _ in row["columns"])
-            moved = ", ".join(
+            columns = ", ".join(
                 moved(name, kind, copies.job, number * period_ns, number * copies.steps, number * ids)
                 for name, kind in row["columns"]
             )
             command(
                 client,
-                f"INSERT INTO {database}.{row['table']} ({names}) SELECT {moved} FROM {database}.{row['table']} AS r "
+                f"INSERT INTO {database}.{row['table']} ({names}) SELECT {columns} FROM {database}.{row['table']} AS r "
                 "WHERE r.job = {source:String}",
                 {"source": copies.source},
                 settings={**INSERT_SETTINGS, "insert_deduplicate": 0},
