@@ -45,8 +45,8 @@ def capture(
         str,
         typer.Option(
             "--with",
-            help="kernels (and copies, ranges); launches: when, from which thread, in which scope; stacks: of Python, "
-            "with launches the line of each; pc: what the warps of one rank's GPU wait for, beside kernels only.",
+            help="kernels (and copies, ranges); launches: when, by which thread, in which scope; stacks: of Python; "
+            "pc: what warps of one rank's GPU wait for, beside kernels only.",
         ),
     ] = "kernels",
     as_json: Annotated[bool, typer.Option("--json", help="Print what came of it as one JSON object.")] = False,
