@@ -29,11 +29,6 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuptiGetVersion": (_VOID,),
     "cuptiFinalize": (),
 }
-#: Of these an older CUPTI has none; `Cupti` has None then.
-OPTIONAL = {
-    "enable_driver_call": "cuptiActivityEnableDriverApi",
-    "enable_runtime_call": "cuptiActivityEnableRuntimeApi",
-}
 FLUSH_FORCED = 1
 #: CUptiResult values that are handled.
 SUCCESS, MAX_LIMIT_REACHED, MULTIPLE_SUBSCRIBERS = 0, 12, 39
@@ -57,14 +52,7 @@ class Cupti:
                 setattr(self, name, function)
         except AttributeError as error:
             raise NoCupti(f"{path}: {error}") from None
-        for name, call in OPTIONAL.items():
-            function = getattr(library, call, None)
-            if function is not None and isinstance(library, ctypes.CDLL):
-                function.argtypes, function.restype = (_U32, ctypes.c_uint8), ctypes.c_int
-            setattr(self, name, function)
 
-    enable_driver_call: Callable[[int, int], int] | None
-    enable_runtime_call: Callable[[int, int], int] | None
     cuptiActivityRegisterCallbacks: Callable[..., int]  # noqa: N815
     cuptiActivityEnable: Callable[..., int]  # noqa: N815
     cuptiActivityDisable: Callable[..., int]  # noqa: N815

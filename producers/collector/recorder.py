@@ -11,7 +11,6 @@ import threading
 import time
 
 from drumline.producers.collector import cupti as cupti_library
-from drumline.producers.collector.launch_calls import DRIVER, RUNTIME, record_calls
 from drumline.producers.ipc.buffer_pool import HEADER_BYTES, BufferPool, Header
 
 #: CUpti_ActivityKind: CONCURRENT_KERNEL, MEMCPY, MEMSET, MARKER, MARKER_DATA. Markers last: a recorded call then has a
@@ -22,6 +21,10 @@ KINDS = (10, 1, 2, 12, 13)
 #: 379 processes, none with another GPU kind left on. With 13.4 and 13.5 that one must be on before the others: 25 of
 #: 240 runs where it was not, 0 of 320 where it was (docs/design/cupti-issues.md, tests/gpu/missing_kernels.c).
 KEPT = 22
+#: CUPTI_ACTIVITY_KIND_DRIVER, CUPTI_ACTIVITY_KIND_RUNTIME: a kernel has the correlation id of the call of the program,
+#: of the runtime where it used that (PyTorch), else of the driver (NCCL, cuBLAS). CUPTI 13.0 records nothing where only
+#: calls that launch are enabled (cuptiActivityEnableRuntimeApi), so all are recorded.
+CALLS = (4, 5)
 #: Longest time at the end of the process for the sizes of kinds that were in none of the first buffers; s.
 LEARN_S = 0.3
 #: Time after the end of recording in which kernels that still ran are fetched; s.
@@ -136,8 +139,9 @@ class ActivityRecorder:
         The decoder needs them in deep windows that ask for them, and after a loss (derive/nccl/launch_records.py).
         """
         if on != self._launches:
-            record_calls(self._cupti, on)
-            self._launches, self._expected_kinds = on, (*KINDS, KEPT, DRIVER, RUNTIME)
+            for kind in CALLS:
+                (self._cupti.cuptiActivityEnable if on else self._cupti.cuptiActivityDisable)(kind)
+            self._launches, self._expected_kinds = on, (*KINDS, KEPT, *CALLS)
 
     def flush(self, flag: int = 0) -> None:
         """Make CUPTI return completed buffers, or all of them (FLUSH_FORCED)."""

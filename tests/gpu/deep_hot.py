@@ -84,7 +84,7 @@ def hot(folder: Path) -> None:
         until_step("hot", job, folder)
         with window(spool, "hot", launches=True, stacks=True):
             begin = time.monotonic()
-            while left(PACK_S) > 0 and not columns(spool, "gpu.launch.v1"):
+            while time.monotonic() < begin + 15 and left(PACK_S) > 0 and not columns(spool, "gpu.launch.v1"):
                 time.sleep(0.5)
             results["s until the first launch is readable"] = round(time.monotonic() - begin, 2)
             time.sleep(WINDOW_S)
@@ -92,6 +92,7 @@ def hot(folder: Path) -> None:
     finally:
         (folder / "end").touch()
         results["code"] = end([job])
+        results["log"] = (folder / "hot.log").read_text(errors="replace")[-4_000:]
     time.sleep(2)
     results["processes"] = processes(spool)
     for pid, of in columns(spool, "gpu.launch.v1").items():

@@ -10,8 +10,10 @@ DEEP_SECONDS: time for all.
 import json
 import os
 import re
+import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -26,7 +28,7 @@ from drumline.producers.stacks.sampling_run import py_spy
 
 END = time.monotonic() + float(os.environ.get("DEEP_SECONDS", "170"))
 #: Pairs of blocks of a phase; length of a block; time that follows the phases; s.
-PAIRS, BLOCK_S, REST_S = 24, 0.25, 25.0
+PAIRS, BLOCK_S, REST_S = int(os.environ.get("DEEP_PAIRS", "24")), 0.25, 25.0
 #: Job of light_job.py.
 JOB = "window"
 results: dict[str, object] = {}
@@ -90,6 +92,13 @@ def threads(pid: int) -> dict[int, str]:
     return {
         int(thread["thread_id"]) & 0xFFFF_FFFF: thread.get("thread_name") or "" for thread in json.loads(done.stdout)
     }
+
+
+def abort(pair: Pair) -> None:
+    """End a job that hangs: its threads are in its errors then (PYTHONFAULTHANDLER)."""
+    light.report("the job hangs: it is aborted")
+    for rank in pair.recorded + pair.plain:
+        rank.send_signal(signal.SIGABRT)
 
 
 def measured(pair: Pair, spool: Path) -> None:
@@ -176,10 +185,14 @@ def main() -> None:
         spool = Path(folder) / "spool"
         results["versions"] = light.versions()
         pair = Pair(spool)
+        watch = threading.Timer(max(END - time.monotonic() - REST_S / 2, 1), abort, [pair])
+        watch.daemon = True
+        watch.start()
         try:
             measured(pair, spool)
         except Exception as error:
             results["error"] = f"{type(error).__name__}: {error}"
+        watch.cancel()
         save()
         pids = [rank.pid for rank in pair.recorded]
         light.finish(pair.plain + pair.recorded)

@@ -3,9 +3,11 @@
 Options: mode (1 continuous, 2 serialized), control (start and stop by calls), before and after (kinds of activity
 records that are switched on before and after PC sampling), early (PC sampling begins before the first kernel), thread
 (its calls come from another thread), periods (several, one after the other), hardware_mb, uid, drumline (this process
-is below `drumline run` and records with policy always). Prints a JSON object after each stage: what a crash leaves.
+is below `drumline run` and records with policy always), busy (a thread
+launches kernels all the time). Prints a JSON object after each stage: what a crash leaves.
 """
 
+import faulthandler
 import json
 import os
 import sys
@@ -126,7 +128,18 @@ def sampled(sampler: PcSampler, work: Work, records: Records, control: bool, per
     )  # fmt: skip
 
 
+def launching(halt: threading.Event) -> None:
+    """Launch kernels until `halt`, the host ahead of the GPU."""
+    data, number = torch.ones(1 << 16, device="cuda"), 0
+    while not halt.is_set():
+        data.add_(1.0)
+        number += 1
+        if number % 500 == 0:
+            torch.cuda.synchronize()
+
+
 def main() -> None:
+    faulthandler.dump_traceback_later(30, exit=True)
     if options.get("uid"):  # before CUDA: the driver looks at who opens it
         os.setgid(options["uid"])
         os.setuid(options["uid"])
@@ -144,6 +157,9 @@ def main() -> None:
     )
     work = Work()
     periods = options.get("periods") or [0]
+    halt = threading.Event()
+    if options.get("busy"):
+        threading.Thread(target=launching, args=(halt,), daemon=True).start()
     if not options.get("early"):
         times(work)
         report(stage="plain", times=times(work))
@@ -160,6 +176,9 @@ def main() -> None:
         report(stage="drumline", status=drumline.status(), marks_s=round(time.monotonic() - BEGAN, 1))
         return
     calls("cuptiFinalize")
+    report(stage="finalized, going on", results=calls.results)
+    time.sleep(1)
+    halt.set()
     report(stage="finalized", times=times(work), results=calls.results)
 
 

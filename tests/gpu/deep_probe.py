@@ -40,6 +40,13 @@ PROBES: dict[str, dict[str, dict[str, object]]] = {
         "serialized, beside kernel and call records": {
             "mode": SERIALIZED, "before": [DRIVER, RUNTIME, KERNEL],
         },
+        "busy, beside kernel records": {
+            "mode": CONTINUOUS, "thread": True, "before": [KERNEL], "busy": True, "periods": [16], "hardware_mb": 32,
+        },
+        "busy, beside kernel records, twice": {
+            "mode": CONTINUOUS, "thread": True, "before": [KERNEL], "busy": True, "periods": [16, 16],
+            "hardware_mb": 32,
+        },
         "periods, little memory": {"mode": CONTINUOUS, "thread": True, "periods": [10, 14, 18], "hardware_mb": 32},
         "before the first kernel": {"mode": CONTINUOUS, "early": True},
         "not as root": {"mode": CONTINUOUS, "uid": UNPRIVILEGED},

@@ -174,7 +174,6 @@ class FakeCupti:
     `subscribed`: the thread that enabled something first; 0 = none yet. `kept`: whether copies between GPUs are on.
     `racy`: kernels that are switched on beside a thread that launches, with no kind of the GPU's on, are never recorded
     (`loses_kernels`), as with CUPTI at times; copies between GPUs help if they were switched on first (`holds`).
-    `calls`: kind and id of the CUDA calls that are recorded.
     `finalized`: times that CUPTI was let go; nothing of it is on then.
     `silent`: no kernel is recorded until they are switched on again: another library gave its subscriber back."""
 
@@ -195,10 +194,6 @@ class FakeCupti:
         self.cuptiActivityGetNextRecord = ctypes.CFUNCTYPE(i, VOID, SIZE, VOID)(self._next)
         self.cuptiActivityGetNumDroppedRecords = ctypes.CFUNCTYPE(i, VOID, U32, VOID)(self._drops)
         self.cuptiActivityRegisterTimestampCallback = ctypes.CFUNCTYPE(i, VOID)(self._clock)
-        self.calls: set[tuple[int, int]] = set()
-        one_call = ctypes.CFUNCTYPE(i, U32, ctypes.c_uint8)
-        self.cuptiActivityEnableDriverApi = one_call(lambda number, on: self._call(layout.DRIVER, number, on))
-        self.cuptiActivityEnableRuntimeApi = one_call(lambda number, on: self._call(layout.RUNTIME, number, on))
         self.finalized = 0
         self.cuptiFinalize = ctypes.CFUNCTYPE(i)(self._finalize)
         self.cuptiGetVersion = ctypes.CFUNCTYPE(i, VOID)(self._version)
@@ -279,15 +274,6 @@ class FakeCupti:
         self.kept &= kind != layout.PEER_COPY
         self.holds &= self.kept
         self.enabled.discard(kind)
-        self.calls = {call for call in self.calls if call[0] != kind}
-        return 0
-
-    def _call(self, kind, number, on):
-        (self.calls.add if on else self.calls.discard)((kind, number))
-        if any(of == kind for of, _ in self.calls):
-            self.enabled.add(kind)
-        else:
-            self.enabled.discard(kind)
         return 0
 
     def _flush(self, flag):
