@@ -110,7 +110,7 @@ class Backfill:
         """Yield offset and rows of the source's records of a log, below `low`; asks for RANGE_RECORDS at a time."""
         below = "" if low is None else "AND offset < {low:UInt64}"
         sql = (
-            f"SELECT offset, max(rows) AS size FROM {self._database}.ledger WHERE {_PLACE} {below} "
+            f"SELECT offset, sum(rows) AS size FROM {self._database}.ledger WHERE {_PLACE} {below} "
             f"AND offset >= {{next:UInt64}} GROUP BY offset ORDER BY offset LIMIT {RANGE_RECORDS}"
         )
         values = {"topic": topic, "id": topic_id, "p": partition, "low": low or 0, "next": 0}
@@ -126,7 +126,7 @@ class Backfill:
         block = self._read(
             f"SELECT topic_id, {names}, {{first:UInt64}} AS range_first, {{last:UInt64}} AS range_last "
             f"FROM {self._database}.ledger WHERE {_PLACE} AND offset BETWEEN {{first:UInt64}} AND {{last:UInt64}} "
-            "ORDER BY offset",
+            "ORDER BY offset, part",
             {"topic": topic.value, "id": offsets.topic_id, "p": offsets.partition,
              "first": offsets.first, "last": offsets.last},
         )  # fmt: skip

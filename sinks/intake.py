@@ -18,7 +18,7 @@ from drumline.schemas.errors import RegistryRejected, RegistryUnavailable
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.ranges.dead_letter_limit import FLOOD_S, RUN_S, FloodGuard
 from drumline.sinks.ranges.partition import PartitionState
-from drumline.sinks.ranges.record import Disposition, RangeEntry, Record, read
+from drumline.sinks.ranges.record import Disposition, RangeEntry, Record, read_all
 from drumline.sinks.telemetry import SinkCounts
 
 log = structlog.get_logger()
@@ -44,12 +44,13 @@ class Intake:
         state = self._kafka.states.get((record.topic, record.partition))
         if state is None or record.offset < state.next_offset:
             return
-        entry = self._read(record, state)
-        if entry is None:
+        entries = self._read(record, state)
+        if not entries:
             return
         if not state.compacted:
             _count_gap(state, record.offset)
-        self._add(state, entry)
+        for entry in entries:
+            self._add(state, entry)
 
     def take_unreadable(self, state: PartitionState, first: int, behind: int) -> None:
         """Take in a batch that cannot be unpacked, as one dead letter at its first offset, without value.
@@ -120,15 +121,15 @@ class Intake:
             self.registry.worked()
         return bool(parked)
 
-    def _read(self, record: Record, state: PartitionState) -> RangeEntry | None:
-        """Return the decoded record, or None if its schema is new and the registry is down.
+    def _read(self, record: Record, state: PartitionState) -> list[RangeEntry]:
+        """Return the decoded record or its parts, or nothing if its schema is new and the registry is down.
 
         The partition then waits; the record is no dead letter.
         """
         known = self._codec.decodes_at_once(record.value)
         if known or self.registry.at <= time.monotonic():
             try:
-                entry = read(record, state.table, self._codec, bounded=not state.counts_as_decoded(record.offset))
+                entries = read_all(record, state.table, self._codec, state.counts_as_decoded)
             except RegistryRejected:
                 raise
             except RegistryUnavailable as error:
@@ -137,9 +138,9 @@ class Intake:
             else:
                 if not known:
                     self.registry.worked()
-                return entry
+                return entries
         self._kafka.pause_for_schema(state, record)
-        return None
+        return []
 
 
 def _count_gap(state: PartitionState, behind: int) -> None:

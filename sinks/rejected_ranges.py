@@ -52,7 +52,7 @@ class RejectedRanges:
             self._defer(state, pending, error)
             return None
         in_flight = pending.replay or pending.unanswered
-        if decide(rejection, len(pending.entries), in_flight=in_flight, now=now) is Action.RETRY:
+        if decide(rejection, pending.records, in_flight=in_flight, now=now) is Action.RETRY:
             self._defer(state, pending, error)
             return None
         stored = 0 if pending.table.upsert else find_rows(self._client(), self._database, pending).rows
@@ -65,22 +65,22 @@ class RejectedRanges:
             log.error("all rows are stored, but ClickHouse failed behind them; a rollup may lack them", **name)
             pending.stage = RangeStage.ROWS_INSERTED
             return pending
-        if state.rejected >= self._most and len(pending.entries) == 1:
+        if state.rejected >= self._most and pending.records == 1:
             self._defer(state, pending, error)
             state.reason += f", {state.rejected} records in a row, so no more of them become dead letters"
             return None
         metrics.SINK_SPLITS.labels(pending.table.topic.value).inc()
-        if len(pending.entries) > 1:
-            log.warning("range is rejected; splitting it", records=len(pending.entries), **name)
+        if pending.records > 1:
+            log.warning("range is rejected; splitting it", records=pending.records, **name)
             return state.split(pending)
-        [entry] = pending.entries
-        with closing(self._kafka.reader()) as reader:
-            missing = (
-                "" if read_again(reader, entry.record) else "; Kafka has removed the record, so its value is missing"
-            )
+        rejected = pending.stored
+        with closing(self._kafka.reader()) as reader:  # the first of its parts brings the whole record
+            has_record = read_again(reader, rejected[0].record)
+        missing = "" if has_record else "; Kafka has removed the record, so its value is missing"
         state.rejected += 1
-        entry.disposition = Disposition.DEAD_LETTER
-        entry.error = (REJECTED, f"ClickHouse rejects its rows with {code_text(error)}{missing}")
+        for entry in rejected:
+            entry.disposition = Disposition.DEAD_LETTER
+            entry.error = (REJECTED, f"ClickHouse rejects its rows with {code_text(error)}{missing}")
         log.error("record is rejected; it becomes a dead letter", **name)
         pending.stage, pending.rejection = RangeStage.CUT, None
         return pending

@@ -14,6 +14,7 @@ from prometheus_client import Counter, Histogram
 from drumline.infra.clickhouse.client import ClickHouseFailed
 from drumline.infra.telemetry import metrics
 from drumline.schemas.errors import RegistryUnavailable
+from drumline.schemas.parts import place_of
 from drumline.sinks.kafka.dead_letters import DeadLettersFailed
 from drumline.sinks.ranges.record import Disposition
 
@@ -52,7 +53,7 @@ class SinkCounts:
         """Count a range that is stored and committed; its rows were counted when they were inserted."""
         self.ranges += 1
         self.replays += pending.replay
-        self.records += len(pending.entries)
+        self.records += pending.records
         self.dead_letters += sum(entry.disposition is Disposition.DEAD_LETTER for entry in pending.entries)
         self.duplicates += sum(entry.disposition is Disposition.DUPLICATE for entry in pending.entries)
         self.fenced += sum(entry.disposition is Disposition.FENCED for entry in pending.entries)
@@ -92,7 +93,7 @@ def count_range(pending: PendingRange, now_ns: int) -> None:
     if fenced := pending.intent.fenced:
         log.warning(
             "ignored results of a stream worker that had lost the partition",
-            topic=topic, partition=pending.range.partition, records=len(fenced), first=min(fenced),
+            topic=topic, partition=pending.range.partition, records=len(fenced), first=place_of(min(fenced))[0],
         )  # fmt: skip
     _of(metrics.SINK_ROWS, topic).inc(rows)
     _of(metrics.SINK_DROPPED, topic, "source").inc(dropped)

@@ -97,7 +97,7 @@ def entries(
     """Return the printable entries of a record: its rows, or with `batches` its envelope; place and row number first.
 
     `where`: envelope fields that must have these values. Bad records, dead letters and internal records have one entry,
-    without their bytes.
+    without their bytes. A record with parts has the entries of all of them.
     """
     place = {"_partition": message.partition(), "_offset": message.offset()}
     topic, value = str(message.topic()), message.value()
@@ -107,10 +107,31 @@ def entries(
         return [{**place, "bytes": len(value or b""), "headers": shown}]
     if value is None:
         return [{**place, "tombstone": True}]
+    signed: dict[str, Any] = {"key": message.key(), "headers": headers.items()}
+    appended_ms = message.timestamp()[1]
     try:
-        batch = codec.decode(topic, value, message.timestamp()[1], key=message.key(), headers=headers.items())
+        parts = codec.parts(topic, value, **signed)
+        if parts is None:
+            return _of_batch(codec.decode(topic, value, appended_ms, **signed), place, where, batches)
     except BadRecord as bad:
-        return [{**place, "error": {"reason": bad.reason, "field": bad.field, "detail": bad.detail}}]
+        return [_bad(place, bad)]
+    out: list[dict[str, Any]] = []
+    for number, part in enumerate(parts.values, 1):
+        of_part = {**place, "_part": number}
+        try:
+            batch = codec.decode(topic, part, appended_ms, of=parts, **signed)
+        except BadRecord as bad:
+            out.append(_bad(of_part, bad))
+        else:
+            out += _of_batch(batch, of_part, where, batches)
+    return out
+
+
+def _bad(place: dict[str, Any], bad: BadRecord) -> dict[str, Any]:
+    return {**place, "error": {"reason": bad.reason, "field": bad.field, "detail": bad.detail}}
+
+
+def _of_batch(batch: Batch, place: dict[str, Any], where: dict[str, str], batches: bool) -> Iterable[dict[str, Any]]:
     if any(batch.envelope[name] != wanted for name, wanted in where.items()):
         return []
     if batches:

@@ -22,7 +22,7 @@ Part = tuple[str, str, str]
 #: Number of rows, and the sum of their hashes, or of what a rollup counts.
 Content = tuple[int, int]
 #: Of the ledger; not `published`, which the sink sets where Kafka's client cannot unpack a batch.
-_LEDGER = "topic_id, partition, offset, disposition, job, run, process_id, key, sequence, rows, content"
+_LEDGER = "topic_id, partition, offset, part, disposition, job, run, process_id, key, sequence, rows, content"
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,10 +56,13 @@ class Queries:
         return self._where() == "1" or bool(rows(self.client, query, self._parameters()))
 
     def records(self) -> list[dict[str, Any]]:
-        """Return ledger rows per topic, partition and incarnation, by disposition; `first` is the lowest offset."""
+        """Return ledger rows per topic, partition and incarnation, by disposition; `first` is the lowest offset.
+
+        `records`: of different places; a part of a record counts as one.
+        """
         return rows(
             self.client,
-            "SELECT topic, topic_id, partition, count() AS entries, uniqExact(offset) AS records, "
+            "SELECT topic, topic_id, partition, count() AS entries, uniqExact(offset, part) AS records, "
             "countIf(disposition = 'stored') AS stored, countIf(disposition = 'empty') AS empty, "
             "countIf(disposition = 'duplicate') AS duplicate, countIf(disposition = 'fenced') AS fenced, "
             "countIf(disposition = 'dead_letter') AS dead, "
@@ -90,7 +93,7 @@ class Queries:
         """Return the number of dead letters without a process, hence without a sequence, by key."""
         counted = rows(
             self.client,
-            f"SELECT key, uniqExact(topic_id, partition, offset) AS n FROM {self.database}.ledger "
+            f"SELECT key, uniqExact(topic_id, partition, offset, part) AS n FROM {self.database}.ledger "
             "WHERE topic = {topic:String} AND disposition = 'dead_letter' AND process_id = '' GROUP BY key",
             {"topic": table.topic.value},
         )
@@ -114,10 +117,12 @@ class Queries:
             f"groupArrayIf({SHOWN})((place, offset, want, have), {bad}) AS examples FROM ("
             "SELECT place, offset, max(w) AS want, max(h) AS have, max(u) AS numbers, max(t) AS top, max(e) AS expired "
             "FROM ("
-            "SELECT concat(topic_id, ':', toString(partition)) AS place, offset, toUInt64(rows) AS w, "
-            "toUInt64(0) AS h, toUInt64(0) AS u, toUInt64(0) AS t, "
-            f"time_min < {self._kept_since(table)} AS e FROM {self.database}.ledger "
-            f"WHERE topic = {{topic:String}} AND disposition = 'stored' AND {self._where()} UNION ALL "
+            "SELECT concat(topic_id, ':', toString(partition)) AS place, offset, sum(r) AS w, "
+            "toUInt64(0) AS h, toUInt64(0) AS u, toUInt64(0) AS t, max(old) AS e FROM ("
+            "SELECT topic_id, partition, offset, part, max(toUInt64(l.rows)) AS r, "
+            f"max(time_min < {self._kept_since(table)}) AS old FROM {self.database}.ledger AS l "
+            f"WHERE topic = {{topic:String}} AND disposition = 'stored' AND {self._where()} "
+            "GROUP BY topic_id, partition, offset, part) GROUP BY place, offset UNION ALL "
             "SELECT _topic_partition, _offset, 0, count(), uniqExact(_row), max(_row), 0 "
             f"FROM {self.database}.{table.name} WHERE {self._where()} GROUP BY 1, 2) GROUP BY place, offset)",
             self._parameters(topic=table.topic.value),

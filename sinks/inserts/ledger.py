@@ -1,4 +1,4 @@
-"""Read and write the ledger: one row per Kafka record."""
+"""Read and write the ledger: one row per Kafka record, or for each of its parts."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ COLUMNS: tuple[tuple[str, str, str, Callable[[RangeEntry], object]], ...] = (
     ("topic", TEXT, "", lambda e: e.record.topic),
     ("partition", "UInt32", "<u4", lambda e: e.record.partition),
     ("offset", "UInt64", "<u8", lambda e: e.record.offset),
+    ("part", "UInt8", "<u1", lambda e: e.record.part),
     ("published", _MILLI, "<i8", lambda e: e.record.published_ms),
     ("disposition", TEXT, "", lambda e: e.disposition.value),
     ("error", TEXT, "", lambda e: e.error[0]),
@@ -175,7 +176,8 @@ class Ledger:
         names = ", ".join(name for name, _, _, _ in COLUMNS)
         try:
             block = self._client.raw_query(
-                f"SELECT topic_id, {names}, range_first, range_last FROM {self._table} WHERE {_RANGE} ORDER BY offset",
+                f"SELECT topic_id, {names}, range_first, range_last FROM {self._table} WHERE {_RANGE} "
+                "ORDER BY offset, part",
                 parameters=_place(topic, offsets),
                 fmt="Native",
             )

@@ -94,9 +94,13 @@ class DeadLetterProducer:
                     forbidden.add(message.topic())
 
         sent = 0
+        whole: set[int] = set()  # offsets of records that ClickHouse rejects, which are sent once for all parts
         try:
             for entry in entries:
+                if entry.error[0] == REJECTED and entry.record.offset in whole:
+                    continue
                 if entry.disposition is Disposition.DEAD_LETTER:
+                    whole |= {entry.record.offset} if entry.error[0] == REJECTED else set()
                     self._produce(entry, topic_id, partial(acknowledged, entry))
                     sent += 1
             left = self._producer.flush(self._timeout_s) if sent else 0

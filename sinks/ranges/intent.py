@@ -6,13 +6,18 @@ An intent is enough for another process, with another schema registry, to rebuil
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from drumline.schemas.parts import MOST_PARTS, place_of, position
 from drumline.sinks.ranges.offset_ranges import OffsetRange, pack, unpack
 
 #: Kafka's default offset.metadata.max.bytes is 4,096; ranges are cut before their intent gets longer than this.
 MAX_BYTES = 3_900
 _VERSION = 1
+#: Ends the names of fields that list parts of records.
+_OF_PARTS = "-parts"
 
 
 class BadIntent(ValueError):
@@ -24,8 +29,8 @@ class Intent:
     """Describes a range that is about to be inserted.
 
     `records`: Kafka records in the range. `rows`: rows that the table gets. `dead_letters`, `duplicate`, `fenced`:
-    offsets classified so; a replay does not classify again. `published_ms`: when Kafka received the last record; -1 =
-    unknown.
+    positions (schemas/parts.py) classified so; a replay does not classify again. `published_ms`: when Kafka received
+    the last record; -1 = unknown.
     """
 
     range: OffsetRange
@@ -43,13 +48,20 @@ def write_intent(intent: Intent) -> str:
     content = {"v": _VERSION, "t": offsets.topic_id, "to": offsets.last, "n": intent.records, "rows": intent.rows}
     if intent.published_ms >= 0:
         content["at"] = intent.published_ms
-    if intent.dead_letters:
-        content["dead"] = pack(intent.dead_letters, offsets.first)
-    if intent.duplicate:
-        content["dup"] = pack(intent.duplicate, offsets.first)
-    if intent.fenced:
-        content["fen"] = pack(intent.fenced, offsets.first)
+    for name, positions in (("dead", intent.dead_letters), ("dup", intent.duplicate), ("fen", intent.fenced)):
+        places = [(number, *place_of(number)) for number in positions]
+        if whole := [offset for _, offset, part in places if not part]:
+            content[name] = pack(whole, offsets.first)
+        if parts := [number for number, _, part in places if part]:
+            content[name + _OF_PARTS] = pack(parts, position(offsets.first, 0))
     return json.dumps(content, separators=(",", ":"))
+
+
+def _positions(content: Mapping[str, Any], name: str, first: int, last: int) -> frozenset[int]:
+    """Return the positions of the records and parts that a field and its sibling list."""
+    whole = unpack(content.get(name, ""), first, last)
+    parts = unpack(content.get(name + _OF_PARTS, ""), position(first, 0), position(last, MOST_PARTS))
+    return parts.union(position(offset, 0) for offset in whole)
 
 
 def write_done(topic_id: str) -> str:
@@ -76,10 +88,10 @@ def read_metadata(metadata: str | None, partition: int, offset: int) -> tuple[st
             OffsetRange(topic_id, partition, offset, last),
             int(content["n"]),
             int(content["rows"]),
-            unpack(content.get("dead", ""), offset, last),
-            unpack(content.get("dup", ""), offset, last),
+            _positions(content, "dead", offset, last),
+            _positions(content, "dup", offset, last),
             int(content.get("at", -1)),
-            unpack(content.get("fen", ""), offset, last),
+            _positions(content, "fen", offset, last),
         )
     except BadIntent:
         raise

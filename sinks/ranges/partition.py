@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import takewhile
+from operator import attrgetter
 
 from drumline.infra.runtime.retry import Retry
 from drumline.schemas.epochs import is_fenced
@@ -91,11 +94,16 @@ class PendingRange:
     def intent(self) -> Intent:
         """Return the intent that fixes this range."""
         dead_letters, duplicate, fenced = (
-            frozenset(e.record.offset for e in self.entries if e.disposition is disposition) for disposition in LISTED
+            frozenset(e.record.position for e in self.entries if e.disposition is disposition) for disposition in LISTED
         )
         rows = sum(entry.rows for entry in self.stored)
         last = self.entries[-1].record.published_ms if self.entries else -1
-        return Intent(self.range, len(self.entries), rows, dead_letters, duplicate, last, fenced)
+        return Intent(self.range, self.records, rows, dead_letters, duplicate, last, fenced)
+
+    @property
+    def records(self) -> int:
+        """Return the number of Kafka records, whose parts the entries may be."""
+        return _records(self.entries)
 
 
 @dataclass(slots=True)
@@ -157,14 +165,14 @@ class PartitionState:
         """Return about how many bytes of memory the collected records take; most of it where they are short."""
         return self.bytes + OBJECT_BYTES * len(self.entries)
 
-    def counts_as_decoded(self, offset: int) -> bool:
+    def counts_as_decoded(self, record: Record) -> bool:
         """Return True if the pending intent counts the record as decoded; its version may have had other bounds."""
         intent = self.intent
-        return intent is not None and offset <= intent.range.last and offset not in intent.dead_letters
+        return intent is not None and record.offset <= intent.range.last and record.position not in intent.dead_letters
 
     def take(self, entry: RangeEntry, now: float) -> bool:
-        """Take in the next record; return False if it is stored already. `now`: any monotonic clock, s."""
-        if entry.record.offset < self.next_offset:
+        """Take in the next record or part; return False if it is stored already. `now`: any monotonic clock, s."""
+        if entry.record.offset < self.next_offset - (entry.record.part > 1):
             return False
         if not self.entries:
             self.since = now
@@ -212,28 +220,28 @@ class PartitionState:
         first = self.entries[0].record.offset
         taken: list[RangeEntry] = []
         rows, size, names, days = 0, 0, 0, set[int]()
+        records = 0
         while self.entries:
-            entry = self.entries[0]
-            span = set(range(entry.time_min // DAY_NS, entry.time_max // DAY_NS + 1))
-            full = rows >= flush_rows or rows + entry.rows > MAX_ROWS or len(days | span) > MAX_DAYS_PER_RANGE
-            full = full or size + entry.size > RANGE_BYTES or names + entry.names > MAX_NAMES_PER_RANGE
-            if taken and (full or len(taken) == self.limit):
+            parts = self._next_record()
+            span = {day for e in parts for day in range(e.time_min // DAY_NS, e.time_max // DAY_NS + 1)}
+            more_rows, more_size, more_names = (sum(map(attrgetter(n), parts)) for n in ("rows", "size", "names"))
+            full = rows >= flush_rows or rows + more_rows > MAX_ROWS or len(days | span) > MAX_DAYS_PER_RANGE
+            full = full or size + more_size > RANGE_BYTES or names + more_names > MAX_NAMES_PER_RANGE
+            if taken and (full or records == self.limit):
                 break
-            if not self.table.upsert:
+            for entry in parts if not self.table.upsert else ():
                 self.duplicates.classify(entry)
-            candidate = PendingRange(
-                self.table,
-                OffsetRange(self.topic_id, self.partition, first, entry.record.offset),
-                [*taken, entry] if entry.disposition in LISTED else taken,
-            )
-            if candidate.entries is not taken and len(write_intent(candidate.intent)) > MAX_BYTES and taken:
-                self.duplicates.unclassify(entry)
-                break
-            taken.append(self.entries.popleft())
-            size, names = size + entry.size, names + entry.names
-            if entry.disposition is Disposition.STORED:
-                rows += entry.rows
-                days |= span
+            if any(entry.disposition in LISTED for entry in parts) and taken:
+                offsets = OffsetRange(self.topic_id, self.partition, first, parts[0].record.offset)
+                if len(write_intent(PendingRange(self.table, offsets, [*taken, *parts]).intent)) > MAX_BYTES:
+                    self._unclassify(parts)  # of a record that is a batch itself nothing is left
+                    break
+            for entry in parts:
+                taken.append(self.entries.popleft())
+                if entry.disposition is Disposition.STORED:
+                    rows += entry.rows
+                    days |= set(range(entry.time_min // DAY_NS, entry.time_max // DAY_NS + 1))
+            records, size, names = records + 1, size + more_size, names + more_names
         last = taken[-1].record.offset
         self._count()
         self.since = self.cut_at = now
@@ -244,22 +252,36 @@ class PartitionState:
 
         Nothing of the range is stored, so the rest may be classified again. Its dead letters may be sent again.
         """
-        self.limit = len(pending.entries) // 2
-        half, rest = pending.entries[: self.limit], pending.entries[self.limit :]
-        for entry in rest:
-            self.duplicates.unclassify(entry)
-        self.duplicates.history.clear()  # has the sequences of the rest
-        self.duplicates.contents.clear()
+        self.limit = pending.records // 2
+        offsets = sorted({entry.record.offset for entry in pending.entries})
+        half = [entry for entry in pending.entries if entry.record.offset < offsets[self.limit]]
+        rest = pending.entries[len(half) :]
+        self._unclassify(rest)
         self.entries.extendleft(reversed(rest))
         self.since = -math.inf
         self._count()
-        offsets = OffsetRange(pending.range.topic_id, self.partition, pending.range.first, half[-1].record.offset)
-        return PendingRange(self.table, offsets, half, RangeStage.DEAD_LETTERS_SENT)
+        place = OffsetRange(pending.range.topic_id, self.partition, pending.range.first, half[-1].record.offset)
+        return PendingRange(self.table, place, half, RangeStage.DEAD_LETTERS_SENT)
 
     def widen(self) -> None:
         """Record that a range is stored: attempts count from the start, and ranges may grow again."""
         self.retry.worked()
         self.limit = self.limit * 2 if 0 < self.limit < MAX_ROWS else 0
+
+    def _unclassify(self, entries: Iterable[RangeEntry]) -> None:
+        """Have records classified again."""
+        left = False
+        for entry in entries:
+            left |= entry.disposition not in LISTED
+            self.duplicates.unclassify(entry)
+        if left:  # history has their sequences
+            self.duplicates.history.clear()
+            self.duplicates.contents.clear()
+
+    def _next_record(self) -> list[RangeEntry]:
+        """Return the first of the collected records, or its parts: they share an offset, and so a range."""
+        offset = self.entries[0].record.offset
+        return list(takewhile(lambda entry: entry.record.offset == offset, self.entries))
 
     def _count(self) -> None:
         self.rows = sum(entry.rows for entry in self.entries)
@@ -270,22 +292,23 @@ class PartitionState:
         while self.entries and self.entries[0].record.offset <= intent.range.last:
             entries.append(self.entries.popleft())
         where = f"{self.table.topic} partition {self.partition}, offsets {intent.range.first}..{intent.range.last}"
-        if len(entries) != intent.records and not self.compacted:
-            raise ReplayImpossible(f"{where}: {len(entries)} records are in Kafka, the intent has {intent.records}")
+        if (records := _records(entries)) != intent.records and not self.compacted:
+            raise ReplayImpossible(f"{where}: {records} records are in Kafka, the intent has {intent.records}")
         for entry in entries:
-            offset = entry.record.offset
-            if offset in intent.dead_letters:
+            number = entry.record.position
+            if number in intent.dead_letters:
                 entry.disposition, entry.error = (
                     Disposition.DEAD_LETTER,
                     entry.error if entry.error[0] else (KNOWN_DEAD_LETTER, ""),
                 )
             elif entry.disposition is Disposition.DEAD_LETTER:
                 raise ReplayImpossible(
-                    f"{where}: the record at {offset} decoded when the intent was committed: {entry.error[1]}"
+                    f"{where}: the record at {entry.record.offset} decoded when the intent was committed: "
+                    f"{entry.error[1]}"
                 )
-            elif offset in intent.duplicate:
+            elif number in intent.duplicate:
                 entry.disposition = Disposition.DUPLICATE
-            elif offset in intent.fenced:
+            elif number in intent.fenced:
                 entry.disposition = Disposition.FENCED
             elif entry.disposition is Disposition.FENCED:
                 entry.disposition = Disposition.STORED if entry.rows else Disposition.EMPTY
@@ -296,3 +319,7 @@ class PartitionState:
         self.intent = None
         self._count()
         return pending
+
+
+def _records(entries: Iterable[RangeEntry]) -> int:
+    return len({entry.record.offset for entry in entries})

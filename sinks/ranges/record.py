@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.bounds.check import check_size, header_bytes
 from drumline.schemas.bounds.limits import MAX_KEY_BYTES
-from drumline.schemas.codec import Codec
+from drumline.schemas.codec import Codec, Parts
 from drumline.schemas.confluent import HEADER
 from drumline.schemas.epochs import read_epoch
 from drumline.schemas.errors import BadRecord
+from drumline.schemas.parts import position
 from drumline.schemas.topics import DERIVED_TOPICS
 from drumline.sinks.tables.blocks import TIME_END_NS, row_count, time_span, unstorable
 from drumline.sinks.tables.tables import SinkTable
@@ -37,7 +39,10 @@ class Disposition(StrEnum):
 
 @dataclass(slots=True)
 class Record:
-    """Holds a Kafka record as it came. `timestamp_ms`, `leader_epoch`: -1 if it has none."""
+    """Holds a Kafka record as it came, or a part of it. `timestamp_ms`, `leader_epoch`: -1 if it has none.
+
+    `part`: its number from 1 (schemas/parts.py); 0 = a whole record.
+    """
 
     topic: str
     partition: int
@@ -47,11 +52,17 @@ class Record:
     timestamp_ms: int
     headers: list[tuple[str, bytes | None]]
     leader_epoch: int = -1
+    part: int = 0
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """Return (topic, partition, offset)."""
-        return self.topic, self.partition, self.offset
+        """Return (topic, partition, position)."""
+        return self.topic, self.partition, self.position
+
+    @property
+    def position(self) -> int:
+        """Return the number of the record or part in its partition."""
+        return position(self.offset, self.part)
 
     @property
     def published_ms(self) -> int:
@@ -71,7 +82,7 @@ def published_ms(timestamp_ms: int) -> int:
 
 @dataclass(slots=True)
 class RangeEntry:
-    """Holds a record with its batch and disposition.
+    """Holds a record, or a part of one, with its batch and disposition.
 
     `batch`: None for a tombstone and for a record that does not decode. `size`: bytes of value, key and headers.
     `rows`: rows of its table if it is stored. `time_min`, `time_max`: ns since the epoch. `error`: type and
@@ -103,8 +114,28 @@ class RangeEntry:
         return 0 if self.batch is None else len(self.batch.envelope.get("names", ()))
 
 
-def read(record: Record, table: SinkTable, codec: Codec, *, bounded: bool = True) -> RangeEntry:
-    """Decode and check a record.
+def read_all(record: Record, table: SinkTable, codec: Codec, is_counted: Callable[[Record], bool]) -> list[RangeEntry]:
+    """Decode and check a record: an entry for it, or for each of its parts.
+
+    `is_counted`: whether an intent counts a record or part as decoded. Retry later: RegistryUnavailable.
+    """
+    counted = is_counted(record)
+    try:
+        parts = codec.parts(
+            table.topic, record.value, bounded=not counted, key=record.key, headers=record.headers
+        )  # fmt: skip
+    except BadRecord:  # `read` says so
+        parts = None
+    if parts is None:
+        return [read(record, table, codec, bounded=not counted)]
+    numbered = [replace(record, value=value, part=number) for number, value in enumerate(parts.values, 1)]
+    return [read(part, table, codec, bounded=not is_counted(part), of=parts) for part in numbered]
+
+
+def read(
+    record: Record, table: SinkTable, codec: Codec, *, bounded: bool = True, of: Parts | None = None
+) -> RangeEntry:
+    """Decode and check a record, or a part of one.
 
     Duplicates are found later, when its range is cut. `bounded`: False for a record that an intent counts as stored.
     Retry later: RegistryUnavailable.
@@ -117,7 +148,13 @@ def read(record: Record, table: SinkTable, codec: Codec, *, bounded: bool = True
             record.headers = []
             return RangeEntry(record, size, None, Disposition.EMPTY)
         batch = codec.decode(
-            table.topic, record.value, record.timestamp_ms, bounded=bounded, key=record.key, headers=record.headers
+            table.topic,
+            record.value,
+            record.timestamp_ms,
+            bounded=bounded,
+            key=record.key,
+            headers=record.headers,
+            of=of,
         )
     except BadRecord as error:
         return RangeEntry(record, size, None, Disposition.DEAD_LETTER, error=(type(error).__name__, str(error)))

@@ -113,7 +113,10 @@ def rows_block(
     offsets: Sequence[int],
     published_ms: Sequence[int],
 ) -> tuple[int, bytes]:
-    """Return (rows, block) of batches in offset order; all have rows. The same arguments give the same bytes."""
+    """Return (rows, block) of batches in offset order; all have rows. The same arguments give the same bytes.
+
+    Rows are numbered within a record: those of a part follow those of the part before it.
+    """
     counts = np.array([row_count(table, batch) for batch in batches], dtype=np.int64)
     rows = int(counts.sum())
     columns: list[tuple[str, str, bytes]] = []
@@ -138,5 +141,6 @@ def _meta(name: str, topic_partition: str, counts: Array, offsets: Sequence[int]
     rows = int(counts.sum())
     if name == "_row":
         starts = np.array([0, *accumulate(counts.tolist())][:-1], dtype=np.int64)
+        starts = starts[np.searchsorted(offsets, offsets)]  # of the first batch with the offset
         return (np.arange(rows) - np.repeat(starts, counts)).astype("<u4").tobytes()
     return native.low_cardinality([topic_partition], np.zeros(rows, dtype=np.uint8))

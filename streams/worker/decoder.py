@@ -7,6 +7,7 @@ import itertools
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -14,11 +15,12 @@ from drumline.infra.runtime.retry import backoff_s
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
-from drumline.schemas.codec import Codec
+from drumline.schemas.codec import Codec, Parts
 from drumline.schemas.dead_letters import Header
 from drumline.schemas.errors import BadRecord, RegistryRejected, RegistryUnavailable
 
 log = structlog.get_logger()
+Result = TypeVar("Result")
 
 
 class RecordDecoder:
@@ -37,6 +39,12 @@ class RecordDecoder:
     ) -> None:
         self._codec, self._health, self._leaving, self._sleep = codec, health, leaving, sleep
 
+    async def parts(
+        self, topic: str, value: bytes | None, key: bytes | None, headers: Iterable[Header] | None
+    ) -> Parts | None:
+        """Return the parts of a record, None if it is a batch itself. Errors: see `decode`."""
+        return await self._retried(topic, value, partial(self._codec.parts, topic, value, key=key, headers=headers))
+
     async def decode(
         self,
         topic: str,
@@ -44,20 +52,25 @@ class RecordDecoder:
         appended_ms: int | None = None,
         key: bytes | None = None,
         headers: Iterable[Header] | None = None,
+        of: Parts | None = None,
     ) -> Batch:
         """Return the batch of a Kafka value; waits while the registry is down. Known schemas need no registry.
 
-        `appended_ms`: when Kafka took the record in. `key`, `headers`: the record's.
+        `appended_ms`: when Kafka took the record in. `key`, `headers`: the record's. `of`: whose part the value is.
 
         Fatal for the record: BadRecord. Fatal: RegistryRejected. Raises RegistryUnavailable when leaving.
         """
-        decode = partial(self._codec.decode, topic, value, appended_ms, key=key, headers=headers)
+        decode = partial(self._codec.decode, topic, value, appended_ms, key=key, headers=headers, of=of)
+        return await self._retried(topic, value, decode)
+
+    async def _retried(self, topic: str, value: bytes | None, decode: Callable[[], Result]) -> Result:
+        """Return what `decode` does; repeat it while the registry is down."""
         if self._codec.decodes_at_once(value):
             return decode()
         for attempt in itertools.count(1):
             try:
                 # In a thread: heartbeats to Kafka go on while the registry takes its time.
-                batch = await asyncio.to_thread(decode)
+                result = await asyncio.to_thread(decode)
             except RegistryUnavailable as error:
                 if self._leaving() or isinstance(error, RegistryRejected):
                     raise
@@ -71,5 +84,5 @@ class RecordDecoder:
                 raise
             else:
                 self._health.set_reason("registry", "")
-                return batch
+                return result
         raise AssertionError("not reached")

@@ -14,7 +14,7 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
-from drumline.schemas.codec import Codec
+from drumline.schemas.codec import Codec, Parts
 from drumline.schemas.errors import BadRecord, RegistryUnavailable
 from drumline.schemas.topics import DERIVED_TOPICS, RAW_TOPICS, Topic
 from drumline.streams.core.batch_dedup import checksum
@@ -178,29 +178,47 @@ class StreamWorker:
         return delivery
 
     async def _handle(self, message: Any, delivery: Delivery) -> None:
-        """Process one message. Raises PartitionRevoked, ProducerFailed, RegistryUnavailable."""
+        """Process one message, or each of its parts. Raises PartitionRevoked, ProducerFailed, RegistryUnavailable."""
+        try:
+            parts = await self._decoder.parts(message.topic, message.value, message.key, message.headers)
+        except BadRecord as error:
+            delivery.writes.append(await self._output.send_dead_letter(message, error))
+            return
+        if parts is None:
+            await self._handle_batch(message, delivery)
+        else:
+            for number, value in enumerate(parts.values, 1):
+                await self._handle_batch(message, delivery, number, value, parts)
+
+    async def _handle_batch(
+        self, message: Any, delivery: Delivery, part: int = 0, value: bytes | None = None, of: Parts | None = None
+    ) -> None:
+        """Process a batch. `part`, `value`, `of`: of a part of the message."""
+        bytes_of = message.value if value is None else value
         try:
             appended_ms = round((message.timestamp or 0) * 1000)
-            batch = await self._decoder.decode(message.topic, message.value, appended_ms, message.key, message.headers)
+            batch = await self._decoder.decode(
+                message.topic, bytes_of, appended_ms, message.key, message.headers, of
+            )  # fmt: skip
             if message.topic in RAW_TOPICS:  # a worker's results replace each other
-                batch.content = checksum(message.value)
+                batch.content = checksum(bytes_of)
             count_input(batch, self._clock())
             for runner in self._readers[message.topic]:
                 if runner.stage(message.partition) is None:
                     raise PartitionRevoked
                 if message.topic in DERIVED_TOPICS and runner.is_fenced(message):
                     continue
-                offset = runner.position(message.topic, message.partition, message.offset)
+                offset = runner.position(message.topic, message.partition, message.offset, part)
                 work = partial(_on_batch, batch=batch, offset=offset, now_ns=self._clock())
                 delivery.add(*await runner.apply(message.partition, work))
         except BadRecord as error:
-            delivery.writes.append(await self._output.send_dead_letter(message, error))
+            delivery.writes.append(await self._output.send_dead_letter(message, error, value))
         except (PartitionRevoked, ProducerFailed, RegistryUnavailable):
             raise
         except Exception as error:
             place = {"topic": message.topic, "partition": message.partition, "offset": message.offset}
             log.error("dead letter: its stage failed", error=type(error).__name__, **place)
-            delivery.writes.append(await self._output.send_dead_letter(message, error))
+            delivery.writes.append(await self._output.send_dead_letter(message, error, value))
 
     async def _on_tick_record(self, event: Any) -> Delivery | None:
         if self.failure is not None:

@@ -1,8 +1,8 @@
-"""Number the records of all topics that had the same name, one after the other.
+"""Number the records, and their parts, of all topics that had the same name, one after the other.
 
 A recreated topic numbers its records from 0 again, and state that remembers offsets would take them for duplicates. So
-stages get positions: the offset, and 2^48 more for every topic of that name before this one. The state stores that
-number with Kafka's id of the topic. Key: t|topic.
+stages get positions: offset and part (schemas/parts.py), and 2^48 more for every topic of that name before this one.
+The state stores that number with Kafka's id of the topic. Key: t|topic.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from collections.abc import Mapping, MutableMapping
 
 import numpy as np
 
+from drumline.schemas.parts import position
 from drumline.streams.core.records import key, pack_rows, unpack_rows
 
-#: No partition of a topic holds so many records; 2^15 topics of one name fit into the i8 of state values.
+#: No partition of a topic holds so many records, of 255 parts each; 2^15 topics of one name fit into the i8 of state
+#: values.
 OFFSETS = 1 << 48
 _NO_ROWS = np.dtype([("none", "u1")])
 
@@ -50,12 +52,12 @@ class TopicPositions:
         for topic in ids:  # unreadable state ends the recovery, before any record
             stored_topic(store.get(key("t", topic)))
 
-    def position_of(self, topic: str, offset: int) -> int:
+    def position_of(self, topic: str, offset: int, part: int = 0) -> int:
         """Return a record's position; rises from record to record, also from one topic of this name to the next."""
         first = self._first.get(topic)
         if first is None:
             first = self._first[topic] = self._begin(topic) * OFFSETS
-        return first + offset
+        return first + position(offset, part)
 
     def _begin(self, topic: str) -> int:
         """Return how many topics had this name before; stored before anything that depends on it."""

@@ -59,8 +59,8 @@ class OutputProducer:
         count_output(batch)
         return arrived
 
-    async def send_dead_letter(self, message: Any, error: Exception) -> Awaitable[object]:
-        """Produce the dead letter of a Kafka message that cannot be processed."""
+    async def send_dead_letter(self, message: Any, error: Exception, part: bytes | None = None) -> Awaitable[object]:
+        """Produce the dead letter of a Kafka message that cannot be processed, or of a part of one."""
         metrics.STREAM_DEAD_LETTERS.labels(message.topic, type(error).__name__).inc()
         origin = Origin(message.topic, message.partition, message.offset)
         if isinstance(error, BadRecord):
@@ -68,7 +68,8 @@ class OutputProducer:
         written = headers(origin, error, self._app.conf.id, message.headers or ())
         # aiokafka sends no record without key and value, which others may publish.
         key = b"" if message.key is None and message.value is None else message.key
-        return await self._produce(dlq(message.topic), key, message.value, written, DEAD_LETTERS)
+        value = message.value if part is None else part
+        return await self._produce(dlq(message.topic), key, value, written, DEAD_LETTERS)
 
     def _log(self, origin: Origin, error: BadRecord) -> None:
         """Log one dead letter of a topic and kind of error a minute: a flood cost as much to log as to decode."""

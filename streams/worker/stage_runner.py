@@ -180,12 +180,12 @@ class StageRunner:
 
         return write
 
-    def position(self, topic: str, partition: int, offset: int) -> int:
-        """Return the position that the stage gets as a record's offset (offsets.py).
+    def position(self, topic: str, partition: int, offset: int, part: int) -> int:
+        """Return the position that the stage gets as the offset of a record or part (offsets.py).
 
         Raises KeyError if the partition is not this worker's.
         """
-        return self._positions[partition].position_of(topic, offset)
+        return self._positions[partition].position_of(topic, offset, part)
 
     def is_fenced(self, message: Any) -> bool:
         """Return True if a result that the stage reads came from a worker that had lost its partition.

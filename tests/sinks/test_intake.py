@@ -10,6 +10,7 @@ from drumline.schemas.batch import Batch, encode
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import header
 from drumline.schemas.model import model
+from drumline.schemas.parts import position
 from drumline.schemas.topics import Topic
 from drumline.sinks.intake import Intake
 from drumline.sinks.ranges.intent import Intent
@@ -63,7 +64,7 @@ def test_a_record_outside_its_bounds_is_a_dead_letter_that_names_the_field(hosti
 
 def test_a_range_that_a_version_without_bounds_has_cut_is_rebuilt_as_it_was():
     """Offsets 1 and 2 are outside; the intent counts 1 as stored. Offset 3 lies behind the range."""
-    intent = Intent(OffsetRange("id", 0, 0, 2), 3, 2, dead_letters=frozenset({2}), published_ms=NOW_MS)
+    intent = Intent(OffsetRange("id", 0, 0, 2), 3, 2, dead_letters=frozenset({position(2, 0)}), published_ms=NOW_MS)
     state = taken(record(0), *(record(offset, names=["k" * 100_000]) for offset in (1, 2, 3)), intent=intent)
     pending = state.cut(1, 0.0)
     assert pending.intent == intent

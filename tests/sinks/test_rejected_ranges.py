@@ -12,6 +12,7 @@ from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 from drumline.sinks import rejected_ranges
 from drumline.sinks.inserts.stored_check import StoredRows
+from drumline.sinks.kafka.dead_letters import DeadLetterProducer
 from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.partition import PartitionState, PendingRange, RangeStage
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
@@ -78,3 +79,19 @@ def test_nothing_is_split_of_which_a_part_is_stored(ranges):
 def test_rows_that_are_all_stored_are_not_inserted_again(ranges):
     state, ranges.stored.rows = PartitionState(KERNEL, 0, "id", 0, opened=True), 3
     assert ranges.resolve(state, rejected(0), ERROR).stage is RangeStage.ROWS_INSERTED
+
+
+def test_a_rejected_record_with_parts_is_one_dead_letter_of_all_that_would_be_stored(ranges, monkeypatch):
+    parts = [rejected(0).entries[0] for _ in range(3)]
+    for number, entry in enumerate(parts, 1):
+        entry.record.part = number
+    parts[0].disposition = Disposition.DUPLICATE
+    pending = PendingRange(KERNEL, OffsetRange("id", 0, 0, 0), parts, RangeStage.INTENT_COMMITTED)
+    pending.reject(ERROR.code, 0.0)
+    monkeypatch.setattr(rejected_ranges, "read_again", lambda _, record: setattr(record, "value", b"all") or True)
+    resolved = ranges.resolve(PartitionState(KERNEL, 0, "id", 0, opened=True), pending, ERROR)
+    assert [entry.disposition for entry in resolved.entries] == ["duplicate", "dead_letter", "dead_letter"]
+    sent = []
+    client = SimpleNamespace(produce=lambda *_, **record: sent.append(record["value"]), flush=lambda _: 0)
+    DeadLetterProducer(lambda: client).send(resolved.entries, "id")
+    assert sent == [b"all"]

@@ -34,8 +34,8 @@ KERNEL = table(Topic.KERNEL)
 POISON = 3
 
 
-def entry(offset, rows=10, process="p", sequence=None, bad=False, content=1, day=20_000):
-    record = Record(Topic.KERNEL, 0, offset, b"p", b"x" if bad else None, 0, [])
+def entry(offset, rows=10, process="p", sequence=None, bad=False, content=1, day=20_000, part=0):
+    record = Record(Topic.KERNEL, 0, offset, b"p", b"x" if bad else None, 0, [], part=part)
     if bad:
         return RangeEntry(record, 1, None, Disposition.DEAD_LETTER, error=("BadFrame", "bad"))
     envelope = {"process_id": process, "sequence": offset if sequence is None else sequence, "rows": rows}
@@ -82,16 +82,17 @@ class World:
             ahead = data.draw(st.integers(1, 6), "records taken in")
             if intent is not None:
                 ahead = intent.range.last + 1 - partition.next_offset
-            for item in self.log[partition.next_offset : partition.next_offset + ahead]:
-                partition.take(entry(*item), 0.0)
+            for record in self.log[partition.next_offset : partition.next_offset + ahead]:
+                for item in record:
+                    partition.take(entry(**item), 0.0)
             if not partition.entries:
                 return True
             first = partition.entries[0].record.offset
             for identity in partition.identities_to_load() if partition.intent is None else ():
-                seen = sorted({s for o, (p, s, _) in self.ledger.items() if p == identity[0] and o < first})
+                seen = sorted({s for (o, _), (p, s, _) in self.ledger.items() if p == identity[0] and o < first})
                 partition.duplicates.history[identity] = Intervals(seen)
             for process, _, sequence in partition.contents_to_load() if partition.intent is None else ():
-                before = [value for offset, value in self.ledger.items() if offset < first]
+                before = [value for (offset, _), value in self.ledger.items() if offset < first]
                 stored = [c for p, s, c in before if (p, s) == (process, sequence)]
                 contents = partition.duplicates.contents[process, "p", sequence] = StoredBatches()
                 for content in stored:
@@ -104,19 +105,24 @@ class World:
             if die == 3:
                 return False
             while any(e.content == POISON for e in pending.stored):  # ClickHouse rejects it: nothing is stored
-                if len(pending.entries) > 1:
+                if pending.records > 1:
                     pending = partition.split(pending)
                 else:
-                    pending.entries[0].disposition = Disposition.DEAD_LETTER
+                    for e in pending.stored:
+                        e.disposition = Disposition.DEAD_LETTER
                 self.offset, self.metadata = pending.range.first, write_intent(pending.intent)
                 if data.draw(st.integers(0, 12), "dies after a split") == 3:
                     return False
-            stored = [(e.record.offset, row) for e in pending.stored for row in range(e.rows)]
+            stored = [(*e.record.place[2:], row) for e in pending.stored for row in range(e.rows)]
             self.insert("rows", pending.range.token, lambda new=stored: self.rows.extend(new))
             if die == 4:
                 return False
             entries = {
-                e.record.offset: (e.batch.envelope["process_id"], e.batch.envelope["sequence"], e.content)
+                (e.record.offset, e.record.part): (
+                    e.batch.envelope["process_id"],
+                    e.batch.envelope["sequence"],
+                    e.content,
+                )
                 for e in pending.entries
                 if e.disposition in (Disposition.STORED, Disposition.EMPTY)
             }
@@ -132,14 +138,17 @@ class World:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_killed_after_any_step_and_cut_anyhow_every_batch_is_stored_once(data):
-    batches = data.draw(
-        st.lists(
-            st.tuples(st.integers(0, 12), st.sampled_from("abc"), st.integers(0, 8), st.booleans(), st.integers(1, 2)),
-            min_size=1,
-            max_size=25,
-        )
-    )
-    log = [(offset, *batch) for offset, batch in enumerate(batches)]
+    batch = st.fixed_dictionaries(
+        {
+            "rows": st.integers(0, 12), "process": st.sampled_from("abc"), "sequence": st.integers(0, 8),
+            "bad": st.booleans(), "content": st.integers(1, POISON),
+        }
+    )  # fmt: skip
+    records = data.draw(st.lists(st.lists(batch, min_size=1, max_size=3), min_size=1, max_size=20))
+    log = [
+        [{**part, "offset": offset, "part": number + (len(parts) > 1)} for number, part in enumerate(parts)]
+        for offset, parts in enumerate(records)
+    ]
     world = World(log)
     for _ in range(60):
         if world.run(data):
@@ -147,10 +156,15 @@ def test_killed_after_any_step_and_cut_anyhow_every_batch_is_stored_once(data):
     else:
         return  # it died each time
     want, seen = [], set()
-    for offset, rows, process, sequence, bad, content in log:
-        if not bad and rows and content != POISON and (process, sequence, content) not in seen:
-            seen.add((process, sequence, content))
-            want += [(offset, row) for row in range(rows)]
+    for parts in log:
+        new = {}
+        for part in parts:
+            place = part["process"], part["sequence"], part["content"]
+            if not part["bad"] and part["rows"] and place not in seen:
+                new.setdefault(place, part)
+        if POISON not in {part["content"] for part in new.values()}:  # a record goes as a whole
+            seen |= set(new)
+            want += [(entry(**part).record.position, row) for part in new.values() for row in range(part["rows"])]
     assert sorted(world.rows) == want
 
 
@@ -233,6 +247,43 @@ def test_records_behind_are_not_taken_in_again():
     assert not partition.take(entry(4), 0.0)
     assert partition.take(entry(5), 0.0)
     assert not partition.take(entry(5), 0.0)
+
+
+def test_the_parts_of_a_record_share_a_range_and_each_has_its_disposition():
+    """As an agent sends them again that was killed: the parts are cut otherwise."""
+    first = [entry(0, sequence=number, part=number + 1) for number in range(3)]
+    again = [entry(1, sequence=number, part=number) for number in (1, 2, 3, 4)]
+    bad = [entry(2, bad=True, part=1), entry(2, sequence=9, part=2)]
+    partition = state()
+    collect(partition, [*first, *again, *bad, entry(3, sequence=9)])
+    assert partition.cut(1, 0.0).records == 1
+    pending = partition.cut(10**9, 0.0)
+    assert [str(e.disposition) for e in pending.entries] == [
+        *("duplicate", "duplicate", "stored", "stored"), *("dead_letter", "stored"), "duplicate",
+    ]  # fmt: skip
+    _, intent = read_metadata(write_intent(pending.intent), 0, pending.range.first)
+    assert intent == pending.intent
+    replayed = state(1, intent=intent)
+    for e in (*again, *bad, entry(3, sequence=9)):
+        replayed.take(replace(e, disposition=Disposition.STORED) if e.batch else e, 0.0)
+    rebuilt = replayed.cut(1, 0.0)
+    assert [e.disposition for e in rebuilt.entries] == [e.disposition for e in pending.entries]
+
+
+def test_a_record_whose_parts_do_not_fit_into_an_intent_is_classified_again_with_the_next_range():
+    partition = state()
+    scattered = [entry(i, bad=i % 2 == 0, content=i + 1) for i in range(1_600)]
+    parts = [entry(1_600, sequence=5_000 + i // 2, content=7 + i % 2 * (i % 3), part=i + 1) for i in range(255)]
+    collect(partition, [*scattered, *parts])
+    dispositions = []
+    while partition.entries:
+        know(partition)
+        partition.duplicates.contents = {place: StoredBatches() for place in partition.contents_to_load()}
+        pending = partition.cut(10**9, 0.0)
+        dispositions += [e.disposition for e in pending.entries if e.record.part]
+    unlimited = state()
+    collect(unlimited, parts)
+    assert dispositions == [e.disposition for e in unlimited.cut(10**9, 0.0).entries]
 
 
 def intent_of(entries):

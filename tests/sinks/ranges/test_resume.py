@@ -2,6 +2,7 @@
 
 import pytest
 
+from drumline.schemas.parts import position
 from drumline.schemas.topics import Topic
 from drumline.sinks.errors import LostRecords
 from drumline.sinks.ranges.intent import Intent, write_done, write_intent
@@ -32,7 +33,9 @@ def test_it_goes_on_where_the_group_is_in_this_very_topic(offset, metadata, firs
 
 
 def test_a_range_with_a_committed_intent_is_read_again():
-    intent = Intent(OffsetRange("id", 2, 150, 160), 11, 500, frozenset({151}), frozenset({152}))
+    intent = Intent(
+        OffsetRange("id", 2, 150, 160), 11, 500, frozenset({position(151, 0)}), frozenset({position(152, 2)})
+    )
     assert started(150, write_intent(intent)) == (150, intent)
 
 

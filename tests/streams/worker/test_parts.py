@@ -1,0 +1,151 @@
+"""A record with parts is to stages as many batches, each with a position of its own; a bad part is one dead letter."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from support.labs.stage_feed import seen
+from support.straggler_simulator import MS, Fault, batches, mesh, simulate
+
+from drumline.infra.config.settings import Settings
+from drumline.schemas.codec import Codec
+from drumline.schemas.keys import record_key
+from drumline.schemas.topics import Topic
+from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.lateness.stage import CommunicatorStage
+from drumline.streams.offline import verdicts
+from drumline.streams.stragglers.stage import JobStage
+from drumline.streams.worker.ack_queue import Delivery
+from drumline.streams.worker.checks.preflight import WorkerTopics
+from drumline.streams.worker.faust_app import StreamWorker, Wiring
+from drumline.streams.worker.offsets import TopicPositions
+from drumline.streams.worker.partition_store import PartitionStore
+
+SECOND = 1_000_000_000
+CONFIG = StragglerConfig(window_steps=12)
+STREAM = batches(simulate(mesh(2, 2), 60, (Fault(1, "idle", 25 * MS, first=12, last=35),)))
+CODEC = Codec()
+
+
+def written(_key="", _value=None):
+    """Return what awaits a change that the broker has."""
+    done = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done
+
+
+@pytest.fixture
+def worker(tmp_path, monkeypatch):
+    """A worker with both straggler stages on one partition, whose results are kept: `published`, `buried`."""
+    stages = {"communicator": CommunicatorStage, "job": JobStage}
+    inputs = {"communicator": (Topic.COLLECTIVE,), "job": (Topic.STEP, Topic.LATENESS)}
+    wirings = [Wiring(name, inputs[name], lambda store: None) for name in stages]
+    created = StreamWorker(Settings(stream={"data_dir": tmp_path}), wirings, WorkerTopics(1, {}), CODEC)
+    created.published, created.buried, created.stages = [], [], {}
+    for name, runner in created.runners.items():
+        store = PartitionStore({}, written)
+        created.stages[name] = stages[name](store, CONFIG)
+        runner._parts[0] = created.stages[name], store
+        runner._positions[0] = TopicPositions(store, {})
+        runner._highest[0] = {}
+    monkeypatch.setattr(created._fencing, "epoch", lambda _place: 1)
+
+    async def send(batch, _header):
+        created.published.append(batch)
+        return written()
+
+    async def send_dead_letter(message, error, part=None):
+        created.buried.append((message.offset, error, part))
+        return written()
+
+    for runner in created.runners.values():
+        monkeypatch.setattr(runner, "_send", send)
+    monkeypatch.setattr(created._output, "send_dead_letter", send_dead_letter)
+    yield created
+    created.close()
+
+
+def message(topic, key, value, offset):
+    return SimpleNamespace(
+        topic=topic, partition=0, offset=offset, key=key.encode(), value=value, headers=[], timestamp=0
+    )
+
+
+async def handle(worker, records):
+    """Process records as agents join them, and what the lateness stage publishes; time passes to the end."""
+    offsets, read = dict.fromkeys(Topic, -1), 0
+    now = 0
+
+    async def deliver(topic, key, value):
+        offsets[topic] += 1
+        delivery = Delivery(lambda: None)
+        await worker._handle(message(topic, key, value, offsets[topic]), delivery)
+        for output in delivery.outputs:
+            output.stage.mark_sent(output.batch)
+
+    async def follow():
+        nonlocal read
+        while read < len(worker.published):
+            batch, read = worker.published[read], read + 1
+            if batch.topic == Topic.LATENESS:
+                await deliver(Topic.LATENESS, "job", CODEC.encode(batch))
+
+    for now, topic, key, value in records:
+        worker._clock = lambda now=now: now
+        await deliver(topic, key, value)
+        await follow()
+    for _ in range(3):
+        now += 2 * CONFIG.idle_ns
+        for stage in worker.stages.values():
+            for batch in stage.on_tick(now, True):
+                worker.published.append(batch)
+                stage.mark_sent(batch)
+            await follow()
+
+
+def joined(stream, most):
+    """The stream as agents publish it that join up to `most` batches of a topic and key."""
+    waiting = {}
+    for time_ns, batch in stream:
+        place = str(batch.topic), record_key(batch)
+        parts = waiting.setdefault(place, [])
+        parts.append(CODEC.encode(batch))
+        if len(parts) == most:
+            yield time_ns, *place, CODEC.join("job", waiting.pop(place))
+    for place, parts in waiting.items():
+        yield stream[-1][0], *place, CODEC.join("job", parts)
+
+
+@pytest.mark.parametrize("most", [1, 4, 7])
+def test_verdicts_on_joined_records_are_those_on_the_batches(worker, most):
+    asyncio.run(handle(worker, joined(STREAM, most)))
+    assert seen(b for b in worker.published if b.topic == Topic.STRAGGLER) == seen(verdicts(STREAM, CONFIG))
+    assert not worker.buried
+
+
+def test_parts_of_one_record_that_are_of_one_rank_all_count_and_come_again_in_vain(worker):
+    steps = [(at, batch) for at, batch in STREAM if batch.topic == Topic.STEP and batch.envelope["rank"] == 0]
+    [record] = joined(steps[:5], 5)
+
+    async def twice():
+        for _ in range(2):
+            await worker._handle(message(*record[1:], 0), Delivery(lambda: None))
+
+    worker._clock = lambda: record[0]
+    asyncio.run(twice())
+    stage = worker.stages["job"]
+    assert stage.duplicates >= 5
+    state = stage.states["3:job|run"]
+    rows = sum(len(state.rank_rows(window, 0).rows) for window in state.windows)
+    assert rows == sum(batch.rows for _, batch in steps[:5])
+
+
+def test_a_bad_part_is_a_dead_letter_and_the_others_count(worker):
+    steps = [(at, batch) for at, batch in STREAM if batch.topic == Topic.STEP][:3]
+    values = [CODEC.encode(batch) for _, batch in steps]
+    bad = values[1][:-3]
+    record = CODEC.join("job", [values[0], bad, values[2]])
+    worker._clock = lambda: steps[-1][0]
+    asyncio.run(worker._handle(message(Topic.STEP, "job", record, 4), Delivery(lambda: None)))
+    assert [(offset, part) for offset, _, part in worker.buried] == [(4, bad)]
+    assert len(worker.stages["job"].states["3:job|run"].sources.ranks) == 2
