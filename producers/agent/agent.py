@@ -24,6 +24,7 @@ from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.producers.agent.cursor import Cursor
 from drumline.producers.agent.discovery import FolderDiscovery
+from drumline.producers.agent.joiner import RecordJoiner
 from drumline.producers.agent.producer import KafkaSender
 from drumline.producers.agent.tailer import SpoolTailer
 from drumline.producers.host.targets import RecordedProcess, recorded_process
@@ -98,6 +99,7 @@ class Agent:
         self._cursor, self._sender, self._codec, self._health = cursor, sender, codec, health
         self._options = options or AgentOptions()
         self._clock = self._options.clock
+        self._joiner = RecordJoiner(sender.send, codec, self._clock)
         self._refresh_at = float("-inf")
         self._registry, self._no_registry = Retry(), ""
         self._folders = FolderDiscovery(self._root)
@@ -126,6 +128,7 @@ class Agent:
             self._sender.poll(0 if moved else PUMP_S)
         last()
         self.tick()
+        self._joiner.flush()
         missing = self._sender.flush(self._settings.agent.flush_s)
         self._save()
         for tail in self.tails.values():
@@ -148,12 +151,14 @@ class Agent:
         tails = [tail for tail in self.tails.values() if not tail.problem] if ready else []
         start, until = self._start % max(len(tails), 1), self._clock() + TICK_S
         for tail in (*tails[start:], *tails[:start]):
-            moved = self._guarded(tail, partial(tail.pump, self._sender.send)) or moved
+            moved = self._guarded(tail, partial(tail.pump, self._joiner.send)) or moved
             self._start += 1
             if self._clock() >= until:
                 break
         else:
             self._start += 1  # not always the same folder fills the client's queue first
+        if ready:
+            self._joiner.flush(due_only=True)
         return moved
 
     def _refresh(self, ready: bool) -> None:
@@ -206,7 +211,7 @@ class Agent:
             tail.problem = self._no_registry  # one slow request for all folders
             return
         try:
-            tail.publish_identity(self._sender.send)
+            tail.publish_identity(self._joiner.send)
         except RegistryUnavailable as error:
             self._no_registry = str(error)
             self._registry.failed(self._clock(), 0.5 + random.random() / 2)

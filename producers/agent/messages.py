@@ -59,9 +59,13 @@ def sent_ns(frame: Frame) -> int:
 
 
 def _shared(frame: Frame) -> dict[str, Any]:
-    """Return the fields that every record begins with. Raises ValueError."""
+    return shared_fields(frame.topic, frame.body)
+
+
+def shared_fields(topic: str, body: bytes) -> dict[str, Any]:
+    """Return the fields that a body of a topic of producers begins with. Raises ValueError."""
     try:
-        fields: Any = fastavro.schemaless_reader(BytesIO(frame.body), _SHARED, None)
+        fields: Any = fastavro.schemaless_reader(BytesIO(body), _SHARED, None)
     except Exception as error:  # fastavro raises whatever the bytes lead it to
-        raise ValueError(f"a batch of {frame.topic} cannot be read ({type(error).__name__})") from None
+        raise ValueError(f"a batch of {topic} cannot be read ({type(error).__name__})") from None
     return dict(fields)

@@ -88,7 +88,13 @@ class Lab:
             self.now += 1.1
 
     def batches(self, topic=Topic.KERNEL):
-        return [self.codec.decode(t, value) for t, _, value in self.kafka.log if t == topic]
+        """Of all records, and of the parts of those that have them."""
+        batches = []
+        for value in (value for t, _, value in self.kafka.log if t == topic):
+            parts = self.codec.parts(topic, value)
+            of = [value] if parts is None else parts.values
+            batches += [self.codec.decode(topic, part, of=parts) for part in of]
+        return batches
 
     def account(self, topic=Topic.KERNEL):
         """(sequences, rows, lost rows)"""

@@ -1,0 +1,131 @@
+"""Join what the processes of this host send under one topic and key: one Kafka record an interval, a part for each.
+
+A message costs its consumers more than its rows do, and a large job has many ranks that send a few rows each.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+from confluent_kafka import KafkaError
+
+from drumline.producers.agent.inflight import Send
+from drumline.producers.agent.messages import shared_fields
+from drumline.producers.agent.producer import PERMANENT_ERRORS, Answer
+from drumline.schemas.codec import Codec
+from drumline.schemas.confluent import HEADER
+from drumline.schemas.errors import BadSchema, RegistryUnavailable
+from drumline.schemas.parts import JOINED_BY_AGENTS, MOST_PARTS
+
+log = structlog.get_logger()
+
+#: Ranks of a job whose records are joined for a second. The time grows with the root of the ranks: 2 s of 4,096, 4 s of
+#: 16,384. So do the messages of the job, while verdicts on windows of 20 steps and more do not wait for long.
+SECOND_RANKS = 1_024
+#: Bytes of a joined record: far below Kafka's limit. Those of all that wait.
+RECORD_BYTES, HELD_BYTES = 256 << 10, 8 << 20
+#: Time for which a registry without the schema of joined records is not asked again; s.
+REGISTRY_S = 30.0
+
+
+def interval_s(world_size: int) -> float:
+    """Return for how long the records of a job are joined; s."""
+    return math.sqrt(max(0, world_size) / SECOND_RANKS)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """The parts of a record that is not sent yet. `due`: when it is to be, by the clock."""
+
+    job: str
+    due: float
+    values: list[bytes] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    bytes: int = 0
+
+
+class RecordJoiner:
+    """Passes messages to `send`, joined by topic and key where consumers expect it; nothing blocks but a new registry.
+
+    The agent owns it; all calls, and Kafka's answers, come from the agent's thread. Messages of a topic and key keep
+    their order. Each message gets Kafka's answer to its record.
+    """
+
+    def __init__(self, send: Send, codec: Codec, clock: Callable[[], float] = time.monotonic) -> None:
+        self._send, self._codec, self._clock = send, codec, clock
+        self._waiting: dict[tuple[str, str], _Waiting] = {}
+        self._bytes = 0
+        self._plain_until = float("-inf")
+
+    def send(self, topic: str, key: str, value: bytes, answer: Answer) -> bool:
+        """Take a message; return False while the client's queue is full."""
+        if topic not in JOINED_BY_AGENTS or len(value) > RECORD_BYTES:
+            return self._flush((topic, key)) and self._send(topic, key, value, answer)
+        try:
+            shared = shared_fields(topic, value[HEADER.size :])
+        except ValueError:  # the sink makes a dead letter of it
+            return self._send(topic, key, value, answer)
+        place, job = (topic, key), str(shared["job"])
+        waiting = self._waiting.get(place)
+        if waiting is not None:
+            is_full = waiting.bytes + len(value) > RECORD_BYTES or len(waiting.values) == MOST_PARTS
+            if (is_full or waiting.job != job) and not self._flush(place):
+                return False
+        if self._bytes + len(value) > HELD_BYTES and not self.flush():
+            return False
+        if place not in self._waiting:
+            self._waiting[place] = _Waiting(job, self._clock() + interval_s(int(shared["world_size"])))
+        waiting = self._waiting[place]
+        waiting.values.append(value)
+        waiting.answers.append(answer)
+        waiting.bytes += len(value)
+        self._bytes += len(value)
+        return True
+
+    def flush(self, due_only: bool = False) -> bool:
+        """Send the records that wait, or those that are due; return False if the client's queue is full."""
+        now = self._clock()
+        places = [place for place, waiting in self._waiting.items() if not due_only or waiting.due <= now]
+        return all(map(self._flush, places))
+
+    def _flush(self, place: tuple[str, str]) -> bool:
+        waiting = self._waiting.get(place)
+        if waiting is None:
+            return True
+        if len(waiting.values) == 1 or (record := self._joined(waiting)) is None:
+            while waiting.values:
+                if not self._send(*place, waiting.values[0], waiting.answers[0]):
+                    return False
+                self._bytes -= len(waiting.values[0])
+                del waiting.values[0], waiting.answers[0]
+        elif self._send(*place, record, partial(self._answer, place, waiting)):
+            self._bytes -= waiting.bytes
+        else:
+            return False
+        del self._waiting[place]
+        return True
+
+    def _joined(self, waiting: _Waiting) -> bytes | None:
+        """Return the value of the record, None while the registry has no id for it."""
+        if self._clock() < self._plain_until:
+            return None
+        try:
+            return self._codec.join(waiting.job, waiting.values)
+        except (BadSchema, RegistryUnavailable) as error:
+            log.warning("records are not joined", problem=str(error))
+            self._plain_until = self._clock() + REGISTRY_S
+            return None
+
+    def _answer(self, place: tuple[str, str], sent: _Waiting, error: KafkaError | None) -> None:
+        """Pass Kafka's answer on; what it takes in no joined record, it may take alone."""
+        is_rejected = error is not None and error.code() in PERMANENT_ERRORS
+        for value, answer in zip(sent.values, sent.answers, strict=True):
+            if not is_rejected:
+                answer(error)
+            elif not self._send(*place, value, answer):
+                answer(KafkaError(KafkaError._QUEUE_FULL))
