@@ -73,10 +73,12 @@ class Publisher:
 
     def publish(self, timed: TimedBatch, sent_ns: int) -> None:
         """Queue one batch, waiting while the client's queue is full. Raises NotDelivered once one failed."""
-        batch = timed.batch
-        batch.envelope["sent_ns"] = sent_ns
-        topic, rows = str(batch.topic), batch.rows
-        key, value = timed.key.encode(), self._codec.encode(batch)
+        timed.batch.envelope["sent_ns"] = sent_ns
+        self.produce(str(timed.batch.topic), timed.key, self._codec.encode(timed.batch), timed.batch.rows)
+
+    def produce(self, topic: str, name: str, value: bytes, rows: int) -> None:
+        """Queue one record of so many rows, with a key, as `publish` does."""
+        key = name.encode()
 
         def delivered(error: KafkaError | None, _message: Any) -> None:
             if error is None:

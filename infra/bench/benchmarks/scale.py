@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,10 @@ from drumline.infra.bench.simulated_job import (
 )
 from drumline.infra.bench.stack_contents import published_bytes, stored_bytes, verdict_ranks
 from drumline.infra.config.settings import Settings
+from drumline.producers.agent.joiner import RecordJoiner
+from drumline.producers.agent.producer import Answer
 from drumline.producers.replay.publisher import Publisher
+from drumline.producers.replay.recording import TimedBatch
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
@@ -33,8 +36,8 @@ STEPS, MOST_STEPS, MESSAGES = StragglerConfig().window_steps + 2, 400, 20_000
 #: Messages at most of topics whose messages cost the same each: collectives of some communicators, progress of some
 #: steps. The others are not published.
 SAMPLED = 100_000
-#: Time limit of a stage; s. A slower one is measured by what it has done.
-STAGE_S = 400.0
+#: Time limit of a stage; s. A slower one is measured by what it has done, and names no rank.
+STAGE_S = 150.0
 BY_RANK = (Topic.STEP, Topic.DEVICE, Topic.HOST)
 #: Stage -> its topics, in the order of measurement: the last one publishes lateness that the first one would read.
 STAGES = {"job": (*BY_RANK, Topic.LATENESS), "hangs": (Topic.PROGRESS,), "communicator": (Topic.COLLECTIVE,)}
@@ -118,20 +121,17 @@ def sampled(job: SimulatedJob) -> list[Communicator]:
 def publish(settings: Settings, size: JobSize) -> None:
     """Publish the job as fast as possible, with its lateness; set what a second of it has. Raises NotDelivered."""
     job, publisher, now = size.job, Publisher(settings, Codec(), "drumline-bench"), time.time_ns()
-    chosen = sampled(job)
+    hosts, chosen = Hosts(publisher), sampled(job)
     seconds = min(job.steps, max(1, SAMPLED // job.ranks))
     size.shares = {
         Topic.COLLECTIVE: sum(len(c.ranks) for c in chosen) / (job.ranks * len(AXES)),
         Topic.PROGRESS: seconds / job.steps,
     }
-    for batches in (
-        collectives(job, chosen),
-        rank_batches(job, BY_RANK),
-        rank_batches(replace(job, steps=seconds), [Topic.PROGRESS]),
-        lateness(job),
-    ):
-        for timed in batches:
-            publisher.publish(timed, now)
+    of_hosts = collectives(job, chosen), rank_batches(job, BY_RANK)
+    for batches in (*of_hosts, rank_batches(replace(job, steps=seconds), [Topic.PROGRESS])):
+        hosts.publish(batches)
+    for timed in lateness(job):
+        publisher.publish(timed, now)
     publisher.flush()
     size.published = publisher.batches
     in_kafka = published_bytes(settings)
@@ -139,9 +139,43 @@ def publish(settings: Settings, size: JobSize) -> None:
         seconds_sent = job.steps * size.shares.get(topic, 1.0)
         size.messages[topic], size.rows[topic] = (
             publisher.batches[topic] / seconds_sent,
-            publisher.rows[topic] / seconds_sent,
+            (publisher.rows[topic] + hosts.rows[topic]) / seconds_sent,
         )
         size.bytes[topic] = in_kafka[topic] / seconds_sent
+
+
+class Hosts:
+    """Publishes what the ranks of a job send as the agents of their hosts do, which join it. `rows`: by topic."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher, self._codec = publisher, Codec()
+        self._joiners: dict[str, RecordJoiner] = {}
+        self._now_s = 0.0
+        self.rows: Counter[str] = Counter()
+
+    def publish(self, batches: Iterable[TimedBatch]) -> None:
+        """Publish batches, in the order of their times. Raises NotDelivered."""
+        for timed in batches:
+            if timed.time_ns / 1e9 > self._now_s:
+                self._now_s = timed.time_ns / 1e9
+                self._flush(due_only=True)
+            batch = timed.batch
+            batch.envelope["sent_ns"] = timed.time_ns
+            self.rows[batch.topic] += batch.rows
+            host = str(batch.envelope["host"])
+            if host not in self._joiners:
+                self._joiners[host] = RecordJoiner(self._send, self._codec, lambda: self._now_s)
+            self._joiners[host].send(batch.topic, timed.key, self._codec.encode(batch), lambda _: None)
+        self._flush(due_only=False)
+        self._now_s = 0.0
+
+    def _send(self, topic: str, key: str, value: bytes, _answer: Answer) -> bool:
+        self._publisher.produce(topic, key, value, 0)
+        return True
+
+    def _flush(self, *, due_only: bool) -> None:
+        for joiner in self._joiners.values():
+            joiner.flush(due_only)
 
 
 def measure(settings: Settings, size: JobSize, progress: Progress) -> None:
@@ -231,10 +265,11 @@ def _compare_sizes(report: BenchReport, sizes: Sequence[JobSize]) -> None:
         name = f"CPU of a rank, highest above that at {large[0].job.ranks} ranks"
         report.add(name, rises, "%", target=WITHIN * 100, at_most=True)
     report.notes.append(
-        "Each rank sends a second: a record of collectives for each of its communicators, a step, a GPU sample, a "
-        "sample of its process, and its progress. One rank is late by 0.1 s in each step. The messages lie in Kafka "
-        "already; each stage reads them in a worker of its own, on a core of its own; broker and engine are kept off "
-        "it. The stage computes the lateness of one communicator of each kind, the others get the same with their own "
+        "Each rank sends a second: a batch of collectives for each of its communicators, a step, a GPU sample, a "
+        "sample of its process, and its progress. Agents of 8 ranks each join them. One rank is late by 0.1 s in each "
+        "step. The messages lie in Kafka already; each stage reads them in a worker of its own, on a core of its own; "
+        "broker and engine are kept off it. The stage computes the lateness of one communicator of each kind, the "
+        "others get the same with their own "
         f"ranks. Windows of {StragglerConfig().window_steps} steps."
     )
     report.notes.append(
