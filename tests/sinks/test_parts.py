@@ -55,6 +55,7 @@ def test_parts_are_stored_once_and_the_audit_accounts_for_each(pipeline):
     assert (int(numbers["most"]), int(numbers["parts"]) > 200) == (9, True)
 
 
+@pytest.mark.long
 def test_a_kill_while_parts_are_stored_changes_nothing(pipeline):
     topic, chance = Topic.STEP, random.Random(2)
     batches = [any_batch(topic, 20, process_id(n % 8), n // 8, seed=n % 8) for n in range(4_000)]
