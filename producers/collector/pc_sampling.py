@@ -21,8 +21,9 @@ from drumline.producers.ipc.pc_layout import DATA, MOST_PCS, PC_BYTES, REASON_BY
 #: A sample each 2^16 cycles of an SM: 200,000 a second on an H200, of which a kernel of 1 ms has 200. CUPTI's own 2^11
 #: are 6 million a second, for which its threads need a core.
 PERIOD = 16
-#: The first CUPTI whose structs are those of pc_layout.py; CUPTI does not check them.
-FIRST_VERSION = 130000
+#: Versions of CUPTI (cuptiGetVersion) beside which jobs go on when sampling ends. With 13.0.85 a job of two H200s hung
+#: then: none is known. Their structs are those of pc_layout.py, which CUPTI does not check.
+SAFE_VERSIONS: tuple[int, ...] = ()
 #: Memory for samples that CUPTI has not read yet, and for PCs that the decoder has not; bytes. With CUPTI's 512 MB the
 #: first launch waits up to 0.9 s, with 32 MB 0.1 s; at PERIOD they hold seconds.
 HARDWARE_BYTES, SCRATCH_BYTES = 32 << 20, 16 << 20
@@ -136,8 +137,8 @@ class PcSampler:
         self._sent = self._pool.header[Header.PC_READ]
 
     def _start(self, device: int) -> None:
-        if self._cupti.version() < FIRST_VERSION:
-            raise Rejected("it needs CUPTI 13; drumline doctor shows which one the job has")
+        if (version := self._cupti.version()) not in SAFE_VERSIONS:
+            raise Rejected(f"with CUPTI {version} jobs may hang when it ends (docs/design/cupti-issues.md)")
         driver = self._load_driver()
         if code := driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device):
             raise Rejected(f"cuDevicePrimaryCtxRetain fails (CUresult {code})")

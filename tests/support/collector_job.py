@@ -19,7 +19,7 @@ from pathlib import Path
 from support.fakes.cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer, record
 from support.fakes.pc_sampling import NO_PRIVILEGE, FakePcSampling
 
-from drumline.producers.collector import attach, collector, marks, recorder, stack_samples, watchdog
+from drumline.producers.collector import attach, collector, marks, pc_sampling, recorder, stack_samples, watchdog
 from drumline.producers.decoder.cupti_layout import DRIVER, KERNEL, MEMCPY, PEER_COPY, RUNTIME
 from drumline.producers.ipc.buffer_pool import Header
 from drumline.producers.ipc.events import thread_name
@@ -285,6 +285,7 @@ def pc(how: str) -> None:
             setattr(fake, name, getattr(sampling, name))
     sampling.rejects = NO_PRIVILEGE if how == "pc_rejected" else 0
     attach.load_driver = lambda: sampling
+    pc_sampling.SAFE_VERSIONS = () if how == "pc_unsafe" else (130001,)
     file, now = Path(os.environ["DRUMLINE_SPOOL__ROOT"]) / ".control", time.time_ns()
     file.parent.mkdir(exist_ok=True)
     window = {"key": "w", "kind": "window", "policy": "always", "job": "*", "run": "", "host": "*", "ranks": [],

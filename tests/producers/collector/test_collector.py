@@ -533,14 +533,19 @@ def test_a_window_with_pc_samples_what_kernels_wait_for_beside_their_records_and
     assert process["collector"]["control"] == "done w"
 
 
-def test_a_driver_that_rejects_samples_is_an_answer_and_the_window_ends(tmp_path):
-    done, report = run(tmp_path, "pc_rejected")
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("pc_rejected", "cuptiPCSamplingEnable fails (CUptiResult 35); the driver"),
+        ("pc_unsafe", "with CUPTI 130001 jobs may"),
+    ],
+)
+def test_a_gpu_that_is_not_sampled_is_an_answer_and_the_window_ends(tmp_path, how, reason):
+    done, report = run(tmp_path, how)
     assert (done.returncode, done.stderr) == (0, "")
     published, process = batches(tmp_path)
     answer = process["collector"]["control"]
-    assert answer.startswith(
-        "rejected w: PC sampling is rejected: cuptiPCSamplingEnable fails (CUptiResult 35); the driver"
-    )
+    assert answer.startswith(f"rejected w: PC sampling is rejected: {reason}")
     assert (report["readings"], "gpu.stall.v1" in rows(published)) == (0, False)
     assert rows(published)["gpu.kernel.v1"] > 0
 
