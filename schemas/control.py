@@ -1,4 +1,4 @@
-"""Records of drumline.control.v1: which processes are to be recorded how, until when.
+"""Records of drumline.control.v1: which processes are to be recorded how, until when, and which kept rows are wanted.
 
 A record is Avro's single-object encoding (Avro 1.12, "Single-object encoding"): it names its schema by fingerprint, and
 needs no registry. Not a batch: it is about no process, and no sink stores it. People write it, agents follow it.
@@ -22,7 +22,9 @@ MAX_RANK = (1 << 20) - 1
 #: Longest time that a policy and a deep window are in force; ns. All expire by themselves.
 DAY_NS = 86_400_000_000_000
 MAX_POLICY_NS, MAX_WINDOW_NS = 7 * DAY_NS, 600_000_000_000
-POLICY, WINDOW = "policy", "window"
+#: Most steps of a pull, and longest time for which it is followed; ns.
+MAX_PULL_STEPS, MAX_PULL_NS = 200, 600_000_000_000
+POLICY, WINDOW, PULL = "policy", "window", "pull"
 
 _SCHEMA: dict[str, Any] = {
     "type": "record", "name": "Control", "namespace": "drumline.v1",
@@ -91,16 +93,18 @@ class Control:
 
     def checked(self) -> Control:
         """Return the same. Raises BadControl for what is impossible."""
-        longest = MAX_POLICY_NS if self.kind == POLICY else MAX_WINDOW_NS
+        longest = {POLICY: MAX_POLICY_NS, PULL: MAX_PULL_NS}.get(self.kind, MAX_WINDOW_NS)
         texts = (self.key, self.policy, self.job, self.run, self.host, self.requested_by)
-        if self.kind not in (POLICY, WINDOW):
-            raise BadControl(f"{self.kind!r} is neither a policy nor a window")
+        if self.kind not in (POLICY, WINDOW, PULL):
+            raise BadControl(f"{self.kind!r} is neither a policy nor a window nor a pull")
         if not (self.key and self.job and self.host) or any(len(text) > MAX_NAME for text in texts):
             raise BadControl(f"a name is empty, or longer than {MAX_NAME} characters")
         if len(self.ranks) > MAX_RANKS or any(not 0 <= rank <= MAX_RANK for rank in self.ranks):
             raise BadControl(f"ranks are 0 to {MAX_RANK:,}, at most {MAX_RANKS:,} of them")
         if not -1 <= self.first_step <= self.last_step:
             raise BadControl(f"steps {self.first_step} to {self.last_step} are none")
+        if self.kind == PULL and not 0 <= self.last_step < self.first_step + MAX_PULL_STEPS:
+            raise BadControl(f"a pull names steps, {MAX_PULL_STEPS} at most")
         if not 0 <= self.start_ns <= self.until_ns < 1 << 63:
             raise BadControl("it ends before it begins")
         if self.until_ns - self.start_ns > longest:

@@ -14,7 +14,7 @@ from drumline.infra.config.servers import KafkaSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.unknown_variables import setting_names
 from drumline.infra.kafka.topics import declared_topics
-from drumline.schemas.topics import DERIVED_TOPICS, JOINED_TOPICS, RAW_TOPICS, TOPICS, Topic, dlq
+from drumline.schemas.topics import DERIVED_TOPICS, JOINED_TOPICS, RAW_TOPICS, TOPICS, WINDOW_TOPICS, Topic, dlq
 
 CHART = Path(__file__).parents[2] / "infra" / "helm" / "drumline"
 KAFKA, SCHEMA = CHART / "files" / "kafka.yaml", CHART / "values.schema.json"
@@ -41,7 +41,7 @@ def users() -> dict[str, list[dict[str, Any]]]:
             *acls("group", ["drumline-dlq-replay-", "drumline-tail"], "Read", pattern="prefix"),
         ],
         "agent": [
-            *acls("topic", RAW_TOPICS, "Write"),
+            *acls("topic", [*RAW_TOPICS, *sorted(WINDOW_TOPICS)], "Write"),
             *acls("topic", [Topic.STRAGGLER, Topic.HANG, Topic.CONTROL], "Read"),
             *acls("group", ["drumline-agent"], "Read"),
         ],

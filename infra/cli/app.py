@@ -45,6 +45,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "serve": "Serve the web page: jobs, ranks, causes, questions.",
         "report": "Write an HTML page about a job: stragglers, causes, cost.",
         "capture": "Record a running job in depth for some steps; wait for the rows.",
+        "pull": "Publish rows of some steps that stayed on their hosts.",
         "timeline": "Write steps of a job, all ranks aligned, as a Perfetto trace.",
         "flamegraph": "Write GPU time by Python stack, for speedscope.",
         "sql": "Query ClickHouse, read-only, with SQL or a named query.",

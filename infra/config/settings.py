@@ -152,6 +152,17 @@ class AgentSettings(SettingsModel):
         False,
         description="record a rank that becomes late, and a healthy one, in depth: once in 10 minutes, 24 times a day",
     )
+    kept_folder: Path | None = Field(
+        None, description="folder of rows that stay on the host (policy rollup), on a disk; none = in the spool's root"
+    )
+    kept_mb: int = Field(
+        8_192, ge=16, description="most of these rows, compressed; the oldest are deleted beyond it; MB"
+    )
+    verdict_pulls: bool = Field(
+        True,
+        description="publish such rows of a rank that becomes late, and of a healthy one, in the steps of the verdict: "
+        "once in 10 minutes, 24 times a day",
+    )
     metrics_port: int = Field(19466, ge=0, le=65535, description="port of /metrics, /healthz, /readyz; 0 = none")
 
 

@@ -217,6 +217,9 @@ AGENT_DROPPED = _counter(
     "agent", "dropped_rows_total", "rows that are not published. spool: evicted from the full spool, rejected: too "
     "large for Kafka (both are counted in dropped_before), left_out: unreadable", "topic", "reason",
 )  # fmt: skip
+AGENT_KEPT = _counter("agent", "kept_rows_total", "rows that stay on the host and are counted in windows", "topic")
+AGENT_KEPT_BYTES = _gauge("agent", "kept_bytes", "bytes of the rows that stay on the host, compressed")
+AGENT_PULLED = _counter("agent", "pulled_rows_total", "rows that stayed on the host and were asked for", "topic")
 AGENT_DAMAGED = _counter(
     "agent", "damaged_bytes_total", "bytes of the spool that are no frame, left by a killed writer"
 )

@@ -25,6 +25,7 @@ from drumline.infra.telemetry.health import Health
 from drumline.producers.agent.cursor import Cursor
 from drumline.producers.agent.discovery import FolderDiscovery
 from drumline.producers.agent.joiner import RecordJoiner
+from drumline.producers.agent.kept_rows import KeptRows
 from drumline.producers.agent.producer import KafkaSender
 from drumline.producers.agent.tailer import SpoolTailer
 from drumline.producers.host.targets import RecordedProcess, recorded_process
@@ -64,12 +65,14 @@ class AgentOptions:
         stopping: returns whether the agent should stop.
         until_empty: stop once the spool holds no process's folder.
         done: called with each segment that is in Kafka.
+        kept: takes rows that stay on the host.
         clock: monotonic seconds.
     """
 
     stopping: Callable[[], bool] = lambda: False
     until_empty: bool = False
     done: Callable[[Segment, SpoolDirectory], None] = deleted
+    kept: KeptRows | None = None
     clock: Callable[[], float] = time.monotonic
 
 
@@ -107,6 +110,8 @@ class Agent:
         limits = SpoolLimits(max_bytes=spool.max_mb << 20, segment_s=spool.segment_s)
         self.gpus: dict[int, dict[str, str]] = {}
         self._rings = RingFolder(settings.rings_folder, self._root, limits, self._clock, self.gpus)
+        self._kept = self._options.kept
+        self._is_caught_up = False
         self._finished = self._start = 0
         self.tails: dict[str, SpoolTailer] = {}
         self.processes: Sequence[Mapping[str, Any]] = ()
@@ -121,12 +126,17 @@ class Agent:
         while not self._options.stopping():
             self._health.heartbeat()
             moved = self.tick()
+            if self._options.until_empty and self._kept is not None:
+                self._kept.end(self.tails.keys())
             is_empty = self._rings.is_empty and not self.tails and not self._folders.has_unread()
+            is_empty = is_empty and (self._kept is None or self._kept.windows.is_idle)
             if self._options.until_empty and is_empty:
                 log.info("the spool is empty: everything is in Kafka", root=str(self._root), processes=self._finished)
                 break
             self._sender.poll(0 if moved else PUMP_S)
         last()
+        if self._kept is not None:
+            self._kept.close()
         self.tick()
         self._joiner.flush()
         missing = self._sender.flush(self._settings.agent.flush_s)
@@ -145,6 +155,9 @@ class Agent:
         self._health.set_reason("kafka", self._sender.problem)
         if (begun := self._clock()) >= self._refresh_at:
             self._refresh(ready)
+            if self._kept is not None:
+                self._kept.tick(self._is_caught_up)
+                self._health.set_reason("windows", self._kept.windows.problem)
             took = self._clock() - begun
             self._refresh_at = begun + took + max(REFRESH_S, REFRESH_SHARE * took)
         moved = False
@@ -159,6 +172,7 @@ class Agent:
             self._start += 1  # not always the same folder fills the client's queue first
         if ready:
             self._joiner.flush(due_only=True)
+        self._is_caught_up = ready and not moved and len(tails) == len(self.tails)
         return moved
 
     def _refresh(self, ready: bool) -> None:
@@ -197,8 +211,9 @@ class Agent:
 
         def begin(folder: SpoolDirectory) -> None:
             name = folder.path.name
-            positions = self._cursor.positions.get(name, {})
-            self.tails[name] = SpoolTailer(folder, positions, self._codec, self._options.done)
+            positions, done = self._cursor.positions.get(name, {}), self._options.done
+            done = done if self._kept is None else self._kept.before(done)
+            self.tails[name] = SpoolTailer(folder, positions, self._codec, done, self._kept)
 
         try:
             self._folders.refresh({name: tail.folder.user for name, tail in self.tails.items()}, begin)

@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from drumline.producers.spool.files import LISTED, PASSED, open_file, opened
-from drumline.producers.spool.layout import BadSpool
+from drumline.producers.spool.layout import AGENT_FOLDER, BadSpool
 
-#: Below the spool's root; process folders never begin with a dot.
-AGENT_FOLDER = ".agent"
 FILE, SCRATCH_FILE = "cursor.json", "cursor.tmp"
 #: folder -> segment number -> offset up to which Kafka has everything.
 Positions = dict[str, dict[int, int]]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import structlog
 from confluent_kafka import KafkaError
@@ -15,8 +16,10 @@ from confluent_kafka import KafkaError
 from drumline.infra.telemetry import metrics
 from drumline.producers.agent.messages import losses, sent_ns, values
 from drumline.producers.agent.producer import PERMANENT_ERRORS
-from drumline.producers.spool.frames import DATA, Frame
+from drumline.producers.spool.frames import LOSS, PULLED, Frame
 from drumline.schemas.codec import Codec
+from drumline.schemas.dead_letters import Header
+from drumline.schemas.kept import COUNTED
 
 log = structlog.get_logger()
 
@@ -25,7 +28,20 @@ MOST_SENT = 1_000
 #: Most empty batches of one loss, and of all losses of one process. A loss beyond them is one record: its rows count,
 #: and the audit sees a gap in the sequence. So no few bytes of many folders become many million records.
 LONGEST_LOSS, MOST_LOST = 1 << 12, 1 << 16
-Send = Callable[[str, str, bytes, Callable[[KafkaError | None], None]], bool]
+
+
+class Send(Protocol):
+    """Queues a message and returns whether that was possible (KafkaSender.send)."""
+
+    def __call__(
+        self,
+        topic: str,
+        key: str,
+        value: bytes,
+        answer: Callable[[KafkaError | None], None],
+        headers: tuple[Header, ...] = (),
+    ) -> bool:
+        """Call `answer` with Kafka's answer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +83,7 @@ class InFlightBatches:
 
     def add(self, frame: Frame) -> InFlightFrame:
         """Append a frame behind all others."""
-        if frame.kind != DATA:
+        if frame.kind == LOSS:
             if frame.batches > min(LONGEST_LOSS, self._lost_left):
                 log.warning("a loss is too long for a record each", topic=frame.topic, batches=frame.batches)
                 frame = frame._replace(batches=1)
@@ -91,8 +107,9 @@ class InFlightBatches:
             if value is None:
                 self._unsent.popleft()
                 continue
-            retry_value = None if entry.frame.kind == DATA else value
-            if not send(entry.frame.topic, entry.frame.key, value, partial(self._answer, entry, retry_value)):
+            retry_value = None if entry.frame.kind != LOSS else value
+            answer, more = partial(self._answer, entry, retry_value), (COUNTED,) if entry.frame.kind == PULLED else ()
+            if not send(entry.frame.topic, entry.frame.key, value, answer, *more):
                 self._value = value
                 break
             self._value, sent = None, sent + 1
@@ -107,7 +124,7 @@ class InFlightBatches:
             entry.left -= 1
             if entry.left == 0:
                 _count(entry)
-        elif permanent and (entry.lost or entry.frame.kind != DATA):
+        elif permanent and (entry.lost or entry.frame.kind == LOSS):
             self._leave_out(entry, error.str())
         elif permanent:
             log.warning("Kafka rejects a batch", topic=entry.frame.topic, rows=entry.frame.rows, problem=error.str())
@@ -135,7 +152,7 @@ class InFlightBatches:
 def _count(entry: InFlightFrame) -> None:
     """Count a frame that is in Kafka."""
     topic = entry.frame.topic
-    if entry.frame.kind == DATA and not entry.lost:
+    if entry.frame.kind != LOSS and not entry.lost:
         metrics.AGENT_ROWS.labels(topic).inc(entry.frame.rows)
         metrics.AGENT_RECORDS.labels(topic).inc()
         metrics.AGENT_BATCH.labels(topic).observe(entry.frame.rows)

@@ -15,10 +15,11 @@ import structlog
 from confluent_kafka import KafkaError
 
 from drumline.producers.agent.inflight import Send
-from drumline.producers.agent.messages import shared_fields
 from drumline.producers.agent.producer import PERMANENT_ERRORS, Answer
+from drumline.producers.spool.envelope import read_envelope
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER
+from drumline.schemas.dead_letters import Header
 from drumline.schemas.errors import BadSchema, RegistryUnavailable
 from drumline.schemas.parts import JOINED_BY_AGENTS, MOST_PARTS
 
@@ -62,12 +63,14 @@ class RecordJoiner:
         self._bytes = 0
         self._plain_until = float("-inf")
 
-    def send(self, topic: str, key: str, value: bytes, answer: Answer) -> bool:
-        """Take a message; return False while the client's queue is full."""
+    def send(self, topic: str, key: str, value: bytes, answer: Answer, headers: tuple[Header, ...] = ()) -> bool:
+        """Take a message; return False while the client's queue is full. One with headers is not joined."""
+        if headers:
+            return self._flush((topic, key)) and self._send(topic, key, value, answer, headers)
         if topic not in JOINED_BY_AGENTS or len(value) > RECORD_BYTES:
             return self._flush((topic, key)) and self._send(topic, key, value, answer)
         try:
-            shared = shared_fields(topic, value[HEADER.size :])
+            shared = read_envelope(topic, value[HEADER.size :])
         except ValueError:  # the sink makes a dead letter of it
             return self._send(topic, key, value, answer)
         place, job = (topic, key), str(shared["job"])

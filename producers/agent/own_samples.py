@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.runtime.version import drumline_version
 from drumline.producers.agent.agent import Agent
+from drumline.producers.agent.kept_rows import KeptRows
 from drumline.producers.batches.process_record import process_record
 from drumline.producers.batches.sample_envelopes import SampleEnvelopes
 from drumline.producers.control.control_mirror import ControlMirror, control_mirror
@@ -26,7 +28,7 @@ from drumline.producers.spool.writer import SpoolWriter
 from drumline.producers.stacks.stack_sampler import StackSampler, stack_sampler
 from drumline.producers.stacks.verdicts import CAPTURE, Verdict
 from drumline.schemas.codec import Codec
-from drumline.schemas.control import Control
+from drumline.schemas.control import PULL, Control
 
 #: Bound of the spool; bytes.
 SPOOL_BYTES = 16 << 20
@@ -39,13 +41,14 @@ class OwnSamples:
     `drumline agent` makes one and calls `stop`. It may block in NVML calls.
     """
 
-    def __init__(self, settings: Settings, program: Agent, codec: Codec) -> None:
-        """Start them. `codec`: of no other thread."""
+    def __init__(self, settings: Settings, program: Agent, codec: Codec, kept: KeptRows | None = None) -> None:
+        """Start them. `codec`: of no other thread. `kept`: whose rows pulls ask for."""
         identity = host_identity("agent", time.time_ns(), {"drumline": drumline_version()}, settings.host)
         host = identity.host
         record, host_bytes = process_record(os.environ, identity), PROCESSES * (settings.spool.max_mb << 20)
         self._spool = SpoolWriter(settings.spool.root, record, SpoolLimits(SPOOL_BYTES, host_bytes))
         self._captures: SimpleQueue[Control] = SimpleQueue()
+        self._kept = kept
         self._threads: list[
             CheckAtStart | ControlMirror | DeviceSampler | HostSampler | LinkSampler | StackSampler
         ] = []
@@ -71,6 +74,9 @@ class OwnSamples:
             )
         if settings.agent.control:
             make_folder(settings.spool.root)
+            kept_jobs: Callable[[], set[str]] = kept.segments.jobs if kept is not None else set
+            if kept is not None:
+                kept.puller.start()
             self._threads.append(
                 control_mirror(
                     settings,
@@ -78,8 +84,10 @@ class OwnSamples:
                     lambda: (
                         {str(process.get("job", "")) for process in program.processes}
                         | waiting_jobs(settings.spool.root)
+                        | kept_jobs()
                     ),
                     self._window_began,
+                    kept_jobs,
                 )
             )
         if settings.agent.check != "off":
@@ -90,7 +98,9 @@ class OwnSamples:
             thread.start()
 
     def _window_began(self, window: Control) -> None:
-        if window.stacks:
+        if window.kind == PULL and self._kept is not None:
+            self._kept.puller.add(window)
+        elif window.stacks:
             self._captures.put(window)
 
     def _next_capture(self) -> Verdict | None:

@@ -18,6 +18,7 @@ from drumline.infra.kafka.config import producer_config
 from drumline.infra.kafka.connect import principal, to_access_error
 from drumline.infra.kafka.lost_brokers import with_broker_watch
 from drumline.infra.kafka.signing import signer
+from drumline.schemas.dead_letters import Header
 
 log = structlog.get_logger()
 
@@ -95,15 +96,18 @@ class KafkaSender:
             )  # a thousand agents, not all at once
         return self._ready
 
-    def send(self, topic: str, key: str, value: bytes, answer: Answer) -> bool:
+    def send(self, topic: str, key: str, value: bytes, answer: Answer, headers: tuple[Header, ...] = ()) -> bool:
         """Queue one message; return False while the client's queue is full."""
+        more = self._sign(topic, key.encode(), value)
+        if headers:
+            more["headers"] = [*more.get("headers", ()), *headers]
         try:
             self._client.produce(
                 topic,
                 value=value,
                 key=key.encode(),
                 on_delivery=lambda error, _: self._delivered(error, answer),
-                **self._sign(topic, key.encode(), value),
+                **more,
             )
         except BufferError:
             return False

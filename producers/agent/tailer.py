@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,14 +12,16 @@ from confluent_kafka import KafkaError
 
 from drumline.infra.telemetry import metrics
 from drumline.producers.agent.inflight import InFlightBatches, InFlightFrame, Send
+from drumline.producers.agent.kept_rows import KeptRows
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.frames import Damage, Frame
+from drumline.producers.spool.frames import KEPT, Damage, Frame
 from drumline.producers.spool.layout import BadSpool, ProcessIdentity, read_identity
 from drumline.producers.spool.reader import Segment
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import Unencodable
-from drumline.schemas.topics import DERIVED_TOPICS, Topic
+from drumline.schemas.model import RecordModel
+from drumline.schemas.topics import DERIVED_TOPICS, WINDOW_TOPICS, Topic
 
 log = structlog.get_logger()
 
@@ -44,7 +47,8 @@ class _Taken:
 class SpoolTailer:
     """Publishes one process's spool, segment by segment.
 
-    The agent owns it and calls it from its thread.
+    The agent owns it and calls it from its thread. `kept`: takes rows that stay on the host; None: they
+    are published.
 
     Attributes:
         problem: reason why it is blocked, or "".
@@ -53,8 +57,16 @@ class SpoolTailer:
         writer_exited: the writer's process has exited.
     """
 
-    def __init__(self, folder: SpoolDirectory, positions: Mapping[int, int], codec: Codec, done: Done) -> None:
-        self.folder, self._codec, self._done = folder, codec, done
+    def __init__(
+        self,
+        folder: SpoolDirectory,
+        positions: Mapping[int, int],
+        codec: Codec,
+        done: Done,
+        kept: KeptRows | None = None,
+    ) -> None:
+        self.folder, self._codec, self._done, self._kept = folder, codec, done, kept
+        self._kept_writers: dict[str, RecordModel] = {}
         self._positions = dict(positions)
         self._taken: deque[_Taken] = deque()
         self._in_flight = InFlightBatches(codec, self._settle)
@@ -102,7 +114,9 @@ class SpoolTailer:
                 topic: id_of_version(topic, version)
                 for topic, version in identity.schemas.items()
                 if topic not in DERIVED_TOPICS  # the stream worker's: whoever may write here could forge verdicts
+                or (topic in WINDOW_TOPICS and self.folder.user == os.geteuid())
             }
+            self._kept_writers = self._kept.writers(identity) if self._kept is not None else {}
             try:
                 self._record = self._codec.encode(Batch(Topic.PROCESS, {**identity.process, "rows": 1}))
             except Unencodable as error:
@@ -135,11 +149,24 @@ class SpoolTailer:
         if damaged:
             metrics.AGENT_DAMAGED.inc(damaged)
             log.warning("damaged frames left out", folder=self.folder.path.name, bytes=damaged)
-        taken.entries.extend(self._in_flight.add(item) for item in items if isinstance(item, Frame))
+        taken.entries.extend(self._entry(item) for item in items if isinstance(item, Frame))
         if not taken.entries:
             taken.acked = taken.segment.offset
             self._settle()
         return self._in_flight.send_unsent(send) or bool(items) or taken.read or moved
+
+    def _entry(self, frame: Frame) -> InFlightFrame:
+        """Return the state of a frame, which is sent, or kept on the host."""
+        if frame.kind != KEPT or self._kept is None or frame.topic not in self._kept_writers:
+            return self._in_flight.add(frame)
+        entry = InFlightFrame(frame, 1)
+
+        def release() -> None:
+            entry.left = 0
+            self._settle()
+
+        self._kept.take(frame, self.folder, self._kept_writers[frame.topic], release)
+        return entry
 
     def _reading(self) -> _Taken | None:
         """Return the taken segment that is not read to its end; take the next one if all are."""

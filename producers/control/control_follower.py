@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import structlog
@@ -15,7 +15,7 @@ from drumline.infra.kafka.connect import principal
 from drumline.producers.control.requests_in_force import RequestsInForce
 from drumline.producers.control.verdict_windows import VerdictWindows
 from drumline.schemas.codec import Codec
-from drumline.schemas.control import BadControl, decode
+from drumline.schemas.control import WINDOW, BadControl, decode
 from drumline.schemas.errors import BadRecord, BadSchema, RegistryUnavailable
 from drumline.schemas.topics import Topic
 
@@ -40,8 +40,9 @@ class ControlFollower:
     """Keeps `requests` as the topic has them. For one thread.
 
     `is_complete`: all that was asked before the start has been read; until then a request that was cleared may be
-    there. `problem`: reason why nothing is followed, or "". `codec`: reads verdicts, None = they get no windows.
+    there. `problem`: reason why nothing is followed, or "". `codec`: reads verdicts, None = they ask for nothing.
     `jobs`: returns the names of the jobs that have a process here; verdicts of others are not decoded.
+    `verdicts`: what they ask for, WINDOW or PULL -> such jobs; None: windows for `jobs`.
     """
 
     def __init__(
@@ -51,9 +52,12 @@ class ControlFollower:
         jobs: Callable[[], Collection[str]] = tuple,
         consumer: Callable[[Settings], Any] = make_consumer,
         clock: Callable[[], float] = time.monotonic,
+        verdicts: Mapping[str, Callable[[], Collection[str]]] | None = None,
     ) -> None:
         self._settings, self._clock, self._consumer = settings, clock, consumer(settings)
-        self._codec, self._jobs, self._verdict_windows = codec, jobs, VerdictWindows()
+        self._codec = codec
+        wanted = {WINDOW: jobs} if verdicts is None else verdicts
+        self._verdict_windows = [(VerdictWindows(kind), of_kind) for kind, of_kind in wanted.items()]
         self._assigned: set[int] = set()
         self._open_ends: set[int] = set()
         self._refresh_at = float("-inf")
@@ -95,7 +99,8 @@ class ControlFollower:
 
     def _take_verdict(self, message: Any) -> bool:
         job = (message.key() or b"").decode(errors="replace")
-        if self._codec is None or job not in self._jobs() or message.value() is None:
+        wanted = [windows for windows, jobs in self._verdict_windows if job in jobs()]
+        if self._codec is None or not wanted or message.value() is None:
             return False
         at_ms = int(message.timestamp()[1])
         try:
@@ -103,13 +108,13 @@ class ControlFollower:
                 str(message.topic()), message.value(), at_ms, key=message.key(), headers=message.headers() or ()
             )
         except (BadRecord, BadSchema, RegistryUnavailable) as error:
-            log.warning("a verdict gets no deep window", reason=str(error))
+            log.warning("a verdict asks for nothing", reason=str(error))
             return False
-        window = self._verdict_windows.window(batch, at_ms / 1e3)
-        if window is not None:
-            log.info("a verdict asks for a deep window", job=job, name=window.key, ranks=window.ranks)
+        requests = [window for windows in wanted if (window := windows.window(batch, at_ms / 1e3))]
+        for window in requests:
+            log.info("a verdict asks for rows", kind=window.kind, job=job, name=window.key, ranks=window.ranks)
             self.requests.take(f"{job}/{window.run}/{window.key}", window)
-        return window is not None
+        return bool(requests)
 
     def _listed(self, topic: Topic) -> Any:
         return self._consumer.list_topics(str(topic), timeout=METADATA_S).topics[str(topic)]

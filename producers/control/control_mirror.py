@@ -17,7 +17,7 @@ from drumline.producers.control.requests_in_force import as_file
 from drumline.producers.identity import host_name
 from drumline.producers.ipc.control import FILE
 from drumline.schemas.codec import Codec
-from drumline.schemas.control import WINDOW, Control
+from drumline.schemas.control import PULL, WINDOW, Control
 
 log = structlog.get_logger()
 
@@ -28,8 +28,8 @@ RENEW_S = 1.0
 class ControlMirror(threading.Thread):
     """A thread of the agent, which calls `start` and `stop`; then the file is removed, and what was asked ends.
 
-    `jobs`: returns the names of the jobs that have a process here. `began`: called once with each deep window, in this
-    thread. `host`: its configured name.
+    `jobs`: returns the names of the jobs that have a process here. `began`: called once with each deep window and pull,
+    in this thread. `host`: its configured name.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ControlMirror(threading.Thread):
         self._path, self._follower, self._jobs, self._began = root / FILE, follower, jobs, began
         self._host, self._halt, self._renew_at = host_name(host), threading.Event(), float("-inf")
         self._text, self._problem = "[]", ""
-        self._windows: set[str] = set()
+        self._windows: set[tuple[str, str, str]] = set()
 
     def stop(self) -> None:
         """Stop the thread."""
@@ -70,13 +70,14 @@ class ControlMirror(threading.Thread):
         """Write the file, or renew it; without anything that is asked there is none."""
         self._renew_at = time.monotonic() + RENEW_S
         requests = self._follower.requests.concerning_host(self._host, self._jobs(), now_ns)
-        windows = {control.key: control for control in requests if control.kind == WINDOW}
+        once = [control for control in requests if control.kind in (WINDOW, PULL)]
+        windows = {(control.job, control.run, control.key): control for control in once}
         for key in windows.keys() - self._windows:
             self._began(windows[key])
         self._windows = set(windows)
         text = as_file(requests)
         try:
-            if not requests:
+            if text == as_file(()):
                 self._path.unlink(missing_ok=True)
             elif text == self._text and self._path.exists():
                 os.utime(self._path)
@@ -94,8 +95,17 @@ class ControlMirror(threading.Thread):
 
 
 def control_mirror(
-    settings: Settings, codec: Codec, jobs: Callable[[], Collection[str]], began: Callable[[Control], None]
+    settings: Settings,
+    codec: Codec,
+    jobs: Callable[[], Collection[str]],
+    began: Callable[[Control], None],
+    kept_jobs: Callable[[], Collection[str]] = tuple,
 ) -> ControlMirror:
-    """Return the mirror of this host; `jobs`, `began`: as of ControlMirror. `codec`: of no other thread."""
-    follower = ControlFollower(settings, codec if settings.agent.verdict_windows else None, jobs)
+    """Return the mirror of this host; `jobs`, `began`: as of ControlMirror. `codec`: of no other thread.
+
+    `kept_jobs`: returns the names of the jobs whose rows are kept here, for which verdicts ask.
+    """
+    verdicts = {WINDOW: jobs} if settings.agent.verdict_windows else {}
+    verdicts |= {PULL: kept_jobs} if settings.agent.verdict_pulls else {}
+    follower = ControlFollower(settings, codec if verdicts else None, jobs, verdicts=verdicts)
     return ControlMirror(settings.spool.root, follower, jobs, began, settings.host)

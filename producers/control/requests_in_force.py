@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 
 from drumline.producers.ipc.control import MAX_REQUESTS
-from drumline.schemas.control import MAX_WINDOW_NS, Control
+from drumline.schemas.control import MAX_WINDOW_NS, PULL, Control
 
 #: Keys that are remembered: deep windows, then those that end last. Twice as many between two selections.
 MOST_KEYS = 4_096
@@ -40,9 +40,11 @@ class RequestsInForce:
             and fnmatchcase(host, control.host)
             and any(fnmatchcase(job, control.job) for job in jobs)
         ]
-        return sorted(concerning, key=lambda control: (control.kind, control.requested_ns), reverse=True)[:MAX_REQUESTS]
+        newest = sorted(concerning, key=lambda control: (control.kind, control.requested_ns), reverse=True)
+        pulls = [control for control in newest if control.kind == PULL]
+        return [control for control in newest if control.kind != PULL][:MAX_REQUESTS] + pulls[:MAX_REQUESTS]
 
 
 def as_file(controls: Collection[Control]) -> str:
-    """Return the text of the file that processes read (producers/ipc/control.py)."""
-    return json.dumps([asdict(control) for control in controls])
+    """Return the text of the file that processes read (producers/ipc/control.py); pulls are the agent's."""
+    return json.dumps([asdict(control) for control in controls if control.kind != PULL])

@@ -1,4 +1,4 @@
-"""Deep windows that verdicts ask for: of a rank that has become late, and of a healthy one of its host.
+"""Deep windows that verdicts ask for, and pulls of kept rows: of a rank that has become late, and of a healthy one.
 
 Every agent reads the same record and decides by the record alone, so hosts agree on ranks, steps and limits without
 talking to each other. Pure.
@@ -12,7 +12,16 @@ from typing import Any
 
 from drumline.producers.control.steps_ahead import steps_ahead
 from drumline.schemas.batch import Batch
-from drumline.schemas.control import MAX_WINDOW_NS, WINDOW, BadControl, Control, exact
+from drumline.schemas.control import (
+    MAX_PULL_NS,
+    MAX_PULL_STEPS,
+    MAX_WINDOW_NS,
+    PULL,
+    WINDOW,
+    BadControl,
+    Control,
+    exact,
+)
 from drumline.schemas.peers import with_peer
 
 #: Severity from which a rank gets a window; a test holds it equal to the stream processor's.
@@ -36,12 +45,16 @@ class _JobWindows:
 
 @dataclass(slots=True)
 class VerdictWindows:
-    """Decides which verdicts get a window. Limits count Kafka's time, the same for all agents."""
+    """Decides which verdicts get a window, of steps to come, or a pull, of the steps that they are about.
 
+    `kind`: WINDOW or PULL. Limits count Kafka's time, the same for all agents.
+    """
+
+    kind: str = WINDOW
     _jobs: dict[str, _JobWindows] = field(default_factory=dict)
 
     def window(self, batch: Batch, at_s: float) -> Control | None:
-        """Return the window that a record of gpu.straggler.v1 asks for, None for none. `at_s`: when Kafka took it."""
+        """Return the window or pull that a record of gpu.straggler.v1 asks for, or None. `at_s`: when Kafka took it."""
         ranks = _ranks(batch)
         step_ns = int(batch.envelope["step_ns"])
         if not ranks or step_ns <= 0 or not self._accepts(str(batch.envelope["job"]), at_s):
@@ -50,11 +63,17 @@ class VerdictWindows:
         age_s = min(max(at_s - int(envelope["window_end_ns"]) / 1e9, 0.0), MOST_AGE_S)
         first_step, last_step = int(envelope["first_step"]), int(envelope["last_step"])
         first, length_s = steps_ahead(last_step, age_s, step_s, STEPS)
+        last = first + STEPS - 1
         at_ns, length_ns = round(at_s * 1e9), min(round(length_s * 1e9), MAX_WINDOW_NS // 2)
+        prefix = ""
+        if self.kind == PULL:
+            prefix = "pull-"
+            first, last, length_ns = max(first_step, last_step - MAX_PULL_STEPS + 1), last_step, MAX_PULL_NS // 2
         try:
             return Control(
-                key=f"verdict-{first_step}-{last_step}", kind=WINDOW, policy="always", job=exact(str(envelope["job"])),
-                run=str(envelope["run"]), ranks=tuple(ranks), first_step=first, last_step=first + STEPS - 1,
+                key=f"{prefix}verdict-{first_step}-{last_step}", kind=self.kind, policy="always",
+                job=exact(str(envelope["job"])), run=str(envelope["run"]), ranks=tuple(ranks),
+                first_step=first, last_step=last,
                 start_ns=at_ns - round(MOST_AGE_S * 1e9), until_ns=at_ns + length_ns,
                 requested_by="verdict", requested_ns=at_ns,
             ).checked()  # fmt: skip

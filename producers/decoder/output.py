@@ -22,6 +22,7 @@ from drumline.producers.live.launch_rows import KEPT_NS, LaunchRows
 from drumline.producers.live.scopes import ANY_THREAD
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import Batch
+from drumline.schemas.kept import KEPT_TOPICS
 from drumline.schemas.topics import Topic
 
 
@@ -31,13 +32,15 @@ class SpoolOutput:
     Owned by Session, in the decoder's only thread. Writing to the spool may block on the disk.
 
     `spool`: takes the batches. `writer`: makes them. `live`: derives steps, collectives and ranges. `launches`: of deep
-    windows. `samples`: of Python, for those. `pc_samples`: of the GPU.
+    windows. `samples`: of Python, for those. `pc_samples`: of the GPU. `keeps`: kernels, copies and ranges stay on the
+    host.
     """
 
     def __init__(self, pool: BufferPool, spool: SpoolWriter, identity: Identity, memory: RemoteMemory) -> None:
         self.spool, self.writer = spool, BatchWriter(identity, self._emit)
         self.live = IncrementalDerivation(self.writer)
         self.samples, self.pc_samples = PythonSamples(), PcSamples(memory)
+        self.keeps = False
         self.launches = LaunchRows(self.writer, self.samples.before)
         self._pool = pool
         self._denied = self._events_lost = 0
@@ -115,7 +118,7 @@ class SpoolOutput:
         self.live.lost(now_ns, (min(since_ns or now_ns, self.live.complete_until_ns or now_ns), now_ns))
 
     def _emit(self, topic: Topic, key: str, batch: Batch) -> None:
-        self.spool.append_batch(key, batch)
+        self.spool.append_batch(key, batch, kept=self.keeps and topic in KEPT_TOPICS)
         if self._reading >= 0:
             self._pool.count_sent(self._reading)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from drumline.producers.ipc.buffer_pool import Header
 from drumline.producers.ipc.control import ControlRequest, ProcessPlace, chosen, read_requests
-from drumline.producers.ipc.policy import parse, read_policy_text
+from drumline.producers.ipc.policy import MODES, ROLLUP, parse, read_policy_text
 from drumline.producers.spool.location import control_file, spool_root
 
 
@@ -14,6 +14,7 @@ class PolicyFile:
     """Writes the policy that applies now into the buffer pool, where the collector reads it.
 
     `header`: of the buffer pool. `problems`: the session's, short name -> sentence; gets "control".
+    `keeps`: whether the process's rows stay on the host, for as long as it runs: no window then counts a part of them.
     `launches`, `pc`: whether the request that counts now asks for launches, and for samples of the GPU.
     `answer`: what became of the newest request that names the process: "running KEY", "done KEY" or
     "rejected KEY: REASON"; "" before the first.
@@ -24,12 +25,13 @@ class PolicyFile:
         self._process_policy = ""
         self._text: str | None = None
         self._running = self._seen = self.answer = ""
-        self.launches = self.pc = False
+        self.launches = self.pc = self.keeps = False
         self._rejected: set[str] = set()
 
     def begin(self, process_policy: str) -> None:
         """Take the policy that the process was attached with. What a decoder before this one applied is not known."""
         self._process_policy, self._text = process_policy, None
+        self.keeps = process_policy == MODES[ROLLUP]
 
     def refresh(self, place: ProcessPlace, now_ns: int, step: int) -> bool:
         """Read the files and apply a new policy. `step`: the last one that began, -1 = not known. Returns whether the
@@ -39,6 +41,8 @@ class PolicyFile:
             text, request = self._wanted(place, now_ns, step)
             is_new = bool(text) and text != self._text
             policy = parse(text) if is_new else None
+            if policy is not None and policy.mode == ROLLUP and not self.keeps:
+                raise ValueError("policy rollup is chosen when a process starts: drumline run --policy rollup")
         except (OSError, ValueError) as error:  # BadPolicy too
             self._problems["control"] = str(error)
             return self._problems["control"] != before[1]
@@ -78,6 +82,8 @@ class PolicyFile:
                 f"rejected {late.key}: its steps were over when it could begin; a longer --lead helps",
             )
         text = read_policy_text(control_file(self._environment))
+        if self.keeps and request is not None and request.kind == "window":
+            self.answer, request = f"rejected {request.key}: its rows stay on the host: drumline pull", None
         if text and request is not None:
             self.answer, request = f"rejected {request.key}: the policy file of its host is in force", None
         return text or (request.policy if request is not None else self._process_policy), request

@@ -106,6 +106,8 @@ class Session:
     def _on_attached(self, event: dict[str, Any]) -> None:
         self._attached = event
         self._policy_file.begin(event.get("policy", ""))
+        if self._output:
+            self._output.keeps = self._policy_file.keeps
         self._control_at = 0
 
     def _on_place(self, event: dict[str, Any]) -> None:
@@ -271,6 +273,7 @@ class Session:
                 max_bytes, segment_s = spool_limits({})
             spool = SpoolWriter(root, self._record(process), SpoolLimits(max_bytes=max_bytes, segment_s=segment_s))
             self._output = SpoolOutput(self.pool, spool, process, self._reader.memory)
+            self._output.keeps = self._policy_file.keeps
             self._output.live.complete_until_ns = self._host_complete_ns
             self._warn_if_unwritable(spool)
             if self._attached.get("decoders", 1) > 1:  # calls of the decoder before have their kernels in buffers now
@@ -308,6 +311,9 @@ class Session:
         if self._output:
             spool = self._output.spool
             counts["spool_bytes"], counts["spool_dropped"] = spool.bytes, spool.dropped.total()
+            if self._output.keeps:
+                counts["kept_kernels"], counts["kept_copies"] = spool.kept[Topic.KERNEL], spool.kept[Topic.MEMCPY]
+                counts["kept_ranges"] = spool.kept[Topic.RANGE]
         counts["unreadable_strings"] = self._reader.unreadable_strings
         counts["truncated_strings"] = self._reader.truncated_strings
         counts.update({**self._output.live.counts, **self._output.launches.counts} if self._output else {})

@@ -9,12 +9,12 @@ from contextlib import closing, suppress
 from glob import glob
 from pathlib import Path
 
-from drumline.producers.agent.cursor import AGENT_FOLDER, is_served
+from drumline.producers.agent.cursor import is_served
 from drumline.producers.doctor.checks import FAIL, OK, WARN, Check
 from drumline.producers.ipc.policy import BadPolicy, parse, read_policy_text
 from drumline.producers.launcher import unwritable
 from drumline.producers.spool.frames import LOSS, Frame
-from drumline.producers.spool.layout import OPEN, TAKEN, BadSpool, segment_name
+from drumline.producers.spool.layout import AGENT_FOLDER, OPEN, TAKEN, BadSpool, segment_name
 from drumline.producers.spool.quota import bounds
 from drumline.producers.spool.reader import Segment
 from drumline.producers.spool.root import folders

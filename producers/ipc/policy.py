@@ -7,6 +7,8 @@ always        every kernel, copy and range, all the time
 collectives   records the same, but publishes only communication kernels: steps, budgets and verdicts from little data
 duty          records windows of W in every P, e.g. 0.2s/10s. Windows begin where the clock is a multiple of P, so all
               ranks record the same steps. Between windows CUPTI keeps part of its cost
+rollup        as always, but kernels, copies and ranges stay on the host, which publishes windows of them; chosen when a
+              process starts
 off           nothing
 """
 
@@ -19,8 +21,8 @@ from pathlib import Path
 
 from drumline.producers.ipc.plain_file import open_plain
 
-MODES = ("off", "always", "collectives", "duty", "light", "auto")
-OFF, ALWAYS, COLLECTIVES, DUTY, LIGHT, AUTO = range(6)
+MODES = ("off", "always", "collectives", "duty", "light", "auto", "rollup")
+OFF, ALWAYS, COLLECTIVES, DUTY, LIGHT, AUTO, ROLLUP = range(7)
 #: Policy of `drumline run` where none is chosen.
 DEFAULT = "auto"
 #: Longest period: the shared header has 64-bit fields, and a window that never comes is no policy.
@@ -54,7 +56,7 @@ class Policy:
     @property
     def uses_cupti(self) -> bool:
         """True where CUPTI records, now or at times."""
-        return self.mode in (ALWAYS, COLLECTIVES, DUTY)
+        return self.mode in (ALWAYS, COLLECTIVES, DUTY, ROLLUP)
 
     def on_at(self, now_ns: int) -> bool:
         """Return whether CUPTI records at a time (ns since the epoch)."""
@@ -78,8 +80,8 @@ def parse(text: str) -> Policy:
     match = _DUTY.match(name)
     if not match:
         raise BadPolicy(
-            f"{text.strip()!r} is no policy: light, auto, always, collectives, off, duty or with units (ms, s, m), as "
-            "duty 200ms/10s"
+            f"{text.strip()!r} is no policy: light, auto, always, rollup, collectives, off, duty or with units "
+            "(ms, s, m), as duty 200ms/10s"
         )
     if not match.group(1):
         return Policy(DUTY)

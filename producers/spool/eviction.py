@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, Damage, Loss, add_losses, lost, scan
+from drumline.producers.spool.frames import LOSS, SEGMENT_MAGIC, Damage, Loss, add_losses, lost, scan
 from drumline.producers.spool.layout import OPEN, RESERVE_BYTES, RESERVED, BadSpool, own_schemas, segment_name
 from drumline.producers.spool.segments import SegmentFile, WrittenSegments
 
@@ -54,7 +54,7 @@ def read_segment(folder: SpoolDirectory, number: int) -> SegmentFile:
     for frame in scan(data[len(SEGMENT_MAGIC) :], complete=True):
         if isinstance(frame, Damage):
             continue
-        if frame.kind == DATA:
+        if frame.kind != LOSS:
             add_losses(segment.held, lost(frame.topic, frame.key, frame.rows, frame.body))
         else:
             add_losses(segment.held, {(frame.topic, frame.key): Loss(frame.batches, frame.rows, frame.body)})

@@ -3,6 +3,8 @@
 A segment is SEGMENT_MAGIC, then frames. A frame is HEADER, topic, key, body. Numbers are little-endian.
 
 DATA  one batch: `body` is its Avro body without the schema id, `rows` their number
+KEPT  a batch whose rows stay on the host: it publishes windows of them, and the rows when they are asked for
+PULLED  a KEPT batch that was asked for
 LOSS  evicted batches of one topic and key: `body` is the envelope of the last one (see `envelope_end`), `rows` the rows
       lost with them, `batches` the number of their consecutive sequence numbers
 """
@@ -22,7 +24,7 @@ FRAME_MAGIC = b"DRF1"
 #: magic, kind, bytes of topic, bytes of key, rows, batches, bytes of body, CRC-32 of all the rest of the frame.
 HEADER = struct.Struct("<4sBBHQIII")
 _CRC = struct.Struct("<I")
-DATA, LOSS = 0, 1
+DATA, LOSS, KEPT, PULLED = range(4)
 #: Longer bodies are not written, and read as damage: Kafka's limit for a record (schemas/topics.py).
 MAX_BODY = 1 << 20
 #: More rows are read as damage: counts of them stay exact, also as Avro longs.
@@ -137,7 +139,7 @@ def _frame(data: bytes, at: int) -> Frame | int | None:
     if len(data) - at < HEADER.size:
         return None
     _, kind, topic_size, key_size, rows, batches, size, crc = HEADER.unpack_from(data, at)
-    if kind > LOSS or size > MAX_BODY or rows > MAX_ROWS or not batches or (kind == DATA and batches > 1):
+    if kind > PULLED or size > MAX_BODY or rows > MAX_ROWS or not batches or (kind != LOSS and batches > 1):
         return 0
     names = at + HEADER.size
     body = names + topic_size + key_size

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.schemas.model import model
-from drumline.schemas.topics import RAW_TOPICS
+from drumline.schemas.topics import RAW_TOPICS, WINDOW_TOPICS
 
 FORMAT = 1
+#: The agent's folder below the root; process folders never begin with a dot.
+AGENT_FOLDER = ".agent"
 LOCK, IDENTITY, RESERVED = "lock", "identity.json", "reserve"
 #: Size of the losses of a process with some tens of communicators; bytes.
 RESERVE_BYTES = 32_768
@@ -53,7 +55,7 @@ def segment_name(number: int, suffix: str = OPEN) -> str:
 
 def own_schemas() -> dict[str, str]:
     """Return the fingerprints of this version's schemas, by topic."""
-    return {str(topic): model(topic).fingerprint for topic in RAW_TOPICS}
+    return {str(topic): model(topic).fingerprint for topic in (*RAW_TOPICS, *WINDOW_TOPICS)}
 
 
 def identity_text(process: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from drumline.producers.spool.frames import DATA, Losses, add_losses, head, loss_frames, lost
+from drumline.producers.spool.frames import DATA, KEPT, Losses, add_losses, head, loss_frames, lost
 from drumline.producers.spool.quota import HostSpools, SpoolLimits
 from drumline.producers.spool.writer_files import WriterFiles
 from drumline.schemas.batch import Batch, encode
@@ -38,7 +38,8 @@ class SpoolWriter:
     `process`: envelope of a gpu.process.v1 record, JSON types only. `spools`: scan of the root, to share between the
     writers of a process. `clock`: monotonic seconds. `resumed`: `position` of a killed writer, to go on in its folder.
 
-    `rows`: written, by topic. `bytes`: of their frames. `problem`: reason why nothing can be written now, or "".
+    `rows`: written, by topic. `kept`: those of them that stay on the host. `bytes`: of all frames.
+    `problem`: reason why nothing can be written now, or "".
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class SpoolWriter:
         resumed: tuple[str, int] = ("", 0),
     ) -> None:
         self.rows: Counter[str] = Counter()
+        self.kept: Counter[str] = Counter()
         self.bytes = 0
         self._lost: Counter[str] = Counter()
         self.problem = ""
@@ -82,24 +84,27 @@ class SpoolWriter:
         """Rows lost, by topic: not written, or evicted later."""
         return self._lost + self._files.written.evicted if self._files is not None else +self._lost
 
-    def append(self, topic: str, key: str, body: bytes, rows: int) -> bool:
+    def append(self, topic: str, key: str, body: bytes, rows: int, *, kept: bool = False) -> bool:
         """Append one batch and return whether it was written. `body`: Avro without schema id. `rows`: in the batch.
+        `kept`: it stays on the host.
 
         A dropped batch is counted, and its loss is written in its place as soon as that is possible.
         """
         with self._lock:
             if self._done:
                 return False
-            if self._guarded(lambda: self._append(topic, key, body, rows)):
+            if self._guarded(lambda: self._append(KEPT if kept else DATA, topic, key, body, rows)):
                 self.rows[topic] += rows
+                if kept:
+                    self.kept[topic] += rows
                 return True
             self._lost[topic] += rows
             self._guarded(lambda: add_losses(self._pending, lost(topic, key, rows, body)), quiet=True)
             return False
 
-    def append_batch(self, key: str, batch: Batch) -> bool:
+    def append_batch(self, key: str, batch: Batch, *, kept: bool = False) -> bool:
         """Append one batch as `append` does."""
-        return self.append(str(batch.topic), key, encode(model(batch.topic), batch), batch.rows)
+        return self.append(str(batch.topic), key, encode(model(batch.topic), batch), batch.rows, kept=kept)
 
     def identify(self, process: Mapping[str, Any]) -> None:
         """Update the identity with newly known fields (GPU, versions)."""
@@ -130,8 +135,8 @@ class SpoolWriter:
             self.problem = self.problem if quiet else f"{type(error).__name__}: {error}"
             return False
 
-    def _append(self, topic: str, key: str, body: bytes, rows: int) -> bool:
-        begin = head(DATA, topic, key, rows, 1, body)
+    def _append(self, kind: int, topic: str, key: str, body: bytes, rows: int) -> bool:
+        begin = head(kind, topic, key, rows, 1, body)
         held = lost(topic, key, rows, body)
         size = len(begin) + len(body)
         if size > self._limits.max_bytes // 4:
@@ -151,7 +156,7 @@ class SpoolWriter:
         except FileNotFoundError:
             if not self._drop_removed_folder():
                 raise
-            return self._append(topic, key, body, rows)
+            return self._append(kind, topic, key, body, rows)
         if not fits:
             self.problem = files.full_reason
             return False

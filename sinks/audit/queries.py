@@ -178,6 +178,27 @@ class Queries:
             self._parameters(topic=table.topic.value),
         )
 
+    def kept(self) -> dict[str, dict[str, Any]]:
+        """Return the rows that stay on their hosts (policy rollup), by process, as its newest record states them.
+
+        `in_windows`: kernels in non-overlapping windows, which the host counted.
+        """
+        ns = "toUnixTimestamp64Nano"
+        counted = rows(
+            self.client,
+            "SELECT p.process_id AS process_id, p.job AS job, p.run AS run, p.host AS host, p.rank AS rank, "
+            "toUInt64OrZero(p.collector['kept_kernels']) AS kernels, "
+            "toUInt64OrZero(p.collector['kept_copies']) AS copies, "
+            "toUInt64OrZero(p.collector['kept_ranges']) AS ranges, w.counted AS in_windows "
+            f"FROM (SELECT * FROM {self.database}.processes "
+            f"WHERE mapContains(collector, 'kept_kernels') AND {self._where()}) AS p "
+            f"LEFT JOIN (SELECT process_id, sum(launches) AS counted FROM {self.database}.kernel_frequency "
+            f"WHERE {self._where()} AND {ns}(window_start) % ({ns}(window_end) - {ns}(window_start)) = 0 "
+            "GROUP BY process_id) AS w ON p.process_id = w.process_id ORDER BY process_id",
+            self._parameters(),
+        )
+        return {str(row["process_id"]): row for row in counted}
+
     def wrongly_fenced(self, table: SinkTable) -> int:
         """Return the results that are fenced without an earlier one of a higher epoch, or stored behind one."""
         counted = rows(

@@ -46,12 +46,14 @@ class AuditReport:
     """Holds the result of `drumline audit`.
 
     `rollups`: rollup -> the rows that it counts. `dropped`: rows lost before publication, per topic and run.
+    `kept`: rows that stay on their hosts, and those of them that are counted in windows, per process.
     """
 
     topics: list[TopicAccount] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     dropped: list[dict[str, Any]] = field(default_factory=list)
     windows: list[dict[str, Any]] = field(default_factory=list)
+    kept: list[dict[str, Any]] = field(default_factory=list)
     rollups: dict[str, int] = field(default_factory=dict)  # rows that they count
 
     @property
@@ -67,5 +69,6 @@ class AuditReport:
             "topics": [asdict(account) for account in self.topics],
             "dropped_before_publication": self.dropped,
             "windows": self.windows,
+            "kept": self.kept,
             "rollups": self.rollups,
         }

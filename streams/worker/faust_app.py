@@ -16,6 +16,7 @@ from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec, Parts
 from drumline.schemas.errors import BadRecord, RegistryUnavailable
+from drumline.schemas.kept import KEPT_TOPICS, is_counted
 from drumline.schemas.topics import DERIVED_TOPICS, RAW_TOPICS, Topic
 from drumline.streams.core.batch_dedup import checksum
 from drumline.streams.core.stage import Stage
@@ -179,6 +180,8 @@ class StreamWorker:
 
     async def _handle(self, message: Any, delivery: Delivery) -> None:
         """Process one message, or each of its parts. Raises PartitionRevoked, ProducerFailed, RegistryUnavailable."""
+        if message.topic in KEPT_TOPICS and is_counted(message.headers):
+            return  # its host has published the windows of these rows
         try:
             parts = await self._decoder.parts(message.topic, message.value, message.key, message.headers)
         except BadRecord as error:

@@ -27,6 +27,7 @@ from drumline.producers.agent.producer import Answer
 from drumline.producers.replay.publisher import Publisher
 from drumline.producers.replay.recording import TimedBatch
 from drumline.schemas.codec import Codec
+from drumline.schemas.dead_letters import Header
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
 
@@ -169,7 +170,7 @@ class Hosts:
         self._flush(due_only=False)
         self._now_s = 0.0
 
-    def _send(self, topic: str, key: str, value: bytes, _answer: Answer) -> bool:
+    def _send(self, topic: str, key: str, value: bytes, answer: Answer, headers: tuple[Header, ...] = ()) -> bool:
         self._publisher.produce(topic, key, value, 0)
         return True
 

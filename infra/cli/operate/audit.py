@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from drumline.sinks.audit.report import AuditReport
 
 app = typer.Typer(add_completion=False)
+#: Rows that stay on the hosts (policy rollup).
+KEPT = ("kernels", "in_windows", "copies", "ranges")
 
 
 @app.command()
@@ -37,7 +39,7 @@ def audit(
     The ledger has each Kafka record once, except those that Kafka's retention removed. Each table has exactly the
     published rows. The batches of a process have no gap. Rows of non-overlapping windows plus counted late rows equal
     the raw rows. Rollups count each row once. Records that are not stored yet are "not drained", not lost. A job or run
-    without stored rows is "unknown", not clean.
+    without stored rows is "unknown", not clean. Rows that stay on their hosts (policy rollup) are counted, not missing.
 
     Each replica of DRUMLINE_CLICKHOUSE__REPLICAS is audited, against the commits of its own group. --compare reads all
     rows of each.
@@ -130,6 +132,9 @@ def _print(report: AuditReport) -> None:
             f"{row['topic']}: {row['dropped']:,} rows of {row['of_job']} were dropped before publication (counted)",
             markup=False,
         )
+    if report.kept:
+        amounts = ", ".join(f"{sum(int(row[name]) for row in report.kept):,} {name.replace('_', ' ')}" for name in KEPT)
+        console.print(f"kept on the hosts, as counted by {len(report.kept):,} processes: {amounts}", highlight=False)
     counted = sum(int(row["in_windows"]) for row in report.windows)
     late = sum(int(row["late_rows"]) for row in report.windows)
     if report.windows:

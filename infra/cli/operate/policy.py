@@ -48,13 +48,15 @@ def set_policy(
     from drumline.infra.control.ranks import BadRankList, ranks_of
     from drumline.infra.kafka.connect import BrokerUnreachable
     from drumline.infra.kafka.tail import NoSuchTopic
-    from drumline.producers.ipc.policy import BadPolicy, parse
+    from drumline.producers.ipc.policy import ROLLUP, BadPolicy, parse
     from drumline.schemas.control import POLICY, BadControl, Control
 
     now = datetime.now(UTC)
     now_ns = time.time_ns()
     with exit_on_error("policy", BadPolicy, BadTime, BadRankList, BadControl, code=BAD_INPUT):
-        text, numbers = str(parse(policy)), ranks_of(ranks)
+        text, numbers = str(chosen := parse(policy)), ranks_of(ranks)
+        if chosen.mode == ROLLUP:
+            raise BadPolicy("policy rollup is chosen when a process starts: drumline run --policy rollup")
         length_ns = round((now - parse_time(period, now)).total_seconds() * 1e9)
         control = Control(
             key=f"policy-{job}-{run}-{ranks}-{host}", kind=POLICY, policy=text, job=job, run=run, host=host,
@@ -68,7 +70,7 @@ def set_policy(
 
 @app.command("show")
 def show(as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False) -> None:
-    """Show the policies and deep windows in force, the newest first. Needs Read on drumline.control.v1.
+    """Show the policies, deep windows and pulls in force, the newest first. Needs Read on drumline.control.v1.
 
     Exit codes: 0 shown. 1 Kafka does not answer or rejects.
     """

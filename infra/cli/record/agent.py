@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from drumline.infra.config.settings import Settings
     from drumline.infra.telemetry.health import Health
     from drumline.producers.agent.archiver import Archiver
+    from drumline.producers.kept.host_windows import MakeStages
 
+#: State of the windows of rows that stay on this host, above which no new process is counted; bytes.
+STATE_BYTES = 256 << 20
 #: Descriptors that the agent may use where the system allows it: up to four segments of each folder are open.
 MOST_FILES = 1 << 16
 
@@ -65,6 +69,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
     from drumline.infra.telemetry.health import Health, serve_health
     from drumline.producers.agent.agent import Agent, AgentOptions, deleted
     from drumline.producers.agent.cursor import Cursor, OtherAgent
+    from drumline.producers.agent.kept_rows import KeptRows
     from drumline.producers.agent.own_samples import OwnSamples
     from drumline.producers.agent.producer import KafkaSender
     from drumline.producers.spool.layout import IDENTITY
@@ -92,15 +97,17 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
     health = Health()
     serve_health("agent", config.agent.metrics_port, health, config.metrics_address)
     topics = [str(topic) for topic in RAW_TOPICS]
+    kept = KeptRows(config, _stages(config))
     archiver = _archiver(config, health) if config.archive.url else None
     program = Agent(
         config, cursor, KafkaSender(config, topics), codec(config), health,
-        AgentOptions(stopping=stopping, until_empty=until_empty, done=archiver.take if archiver else deleted),
+        AgentOptions(stopping=stopping, until_empty=until_empty, done=archiver.take if archiver else deleted,
+                     kept=kept),
     )  # fmt: skip
     samples = None
     chosen = config.agent
     if not until_empty and (chosen.gpu_s or chosen.host_s or chosen.network_s or chosen.stacks or chosen.control):
-        samples = OwnSamples(config, program, codec(config))
+        samples = OwnSamples(config, program, codec(config), kept)
 
     def go_on() -> bool:
         health.heartbeat()
@@ -120,6 +127,21 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
     if archiver is not None and until_empty and not stopping() and (waiting or archiver.left_out):
         exit_with("agent", NOT_ARCHIVED, _unarchived(waiting, archiver))
     raise typer.Exit(stopping.code)
+
+
+def _stages(config: Settings) -> MakeStages:
+    """Return what makes the stream worker's window stages, which count the rows that stay on this host."""
+    from drumline.streams.core.budget import StateBudget, StateLimits
+    from drumline.streams.windows.kernel_frequency import KernelFrequency
+    from drumline.streams.windows.memcpy_bandwidth import MemcpyBandwidth
+    from drumline.streams.windows.stage import ProcessWindows
+    from drumline.streams.windows.watermark import WindowConfig
+
+    windows, budget = WindowConfig.of(config.stream), StateBudget(StateLimits(worker_bytes=STATE_BYTES))
+    return {
+        reducer.source: partial(ProcessWindows, config=windows, reducer=reducer, budget=budget)
+        for reducer in (KernelFrequency(), MemcpyBandwidth())
+    }
 
 
 def _unarchived(waiting: int, archiver: Archiver) -> str:

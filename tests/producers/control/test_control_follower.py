@@ -9,7 +9,9 @@ from support.wait_limit import WAIT_S
 from drumline.infra.config.settings import Settings
 from drumline.producers.control.control_follower import ControlFollower
 from drumline.producers.control.control_mirror import RENEW_S, ControlMirror
+from drumline.producers.ipc.control import FILE
 from drumline.schemas.codec import Codec
+from drumline.schemas.control import PULL, Control
 from drumline.schemas.topics import Topic
 
 
@@ -48,3 +50,17 @@ def test_while_kafka_does_not_answer_it_waits_between_polls(tmp_path):
     assert consumer.polled.wait(WAIT_S)
     mirror.stop()
     assert set(consumer.waited) == {RENEW_S}
+
+
+def test_pulls_reach_the_agent_once_and_no_process(tmp_path):
+    consumer = FakeConsumer({Topic.CONTROL: (0,)})
+    began = []
+    mirror = ControlMirror(
+        tmp_path, ControlFollower(Settings(), consumer=lambda _: consumer), lambda: ["j"], began.append
+    )
+    pull = Control("p", PULL, "", first_step=1, last_step=9, until_ns=10**18)
+    mirror._follower.requests.take("p", pull)
+    for _ in range(2):
+        mirror.renew(10**17)
+    assert began == [pull]
+    assert not (tmp_path / FILE).exists()

@@ -1,13 +1,15 @@
 """An agent keeps the newest request of each name until it ends, and mirrors those that may concern its host."""
 
+import json
 from dataclasses import replace
 
-from drumline.producers.control.requests_in_force import MOST_KEYS, RequestsInForce
+from drumline.producers.control.requests_in_force import MOST_KEYS, RequestsInForce, as_file
 from drumline.producers.ipc.control import MAX_REQUESTS
 from drumline.schemas.control import Control
 
 NOW, S = 10**18, 10**9
 POLICY = Control("p", "policy", "off", until_ns=NOW + 100 * S, requested_ns=1)
+PULL = replace(POLICY, key="pull", kind="pull", first_step=1, last_step=9)
 WINDOW = replace(POLICY, key="w", kind="window", policy="always")
 
 
@@ -45,3 +47,13 @@ def test_a_flood_of_requests_is_bounded_and_windows_stay():
         requests.take(str(number), replace(POLICY, key=str(number), until_ns=NOW + S + number))
     assert len(names(requests)) == MAX_REQUESTS
     assert names(requests)[0] == "w"
+
+
+def test_pulls_are_the_agents_and_take_no_place_of_what_processes_follow():
+    requests = RequestsInForce()
+    for control in (WINDOW, POLICY, *(replace(PULL, key=f"pull-{number}") for number in range(2 * MAX_REQUESTS))):
+        requests.take(control.key, control)
+    assert names(requests)[:2] == ["w", "p"]
+    assert len(names(requests)) == 2 + MAX_REQUESTS
+    mirrored = json.loads(as_file(requests.concerning_host("h", ["j"], NOW)))
+    assert [control["key"] for control in mirrored] == ["w", "p"]

@@ -5,7 +5,7 @@ import pytest
 
 from drumline.producers.control.verdict_windows import MOST_PER_DAY, PERIOD_S, WARNING, VerdictWindows
 from drumline.schemas.batch import Batch, dictionary
-from drumline.schemas.control import decode, encode
+from drumline.schemas.control import MAX_PULL_STEPS, PULL, decode, encode
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import WARNING as STREAMS_WARNING
 
@@ -59,3 +59,17 @@ def test_a_job_gets_one_window_in_ten_minutes_and_a_number_of_them_a_day():
     many = [windows.window(LATE, DAY + number * PERIOD_S) for number in range(2, 2 * MOST_PER_DAY)]
     assert sum(window is not None for window in many) == MOST_PER_DAY - 2
     assert windows.window(LATE, DAY + 86_400) is not None
+
+
+def test_a_pull_is_of_the_same_ranks_and_of_the_steps_of_the_verdict():
+    pull, window = VerdictWindows(PULL).window(LATE, DAY), VerdictWindows().window(LATE, DAY)
+    assert (pull.kind, pull.ranks, pull.job, pull.run) == (PULL, window.ranks, window.job, window.run)
+    assert (pull.first_step, pull.last_step) == (20, 39)
+    assert pull.key != window.key, "both may be asked for"
+    assert decode(encode(pull)) == pull
+    pulls = VerdictWindows(PULL)
+    times = (0, PERIOD_S - 1, PERIOD_S)
+    assert [pulls.window(LATE, DAY + at) is not None for at in times] == [True, False, True]
+    long = record((3, 2, 1, 7, "b"))
+    long.envelope.update(first_step=10, last_step=10 + 2 * MAX_PULL_STEPS)
+    assert VerdictWindows(PULL).window(long, DAY).first_step == 11 + MAX_PULL_STEPS

@@ -8,7 +8,7 @@ import pytest
 from drumline.producers.decoder.policy_file import PolicyFile
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
 from drumline.producers.ipc.control import FILE, LEASE_NS, ProcessPlace
-from drumline.producers.ipc.policy import ALWAYS, AUTO, OFF
+from drumline.producers.ipc.policy import ALWAYS, AUTO, OFF, ROLLUP
 
 NOW = 10**18
 ME = ProcessPlace("j", "r", 3, "h")
@@ -85,6 +85,21 @@ def test_the_file_of_the_host_comes_first_and_the_answer_states_it(decoder):
     assert decoder.at()[:2] == (OFF, "rejected w: the policy file of its host is in force")
     (decoder.root / "policy").unlink()
     assert decoder.at()[:2] == (ALWAYS, "running w")
+
+
+def test_rollup_is_chosen_when_a_process_starts_and_stays(decoder):
+    (decoder.root / "policy").write_text("rollup\n")
+    assert decoder.at()[0] != ROLLUP
+    assert "when a process starts" in decoder.problems["control"]
+    assert not decoder.file.keeps
+    (decoder.root / "policy").unlink()
+    decoder.file.begin("rollup")
+    assert decoder.at()[0] == ROLLUP
+    decoder.request()
+    assert decoder.at()[:2] == (ROLLUP, "rejected w: its rows stay on the host: drumline pull")
+    decoder.request(kind="policy", policy="off", key="p")
+    assert decoder.at()[:2] == (OFF, "running p")
+    assert decoder.file.keeps, "what is recorded stays on the host"
 
 
 def test_another_process_is_not_concerned_and_a_bad_file_is_reported(decoder):

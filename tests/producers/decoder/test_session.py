@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support.fakes.cupti import SIZES, RawBuffer, record
 from support.labs.collected import batches, rows, sequences_are_whole
+from support.labs.spool import Follower
 
 from drumline.producers.activity.table import Table
 from drumline.producers.decoder import cupti_layout, string_cache
@@ -20,6 +21,9 @@ from drumline.producers.decoder.session import FROM_RING, Session
 from drumline.producers.ipc.buffer_pool import DONE, FREE, HEADER_BYTES, KINDS, LENT, STATE, BufferPool, Header
 from drumline.producers.ipc.events import MARK
 from drumline.producers.rings.ring_file import HeaderField
+from drumline.producers.spool.directory import SpoolDirectory
+from drumline.producers.spool.frames import DATA, KEPT
+from drumline.schemas.kept import KEPT_TOPICS
 
 RAW = RawBuffer("ddp_steps").relocate()
 ALL_SIZES = [SIZES.get(kind, 0) for kind in range(KINDS)]
@@ -86,6 +90,26 @@ def test_a_decoder_killed_in_the_middle_of_a_buffer_leaves_the_rest_of_it_to_the
     assert total["gpu.memcpy.v1"] == COPIES * (ONCE[1] + ONCE[2])
     for published in parts:
         sequences_are_whole(published)
+
+
+@pytest.mark.parametrize(("policy", "kind"), [("rollup", KEPT), ("always", DATA)])
+def test_rows_of_policy_rollup_are_marked_and_counted_as_kept(tmp_path, pool, policy, kind):
+    root = tmp_path / "spool"
+    session = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(root), "DRUMLINE_RUN": "r"}, time.time_ns())
+    session.event(b"J" + json.dumps({"event": "attached", "pid": os.getpid(), "policy": policy}).encode())
+    session.event(MARK.pack(b"M", 2, 1 << 31, time.time_ns()) + b"step 1")
+    session.event(MARK.pack(b"M", 4, 1 << 31, time.time_ns() + 1) + b"")
+    session.tick(time.time_ns())
+    session.finish(time.time_ns())
+    [folder] = map(SpoolDirectory, root.iterdir())
+    collector = folder.identity().process["collector"]
+    frames = Follower(folder).read()
+    assert {frame.kind for frame in frames if frame.topic in KEPT_TOPICS} == {kind}
+    assert {frame.kind for frame in frames if frame.topic not in KEPT_TOPICS} <= {DATA}
+    kept = {"gpu.kernel.v1": COPIES * ONCE[10], "gpu.memcpy.v1": COPIES * (ONCE[1] + ONCE[2])}
+    names = {"gpu.kernel.v1": "kept_kernels", "gpu.memcpy.v1": "kept_copies"}
+    counted = {topic: int(collector[name]) for topic, name in names.items() if name in collector}
+    assert counted == (kept if policy == "rollup" else {})
 
 
 def test_the_gpu_that_kernels_ran_on_counts_more_than_what_was_known_before_them(tmp_path, pool):

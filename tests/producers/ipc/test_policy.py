@@ -13,6 +13,7 @@ from drumline.producers.ipc.policy import (
     LIGHT,
     MODES,
     OFF,
+    ROLLUP,
     BadPolicy,
     Policy,
     parse,
@@ -26,6 +27,7 @@ S = 1_000_000_000
     ("text", "policy"),
     [
         ("always", Policy()),
+        ("rollup", Policy(ROLLUP)),
         (" Collectives\n", Policy(COLLECTIVES)),
         ("off", Policy(OFF)),
         ("light", Policy(LIGHT)),
@@ -52,7 +54,8 @@ def test_other_text_is_refused_with_what_is_possible(text):
 def test_collectives_come_from_the_ring_or_from_cupti():
     sources = {mode: (Policy(mode).uses_ring, Policy(mode).uses_cupti) for mode in range(len(MODES))}
     ring, cupti = (True, False), (False, True)
-    assert sources == {OFF: (False, False), ALWAYS: cupti, COLLECTIVES: cupti, DUTY: cupti, LIGHT: ring, AUTO: ring}
+    of_cupti = dict.fromkeys((ALWAYS, COLLECTIVES, DUTY, ROLLUP), cupti)
+    assert sources == {OFF: (False, False), **of_cupti, LIGHT: ring, AUTO: ring}
     assert not any(Policy(mode).on_at(S) for mode in (OFF, LIGHT, AUTO))
 
 

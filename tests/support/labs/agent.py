@@ -1,5 +1,6 @@
 """A spool with batches of made processes and an agent that publishes it to a fake or real broker."""
 
+import time
 from collections import deque
 
 from confluent_kafka import KafkaError, KafkaException
@@ -16,6 +17,8 @@ from drumline.schemas.model import model
 from drumline.schemas.topics import RAW_TOPICS, Topic
 
 TOPIC_NAMES = [str(topic) for topic in RAW_TOPICS]
+#: The clock's time at 0 s, where it is the time of day.
+BEGIN_NS = time.time_ns()
 
 
 class FakeKafka:
@@ -24,7 +27,7 @@ class FakeKafka:
     def __init__(self):
         self.capacity, self.held, self.topics = 1_000_000, False, list(TOPIC_NAMES)
         self.reject = lambda topic, value: None
-        self.queue, self.log = deque(), []
+        self.queue, self.log, self.headers = deque(), [], {}
         self.clients = 0
 
     def __call__(self, _settings, on_error):
@@ -36,9 +39,11 @@ class FakeKafka:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
         return type("Metadata", (), {"topics": dict.fromkeys(self.topics)})
 
-    def produce(self, topic, value, key, on_delivery):
+    def produce(self, topic, value, key, on_delivery, headers=()):
         if len(self.queue) >= self.capacity:
             raise BufferError
+        if headers:
+            self.headers[topic, value] = headers
         self.queue.append((topic, key.decode(), value, on_delivery))
 
     def poll(self, timeout):
@@ -62,7 +67,9 @@ class FakeKafka:
 class Lab:
     """One spool root, one fake Kafka, agents one after the other."""
 
-    def __init__(self, root):
+    def __init__(self, root, make_kept=None):
+        """`make_kept(settings, clock)`: what takes the rows that stay on the host."""
+        self.make_kept = make_kept
         self.root, self.kafka, self.now, self.codec = root, FakeKafka(), 0.0, Codec()
         self.settings = Settings(spool=SpoolSettings(root=root), agent=AgentSettings(flush_s=0))
         self.health = Health()
@@ -72,9 +79,11 @@ class Lab:
         if self.agent is not None:
             self.cursor.close()  # killed: nothing else is done
         self.cursor = Cursor(self.root)
+        make = self.make_kept
+        self.kept = make(self.settings, lambda: BEGIN_NS + round(self.now * 1e9)) if make else None
         sender = KafkaSender(self.settings, TOPIC_NAMES, self.kafka, clock=lambda: self.now)
         self.agent = Agent(self.settings, self.cursor, sender, codec or self.codec, self.health,
-                           AgentOptions(clock=lambda: self.now))  # fmt: skip
+                           AgentOptions(clock=lambda: self.now, kept=self.kept))  # fmt: skip
         self.sender = sender
         return self
 

@@ -1,0 +1,75 @@
+"""Pulls as `drumline pull` asks for them, and the answers of the agents that keep the rows. Pure but queries."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from drumline.infra.control.control_topic import user_name
+from drumline.infra.report.data import Query, Row
+from drumline.schemas.control import MAX_PULL_NS, PULL, Control, exact
+
+DONE = "done"
+#: The agents' answers to a pull: the newest of each host.
+ANSWERS = """
+SELECT host, mapFilter((name, text) -> startsWith(name, {pull:String}), collector) AS answers FROM processes
+WHERE job = '' AND rank = -1 AND notEmpty(answers) ORDER BY start
+"""
+
+
+class BadSteps(ValueError):
+    """A text that names no steps; the message has an example."""
+
+
+@dataclass(frozen=True)
+class RankAnswer:
+    """Holds what the agent of a rank's host answered. `answer`: running, done or rejected. `text`: for people."""
+
+    rank: int
+    host: str
+    answer: str
+    text: str
+
+    def as_row(self) -> Row:
+        """Return it as `drumline pull --json` prints it."""
+        return {"rank": self.rank, "host": self.host, "answer": self.answer, "text": self.text}
+
+
+def steps_of(text: str) -> tuple[int, int]:
+    """Return the first and the last step of "100:119". Raises BadSteps."""
+    match = re.fullmatch(r"\s*(\d{1,15})\s*(?::\s*(\d{1,15})\s*)?", text)
+    if match is None:
+        raise BadSteps(f"{text!r} names no steps; for example: 100:119, or 100")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def pull_of(job: str, run: str, ranks: Sequence[int], steps: tuple[int, int], now_ns: int) -> Control:
+    """Return the request for kept rows. Raises BadControl."""
+    return Control(
+        key=f"pull-{secrets.token_hex(4)}", kind=PULL, policy="", job=exact(job), run=run, ranks=tuple(ranks),
+        first_step=steps[0], last_step=steps[1], start_ns=now_ns, until_ns=now_ns + MAX_PULL_NS // 2,
+        requested_by=user_name(), requested_ns=now_ns,
+    ).checked()  # fmt: skip
+
+
+def answers(query: Query, pull: Control) -> list[RankAnswer]:
+    """Return the answers so far, by rank."""
+    prefix = f"{pull.key} rank "
+    newest: dict[int, RankAnswer] = {}
+    for row in query(ANSWERS, {"pull": prefix}):
+        for name, text in _texts(row["answers"]).items():
+            answer, _, rest = text.partition(": ")
+            rank = int(name.removeprefix(prefix))
+            newest[rank] = RankAnswer(rank, str(row["host"]), answer, rest)
+    return [newest[rank] for rank in sorted(newest)]
+
+
+def _texts(value: Mapping[str, str] | Sequence[tuple[str, str]]) -> dict[str, str]:
+    return {str(name): str(text) for name, text in dict(value).items()}
+
+
+def are_complete(given: Sequence[RankAnswer], ranks: Collection[int]) -> bool:
+    """Return whether every rank has an answer, and none is running."""
+    return {answer.rank for answer in given} >= set(ranks) and all(answer.answer != "running" for answer in given)

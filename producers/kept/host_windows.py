@@ -1,0 +1,175 @@
+"""Windows of the rows that stay on this host: the stream worker's stages, run by the agent.
+
+A kept batch counts as settled once the state with its rows is saved, after the windows that it closed are in the spool.
+So a killed agent reads it again, and the stage finds it applied; or it publishes a window twice, with the same content.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import zlib
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from drumline.infra.telemetry import metrics
+from drumline.producers.kept.saved_state import StateFile
+from drumline.producers.spool.frames import Frame
+from drumline.producers.spool.writer import SpoolWriter
+from drumline.schemas.batch import Batch, decode
+from drumline.schemas.errors import BadRecord
+from drumline.schemas.keys import record_key
+from drumline.schemas.model import RecordModel, model
+
+log = structlog.get_logger()
+
+#: Name of the state's file.
+STATE = "windows.db"
+#: Newest answers to pulls that the windows' process record has.
+MOST_ANSWERS = 64
+
+
+class WindowStage(Protocol):
+    """A stage of the stream worker (streams/core/stage.py), as far as the agent uses it.
+
+    `incidents`: units that went into quarantine, until they are taken.
+    """
+
+    incidents: list[Any]
+
+    @property
+    def open_windows(self) -> int:
+        """Return the number of windows with changes that are not marked as sent."""
+
+    def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
+        """Apply a batch and return windows that are complete."""
+
+    def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
+        """Return the windows of silent processes."""
+
+    def mark_sent(self, batch: Batch) -> None:
+        """Record that a window is in the spool."""
+
+
+#: Source topic -> what makes its stage from the stage's stored values.
+MakeStages = Mapping[str, Callable[[MutableMapping[str, bytes]], WindowStage]]
+
+
+class HostWindows:
+    """Counts kept rows in windows and spools these. In the agent's thread, but for `answer`.
+
+    `problem`: reason why the state cannot be saved, or "".
+    """
+
+    def __init__(self, folder: Path, make: MakeStages, spool: Callable[[], SpoolWriter]) -> None:
+        self._make_spool, self._lock = spool, threading.Lock()
+        self._spool: SpoolWriter | None = None
+        self._file, self._stages = self._restored(folder / STATE, make)
+        self._released: list[Callable[[], None]] = []
+        self._answers: dict[str, str] = {}
+        self._is_closed = False
+        self.problem = ""
+
+    def _restored(self, path: Path, make: MakeStages) -> tuple[StateFile, dict[str, WindowStage]]:
+        """Return the stages as they were saved; a state that this version cannot read is dropped."""
+        for _ in range(2):
+            try:
+                file = StateFile(path)
+                self._counter = file.state("agent")
+                return file, {topic: build(file.state(topic)) for topic, build in make.items()}
+            except (sqlite3.DatabaseError, ValueError) as error:
+                log.error("windows of kept rows begin again: their state cannot be read", error=str(error))
+                for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+                    path.with_name(name).unlink(missing_ok=True)
+        raise OSError(f"{path} cannot be written")
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether every window is in the spool."""
+        return not self._released and not any(stage.open_windows for stage in self._stages.values())
+
+    @property
+    def folder(self) -> str:
+        """Return the name of the windows' spool folder; "" without one."""
+        return self._spool.position[0] if self._spool is not None else ""
+
+    def take(self, frame: Frame, writer: RecordModel, now_ns: int, release: Callable[[], None]) -> None:
+        """Count the rows of a batch; `release` is called once they are safe. `writer`: schema of its bytes."""
+        if self._is_closed:
+            return  # the next agent reads it again
+        self._released.append(release)
+        metrics.AGENT_KEPT.labels(frame.topic).inc(frame.rows)
+        if (stage := self._stages.get(frame.topic)) is None:
+            return
+        try:
+            batch = decode(writer, frame.body, model(frame.topic))
+        except BadRecord as error:
+            log.error("a kept batch is in no window", topic=frame.topic, rows=frame.rows, problem=str(error))
+            metrics.AGENT_DROPPED.labels(frame.topic, "left_out").inc(frame.rows)
+            return
+        batch.content = zlib.crc32(frame.body) or 1
+        self._publish(stage, stage.on_batch(batch, self._next_offset(), now_ns))
+
+    def tick(self, now_ns: int, caught_up: bool) -> None:
+        """Close the windows of silent processes; `caught_up`: all that is in the spools was taken."""
+        for stage in self._stages.values() if not self._is_closed else ():
+            self._publish(stage, stage.on_tick(now_ns, caught_up))
+
+    def save(self) -> None:
+        """Save the state, and release the batches that it has."""
+        if self._is_closed:
+            return
+        try:
+            self._file.save()
+        except sqlite3.Error as error:
+            self.problem = f"windows of kept rows cannot be saved: {error}"
+            return
+        self.problem = ""
+        released, self._released = self._released, []
+        for release in released:
+            release()
+
+    def answer(self, name: str, text: str) -> None:
+        """State what became of a pull, in the process record of the windows' spool. Any thread."""
+        with self._lock:
+            self._answers.pop(name, None)
+            self._answers[name] = text
+            self._answers = dict(list(self._answers.items())[-MOST_ANSWERS:])
+            self._writer().identify({"collector": self._answers})
+
+    def end_spool(self) -> None:
+        """Close the spool; the next window opens another."""
+        with self._lock:
+            if self._spool is not None:
+                self._spool.close()
+            self._spool = None
+
+    def close(self) -> None:
+        """Save the state and close the files. What is open is published by the next agent."""
+        self.save()
+        self._is_closed = True
+        self._file.close()
+        self.end_spool()
+
+    def _publish(self, stage: WindowStage, windows: Sequence[Batch]) -> None:
+        for batch in windows:
+            with self._lock:
+                self._writer().append_batch(record_key(batch), batch)  # what the spool loses it counts
+            stage.mark_sent(batch)
+        for incident in stage.incidents:
+            log.error("windows of a process begin again", process=str(incident.unit), error=str(incident.error))
+        stage.incidents.clear()
+
+    def _writer(self) -> SpoolWriter:
+        """Return the spool of the windows. `_lock` is held."""
+        self._spool = self._spool or self._make_spool()
+        return self._spool
+
+    def _next_offset(self) -> int:
+        """Return a number that is higher than all before, over restarts: it stands for an offset in Kafka."""
+        number = int(self._counter.get("offset", b"0")) + 1
+        self._counter["offset"] = b"%d" % number
+        return number
