@@ -21,8 +21,9 @@ from drumline.producers.ipc.pc_layout import DATA, MOST_PCS, PC_BYTES, REASON_BY
 #: A sample each 2^16 cycles of an SM: 200,000 a second on an H200, of which a kernel of 1 ms has 200. CUPTI's own 2^11
 #: are 6 million a second, for which its threads need a core.
 PERIOD = 16
-#: Versions of CUPTI (cuptiGetVersion) beside which jobs go on when sampling ends. With 13.0.85 a job of two H200s hung
-#: then: none is known. Their structs are those of pc_layout.py, which CUPTI does not check.
+#: Versions of CUPTI (cuptiGetVersion) whose cuptiPCSamplingDisable returns beside a thread that launches. 13.0.85's
+#: does not, and the thread hangs too: none is known. To end it in the thread that launches was not tried. Structs are
+#: those of pc_layout.py, which CUPTI does not check.
 SAFE_VERSIONS: tuple[int, ...] = ()
 #: Memory for samples that CUPTI has not read yet, and for PCs that the decoder has not; bytes. With CUPTI's 512 MB the
 #: first launch waits up to 0.9 s, with 32 MB 0.1 s; at PERIOD they hold seconds.
