@@ -15,11 +15,13 @@ from drumline.infra.runtime.processes import ManagedProcess
 
 pytestmark = [pytest.mark.stack, pytest.mark.cluster, pytest.mark.timeout(900)]
 TESTS = Path(__file__).parents[1]
-#: How often each task plays its buffer, half a second each: the requeue comes meanwhile.
-REPETITIONS = 30
+#: How often each task plays its buffer, half a second each; the requeue ends the first attempt.
+ENDLESS, REPETITIONS = 5_000, 30
 SCRIPT = """#!/bin/bash
 #SBATCH --nodes=2 --ntasks=4 --job-name=llama --requeue --output={folder}/job.txt --open-mode=append
 echo "batch $PYTHONPATH"
+export REPETITIONS={endless}
+if [ "$SLURM_RESTART_COUNT" ]; then REPETITIONS={repetitions}; fi
 srun --nodes=2 --ntasks=4 bash -c 'echo "step $PYTHONPATH"; exec {job}'
 """
 
@@ -49,8 +51,8 @@ def test_four_tasks_on_two_nodes_and_a_requeue_have_one_run_each(missing, clean_
     }  # fmt: skip
     agent = ManagedProcess("agent", ["agent"], tmp_path / "agent.log", environment)
     script = folder / "job.sh"
-    job = f"{sys.executable} {TESTS}/support/collector_job.py paced {REPETITIONS}"
-    script.write_text(SCRIPT.format(folder=folder, job=job))
+    job = f"{sys.executable} {TESTS}/support/collector_job.py paced $REPETITIONS"
+    script.write_text(SCRIPT.format(folder=folder, job=job, endless=ENDLESS, repetitions=REPETITIONS))
     spooled = {
         "DRUMLINE_SPOOL__ROOT": str(spool),
         "DRUMLINE_SPOOL__SEGMENT_S": "1",
@@ -60,13 +62,21 @@ def test_four_tasks_on_two_nodes_and_a_requeue_have_one_run_each(missing, clean_
         "SELECT run, uniqExact(rank) AS ranks, uniqExact(host) AS hosts FROM {db}.processes "
         "WHERE job = 'llama' GROUP BY run ORDER BY run"
     )
+
+    def states():
+        """Return what each part did, for a failed assertion."""
+        stored = pipeline.query(runs), pipeline.query("SELECT topic, count() AS n FROM {db}.ledger GROUP BY topic")
+        spools = {path.name: sorted(os.listdir(path)) for path in spool.iterdir() if path.is_dir()}
+        texts = [path.read_text() for path in (folder / "job.txt", tmp_path / "agent.log") if path.exists()]
+        return "\n".join([slurm.logs(), *map(str, stored), str(spools), *(text[-3000:] for text in texts)])
+
     agent.start()
     try:
         with slurm_cluster(folder, spooled) as slurm:
             slurm.environment["PYTHONPATH"] = str(TESTS)
             pipeline.start("--instance", "1", flush_s="0.05", bulk_flush_s="0.05")
             job = slurm.command("sbatch", "--parsable", str(script))
-            until(lambda: [row["ranks"] for row in pipeline.query(runs)] == [4], slurm.logs)
+            until(lambda: [row["ranks"] for row in pipeline.query(runs)] == [4], states)
             slurm.command("scontrol", "requeue", job)
             until(lambda: slurm.state(job).get("Restarts") == "1", slurm.logs)
             slurm.wait_state(job, "COMPLETED")
@@ -89,5 +99,6 @@ def test_four_tasks_on_two_nodes_and_a_requeue_have_one_run_each(missing, clean_
     assert [(row["job"], row["slurm_job"]) for row in named] == [("llama", job)]
     kernels = pipeline.query(f"SELECT count() AS n FROM {{db}}.kernels WHERE run = '{job}-1'")[0]["n"]
     whole = [json.loads(line) for line in lines if line.startswith('{"delivered"')]
-    assert kernels == sum(line["delivered"]["10"] for line in whole), "of the tasks that ran to their end"
+    assert len(whole) == 4, "those of the first attempt were ended"
+    assert kernels == sum(line["delivered"]["10"] for line in whole)
     assert {row["hosts"] for row in stored} == {2}

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.infra.runtime.processes import ManagedProcess
 from drumline.infra.runtime.resources import DEMO_RECORDING
 
-pytestmark = [pytest.mark.stack, pytest.mark.cluster, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.stack, pytest.mark.cluster, pytest.mark.timeout(2_400)]
 #: How long the replica is away, and the bar for reads; s.
 AWAY_S, UNANSWERED_S = 60.0, 5.0
 
@@ -81,7 +82,7 @@ class Site:
     def drumline(self, *arguments, ok=(0,)):
         done = subprocess.run(
             [sys.executable, "-m", "drumline.infra.cli.app", *arguments],
-            env=self.environment, capture_output=True, text=True, timeout=300,
+            env=self.environment, capture_output=True, text=True, timeout=900,
         )  # fmt: skip
         assert done.returncode in ok, (
             f"{arguments}: exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
@@ -93,12 +94,22 @@ class Site:
             waited = wait_stored(of_replica(self.settings, name), 400)
             assert waited, f"{name}: {waited.reason}"
 
-    def wait_for_rows(self, sink):
-        client, until = connect(self.settings), time.monotonic() + 400
-        while not rows(client, "SELECT 1 FROM gpu.ledger LIMIT 1"):
+    def records(self):
+        """Records in the ledger of the primary."""
+        return rows(connect(self.settings), "SELECT count() AS n FROM gpu.ledger")[0]["n"]
+
+    def wait_for_more(self, sink, records):
+        """Until then the sink has moved the commits of its group back, which say before that all is stored."""
+        until = time.monotonic() + 400
+        while self.records() <= records:
             sink.check()
             assert time.monotonic() < until, sink.log.read_text()[-3000:]
             time.sleep(0.5)
+
+    def rejected(self):
+        """The primary's sink ends, since its server lacks what it has stored."""
+        assert "the ledger at" in self.drumline("sink", ok=(4,))
+        return self.records()
 
     def compare(self):
         return json.loads(self.drumline("audit", "--compare", "--json", ok=(0, 1)))
@@ -152,7 +163,7 @@ def test_a_replica_and_its_sink_that_are_killed_and_wiped_come_back_equal_while_
             time.sleep(1)
         site.second.up()
         site.primary.start()
-        published = json.loads(load.communicate(timeout=300)[0])
+        published = json.loads(load.communicate(timeout=900)[0])
     assert load.returncode == 0
     site.wait_stored()
     report = site.compare()
@@ -167,12 +178,11 @@ def test_a_replica_and_its_sink_that_are_killed_and_wiped_come_back_equal_while_
     site.second.up()
     forget(site.settings, stored)
     site.drumline("migrate")
-    rejected = site.drumline("sink", ok=(4,))
-    assert "the ledger at" in rejected
+    left = site.rejected()
     again = site.program("sink", "sink", "--accept-loss")
     again.start()
     try:
-        site.wait_for_rows(again)  # until then its group's commits are those of before
+        site.wait_for_more(again, left)
         site.drumline("backfill", "--from", "b")
         site.wait_stored()
     finally:
@@ -192,3 +202,35 @@ def test_a_replica_and_its_sink_that_are_killed_and_wiped_come_back_equal_while_
     )
     assert reader.longest_s <= UNANSWERED_S + baseline_s
     assert reader.fewest > 0, "the emptied server was asked"
+
+
+def test_a_restored_copy_of_a_servers_data_becomes_equal_again(site, tmp_path):
+    site.drumline("topics", "apply")
+    site.drumline("migrate")
+    for program in (*site.programs.values(), site.primary):
+        program.start()
+    data, copy = site.second.settings.local.state / "clickhouse" / "data", tmp_path / "copy"
+    for job in ("before", "after"):
+        site.drumline("replay", str(DEMO_RECORDING), "--speed", "max", "--job", job)
+        site.wait_stored()
+        site.primary.stop()
+        site.second.down()
+        if job == "before":
+            shutil.copytree(data, copy, symlinks=True)
+            site.second.up()
+            site.primary.start()
+    shutil.rmtree(data)
+    copy.rename(data)
+    site.second.up()
+    left = site.rejected()
+    again = site.program("sink", "sink", "--accept-loss")
+    again.start()
+    try:
+        site.wait_for_more(again, left)
+        site.wait_stored()
+    finally:
+        again.stop()
+    report = site.compare()
+    assert (report["clean"], report["differences"]) == (True, []), json.dumps(report["findings"])
+    jobs = {row["job"] for row in rows(connect(site.settings), "SELECT DISTINCT job FROM gpu.processes")}
+    assert jobs == {"before", "after"}
