@@ -133,6 +133,11 @@ class SlurmCluster:
         return "\n".join(f"{path.name}:\n{path.read_text(errors='replace')[-1500:]}" for path in sorted(files))
 
     def stop(self) -> None:
+        """End jobs that still run, which would outlive the daemons, then those."""
+        self.command("scancel", "--partition=p", check=False)
+        until = time.monotonic() + 60
+        while self.command("squeue", "--noheader", check=False) and time.monotonic() < until:
+            time.sleep(0.5)
         for process in reversed(self._processes):
             process.terminate()
         for process in self._processes:
