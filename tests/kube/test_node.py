@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from support.fake_nccl import COMPILER, FAKE, PROGRAMS
 from support.fakes.cupti import RAW, plain_bytes
 from support.fakes.tcp_proxy import Proxy
@@ -28,6 +29,8 @@ from drumline.infra.localstack.kafka import broker
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(1500)]
 ROOT = Path(__file__).parents[2]
 REPETITIONS, ROUNDS = 250, 6
+#: Python of the images' base, Debian's.
+BASE = {"python_full_version": "3.11.2", "python_version": "3.11"}
 INDEX = "batch.kubernetes.io/job-completion-index"
 #: Tables with rows of the job's processes, and of the agent's samples of them.
 TABLES = ("processes", "kernels", "memcpys", "steps", "collectives", "host_samples", "progress")
@@ -64,8 +67,9 @@ def job_image(tmp_path_factory):
     size = json.loads((RAW / "ddp_steps.json").read_text())["bytes"]
     (folder / "plain" / "ddp_steps").write_bytes(plain_bytes("ddp_steps", size))
     subprocess.run([*COMPILER, "-o", folder / "fake-nccl", PROGRAMS / "fake_nccl.c", *FAKE], check=True)
-    lines = (ROOT / "infra/requirements/image.txt").read_text()
-    [numpy] = {line.split()[0] for line in lines.splitlines() if line.startswith("numpy==")}
+    lines = (ROOT / "infra/requirements/image.txt").read_text().splitlines()
+    wanted = (Requirement(line.rstrip(" \\")) for line in lines if line.startswith("numpy=="))
+    [numpy] = [f"numpy{r.specifier}" for r in wanted if not r.marker or r.marker.evaluate(BASE)]
     tools.run("python3", "-m", "pip", "download", "--quiet", "--no-deps", "--python-version", "3.11",
               "--only-binary", ":all:", "--dest", folder / "wheels", numpy)  # fmt: skip
     images.build_job(folder)

@@ -191,7 +191,7 @@ def strimzi(folder: Path) -> None:
     kinds = {"kafkatopics": "topic.KafkaTopic", "kafkausers": "user.KafkaUser"}
     run(
         "java", "-cp", f"{jars}/jars/*", "io.strimzi.crdgenerator.CrdGenerator", "--yaml", "--crd-api-version", "v1",
-        "--api-versions", "v1beta2", "--storage-version", "v1beta2", "--described-api-versions", "v1beta2",
+        "--api-versions", "v1beta2", "--storage-version", "v1beta2", "--describe-api-versions", "v1beta2",
         "--target-kube", "1.25+",
         *(f"io.strimzi.api.kafka.model.{kind}={folder / name}.yaml" for name, kind in kinds.items()),
     )  # fmt: skip
