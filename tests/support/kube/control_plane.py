@@ -25,6 +25,7 @@ class ControlPlane:
         folder.mkdir(parents=True, exist_ok=True)
         self._client, self._peer, self._api, self._controllers, self._scheduler = free_ports(5)
         self.processes: list[subprocess.Popen[bytes]] = []
+        self._names: dict[int, str] = {}
         self.address = f"https://127.0.0.1:{self._api}"
 
     def start(self) -> None:
@@ -71,6 +72,7 @@ class ControlPlane:
                 env={**os.environ, **variables},
             )
         self.processes.append(process)
+        self._names[process.pid] = name
         return process
 
     def kubeconfig(self, user: str, token: str) -> Path:
@@ -118,7 +120,7 @@ class ControlPlane:
         while not (result := condition()):
             for process in self.processes:
                 if process.poll() is not None:
-                    name = Path(process.args[0]).name.partition("-1.")[0]  # type: ignore[index]
+                    name = self._names[process.pid]
                     log = (self.folder / f"{name}.log").read_text()[-3000:]
                     raise AssertionError(f"{name} ended: {process.returncode}\n{log}")
             assert time.monotonic() < until, f"not within {most_s} s: {state}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 from support.kube import images, tools
 from support.kube.control_plane import NODE, ControlPlane
@@ -41,7 +42,8 @@ class Node:
         (self.folder / "cni" / "10-pods.conflist").write_text(json.dumps(network))
         configuration = self.folder / "containerd.toml"
         configuration.write_text(self._containerd())
-        self._plane.spawn("containerd", "/usr/bin/containerd", "--config", configuration)
+        enter = self._own_mounts()
+        self._plane.spawn("containerd", *enter, "/usr/bin/containerd", "--config", configuration)
         self._plane.wait(self._socket.exists, 60, "containerd")
         (port, health) = free_ports(2)
         kubelet = self.folder / "kubelet.json"
@@ -58,13 +60,30 @@ class Node:
         }))  # fmt: skip
         labels = ",".join(f"{name}={value}" for name, value in self._labels.items())
         self._kubelet = self._plane.spawn(
-            "kubelet", tools.program("kubelet"), f"--kubeconfig={self._plane.kubeconfig(self._plane.node, NODE)}",
-            f"--config={kubelet}", f"--hostname-override={self._plane.node}", f"--root-dir={self.folder}/kubelet",
+            "kubelet", *enter, tools.program("kubelet"), f"--config={kubelet}",
+            f"--kubeconfig={self._plane.kubeconfig(self._plane.node, NODE)}",
+            f"--hostname-override={self._plane.node}", f"--root-dir={self.folder}/kubelet",
             f"--node-labels={labels}", f"--node-ip={GATEWAY}", f"--cert-dir={self.folder}/pki",
         )  # fmt: skip
         self._plane.wait(self._ready, 120, "the node is not ready")
         # Its controller does not run here: other tests have nodes without heartbeats.
         self._plane.kubectl("taint", "node", self._plane.node, "node.kubernetes.io/not-ready-", check=False)
+
+    def _own_mounts(self) -> list[str]:
+        """Return the beginning of commands that see mounts of their own, which end with them.
+
+        Some machines have an empty cgroup2 above the hierarchies with controllers: it is taken away there.
+        """
+        places = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+        kinds = [kind for _, place, kind, *_ in places if place == "/sys/fs/cgroup"]
+        hidden = kinds[:1] == ["tmpfs"] and kinds[-1] == "cgroup2"
+        marker = self.folder / "mounts"
+        remedy = "umount /sys/fs/cgroup; " if hidden else ""
+        holder = self._plane.spawn(
+            "mounts", "unshare", "--mount", "sh", "-ec", f"{remedy}touch {marker}; exec sleep infinity"
+        )
+        self._plane.wait(marker.exists, 60, "a namespace of mounts")
+        return ["nsenter", f"--target={holder.pid}", "--mount", "--"]
 
     def _ready(self) -> bool:
         listed = self._plane.kubectl("get", "node", self._plane.node, "-o", "json", check=False)
