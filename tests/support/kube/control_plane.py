@@ -48,7 +48,7 @@ class ControlPlane:
             "--service-cluster-ip-range=10.96.0.0/16", f"--service-account-key-file={public}",
             f"--service-account-signing-key-file={key}", "--service-account-issuer=https://kubernetes.default.svc",
             "--authorization-mode=Node,RBAC", f"--token-auth-file={users}", "--allow-privileged=true",
-            "--endpoint-reconciler-type=none",
+            "--endpoint-reconciler-type=none", "--kubelet-preferred-address-types=InternalIP",
         )  # fmt: skip
         self.config = self.kubeconfig("admin", ADMIN)
         self.wait(lambda: self.kubectl("get", "--raw", "/readyz", check=False).strip() == "ok", 120)
