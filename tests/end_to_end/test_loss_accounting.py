@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.labs.sink import Pipeline
+from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.queries import queries
@@ -77,7 +78,7 @@ class Lab:
         report = json.loads(output.splitlines()[0])
         assert report["dropped"] == 0
         agent = self.agent("--until-empty")
-        assert agent.wait(60) == 0
+        assert agent.wait(WAIT_S) == 0
         self.pipeline.producer = None
         self.pipeline.start("--instance", "1")
         self.pipeline.published |= dict.fromkeys(map(str, TOPICS), 0)
