@@ -219,7 +219,10 @@ def bench_scale(ranks: Sequence[int] = RANKS, progress: Progress = lambda _: Non
             settings.stream = settings.stream.model_copy(update={"window_steps": window_steps, "app_id": name})
             measure(settings, size, progress)
         sizes.append(size)
+        before = len(report.results)
         _add(report, sizes[0], size)
+        measured = (f"{row.name.rpartition(': ')[2]} {row.value:.4g} {row.unit}" for row in report.results[before:])
+        progress(f"{job.ranks:,} ranks: {'; '.join(measured)}")  # known, also where a larger size does not end
     _compare_sizes(report, sizes)
     return report
 

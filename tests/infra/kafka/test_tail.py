@@ -1,0 +1,28 @@
+"""`drumline topics tail` of a record with parts: the rows of each, and what is wrong with one."""
+
+from types import SimpleNamespace
+
+from support.labs.sink import any_batch
+
+from drumline.infra.kafka.tail import entries
+from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
+
+CODEC = Codec()
+
+
+def message(value):
+    return SimpleNamespace(
+        partition=lambda: 3, offset=lambda: 7, topic=lambda: Topic.STEP, value=lambda: value, headers=list,
+        timestamp=lambda: (0, 0), key=lambda: b"job",
+    )  # fmt: skip
+
+
+def test_a_record_with_parts_shows_the_rows_of_each_and_which_part_is_bad():
+    values = [CODEC.encode(any_batch(Topic.STEP, rows, f"p{rows}", rows)) for rows in (1, 2, 3)]
+    record = CODEC.join("job", [values[0], values[1][:-2], values[2]])
+    shown = list(entries(CODEC, message(record), {}))
+    assert [(row["_part"], row.get("_row")) for row in shown] == [(1, 0), (2, None), (3, 0), (3, 1), (3, 2)]
+    assert shown[1]["error"]["reason"] == "bad_envelope"
+    assert [row["_part"] for row in entries(CODEC, message(record), {"process_id": "p3"})] == [2, 3, 3, 3]
+    assert ["_part" in row for row in entries(CODEC, message(values[1]), {})] == [False, False]
