@@ -44,6 +44,7 @@ class _Waiting:
     """The parts of a record that is not sent yet. `due`: when it is to be, by the clock."""
 
     job: str
+    run: str
     due: float
     values: list[bytes] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
@@ -73,16 +74,16 @@ class RecordJoiner:
             shared = read_envelope(topic, value[HEADER.size :])
         except ValueError:  # the sink makes a dead letter of it
             return self._send(topic, key, value, answer)
-        place, job = (topic, key), str(shared["job"])
+        place, job, run = (topic, key), str(shared["job"]), str(shared["run"])
         waiting = self._waiting.get(place)
         if waiting is not None:
             is_full = waiting.bytes + len(value) > RECORD_BYTES or len(waiting.values) == MOST_PARTS
-            if (is_full or waiting.job != job) and not self._flush(place):
+            if (is_full or (waiting.job, waiting.run) != (job, run)) and not self._flush(place):
                 return False
         if self._bytes + len(value) > HELD_BYTES and not self.flush():
             return False
         if place not in self._waiting:
-            self._waiting[place] = _Waiting(job, self._clock() + interval_s(int(shared["world_size"])))
+            self._waiting[place] = _Waiting(job, run, self._clock() + interval_s(int(shared["world_size"])))
         waiting = self._waiting[place]
         waiting.values.append(value)
         waiting.answers.append(answer)

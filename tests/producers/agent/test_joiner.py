@@ -67,6 +67,13 @@ def test_what_the_processes_of_a_host_send_is_one_record_of_each_topic_and_key(h
     assert {key for _, key, _ in host.sent} == {"job", "job:c0"}
 
 
+def test_a_record_is_of_one_run_which_an_audit_counts(host):
+    for sequence, run in enumerate(("r1", "r1", "r2", "r2")):
+        host.batch(sequence, run=run)
+    host.joiner.flush()
+    assert host.sequences() == [[0, 1], [2, 3]]
+
+
 def test_a_message_alone_is_sent_as_it_is(host):
     host.batch(0)
     host.joiner.flush()
