@@ -193,7 +193,7 @@ class Queries:
             f"FROM (SELECT * FROM {self.database}.processes "
             f"WHERE mapContains(collector, 'kept_kernels') AND {self._where()}) AS p "
             f"LEFT JOIN (SELECT process_id, sum(launches) AS counted FROM {self.database}.kernel_frequency "
-            f"WHERE {self._where()} AND {ns}(window_start) % ({ns}(window_end) - {ns}(window_start)) = 0 "
+            f"WHERE {self._where()} AND modulo({ns}(window_start), {ns}(window_end) - {ns}(window_start)) = 0 "
             "GROUP BY process_id) AS w ON p.process_id = w.process_id ORDER BY process_id",
             self._parameters(),
         )
@@ -255,7 +255,7 @@ class Queries:
             f"FROM (SELECT process_id, job, run, start FROM {self.database}.{raw.name} WHERE {self._where()}) AS r "
             f"LEFT JOIN (SELECT process_id, sum({amount}) AS counted, max(window_end) AS horizon "
             f"FROM {self.database}.{windows.name} WHERE {self._where()} "
-            f"AND {ns}(window_start) % ({ns}(window_end) - {ns}(window_start)) = 0 GROUP BY process_id) AS w "
+            f"AND modulo({ns}(window_start), {ns}(window_end) - {ns}(window_start)) = 0 GROUP BY process_id) AS w "
             "ON r.process_id = w.process_id "
             f"LEFT JOIN (SELECT process_id, max(late_rows) AS late FROM {self.database}.ledger "
             "WHERE topic = {windows:String} GROUP BY process_id) AS l ON r.process_id = l.process_id "
