@@ -153,7 +153,9 @@ class AgentSettings(SettingsModel):
         description="record a rank that becomes late, and a healthy one, in depth: once in 10 minutes, 24 times a day",
     )
     kept_folder: Path | None = Field(
-        None, description="folder of rows that stay on the host (policy rollup), on a disk; none = in the spool's root"
+        None,
+        description="the agent's folder of rows that stay on the host (policy rollup), on a disk; "
+        "none = such rows are published",
     )
     kept_mb: int = Field(
         8_192, ge=16, description="most of these rows, compressed; the oldest are deleted beyond it; MB"

@@ -214,8 +214,8 @@ AGENT_AGE = _gauge(
     "time since Kafka last acknowledged a batch, or since the start if there was none",
 )  # fmt: skip
 AGENT_DROPPED = _counter(
-    "agent", "dropped_rows_total", "rows that are not published. spool: evicted from the full spool, rejected: too "
-    "large for Kafka (both are counted in dropped_before), left_out: unreadable", "topic", "reason",
+    "agent", "dropped_rows_total", "rows not published. spool: evicted, rejected: too large for Kafka (both are in "
+    "dropped_before), left_out: unreadable; in no window of the host: quarantined, budget, repeated", "topic", "reason",
 )  # fmt: skip
 AGENT_KEPT = _counter("agent", "kept_rows_total", "rows that stay on the host and are counted in windows", "topic")
 AGENT_KEPT_BYTES = _gauge("agent", "kept_bytes", "bytes of the rows that stay on the host, compressed")

@@ -247,6 +247,9 @@ class Agent:
             tail.problem = str(error)
         except OSError as error:
             tail.problem = f"{error.strerror}: {Path(str(error.filename or '')).name}"
+        except Exception as error:  # whatever a user has written, the folders of others go on
+            log.exception("a spool folder fails", folder=tail.folder.path.name)
+            tail.problem = f"{type(error).__name__}: {error}"
         return False
 
     def _save(self) -> None:

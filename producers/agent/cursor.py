@@ -6,16 +6,14 @@ their sequence.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from drumline.producers.spool.files import LISTED, PASSED, open_file, opened
+from drumline.producers.spool.files import agent_folder, open_file
 from drumline.producers.spool.layout import AGENT_FOLDER, BadSpool
 
 FILE, SCRATCH_FILE = "cursor.json", "cursor.tmp"
@@ -37,30 +35,6 @@ def is_served(root: Path) -> bool:
     except OSError:
         return True
     return False
-
-
-@contextmanager
-def agent_folder(root: Path) -> Iterator[int]:
-    """Create the agent's folder if need be, and yield its descriptor.
-
-    All users may write into the spool's root, and the agent may write where others may not. So a folder that
-    another user can have filled with links is not used. Raises OSError.
-    """
-    with opened(root, PASSED) as descriptor:
-        with suppress(FileExistsError):
-            os.mkdir(AGENT_FOLDER, 0o700, dir_fd=descriptor)  # never the root: it is for all users
-        unsafe = OSError(errno.EPERM, f"{AGENT_FOLDER} is a link, another user's, or others may write there: remove it")
-        try:
-            folder = os.open(AGENT_FOLDER, LISTED, dir_fd=descriptor)
-        except NotADirectoryError:
-            raise unsafe from None
-    try:
-        about = os.fstat(folder)
-        if about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o022:
-            raise unsafe
-        yield folder
-    finally:
-        os.close(folder)
 
 
 class Cursor:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import structlog
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.runtime.version import drumline_version
-from drumline.producers.agent.cursor import agent_folder
 from drumline.producers.agent.object_store import LEVEL
 from drumline.producers.batches.process_record import process_record
 from drumline.producers.identity import host_identity, host_name
+from drumline.producers.kept.folder import ROWS, KeptFolder
 from drumline.producers.kept.host_windows import HostWindows, MakeStages
 from drumline.producers.kept.kept_segments import KeptSegments, writer_model
 from drumline.producers.kept.puller import Puller
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.frames import Frame
-from drumline.producers.spool.layout import AGENT_FOLDER, ProcessIdentity
+from drumline.producers.spool.layout import ProcessIdentity
 from drumline.producers.spool.quota import PROCESSES, SpoolLimits
 from drumline.producers.spool.reader import Segment
 from drumline.producers.spool.writer import SpoolWriter
@@ -41,23 +41,24 @@ class KeptRows:
     """Belongs to the agent, which calls it from its thread. `windows`, `segments`, `puller`: its parts."""
 
     def __init__(self, settings: Settings, make: MakeStages, clock: Callable[[], int] = time.time_ns) -> None:
-        """Create them. `make`: see HostWindows. `clock`: ns since the epoch. Raises OSError."""
+        """Create them in DRUMLINE_AGENT__KEPT_FOLDER. `make`: see HostWindows. `clock`: ns since the epoch.
+
+        Raises OSError.
+        """
         self._clock = clock
         root = settings.spool.root
-        with agent_folder(root) as descriptor:
-            folder = settings.agent.kept_folder or root / AGENT_FOLDER / "kept"
-            (settings.agent.kept_folder or Path(f"/proc/self/fd/{descriptor}/kept")).mkdir(
-                mode=0o700, parents=True, exist_ok=True
-            )
+        if settings.agent.kept_folder is None:
+            raise OSError(errno.EINVAL, "DRUMLINE_AGENT__KEPT_FOLDER names no folder")
+        self.folder = KeptFolder(settings.agent.kept_folder, host_name(settings.host))
 
         def spool() -> SpoolWriter:
             identity = host_identity("windows", time.time_ns(), {"drumline": drumline_version()}, settings.host)
             limits = SpoolLimits(SPOOL_BYTES, PROCESSES * (settings.spool.max_mb << 20))
             return SpoolWriter(root, process_record(os.environ, identity), limits)
 
-        self.windows = HostWindows(folder, make, spool)
+        self.windows = HostWindows(self.folder.path, make, spool)
         compress, decompress = zstd()
-        self.segments = KeptSegments(folder, settings.agent.kept_mb << 20, compress, decompress)
+        self.segments = KeptSegments(self.folder.path / ROWS, settings.agent.kept_mb << 20, compress, decompress)
         self.puller = Puller(self.segments, root, host_name(settings.host), self.windows.answer, clock)
 
     def writers(self, identity: ProcessIdentity) -> dict[str, RecordModel]:
@@ -88,6 +89,7 @@ class KeptRows:
         if self.puller.is_alive():
             self.puller.stop()
         self.windows.close()
+        self.folder.close()
 
     def before(self, done: Callable[[Segment, SpoolDirectory], None]) -> Callable[[Segment, SpoolDirectory], None]:
         """Return what keeps a segment's rows, and then calls `done`."""

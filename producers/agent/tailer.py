@@ -75,7 +75,7 @@ class SpoolTailer:
         self.seen: ProcessIdentity | None = None
         self.identity: ProcessIdentity | None = None
         self.problem = ""
-        self.writer_exited = False
+        self.writer_exited = self._is_unkept_logged = False
 
     @property
     def positions(self) -> dict[int, int]:
@@ -157,6 +157,12 @@ class SpoolTailer:
 
     def _entry(self, frame: Frame) -> InFlightFrame:
         """Return the state of a frame, which is sent, or kept on the host."""
+        if frame.kind == KEPT and self._kept is None and not self._is_unkept_logged:
+            self._is_unkept_logged = True
+            log.warning(
+                "rows of policy rollup are published: DRUMLINE_AGENT__KEPT_FOLDER names no folder for them",
+                folder=self.folder.path.name,
+            )
         if frame.kind != KEPT or self._kept is None or frame.topic not in self._kept_writers:
             return self._in_flight.add(frame)
         entry = InFlightFrame(frame, 1)

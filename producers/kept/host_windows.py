@@ -20,7 +20,7 @@ from drumline.producers.kept.saved_state import StateFile
 from drumline.producers.spool.frames import Frame
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import Batch, decode
-from drumline.schemas.errors import BadRecord
+from drumline.schemas.bounds.check import check
 from drumline.schemas.keys import record_key
 from drumline.schemas.model import RecordModel, model
 
@@ -30,15 +30,20 @@ log = structlog.get_logger()
 STATE = "windows.db"
 #: Newest answers to pulls that the windows' process record has.
 MOST_ANSWERS = 64
+#: Reason of dropped rows -> count of a stage.
+STAGE_DROPS = {"quarantined": "quarantined_rows", "budget": "denied_rows", "repeated": "repeated_rows"}
 
 
 class WindowStage(Protocol):
     """A stage of the stream worker (streams/core/stage.py), as far as the agent uses it.
 
-    `incidents`: units that went into quarantine, until they are taken.
+    `incidents`: units that went into quarantine, until they are taken. The others: rows in no window (STAGE_DROPS).
     """
 
     incidents: list[Any]
+    quarantined_rows: int
+    denied_rows: int
+    repeated_rows: int
 
     @property
     def open_windows(self) -> int:
@@ -52,6 +57,9 @@ class WindowStage(Protocol):
 
     def mark_sent(self, batch: Batch) -> None:
         """Record that a window is in the spool."""
+
+    def reject(self, batch: Batch, error: Exception) -> None:
+        """Put the process of a window in quarantine: it cannot be published."""
 
 
 #: Source topic -> what makes its stage from the stage's stored values.
@@ -70,6 +78,7 @@ class HostWindows:
         self._file, self._stages = self._restored(folder / STATE, make)
         self._released: list[Callable[[], None]] = []
         self._answers: dict[str, str] = {}
+        self._counted: dict[tuple[str, str], int] = {}
         self._is_closed = False
         self.problem = ""
 
@@ -106,17 +115,20 @@ class HostWindows:
             return
         try:
             batch = decode(writer, frame.body, model(frame.topic))
-        except BadRecord as error:
-            log.error("a kept batch is in no window", topic=frame.topic, rows=frame.rows, problem=str(error))
+            check(batch, now_ns // 1_000_000)
+            batch.content = zlib.crc32(frame.body) or 1
+            windows = stage.on_batch(batch, self._next_offset(), now_ns)
+        except Exception as error:  # BadRecord; or the state of its process raised, and is in quarantine now
+            log.error("a kept batch is in no window", topic=frame.topic, rows=frame.rows, problem=_described(error))
             metrics.AGENT_DROPPED.labels(frame.topic, "left_out").inc(frame.rows)
-            return
-        batch.content = zlib.crc32(frame.body) or 1
-        self._publish(stage, stage.on_batch(batch, self._next_offset(), now_ns))
+            windows = []
+        self._publish(stage, windows)
 
     def tick(self, now_ns: int, caught_up: bool) -> None:
         """Close the windows of silent processes; `caught_up`: all that is in the spools was taken."""
-        for stage in self._stages.values() if not self._is_closed else ():
+        for topic, stage in self._stages.items() if not self._is_closed else ():
             self._publish(stage, stage.on_tick(now_ns, caught_up))
+            self._count(topic, stage)
 
     def save(self) -> None:
         """Save the state, and release the batches that it has."""
@@ -156,12 +168,23 @@ class HostWindows:
 
     def _publish(self, stage: WindowStage, windows: Sequence[Batch]) -> None:
         for batch in windows:
-            with self._lock:
-                self._writer().append_batch(record_key(batch), batch)  # what the spool loses it counts
-            stage.mark_sent(batch)
+            try:
+                with self._lock:
+                    self._writer().append_batch(record_key(batch), batch)  # what the spool loses it counts
+            except Exception as error:  # Unencodable: its process states what no record can have
+                stage.reject(batch, error)
+            else:
+                stage.mark_sent(batch)
         for incident in stage.incidents:
             log.error("windows of a process begin again", process=str(incident.unit), error=str(incident.error))
         stage.incidents.clear()
+
+    def _count(self, topic: str, stage: WindowStage) -> None:
+        """Count the rows that the stage has dropped since the last time."""
+        for reason, name in STAGE_DROPS.items():
+            rows = int(getattr(stage, name))
+            metrics.AGENT_DROPPED.labels(topic, reason).inc(rows - self._counted.get((topic, reason), 0))
+            self._counted[topic, reason] = rows
 
     def _writer(self) -> SpoolWriter:
         """Return the spool of the windows. `_lock` is held."""
@@ -173,3 +196,7 @@ class HostWindows:
         number = int(self._counter.get("offset", b"0")) + 1
         self._counter["offset"] = b"%d" % number
         return number
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -20,10 +20,11 @@ from pathlib import Path
 import structlog
 
 from drumline.infra.telemetry import metrics
+from drumline.producers.kept.folder import write_private
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.envelope import read_envelope
 from drumline.producers.spool.frames import DATA, KEPT, SEGMENT_MAGIC, Frame, head, scan
-from drumline.producers.spool.layout import IDENTITY, BadSpool, ProcessIdentity, read_identity
+from drumline.producers.spool.layout import IDENTITY, BadSpool, ProcessIdentity
 from drumline.producers.spool.quota import bounds
 from drumline.producers.spool.reader import Segment
 from drumline.schemas.batch import Batch, decode
@@ -34,7 +35,7 @@ from drumline.schemas.topics import Topic
 
 log = structlog.get_logger()
 
-SUFFIX, SCRATCH, DELETED = ".kept", ".part", "deleted"
+SUFFIX, DELETED = ".kept", "deleted"
 #: What is kept: steps too, by which rows are found.
 _KEPT = {(DATA, str(Topic.STEP)), *((KEPT, str(topic)) for topic in KEPT_TOPICS)}
 
@@ -114,7 +115,7 @@ class KeptSegments:
 
     def identity(self, process: str) -> ProcessIdentity:
         """Return who the process of a spool folder is. Raises OSError, BadSpool."""
-        return read_identity((self._folder / process / IDENTITY).read_bytes(), process)
+        return SpoolDirectory(self._folder / process).identity()
 
     def jobs(self) -> set[str]:
         """Return the names of the jobs whose rows are kept."""
@@ -176,9 +177,7 @@ class KeptSegments:
     def _write_identity(self, folder: SpoolDirectory) -> None:
         place = self._folder / folder.path.name
         place.mkdir(mode=0o700, exist_ok=True)
-        scratch = place / f"{IDENTITY}{SCRATCH}"
-        scratch.write_bytes(folder.identity_bytes())
-        scratch.replace(place / IDENTITY)
+        write_private(place / IDENTITY, folder.identity_bytes())
 
     def _keep(self, segment: Segment, folder: SpoolDirectory) -> None:
         with open(folder.open_file(segment.name), "rb") as file:
@@ -210,10 +209,8 @@ class KeptSegments:
             max(steps, default=-1),
         )
         place = self._folder / folder.path.name
-        scratch, path = place / f"{segment.number}{SCRATCH}", place / kept.name
-        packed = self._compress(b"".join(content))
-        scratch.write_bytes(packed)
-        scratch.replace(path)
+        path, packed = place / kept.name, self._compress(b"".join(content))
+        write_private(path, packed)
         self._sizes[path] = len(packed)
 
     def _evict(self) -> None:

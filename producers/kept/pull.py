@@ -18,10 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from drumline.infra.telemetry import metrics
+from drumline.producers.kept.folder import write_private
 from drumline.producers.kept.kept_segments import KeptSegment, KeptSegments
+from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.envelope import read_envelope
+from drumline.producers.spool.files import PASSED, agent_folder, opened
 from drumline.producers.spool.frames import KEPT, PULLED, SEGMENT_MAGIC, Frame, head
-from drumline.producers.spool.layout import AGENT_FOLDER, IDENTITY, ProcessIdentity, segment_name
+from drumline.producers.spool.layout import IDENTITY, BadSpool, ProcessIdentity, read_identity, segment_name
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 
@@ -29,7 +32,7 @@ from drumline.schemas.topics import Topic
 PUBLISHED = "published.json"
 #: Most bytes of one process that are spooled at once; the rest follows when they are in Kafka.
 MOST_BYTES = 32 << 20
-#: Begin of the names of folders that are being written, and of what follows the process id in those that are spooled.
+#: Begin of the names of folders that are being written, and of what follows the process in those that are spooled.
 PULL = "pull-"
 #: Begin and end of a step; ns since the epoch.
 Span = tuple[int, int]
@@ -86,15 +89,17 @@ def pull(segments: KeptSegments, root: Path, process: str, first: int, last: int
     return result
 
 
-def is_pulling(root: Path, process_id: str) -> bool:
-    """Return whether rows of an earlier pull of a process are still in the spool."""
-    return any(root.glob(f"{process_id}-{PULL}*"))
+def is_pulling(root: Path, process: str) -> bool:
+    """Return whether rows of an earlier pull of a process are still in the spool. Raises OSError."""
+    with os.scandir(root) as entries:
+        return any(entry.name.startswith(f"{process}-{PULL}") for entry in entries)
 
 
 def remove_unfinished(root: Path) -> None:
     """Delete what an agent left that was killed while it wrote."""
-    for path in (root / AGENT_FOLDER).glob(f"{PULL}*"):
-        shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError), agent_folder(root) as descriptor:
+        for path in Path(f"/proc/self/fd/{descriptor}").glob(f"{PULL}*"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _publish(
@@ -108,33 +113,34 @@ def _publish(
 ) -> None:
     published = _published(segments.path(process))
     known = {topic: set(sequences) for topic, sequences in published.items()}
-    scratch = root / AGENT_FOLDER / f"{PULL}{secrets.token_hex(4)}"
     size = 0
-    try:
-        for segment in chosen:
-            result.is_cut = size > MOST_BYTES
-            if result.is_cut:
-                break
-            content: list[bytes] = []
-            for frame in segments.read(process, segment):
-                if frame.kind != KEPT or (sequence := _sequence(segments, identity, frame, spans)) < 0:
-                    continue
-                if sequence in known.setdefault(frame.topic, set()):
-                    result.before += frame.rows
-                    continue
-                known[frame.topic].add(sequence)
-                content += (head(PULLED, frame.topic, frame.key, frame.rows, 1, frame.body), frame.body)
-                result.rows += frame.rows
-                metrics.AGENT_PULLED.labels(frame.topic).inc(frame.rows)
-            if content:
-                scratch.mkdir(mode=0o700, exist_ok=True)
-                size += (scratch / segment_name(segment.number)).write_bytes(b"".join([SEGMENT_MAGIC, *content]))
-        if result.rows:
-            (scratch / IDENTITY).write_bytes(_newest_identity(segments, root, process))
-            os.rename(scratch, root / f"{identity.process_id}-{scratch.name}")
-            _remember(segments.path(process), known)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with agent_folder(root) as descriptor, opened(root, PASSED) as spools:
+        scratch = Path(f"/proc/self/fd/{descriptor}/{PULL}{secrets.token_hex(4)}")
+        try:
+            for segment in chosen:
+                result.is_cut = size > MOST_BYTES
+                if result.is_cut:
+                    break
+                content: list[bytes] = []
+                for frame in segments.read(process, segment):
+                    if frame.kind != KEPT or (sequence := _sequence(segments, identity, frame, spans)) < 0:
+                        continue
+                    if sequence in known.setdefault(frame.topic, set()):
+                        result.before += frame.rows
+                        continue
+                    known[frame.topic].add(sequence)
+                    content += (head(PULLED, frame.topic, frame.key, frame.rows, 1, frame.body), frame.body)
+                    result.rows += frame.rows
+                    metrics.AGENT_PULLED.labels(frame.topic).inc(frame.rows)
+                if content:
+                    scratch.mkdir(mode=0o700, exist_ok=True)
+                    size += (scratch / segment_name(segment.number)).write_bytes(b"".join([SEGMENT_MAGIC, *content]))
+            if result.rows:
+                (scratch / IDENTITY).write_bytes(_newest_identity(segments, root, process, identity))
+                os.rename(scratch.name, f"{process}-{scratch.name}", src_dir_fd=descriptor, dst_dir_fd=spools)
+                _remember(segments.path(process), known)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _steps(segments: KeptSegments, identity: ProcessIdentity, frames: Iterable[Frame]) -> Iterable[tuple[int, Span]]:
@@ -166,12 +172,13 @@ def _sequence(segments: KeptSegments, identity: ProcessIdentity, frame: Frame, s
     return int(envelope["sequence"]) if inside else -1
 
 
-def _newest_identity(segments: KeptSegments, root: Path, process: str) -> bytes:
+def _newest_identity(segments: KeptSegments, root: Path, process: str, known: ProcessIdentity) -> bytes:
     """Return the identity of a process as its writer left it last; its record replaces the one in Kafka."""
-    for place in (root / process, segments.path(process)):
-        with suppress(OSError):
-            return (place / IDENTITY).read_bytes()
-    raise FileNotFoundError(process)
+    with suppress(OSError, BadSpool):
+        content = SpoolDirectory(root / process).identity_bytes()
+        if read_identity(content, process).process_id == known.process_id:
+            return content
+    return SpoolDirectory(segments.path(process)).identity_bytes()
 
 
 def _published(place: Path) -> dict[str, list[int]]:
@@ -182,6 +189,5 @@ def _published(place: Path) -> dict[str, list[int]]:
 
 
 def _remember(place: Path, known: dict[str, set[int]]) -> None:
-    scratch = place / f"{PUBLISHED}.part"
-    scratch.write_text(json.dumps({topic: sorted(sequences) for topic, sequences in known.items()}))
-    scratch.replace(place / PUBLISHED)
+    text = json.dumps({topic: sorted(sequences) for topic, sequences in known.items()})
+    write_private(place / PUBLISHED, text.encode())

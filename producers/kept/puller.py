@@ -80,10 +80,20 @@ class Puller(threading.Thread):
             is_over = self._clock() >= request.control.until_ns
             for process in self._segments.processes():
                 if process not in request.done and not self._halt.is_set():
-                    self._poll(request, process, is_over)
+                    self._guarded_poll(request, process, is_over)
             if is_over:
                 with self._lock:
                     self._requests.pop(key, None)
+
+    def _guarded_poll(self, request: _Request, process: str, is_over: bool) -> None:
+        """Poll; what a process's user has written ends the pull of that process only."""
+        try:
+            self._poll(request, process, is_over)
+        except Exception as error:
+            request.done.add(process)
+            reason = f"{type(error).__name__}: {error}"
+            log.error("a pull failed", key=request.control.key, process=process, error=reason)
+            self._answer(f"{request.control.key} {process}", f"rejected: {reason}")
 
     def _poll(self, request: _Request, process: str, is_over: bool) -> None:
         control = request.control
@@ -99,7 +109,7 @@ class Puller(threading.Thread):
         ):
             request.done.add(process)
             return
-        if is_pulling(self._root, str(place["process_id"])):
+        if is_pulling(self._root, process):
             return  # the agent publishes what was found before
         newest = max((segment.number for segment in self._segments.segments(process)), default=-1)
         has_exited = not (self._root / process).is_dir()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections import UserDict
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 #: Changes with the table; values have versions of their own.
@@ -36,6 +38,8 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self._states: dict[str, SavedState] = {}
+        with suppress(OSError):
+            os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o600))  # its other files get the same rights
         self._file = sqlite3.connect(path, isolation_level=None)
         self._file.execute("PRAGMA journal_mode = WAL")
         self._file.execute("PRAGMA synchronous = NORMAL")

@@ -16,9 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from drumline.producers.agent.cursor import agent_folder
 from drumline.producers.rings.ring_file import RingFile
-from drumline.producers.spool.files import LISTED, open_file
+from drumline.producers.spool.files import LISTED, agent_folder, open_file
 from drumline.producers.spool.frames import DATA, Frame, head, scan
 from drumline.producers.spool.layout import BadSpool
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from drumline.producers.ipc.plain_file import NotPlainFile, open_plain
-from drumline.producers.spool.layout import BadSpool
+from drumline.producers.spool.layout import AGENT_FOLDER, BadSpool
 
 #: Flags of a folder that is listed, and of one whose files alone are opened.
 LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -44,3 +45,27 @@ def open_file(
         os.close(descriptor)
         raise BadSpool(f"{Path(name).name} belongs to another user than its folder")
     return descriptor
+
+
+@contextmanager
+def agent_folder(root: Path) -> Iterator[int]:
+    """Create the agent's folder if need be, and yield its descriptor.
+
+    All users may write into the spool's root, and the agent may write where others may not. So a folder that
+    another user can have filled with links is not used. Raises OSError.
+    """
+    with opened(root, PASSED) as descriptor:
+        with suppress(FileExistsError):
+            os.mkdir(AGENT_FOLDER, 0o700, dir_fd=descriptor)  # never the root: it is for all users
+        unsafe = OSError(errno.EPERM, f"{AGENT_FOLDER} is a link, another user's, or others may write there: remove it")
+        try:
+            folder = os.open(AGENT_FOLDER, LISTED, dir_fd=descriptor)
+        except NotADirectoryError:
+            raise unsafe from None
+    try:
+        about = os.fstat(folder)
+        if about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o022:
+            raise unsafe
+        yield folder
+    finally:
+        os.close(folder)

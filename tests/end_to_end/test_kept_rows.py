@@ -54,6 +54,7 @@ def pipeline(clean_stack, environment_of, tmp_path):
     root = tmp_path / "spool"
     pipeline.environment |= {f"DRUMLINE_AGENT__{name}": value for name, value in off.items()}
     pipeline.environment |= {"DRUMLINE_SPOOL__ROOT": str(root), "DRUMLINE_AGENT__VERDICT_PULLS": "false"}
+    pipeline.environment["DRUMLINE_AGENT__KEPT_FOLDER"] = str(tmp_path / "kept")
     pipeline.programs["agent"] = ManagedProcess("agent", ["agent"], tmp_path / "agent.log", pipeline.environment)
     pipeline.root = root
     return pipeline

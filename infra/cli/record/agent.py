@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 from functools import partial
 from pathlib import Path
@@ -97,7 +98,14 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
     health = Health()
     serve_health("agent", config.agent.metrics_port, health, config.metrics_address)
     topics = [str(topic) for topic in RAW_TOPICS]
-    kept = KeptRows(config, _stages(config))
+    try:
+        kept = KeptRows(config, _stages(config)) if config.agent.kept_folder is not None else None
+    except OSError as error:
+        cursor.close()
+        reason = (
+            f"DRUMLINE_AGENT__KEPT_FOLDER={config.agent.kept_folder}: {error.filename or ''} {error.strerror or error}"
+        )
+        exit_with("agent", INSTANCE_IN_USE if error.errno == errno.EBUSY else BAD_INPUT, reason)
     archiver = _archiver(config, health) if config.archive.url else None
     program = Agent(
         config, cursor, KafkaSender(config, topics), codec(config), health,

@@ -10,6 +10,7 @@ from support.labs.agent import process as process_record
 from drumline.infra.cli.record.agent import _stages
 from drumline.infra.config.settings import Settings
 from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.infra.telemetry import metrics
 from drumline.producers.agent.kept_rows import KeptRows
 from drumline.producers.kept import pull as pulls
 from drumline.producers.kept.kept_segments import SUFFIX
@@ -271,11 +272,11 @@ def test_rows_of_steps_whose_segments_are_not_closed_are_pulled_when_they_are(la
 
 def test_the_oldest_segments_are_deleted_beyond_the_bound(kept):
     segments = kept.kept.segments
-    files = sorted(kept.root.glob(f".agent/kept/*/*{SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
+    files = sorted(segments._folder.glob(f"*/*{SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
     assert len(files) > 4
     segments._most_bytes = sum(path.stat().st_size for path in files[-3:])
     segments._evict()
-    assert sorted(kept.root.glob(f".agent/kept/*/*{SUFFIX}")) == sorted(files[-3:])
+    assert sorted(segments._folder.glob(f"*/*{SUFFIX}")) == sorted(files[-3:])
 
 
 def test_without_a_place_to_keep_rows_they_are_published(tmp_path):
@@ -286,3 +287,71 @@ def test_without_a_place_to_keep_rows_they_are_published(tmp_path):
     expected = Counter(batch.topic for _, batch in recorded()[:200] if batch.topic in KEPT_TOPICS)
     assert Counter(topic for topic, _, _ in published(lab, *KEPT_TOPICS)) == expected
     lab.cursor.close()
+
+
+def test_a_process_that_the_windows_cannot_count_ends_nothing_else(lab, monkeypatch):
+    stage = lab.kept.windows._stages[Topic.KERNEL]
+    original, dropped = stage.on_batch, metrics.AGENT_DROPPED.labels(str(Topic.KERNEL), "left_out")
+    first, before = recorded()[0][1].envelope["process_id"], dropped._value.get()
+
+    def fails(batch, *more):
+        if batch.envelope["process_id"] == first:
+            raise RuntimeError("its state is broken")
+        return original(batch, *more)
+
+    monkeypatch.setattr(stage, "on_batch", fails)
+    host = Host(lab)
+    host.write(200)
+    host.close()
+    for _ in range(6):
+        lab.tick()
+    rows = sum(b.rows for _, b in recorded()[:200] if (b.topic, b.envelope["process_id"]) == (Topic.KERNEL, first))
+    assert dropped._value.get() - before == rows > 0
+    assert not lab.agent.tails or not any(tail.problem for tail in lab.agent.tails.values())
+    counted = {batch.envelope["process_id"] for batch in decoded(lab, Topic.KERNEL_FREQUENCY)}
+    assert counted == {batch.envelope["process_id"] for _, batch in recorded()[:200]} - {first}
+
+
+def test_an_error_in_one_folder_does_not_end_the_agent(lab, monkeypatch):
+    host = Host(lab)
+    host.write(200)
+    lab.agent.tick()
+    broken, *peers = lab.agent.tails.values()
+
+    def fails(_send):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(broken, "pump", fails)
+    lab.tick()
+    assert broken.problem == "RuntimeError: broken"
+    assert peers
+    assert not any(tail.problem for tail in peers)
+    host.close()
+
+
+def test_the_id_that_a_process_states_is_no_path(lab):
+    host = Host(lab)
+    host.write()
+    for spool in host.spools.values():
+        spool.identify({"process_id": "../../[*"})
+    host.close()
+    for _ in range(6):
+        lab.tick()
+    steps = steps_of(1)[4:7]
+    lab.kept.puller.add(request(steps[0], steps[-1], ranks=(1,)))
+    lab.kept.puller.follow()
+    lab.tick()
+    assert answers(lab)["pull-1 rank 1"].startswith("done: ")
+    assert pulled(lab).keys() == kept_bodies(steps, rank=1).keys()
+
+
+def test_an_identity_that_cannot_be_read_rejects_the_pull_of_its_process_only(kept):
+    segments, steps = kept.kept.segments, steps_of(1)[4:7]
+    [other] = [name for name in segments.processes() if segments.identity(name).process["rank"] == 0]
+    (segments.path(other) / "identity.json").write_text(
+        '{"format": 1, "process": {"rank": 1, "process_id": "x"}, "schemas": {"gpu.step.v1": []}}'
+    )
+    kept.kept.puller.add(request(steps[0], steps[-1], ranks=(1,)))
+    kept.kept.puller.follow()
+    kept.tick()
+    assert pulled(kept) == kept_bodies(steps, rank=1)

@@ -71,13 +71,18 @@ class Lab:
         """`make_kept(settings, clock)`: what takes the rows that stay on the host."""
         self.make_kept = make_kept
         self.root, self.kafka, self.now, self.codec = root, FakeKafka(), 0.0, Codec()
-        self.settings = Settings(spool=SpoolSettings(root=root), agent=AgentSettings(flush_s=0))
+        self.settings = Settings(
+            spool=SpoolSettings(root=root),
+            agent=AgentSettings(flush_s=0, kept_folder=root.with_name(f"{root.name}-kept") if make_kept else None),
+        )
         self.health = Health()
         self.agent = None
 
     def start(self, codec=None):
         if self.agent is not None:
             self.cursor.close()  # killed: nothing else is done
+            if self.kept is not None:
+                self.kept.folder.close()
         self.cursor = Cursor(self.root)
         make = self.make_kept
         self.kept = make(self.settings, lambda: BEGIN_NS + round(self.now * 1e9)) if make else None
