@@ -41,7 +41,7 @@ class PartitionStore(MutableMapping[str, bytes]):
         self._pending: list[Awaitable[object]] = []
         self._changed: dict[str, bool] = {}  # key -> whether the changelog has a value of it
         self._ready: list[tuple[str, bytes | None]] = []
-        self._deleted: set[str] = set()  # by the last checkpoint, which may still be written
+        self._behind: set[str] = set()  # deleted or kept by the last checkpoint, which may still be written
         self.closed = False
 
     @property
@@ -86,8 +86,8 @@ class PartitionStore(MutableMapping[str, bytes]):
         return len(self._data)
 
     def _is_at_once(self, key: str, order: CheckpointOrder) -> bool:
-        """Return whether a value waits for no checkpoint: of such a kind, and behind no deletion that does."""
-        is_behind = self._ready or key in self._changed or key in self._deleted
+        """Return whether a value waits for no checkpoint: of such a kind, and behind no change that does."""
+        is_behind = self._ready or key in self._changed or key in self._behind
         return key[0] in order.at_once and not is_behind
 
     def _note(self, key: str) -> None:
@@ -115,7 +115,8 @@ class PartitionStore(MutableMapping[str, bytes]):
         """Return the changes since the last checkpoint, as they are now; pass them to `write` in this order."""
         self._cut()
         taken, self._ready = self._ready, []
-        self._deleted = {key for key, value in taken if value is None}
+        at_once = "" if self._order is None else self._order.at_once
+        self._behind = {key for key, value in taken if value is None or key[0] in at_once}
         return taken
 
     def write(self, key: str, value: bytes | None) -> Awaitable[object]:

@@ -189,7 +189,7 @@ def test_a_record_that_comes_while_the_stages_are_closed_is_neither_buried_nor_a
     worker = StreamWorker(Settings(stream={"data_dir": tmp_path}), wirings, WorkerTopics(1, {}), Codec())
     acknowledged, buried, waiting = [], [], set()
 
-    async def send_dead_letter(message, error):
+    async def send_dead_letter(message, error, part=0, value=None):
         buried.append(message)
 
     monkeypatch.setattr(worker._output, "send_dead_letter", send_dead_letter)
@@ -245,5 +245,24 @@ def test_what_no_record_brings_back_is_written_at_once_but_never_ahead_of_its_de
     assert len(written) == 1
     for change in taken + store.take_checkpoint():
         store.write(*change)
-    store["v0"] = b"newest"
+    store["v0"] = b"newest"  # while that is written
+    for change in store.take_checkpoint():
+        store.write(*change)
     assert [value for key, value in written if key == "v0"] == [None, b"new", b"newer", b"newest"]
+
+
+def test_a_value_does_not_overtake_the_one_of_a_checkpoint_that_is_still_written():
+    written = []
+    store = PartitionStore({}, lambda key, value: written.append((key, value)), CheckpointOrder("abv", "v"))
+    store["v1"] = b"0"
+    del store["v1"]
+    store["v1"] = b"1"  # behind the deletion
+    first = store.take_checkpoint()
+    store["v1"] = b"2"
+    for checkpoint in (first, store.take_checkpoint()):
+        for change in checkpoint:
+            store.write(*change)
+    assert written == [("v1", b"0"), ("v1", None), ("v1", b"1"), ("v1", b"2")]
+    store.take_checkpoint()
+    store["v1"] = b"3"
+    assert written[-1] == ("v1", b"3"), "at once again"
