@@ -121,12 +121,13 @@ def _sequences(report: AuditReport, queries: Queries, topic: Topic, kept: Collec
             continue
         if unreadable is None:
             unreadable = queries.unreadable(table(topic))
-        # A dead letter that does not decode has an unknown sequence. It belongs to the same key.
+        # A dead letter that does not decode has an unknown sequence. It belongs to the same key, and may be one of many
+        # batches where agents join them.
         excused = min(missing, unreadable.get(row["key"], 0))
         unreadable[row["key"]] = unreadable.get(row["key"], 0) - excused
         if missing > excused:
             text = f"{missing - excused} of {row['length']} batches are missing"
-            text += f" (besides {excused} dead letters that do not decode)" if excused else ""
+            text += f" (besides {excused} that may be in dead letters which do not decode)" if excused else ""
             report.findings.append(Finding("sequence_gap", where, text))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from drumline.infra.clickhouse.client import Client, rows
 from drumline.infra.config.settings import Settings
+from drumline.schemas.parts import JOINED_BY_AGENTS, MOST_PARTS
 from drumline.sinks.audit.rollups import Rollup, comparison
 from drumline.sinks.inserts.ledger import Ledger
 from drumline.sinks.ranges.offset_ranges import Intervals
@@ -90,10 +91,15 @@ class Queries:
         return have
 
     def unreadable(self, table: SinkTable) -> dict[str, int]:
-        """Return the number of dead letters without a process, hence without a sequence, by key."""
+        """Return the number of batches that dead letters without a process, hence without a sequence, may be, by key.
+
+        One that is a whole record may have had MOST_PARTS batches where agents join them.
+        """
+        most = MOST_PARTS if table.topic in JOINED_BY_AGENTS else 1
         counted = rows(
             self.client,
-            f"SELECT key, uniqExact(topic_id, partition, offset, part) AS n FROM {self.database}.ledger "
+            "SELECT key, uniqExactIf((topic_id, partition, offset, part), part > 0) "
+            f"+ {most} * uniqExactIf((topic_id, partition, offset), part = 0) AS n FROM {self.database}.ledger "
             "WHERE topic = {topic:String} AND disposition = 'dead_letter' AND process_id = '' GROUP BY key",
             {"topic": table.topic.value},
         )
