@@ -22,13 +22,17 @@ Header = tuple[str, str | bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Names the rejected record. `topic_id`, `timestamp_ms`: None where the writer does not have them."""
+    """Names the rejected record. `topic_id`, `timestamp_ms`: None where the writer does not have them.
+
+    `part`: number of the rejected part of it (parts.py), whose value the dead letter has; 0 = the whole record.
+    """
 
     topic: str
     partition: int
     offset: int
     topic_id: str | None = None
     timestamp_ms: int | None = None
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ def write_headers(origin: Origin, rejection: Rejection, record: Iterable[Header]
         "origin.topic_id": origin.topic_id,
         "origin.partition": origin.partition,
         "origin.offset": origin.offset,
+        "origin.part": origin.part or None,
         "origin.timestamp_ms": origin.timestamp_ms,
         "error.code": rejection.code,
         "error.text": rejection.text[:TEXT_LIMIT],
@@ -68,12 +73,12 @@ def write_headers(origin: Origin, rejection: Rejection, record: Iterable[Header]
 class DeadLetterHeaders:
     """Holds the headers of a dead letter as read from Kafka.
 
-    `origin`: (topic id, partition, offset) of the rejected record, the id "" where the writer did not have it; None
-    where a program other than drumline wrote the headers. `code`, `by`: "?" there. `replay_of`: the dead letter that
-    was replayed and rejected again, or "". `record`: the record's own headers.
+    `origin`: (topic id, partition, offset, part) of the rejected record, the id "" where the writer did not have it;
+    None where a program other than drumline wrote the headers. `code`, `by`: "?" there. `replay_of`: the dead letter
+    that was replayed and rejected again, or "". `record`: the record's own headers.
     """
 
-    origin: tuple[str, int, int] | None
+    origin: tuple[str, int, int, int] | None
     code: str
     text: str
     by: str
@@ -89,10 +94,12 @@ def read_headers(headers: Iterable[Header]) -> DeadLetterHeaders:
         if name.startswith(HEADER_PREFIX):
             key = name.removeprefix(HEADER_PREFIX)
             values.setdefault(key, (value or b"").decode("utf-8", "backslashreplace"))
-    partition, offset = values.get("origin.partition", ""), values.get("origin.offset", "")
+    numbers = [values.get("origin." + name, "") for name in ("partition", "offset")]
+    numbers.append(values.get("origin.part", "0"))
     origin = None
-    if partition.isdecimal() and offset.isdecimal():
-        origin = values.get("origin.topic_id", ""), int(partition), int(offset)
+    if all(number.isdecimal() for number in numbers):
+        partition, offset, part = map(int, numbers)
+        origin = values.get("origin.topic_id", ""), partition, offset, part
     return DeadLetterHeaders(
         origin,
         values.get("error.code") or "?",

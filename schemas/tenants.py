@@ -47,6 +47,11 @@ def signed_headers(tenant: str, secret: bytes, topic: str, key: bytes | None, va
     return [(TENANT_HEADER, tenant.encode()), (SIGNATURE_HEADER, signature(secret, topic, key, value))]
 
 
+def is_signed(headers: Iterable[Header] | None) -> bool:
+    """Return whether headers hold a signature, which is of a whole record: no part of it is accepted alone."""
+    return any(name == SIGNATURE_HEADER for name, _ in headers or ())
+
+
 class TenantGuard:
     """Accepts records that a tenant signed for a job of its own. Safe to share between threads."""
 

@@ -14,7 +14,7 @@ from drumline.infra.config.settings import SinkSettings
 from drumline.infra.runtime.retry import Retry
 from drumline.infra.telemetry import metrics
 from drumline.schemas.codec import Codec
-from drumline.schemas.errors import RegistryRejected, RegistryUnavailable
+from drumline.schemas.errors import BadRecord, RegistryRejected, RegistryUnavailable
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.ranges.dead_letter_limit import FLOOD_S, RUN_S, FloodGuard
 from drumline.sinks.ranges.partition import PartitionState
@@ -126,10 +126,10 @@ class Intake:
 
         The partition then waits; the record is no dead letter.
         """
-        known = self._codec.decodes_at_once(record.value)
+        known = self._needs_no_registry(record)
         if known or self.registry.at <= time.monotonic():
             try:
-                entries = read_all(record, state.table, self._codec, state.counts_as_decoded)
+                entries = read_all(record, state.table, self._codec, state.counts_as_decoded, state.counts_as_buried)
             except RegistryRejected:
                 raise
             except RegistryUnavailable as error:
@@ -141,6 +141,17 @@ class Intake:
                 return entries
         self._kafka.pause_for_schema(state, record)
         return []
+
+    def _needs_no_registry(self, record: Record) -> bool:
+        """Return True if the schemas of a record are in memory; its parts are looked at while the registry is down."""
+        known = self._codec.decodes_at_once(record.value)
+        if not known or not self.registry.attempt:
+            return known
+        try:
+            parts = self._codec.parts(record.topic, record.value, bounded=False)
+        except BadRecord:
+            return True
+        return parts is None or all(map(self._codec.decodes_at_once, parts.values))
 
 
 def _count_gap(state: PartitionState, behind: int) -> None:

@@ -1,7 +1,7 @@
 """Dead letters in readable form: origin, reason, number of records; and the selection for a replay.
 
 A sink and a stream worker may both reject a record, so it may have two dead letters. Dead letters are counted per
-reader, records by origin.
+reader, records by origin. A part of a record (schemas/parts.py) counts as one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from drumline.schemas.confluent import framed_schema_id
 from drumline.schemas.dead_letters import read_headers
 
-Origin = tuple[str, int, int]
+Origin = tuple[str, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class DeadLetter:
     """A record of a dead-letter topic.
 
     partition, offset: place of the dead letter.
-    origin: (topic id, partition, offset) of the record; the id is empty where the reader did not know it.
+    origin: (topic id, partition, offset, part) of the record; the id is empty where the reader did not know it.
     reason: type of the error.
     by: program that wrote it.
     replay_of: dead letter whose replay was rejected again.
@@ -45,7 +45,8 @@ class DeadLetter:
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields; the payload only as its size."""
-        topic_id, partition, offset = self.origin
+        topic_id, partition, offset, part = self.origin
+        place = {"topic": self.topic, "topic_id": topic_id, "partition": partition, "offset": offset, "part": part}
         return {
             "partition": self.partition,
             "offset": self.offset,
@@ -53,7 +54,7 @@ class DeadLetter:
             "reason": self.reason,
             "text": self.text,
             "by": self.by,
-            "origin": {"topic": self.topic, "topic_id": topic_id, "partition": partition, "offset": offset},
+            "origin": place,
             "key": None if self.key is None else self.key.decode("utf-8", "backslashreplace"),
             "bytes": None if self.value is None else len(self.value),
             "schema_id": self.schema_id,
@@ -76,7 +77,7 @@ def parse_dead_letter(message: Any, topic: str) -> DeadLetter:
         headers.code,
         headers.text,
         headers.by,
-        headers.origin or ("dead letter", partition, offset),  # without origin it counts as a record of its own
+        headers.origin or ("dead letter", partition, offset, 0),  # without origin it counts as a record of its own
         framed_schema_id(message.value()),
         headers.replay_of,
         headers.record,
@@ -87,12 +88,12 @@ class Origins:
     """A set of records. An origin without topic id stands for the record at that offset, whatever its id."""
 
     def __init__(self) -> None:
-        self._ids: dict[tuple[int, int], set[str]] = {}
+        self._ids: dict[tuple[int, int, int], set[str]] = {}
 
     def add(self, origin: Origin) -> bool:
         """Add a record; return False if the set has it."""
-        topic_id, partition, offset = origin
-        ids = self._ids.setdefault((partition, offset), set())
+        topic_id, *place = origin
+        ids = self._ids.setdefault((place[0], place[1], place[2]), set())
         known = topic_id in ids or (bool(ids) and (not topic_id or "" in ids))
         if topic_id and "" in ids:  # the same record, now by its full name
             ids.discard("")

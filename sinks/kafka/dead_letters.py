@@ -15,6 +15,7 @@ from drumline.infra.runtime.version import drumline_version
 from drumline.schemas.bounds.limits import MAX_KEY_BYTES
 from drumline.schemas.confluent import framed_schema_id
 from drumline.schemas.dead_letters import OMITTED, Header, Origin, Rejection, write_headers
+from drumline.schemas.tenants import is_signed
 from drumline.schemas.topics import dlq
 from drumline.sinks.ranges.record import Disposition, RangeEntry
 
@@ -52,13 +53,22 @@ class DeadLettersFailed(RuntimeError):
     """Retry later: not all dead letters were acknowledged. Nothing of the range may be committed."""
 
 
+def is_whole(entry: RangeEntry) -> bool:
+    """Return whether the dead letter has the value of the whole record, and so is one for all of its parts.
+
+    ClickHouse rejects a record, and a part that was signed as a part of one is accepted by nobody alone.
+    """
+    return not entry.record.part or entry.error[0] == REJECTED or is_signed(entry.record.headers)
+
+
 def headers(entry: RangeEntry, topic_id: str, *, whole: bool = True) -> list[Header]:
     """Return the headers of a dead letter; the record's own come after drumline's, where it is sent `whole`."""
     record = entry.record
     schema_id = framed_schema_id(record.value)
     code, text = entry.error
+    part = 0 if is_whole(entry) else record.part
     written = write_headers(
-        Origin(record.topic, record.partition, record.offset, topic_id, record.timestamp_ms),
+        Origin(record.topic, record.partition, record.offset, topic_id, record.timestamp_ms, part),
         Rejection(code, text, BY, "" if schema_id is None else str(schema_id), drumline_version()),
         record.headers if whole else (),
     )
@@ -94,13 +104,14 @@ class DeadLetterProducer:
                     forbidden.add(message.topic())
 
         sent = 0
-        whole: set[int] = set()  # offsets of records that ClickHouse rejects, which are sent once for all parts
+        whole: set[int] = set()  # offsets of records that are sent once for all parts
         try:
             for entry in entries:
-                if entry.error[0] == REJECTED and entry.record.offset in whole:
-                    continue
                 if entry.disposition is Disposition.DEAD_LETTER:
-                    whole |= {entry.record.offset} if entry.error[0] == REJECTED else set()
+                    if is_whole(entry):
+                        if entry.record.offset in whole:
+                            continue
+                        whole.add(entry.record.offset)
                     self._produce(entry, topic_id, partial(acknowledged, entry))
                     sent += 1
             left = self._producer.flush(self._timeout_s) if sent else 0

@@ -170,6 +170,10 @@ class PartitionState:
         intent = self.intent
         return intent is not None and record.offset <= intent.range.last and record.position not in intent.dead_letters
 
+    def counts_as_buried(self, record: Record) -> bool:
+        """Return True if the pending intent lists the record, or the part, as a dead letter."""
+        return self.intent is not None and record.position in self.intent.dead_letters
+
     def take(self, entry: RangeEntry, now: float) -> bool:
         """Take in the next record or part; return False if it is stored already. `now`: any monotonic clock, s."""
         if entry.record.offset < self.next_offset - (entry.record.part > 1):

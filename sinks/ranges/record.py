@@ -15,6 +15,7 @@ from drumline.schemas.confluent import HEADER
 from drumline.schemas.epochs import read_epoch
 from drumline.schemas.errors import BadRecord
 from drumline.schemas.parts import position
+from drumline.schemas.tenants import is_signed
 from drumline.schemas.topics import DERIVED_TOPICS
 from drumline.sinks.tables.blocks import TIME_END_NS, row_count, time_span, unstorable
 from drumline.sinks.tables.tables import SinkTable
@@ -114,22 +115,36 @@ class RangeEntry:
         return 0 if self.batch is None else len(self.batch.envelope.get("names", ()))
 
 
-def read_all(record: Record, table: SinkTable, codec: Codec, is_counted: Callable[[Record], bool]) -> list[RangeEntry]:
+def read_all(
+    record: Record,
+    table: SinkTable,
+    codec: Codec,
+    is_counted: Callable[[Record], bool],
+    is_buried: Callable[[Record], bool],
+) -> list[RangeEntry]:
     """Decode and check a record: an entry for it, or for each of its parts.
 
-    `is_counted`: whether an intent counts a record or part as decoded. Retry later: RegistryUnavailable.
+    `is_counted`: whether an intent counts a record or part as decoded. `is_buried`: whether one lists the record, as a
+    whole, as a dead letter. Retry later: RegistryUnavailable.
     """
     counted = is_counted(record)
     try:
         parts = codec.parts(
             table.topic, record.value, bounded=not counted, key=record.key, headers=record.headers
         )  # fmt: skip
-    except BadRecord:  # `read` says so
-        parts = None
+    except BadRecord as error:
+        return [_rejected(record, error)]
+    if parts is not None and is_buried(record):  # it decodes only now; the range is rebuilt as it was
+        return [RangeEntry(record, _size(record), None, Disposition.DEAD_LETTER)]
     if parts is None:
         return [read(record, table, codec, bounded=not counted)]
     numbered = [replace(record, value=value, part=number) for number, value in enumerate(parts.values, 1)]
-    return [read(part, table, codec, bounded=not is_counted(part), of=parts) for part in numbered]
+    entries = [read(part, table, codec, bounded=not is_counted(part), of=parts) for part in numbered]
+    if is_signed(record.headers):
+        for entry in entries:  # its dead letter has the value that was signed
+            if entry.disposition is Disposition.DEAD_LETTER:
+                entry.record.value = record.value
+    return entries
 
 
 def read(
@@ -140,7 +155,7 @@ def read(
     Duplicates are found later, when its range is cut. `bounded`: False for a record that an intent counts as stored.
     Retry later: RegistryUnavailable.
     """
-    size = len(record.value or b"") + len(record.key or b"") + header_bytes(record.headers)
+    size = _size(record)
     try:
         if record.value is None and table.upsert:  # a tombstone: the key was deleted from the compacted topic
             if bounded:
@@ -157,7 +172,7 @@ def read(
             of=of,
         )
     except BadRecord as error:
-        return RangeEntry(record, size, None, Disposition.DEAD_LETTER, error=(type(error).__name__, str(error)))
+        return _rejected(record, error)
     reason = unstorable(table, batch)
     if reason:
         return RangeEntry(record, size, batch, Disposition.DEAD_LETTER, error=("Unstorable", reason))
@@ -168,6 +183,15 @@ def read(
     epoch, source = read_epoch(record.headers) if table.topic in DERIVED_TOPICS else (None, "")
     record.value, record.headers = None, []
     return RangeEntry(record, size, batch, disposition, rows, first, last, content=content, epoch=epoch, source=source)
+
+
+def _size(record: Record) -> int:
+    return len(record.value or b"") + len(record.key or b"") + header_bytes(record.headers)
+
+
+def _rejected(record: Record, error: BadRecord) -> RangeEntry:
+    reason = type(error).__name__, str(error)
+    return RangeEntry(record, _size(record), None, Disposition.DEAD_LETTER, error=reason)
 
 
 def content_hash(value: bytes) -> int:

@@ -33,11 +33,13 @@ class Delivery:
     """Holds the output of one message.
 
     `acknowledge`: marks the message as done in Faust, at once or with the next checkpoint (checkpoints.py).
+    `is_buried`: the whole message has its dead letter.
     """
 
     acknowledge: Callable[[], object]
     writes: list[Awaitable[object]] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
+    is_buried: bool = False
 
     def add(self, writes: Iterable[Awaitable[object]], outputs: Iterable[Output]) -> None:
         """Add the output of one stage."""

@@ -17,6 +17,7 @@ from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec, Parts
 from drumline.schemas.errors import BadRecord, RegistryUnavailable
 from drumline.schemas.kept import KEPT_TOPICS, is_counted
+from drumline.schemas.tenants import is_signed
 from drumline.schemas.topics import DERIVED_TOPICS, RAW_TOPICS, Topic
 from drumline.streams.core.batch_dedup import checksum
 from drumline.streams.core.stage import Stage
@@ -178,6 +179,10 @@ class StreamWorker:
         metrics.STREAM_RECORDS.labels(message.topic).inc()
         return delivery
 
+    def _stages(self, message: Any) -> list[Stage | None]:
+        """Return the stages that read a message."""
+        return [runner.stage(message.partition) for runner in self._readers[message.topic]]
+
     async def _handle(self, message: Any, delivery: Delivery) -> None:
         """Process one message, or each of its parts. Raises PartitionRevoked, ProducerFailed, RegistryUnavailable."""
         if message.topic in KEPT_TOPICS and is_counted(message.headers):
@@ -185,12 +190,15 @@ class StreamWorker:
         try:
             parts = await self._decoder.parts(message.topic, message.value, message.key, message.headers)
         except BadRecord as error:
-            delivery.writes.append(await self._output.send_dead_letter(message, error))
+            await self._bury(message, delivery, error)
             return
         if parts is None:
             await self._handle_batch(message, delivery)
         else:
+            stages = self._stages(message)
             for number, value in enumerate(parts.values, 1):
+                if any(now is not before for now, before in zip(self._stages(message), stages, strict=True)):
+                    raise PartitionRevoked  # and assigned again: the new stage reads the whole record
                 await self._handle_batch(message, delivery, number, value, parts)
 
     async def _handle_batch(
@@ -215,13 +223,24 @@ class StreamWorker:
                 work = partial(_on_batch, batch=batch, offset=offset, now_ns=self._clock())
                 delivery.add(*await runner.apply(message.partition, work))
         except BadRecord as error:
-            delivery.writes.append(await self._output.send_dead_letter(message, error, value))
+            await self._bury(message, delivery, error, part, value)
         except (PartitionRevoked, ProducerFailed, RegistryUnavailable):
             raise
         except Exception as error:
             place = {"topic": message.topic, "partition": message.partition, "offset": message.offset}
             log.error("dead letter: its stage failed", error=type(error).__name__, **place)
-            delivery.writes.append(await self._output.send_dead_letter(message, error, value))
+            await self._bury(message, delivery, error, part, value)
+
+    async def _bury(
+        self, message: Any, delivery: Delivery, error: Exception, part: int = 0, value: bytes | None = None
+    ) -> None:
+        """Produce the dead letter of a message or part; of parts that were signed together, one of the message."""
+        if part and is_signed(message.headers):
+            part, value = 0, None
+        if delivery.is_buried:
+            return
+        delivery.is_buried = not part
+        delivery.writes.append(await self._output.send_dead_letter(message, error, part, value))
 
     async def _on_tick_record(self, event: Any) -> Delivery | None:
         if self.failure is not None:

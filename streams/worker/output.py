@@ -59,16 +59,18 @@ class OutputProducer:
         count_output(batch)
         return arrived
 
-    async def send_dead_letter(self, message: Any, error: Exception, part: bytes | None = None) -> Awaitable[object]:
-        """Produce the dead letter of a Kafka message that cannot be processed, or of a part of one."""
+    async def send_dead_letter(
+        self, message: Any, error: Exception, part: int = 0, value: bytes | None = None
+    ) -> Awaitable[object]:
+        """Produce the dead letter of a Kafka message that cannot be processed, or of a part of one and its value."""
         metrics.STREAM_DEAD_LETTERS.labels(message.topic, type(error).__name__).inc()
-        origin = Origin(message.topic, message.partition, message.offset)
+        origin = Origin(message.topic, message.partition, message.offset, part=part)
         if isinstance(error, BadRecord):
             self._log(origin, error)
         written = headers(origin, error, self._app.conf.id, message.headers or ())
         # aiokafka sends no record without key and value, which others may publish.
         key = b"" if message.key is None and message.value is None else message.key
-        value = message.value if part is None else part
+        value = value if part else message.value
         return await self._produce(dlq(message.topic), key, value, written, DEAD_LETTERS)
 
     def _log(self, origin: Origin, error: BadRecord) -> None:

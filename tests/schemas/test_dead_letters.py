@@ -16,7 +16,7 @@ def test_a_sink_writes_all_headers_and_the_record_keeps_its_own():
     assert tuple(name for name, _ in written[:10]) == NAMES
     assert dict(written[:10])["drumline.schema_id"] == b""
     headers = read_headers(written)
-    assert headers.origin == ("id", 3, 17)
+    assert headers.origin == ("id", 3, 17, 0)
     assert (headers.code, headers.by, len(headers.text)) == ("BadFrame", "sink", 1_000)
     assert headers.record == (("traceparent", b"00-1"),)
 
@@ -24,7 +24,7 @@ def test_a_sink_writes_all_headers_and_the_record_keeps_its_own():
 def test_a_worker_leaves_out_the_headers_that_it_has_no_value_for():
     written = write_headers(Origin("t", 3, 17), Rejection("KeyError", "text", "streams"))
     assert tuple(name for name, _ in written) == tuple(NAMES[i] for i in OF_WORKERS)
-    assert read_headers(written).origin == ("", 3, 17)
+    assert read_headers(written).origin == ("", 3, 17, 0)
 
 
 def test_headers_of_another_program_have_no_origin():

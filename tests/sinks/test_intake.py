@@ -4,13 +4,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.labs.sink import NOW_NS, any_batch
 
 from drumline.infra.config.settings import SinkSettings
 from drumline.schemas.batch import Batch, encode
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import header
+from drumline.schemas.errors import RegistryUnavailable
 from drumline.schemas.model import model
 from drumline.schemas.parts import position
+from drumline.schemas.tenants import SIGNATURE_HEADER, Tenant, TenantGuard
 from drumline.schemas.topics import Topic
 from drumline.sinks.intake import Intake
 from drumline.sinks.ranges.intent import Intent
@@ -24,6 +27,8 @@ from drumline.sinks.telemetry import SinkCounts
 CODEC = Codec()
 NOW_MS = 1_795_000_000_000
 NOW = NOW_MS * 1_000_000
+#: When Kafka takes joined records, behind the times of `any_batch`.
+JOINED_MS = NOW_NS // 1_000_000 + 60_000
 
 
 def record(offset, topic=Topic.KERNEL, start=NOW, rows=1, **envelope):
@@ -34,11 +39,11 @@ def record(offset, topic=Topic.KERNEL, start=NOW, rows=1, **envelope):
     return Record(topic, 0, offset, b"p", value, NOW_MS, [])
 
 
-def taken(*records, intent=None):
+def taken(*records, intent=None, codec=CODEC):
     topic = records[0].topic
     state = PartitionState(table(topic), 0, "id", 0, opened=True, intent=intent)
     kafka = SimpleNamespace(states={(topic, 0): state})
-    intake = Intake(SinkSettings(), kafka, CODEC, SinkCounts())
+    intake = Intake(SinkSettings(), kafka, codec, SinkCounts())
     for item in records:
         intake.take(item)
     return state
@@ -71,3 +76,50 @@ def test_a_range_that_a_version_without_bounds_has_cut_is_rebuilt_as_it_was():
     assert [entry.disposition for entry in pending.entries] == ["stored", "stored", "dead_letter"]
     assert pending.entries[2].error[0] == "OutOfBounds"
     assert [entry.disposition for entry in state.entries] == ["dead_letter"]
+
+
+def joined(*values, headers=()):
+    return Record(Topic.STEP, 0, 0, b"job", CODEC.join("job", values), JOINED_MS, list(headers))
+
+
+def step(sequence):
+    return CODEC.encode(any_batch(Topic.STEP, 2, "p", sequence))
+
+
+def test_a_joined_record_that_an_intent_lists_as_a_dead_letter_stays_one_when_its_tenant_is_known():
+    guarded = Codec(guard=TenantGuard({"a": Tenant((b"k" * 32,), ("job",))}))
+    values = step(0), step(1)
+    (before,) = taken(joined(*values), codec=guarded).entries
+    assert before.error == ("Unsigned", "gpu.step.v1: no tenant that is known here has signed it")
+    intent = Intent(OffsetRange("id", 0, 0, 0), 1, 0, dead_letters=frozenset({position(0, 0)}), published_ms=JOINED_MS)
+    pending = taken(joined(*values), intent=intent).cut(1, 0.0)
+    assert pending.intent == intent
+    assert [entry.error[0] for entry in pending.entries] == ["KnownDeadLetter"]
+
+
+def test_the_dead_letter_of_a_signed_part_has_the_value_that_was_signed():
+    record_ = joined(step(0), step(1)[:-3], headers=[(SIGNATURE_HEADER, b"s")])
+    whole = record_.value
+    good, bad = taken(record_).entries
+    assert (good.disposition, good.record.value, good.error) == (Disposition.STORED, None, ("", ""))
+    assert (bad.disposition, bad.record.value, bad.record.part) == (Disposition.DEAD_LETTER, whole, 2)
+
+
+def test_a_record_whose_parts_have_new_schemas_waits_while_the_registry_is_down(monkeypatch):
+    state = PartitionState(table(Topic.STEP), 0, "id", 0, opened=True)
+    parked, requests, codec = [], [], Codec()
+    kafka = SimpleNamespace(states={(Topic.STEP, 0): state}, pause_for_schema=lambda *of: parked.append(of))
+    intake = Intake(SinkSettings(), kafka, codec, SinkCounts())
+    new = header(4_000_000) + step(0)[5:]
+    known = codec.registry.in_memory
+    monkeypatch.setattr(codec.registry, "in_memory", lambda number: number != 4_000_000 and known(number))
+
+    def decode(*_, **__):
+        requests.append(1)
+        raise RegistryUnavailable("away")
+
+    monkeypatch.setattr(codec, "decode", decode)
+    for attempt in range(3):
+        intake.take(joined(step(0), new))
+        intake.registry.at = float("inf")
+        assert (len(parked), len(requests)) == (attempt + 1, 1), "none before its time"

@@ -80,6 +80,7 @@ def show(
             else:
                 origin = fields.pop("origin")
                 place = f"{origin['topic']}[{origin['partition']}]@{origin['offset']}"
+                place += f", part {origin['part']}" if origin["part"] else ""
                 rest = " ".join(f"{n}={v}" for n, v in fields.items() if v not in ("", None, {}) and n != "text")
                 echo(
                     escape_controls(f"{place} {rest}") + (f"\n    {escape_controls(entry.text)}" if entry.text else "")

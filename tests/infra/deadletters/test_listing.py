@@ -15,8 +15,9 @@ from drumline.infra.deadletters import replay as deadletters_replay
 from drumline.infra.deadletters.listing import Origins, due, grouped, parse_dead_letter, when
 from drumline.infra.localstack.kafka.broker import RESOURCES
 from drumline.schemas.dead_letters import REPLAY_OF, Origin
+from drumline.schemas.tenants import SIGNATURE_HEADER
 from drumline.schemas.topics import DLQ_RETENTION_MS
-from drumline.sinks.kafka.dead_letters import DeadLetterProducer, DeadLettersFailed
+from drumline.sinks.kafka.dead_letters import REJECTED, DeadLetterProducer, DeadLettersFailed
 from drumline.sinks.kafka.dead_letters import headers as sink_headers
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.streams.worker.output import headers as stream_headers
@@ -48,23 +49,24 @@ class Message:
         return TIMESTAMP_CREATE_TIME, 1_000 * (self._fields[0] + 1)
 
 
-def by_sink(offset, origin, reason="BadEnvelope", foreign_headers=(), topic_id="id"):
-    record = Record(TOPIC, 2, origin, b"p", VALUE, 5_000, list(foreign_headers))
+def by_sink(offset, origin, reason="BadEnvelope", foreign_headers=(), topic_id="id", part=0):
+    record = Record(TOPIC, 2, origin, b"p", VALUE, 5_000, list(foreign_headers), part=part)
     entry = RangeEntry(
         record, len(VALUE), None, Disposition.DEAD_LETTER, error=(reason, "gpu.kernel.v1.rows: impossible")
     )
     return parse_dead_letter(Message(offset, sink_headers(entry, topic_id)), TOPIC)
 
 
-def by_worker(offset, origin, error=None):
+def by_worker(offset, origin, error=None, part=0):
     error = error or ValueError("SECRET")
-    return parse_dead_letter(Message(offset, stream_headers(Origin(TOPIC, 2, origin), error, "streams")), TOPIC)
+    place = Origin(TOPIC, 2, origin, part=part)
+    return parse_dead_letter(Message(offset, stream_headers(place, error, "streams")), TOPIC)
 
 
 def test_a_dead_letter_shows_origin_and_reason_and_never_its_bytes():
     item = by_sink(4, 17, foreign_headers=[("traceparent", b"00-1"), ("drumline.error.code", b"Forged")])
     reported = item.as_json()
-    assert reported["origin"] == {"topic": TOPIC, "topic_id": "id", "partition": 2, "offset": 17}
+    assert reported["origin"] == {"topic": TOPIC, "topic_id": "id", "partition": 2, "offset": 17, "part": 0}
     assert (reported["reason"], reported["by"], reported["schema_id"], reported["bytes"]) == (
         "BadEnvelope",
         "sink",
@@ -78,7 +80,7 @@ def test_a_dead_letter_shows_origin_and_reason_and_never_its_bytes():
 
 def test_a_dead_letter_of_a_worker_shows_the_same():
     reported = by_worker(4, 17).as_json()
-    assert reported["origin"] == {"topic": TOPIC, "topic_id": "", "partition": 2, "offset": 17}
+    assert reported["origin"] == {"topic": TOPIC, "topic_id": "", "partition": 2, "offset": 17, "part": 0}
     assert (reported["reason"], reported["by"]) == ("ValueError", "streams")
     assert "worker's log" in reported["text"]
     assert "SECRET" not in str(reported)
@@ -110,10 +112,21 @@ def test_dead_letters_are_counted_per_reader_and_records_once():
 
 def test_recreated_topics_have_other_records_at_the_same_offsets():
     origins = Origins()
-    assert origins.add(("old", 0, 1))
-    assert origins.add(("new", 0, 1))
-    assert not origins.add(("", 0, 1)), "one of the two"
+    assert origins.add(("old", 0, 1, 0))
+    assert origins.add(("new", 0, 1, 0))
+    assert not origins.add(("", 0, 1, 0)), "one of the two"
     assert len(origins) == 2
+
+
+def test_each_bad_part_of_a_record_goes_back_once():
+    entries = [by_sink(0, 10, part=1), by_sink(1, 10, part=3), by_worker(2, 10, part=3), by_worker(3, 10, part=4)]
+    assert [entry.origin for entry in due(entries, {})] == [("id", 2, 10, 1), ("id", 2, 10, 3), ("", 2, 10, 4)]
+    assert grouped(entries)[1] == {TOPIC: 3}
+
+
+@pytest.mark.parametrize("more", [{"reason": REJECTED}, {"foreign_headers": [(SIGNATURE_HEADER, b"s")]}])
+def test_the_dead_letter_of_a_part_that_has_the_whole_value_is_that_of_the_record(more):
+    assert by_sink(0, 10, part=2, **more).origin == ("id", 2, 10, 0)
 
 
 DEAD_LETTERS = st.lists(

@@ -10,6 +10,7 @@ from support.straggler_simulator import MS, Fault, batches, mesh, simulate
 from drumline.infra.config.settings import Settings
 from drumline.schemas.codec import Codec
 from drumline.schemas.keys import record_key
+from drumline.schemas.tenants import SIGNATURE_HEADER
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
@@ -17,7 +18,7 @@ from drumline.streams.offline import verdicts
 from drumline.streams.stragglers.stage import JobStage
 from drumline.streams.worker.ack_queue import Delivery
 from drumline.streams.worker.checks.preflight import WorkerTopics
-from drumline.streams.worker.faust_app import StreamWorker, Wiring
+from drumline.streams.worker.faust_app import PartitionRevoked, StreamWorker, Wiring
 from drumline.streams.worker.offsets import TopicPositions
 from drumline.streams.worker.partition_store import PartitionStore
 
@@ -54,8 +55,8 @@ def worker(tmp_path, monkeypatch):
         created.published.append(batch)
         return written()
 
-    async def send_dead_letter(message, error, part=None):
-        created.buried.append((message.offset, error, part))
+    async def send_dead_letter(message, error, part=0, value=None):
+        created.buried.append((message.offset, part, value))
         return written()
 
     for runner in created.runners.values():
@@ -147,5 +148,31 @@ def test_a_bad_part_is_a_dead_letter_and_the_others_count(worker):
     record = CODEC.join("job", [values[0], bad, values[2]])
     worker._clock = lambda: steps[-1][0]
     asyncio.run(worker._handle(message(Topic.STEP, "job", record, 4), Delivery(lambda: None)))
-    assert [(offset, part) for offset, _, part in worker.buried] == [(4, bad)]
+    assert worker.buried == [(4, 2, bad)]
     assert len(worker.stages["job"].states["3:job|run"].sources.ranks) == 2
+
+
+def test_bad_parts_that_were_signed_together_are_one_dead_letter_of_the_record(worker):
+    value = CODEC.encode(next(batch for _, batch in STREAM if batch.topic == Topic.STEP))
+    signed = message(Topic.STEP, "job", CODEC.join("job", [value[:-3], value, value[:-3]]), 4)
+    signed.headers = [(SIGNATURE_HEADER, b"s")]
+    asyncio.run(worker._handle(signed, Delivery(lambda: None)))
+    assert worker.buried == [(4, 0, None)]
+
+
+def test_parts_do_not_go_on_into_a_stage_that_was_built_while_one_was_in_work(worker, monkeypatch):
+    values = [CODEC.encode(batch) for _, batch in STREAM if batch.topic == Topic.STEP][:3]
+    runner = worker.runners["job"]
+    apply, applied = runner.apply, []
+
+    async def rebuilt_meanwhile(partition, work):
+        applied.append(work)
+        result = await apply(partition, work)
+        store = PartitionStore({}, written)
+        runner._parts[0] = JobStage(store, CONFIG), store
+        return result
+
+    monkeypatch.setattr(runner, "apply", rebuilt_meanwhile)
+    with pytest.raises(PartitionRevoked):
+        asyncio.run(worker._handle(message(Topic.STEP, "job", CODEC.join("job", values), 4), Delivery(lambda: None)))
+    assert len(applied) == 1
