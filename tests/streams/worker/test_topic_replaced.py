@@ -27,12 +27,12 @@ KERNEL, STEP, HANG = "gpu.kernel.v1", "gpu.step.v1", "gpu.hang.v1"
 
 def test_positions_rise_from_one_topic_of_a_name_to_the_next():
     store = {}
-    assert [TopicPositions(store, {KERNEL: "a"}).position_of(KERNEL, n) for n in (0, 29)] == [0, position(29)]
-    assert TopicPositions(store, {KERNEL: "a"}).position_of(KERNEL, 30) == position(30)  # the worker started again
+    assert [TopicPositions(store, {KERNEL: "a"}).position_of(KERNEL, n) for n in (0, 29)] == [0, position(29, 0)]
+    assert TopicPositions(store, {KERNEL: "a"}).position_of(KERNEL, 30) == position(30, 0)  # the worker started again
     assert not was_replaced(store["t|" + KERNEL], "a")
     assert was_replaced(store["t|" + KERNEL], "b")
     assert TopicPositions(store, {KERNEL: "b"}).position_of(KERNEL, 0) == OFFSETS
-    assert TopicPositions(store, {KERNEL: "b"}).position_of(KERNEL, 1) == OFFSETS + position(1)
+    assert TopicPositions(store, {KERNEL: "b"}).position_of(KERNEL, 1) == OFFSETS + position(1, 0)
     assert TopicPositions(store, {KERNEL: "c"}).position_of(KERNEL, 0) == 2 * OFFSETS
 
 
@@ -41,14 +41,14 @@ def test_topics_of_one_stage_are_distinguished():
     first = TopicPositions(store, {KERNEL: "a", STEP: "a"})
     first.position_of(KERNEL, 5), first.position_of(STEP, 5)
     then = TopicPositions(store, {KERNEL: "b", STEP: "a"})
-    assert (then.position_of(KERNEL, 6), then.position_of(STEP, 6)) == (OFFSETS + position(6), position(6))
+    assert (then.position_of(KERNEL, 6), then.position_of(STEP, 6)) == (OFFSETS + position(6, 0), position(6, 0))
 
 
 def test_state_without_an_id_is_taken_for_the_topic_that_is_there():
     store = {}
-    assert TopicPositions(store, {}).position_of(KERNEL, 5) == position(5)
+    assert TopicPositions(store, {}).position_of(KERNEL, 5) == position(5, 0)
     assert store == {}
-    assert TopicPositions(store, {KERNEL: "a"}).position_of(KERNEL, 6) == position(6)
+    assert TopicPositions(store, {KERNEL: "a"}).position_of(KERNEL, 6) == position(6, 0)
     assert stored_topic(store["t|" + KERNEL]) == ("a", 0)
     assert not was_replaced(store["t|" + KERNEL], "")
 
