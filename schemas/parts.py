@@ -6,6 +6,7 @@ completeness, and consumers split a record and go on with what they know. docs/r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
@@ -22,6 +23,25 @@ JOINED_BY_AGENTS = frozenset({Topic.STEP, Topic.COLLECTIVE, Topic.DEVICE, Topic.
 _BITS = 8
 #: Parts of a record at most: their numbers, from 1, fit beside its offset. 0 = a record that is a batch itself.
 MOST_PARTS = (1 << _BITS) - 1
+#: Ranks of a job whose records are joined for a second. The time grows with the root of the ranks, and so do the job's
+#: messages: 2 s of 4,096, 4 s of 16,384 and more. Verdicts on windows of 20 steps and more do not wait for long.
+SECOND_RANKS, LONGEST_S = 1_024, 4.0
+#: Longest time for which progress is joined: hangs are judged by silence of a few seconds.
+PROGRESS_S = 0.2
+
+
+def interval_s(world_size: int, topic: str = "") -> float:
+    """Return for how long the records of a job are joined; s."""
+    longest = PROGRESS_S if topic == Topic.PROGRESS else LONGEST_S
+    return min(longest, math.sqrt(max(0, world_size) / SECOND_RANKS))
+
+
+def allowance_ns(world_size: int) -> int:
+    """Return by how much longer the ranks of a job may be silent, as their records are joined; ns.
+
+    0 for jobs whose interval is within the usual times of producers.
+    """
+    return 0 if world_size <= SECOND_RANKS else round(interval_s(world_size) * 1e9)
 
 
 def position(offset: int, part: int) -> int:

@@ -21,22 +21,19 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER
 from drumline.schemas.dead_letters import Header
 from drumline.schemas.errors import BadSchema, RegistryUnavailable
-from drumline.schemas.parts import JOINED_BY_AGENTS, MOST_PARTS
+from drumline.schemas.parts import JOINED_BY_AGENTS, MOST_PARTS, interval_s
 
 log = structlog.get_logger()
 
-#: Ranks of a job whose records are joined for a second. The time grows with the root of the ranks: 2 s of 4,096, 4 s of
-#: 16,384. So do the messages of the job, while verdicts on windows of 20 steps and more do not wait for long.
-SECOND_RANKS = 1_024
 #: Bytes of a joined record: far below Kafka's limit. Those of all that wait.
 RECORD_BYTES, HELD_BYTES = 256 << 10, 8 << 20
 #: Time for which a registry without the schema of joined records is not asked again; s.
 REGISTRY_S = 30.0
 
 
-def interval_s(world_size: int) -> float:
-    """Return for how long the records of a job are joined; s."""
-    return math.sqrt(max(0, world_size) / SECOND_RANKS)
+def due(now: float, interval: float) -> float:
+    """Return the next time on a grid: what waited for something else before, as in a spool, waits no longer for it."""
+    return (math.floor(now / interval) + 1) * interval if interval else now
 
 
 @dataclass(slots=True)
@@ -83,7 +80,8 @@ class RecordJoiner:
         if self._bytes + len(value) > HELD_BYTES and not self.flush():
             return False
         if place not in self._waiting:
-            self._waiting[place] = _Waiting(job, run, self._clock() + interval_s(int(shared["world_size"])))
+            seconds = interval_s(int(shared["world_size"]), topic)
+            self._waiting[place] = _Waiting(job, run, due(self._clock(), seconds))
         waiting = self._waiting[place]
         waiting.values.append(value)
         waiting.answers.append(answer)
@@ -105,6 +103,7 @@ class RecordJoiner:
             while waiting.values:
                 if not self._send(*place, waiting.values[0], waiting.answers[0]):
                     return False
+                waiting.bytes -= len(waiting.values[0])
                 self._bytes -= len(waiting.values[0])
                 del waiting.values[0], waiting.answers[0]
         elif self._send(*place, record, partial(self._answer, place, waiting)):

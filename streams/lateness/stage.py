@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.parts import allowance_ns
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
@@ -133,9 +134,10 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
     def _tick(self, unit: Key, now_ns: int, caught_up: bool) -> list[Batch]:
         """Mark silent ranks, and note whether there are completed or changed steps."""
         state = self.states[unit]
+        idle_ns = self.config.idle_ns + allowance_ns(state.world_size)
         for member in state.members.values():
             member.seen_ns = member.seen_ns or now_ns  # restored: silent from now on
-            member.silent = member.silent or (caught_up and now_ns - member.seen_ns > self.config.idle_ns)
+            member.silent = member.silent or (caught_up and now_ns - member.seen_ns > idle_ns)
         state.frontier.invalidate()
         forget_ns = self.forget_after(self.config.forget_ns)
         if caught_up and all(now_ns - m.seen_ns > forget_ns for m in state.members.values()):
@@ -184,7 +186,8 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
     def _frontier(self, state: CommunicatorState, now_ns: int) -> int:
         """Return the last step that all live ranks have completed; with no live rank, the last step of any."""
         is_whole = 0 < state.world_size <= len(state.members)
-        settled = is_whole or now_ns - state.first_seen_ns > self.config.settle_ns
+        settle_ns = self.config.settle_ns + allowance_ns(state.world_size)
+        settled = is_whole or now_ns - state.first_seen_ns > settle_ns
         if len(state.members) < 2 or not settled:
             return -1
         lowest = state.frontier.lowest()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.parts import allowance_ns
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
@@ -125,7 +126,7 @@ class JobStage(IsolatedStage[str, JobState]):
         stopped = caught_up and mark_silent(state, now_ns, self.config)
         sources.frontier.invalidate()
         sources.first_seen_ns = sources.first_seen_ns or now_ns
-        if caught_up and now_ns - sources.first_seen_ns > self.config.idle_ns:
+        if caught_up and now_ns - sources.first_seen_ns > self.config.idle_ns + allowance_ns(state.world_size):
             state.settled = True
         forget_ns = self.forget_after(self.config.forget_ns)
         if caught_up and all(now_ns - source.seen_ns > forget_ns for source in sources):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from drumline.schemas.parts import allowance_ns
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, StragglerConfig
 from drumline.streams.stragglers.alarm import Alarm
 from drumline.streams.stragglers.analysis.cause import Cause
@@ -34,12 +35,12 @@ def mark_silent(state: JobState, now_ns: int, config: StragglerConfig) -> bool:
     """
     sources = list(state.sources)
     stopped = all(now_ns - source.moved_ns > config.stall_ns for source in sources)
-    timeout_ns = config.stall_ns
+    idle_ns, timeout_ns = config.idle_ns + allowance_ns(state.world_size), config.stall_ns
     if any(now_ns - source.moved_ns > timeout_ns and not source.stuck for source in sources) or stopped:
         timeout_ns = stall_timeout_ns(state, config)
     for source in sources:
         source.stuck = source.stuck or now_ns - source.moved_ns > timeout_ns
-        source.silent = source.silent or source.stuck or now_ns - source.seen_ns > config.idle_ns
+        source.silent = source.silent or source.stuck or now_ns - source.seen_ns > idle_ns
     return stopped and all(source.stuck for source in sources)
 
 
@@ -49,7 +50,8 @@ def stalled_window(state: JobState, now_ns: int, config: StragglerConfig) -> tup
     The verdict is insufficient data, with the last step that each rank has completed. Nothing is published if it was
     before, if no step was ever seen, or if no rank is active and no level is in force, as when a job has ended.
     """
-    is_active = any(now_ns - source.seen_ns <= config.idle_ns for source in state.sources.ranks.values())
+    idle_ns = config.idle_ns + allowance_ns(state.world_size)
+    is_active = any(now_ns - source.seen_ns <= idle_ns for source in state.sources.ranks.values())
     if not state.windows or state.sources.stopped == (STALLED if is_active else SILENT):
         return None
     alarms = state.published[max(state.published)]["alarms"].values() if state.published else ()

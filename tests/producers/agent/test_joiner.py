@@ -5,10 +5,10 @@ from confluent_kafka import KafkaError
 from support.labs.sink import any_batch
 
 from drumline.producers.agent import joiner as module
-from drumline.producers.agent.joiner import RecordJoiner, interval_s
+from drumline.producers.agent.joiner import RecordJoiner
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryUnavailable
-from drumline.schemas.parts import MOST_PARTS
+from drumline.schemas.parts import MOST_PARTS, allowance_ns, interval_s
 from drumline.schemas.topics import Topic
 
 
@@ -49,8 +49,20 @@ def host():
 
 
 def test_the_time_for_which_records_are_joined_grows_with_the_root_of_the_ranks():
-    assert [interval_s(ranks) for ranks in (0, 1_024, 4_096, 16_384)] == [0, 1, 2, 4]
-    assert interval_s(100_000) == pytest.approx(9.9, abs=0.05)
+    assert [interval_s(ranks) for ranks in (-1, 0, 1_024, 4_096, 16_384, 2**31 - 1)] == [0, 0, 1, 2, 4, 4]
+    assert interval_s(16_384, Topic.PROGRESS) == 0.2
+    assert [allowance_ns(ranks) for ranks in (8, 1_024, 4_096)] == [0, 0, 2_000_000_000]
+
+
+def test_records_are_due_on_a_grid_so_that_waiting_does_not_add(host):
+    host.now = 7.9
+    host.batch(0)
+    host.batch(1, Topic.PROGRESS)
+    host.batch(2, Topic.HOST)
+    host.batch(3, Topic.HOST)
+    host.now = 8.0
+    host.joiner.flush(due_only=True)
+    assert host.sequences() == [[0], [1], [2, 3]]
 
 
 def test_what_the_processes_of_a_host_send_is_one_record_of_each_topic_and_key(host):
@@ -113,6 +125,18 @@ def test_a_full_queue_loses_and_reorders_nothing(host):
     host.batch(2)
     assert host.joiner.flush()
     assert host.sequences() == [[0, 1, 2]]
+
+
+def test_what_is_sent_alone_up_to_a_full_queue_is_held_no_longer(host, monkeypatch):
+    monkeypatch.setattr(host.joiner, "_joined", lambda _: None)
+    for sequence in range(3):
+        host.batch(sequence)
+    host.capacity = 1
+    assert not host.joiner.flush()
+    monkeypatch.undo()
+    host.capacity = 1_000
+    assert host.joiner.flush()
+    assert (host.sequences(), host.joiner._bytes) == ([[0], [1, 2]], 0)
 
 
 def test_a_record_ends_at_its_bytes_its_parts_and_its_job(host, monkeypatch):

@@ -188,3 +188,17 @@ def test_a_late_rank_that_leaves_a_running_job_does_not_keep_its_level_unreporte
     assert {row[1] for rank, row in worker.last(36).items() if rank != LATE} == {"ok"}
     assert worker.last(60)[LATE][1] == "critical"  # until it was well in three windows
     assert list(worker.last(24)) == [-1, *range(8)]
+
+
+def test_ranks_of_a_job_whose_records_are_joined_may_be_silent_for_longer():
+    """As agents send the records of 4,096 ranks every 2 s, 6 s without one are no silence."""
+    worker = Worker()
+    worker.read(Batch(b.topic, {**b.envelope, "world_size": 4_096}, b.columns) for b in until(20))
+    worker.wait(6)
+    [job] = worker.jobs.states.values()
+    members = [member for state in worker.communicators.states.values() for member in state.members.values()]
+    assert not any(source.silent for source in [*job.sources, *members])
+    assert not job.settled
+    worker.wait(10)
+    assert all(source.silent for source in [*job.sources, *members])
+    assert job.settled
