@@ -215,7 +215,8 @@ AGENT_AGE = _gauge(
 )  # fmt: skip
 AGENT_DROPPED = _counter(
     "agent", "dropped_rows_total", "rows not published. spool: evicted, rejected: too large for Kafka (both are in "
-    "dropped_before), left_out: unreadable; in no window of the host: quarantined, budget, repeated", "topic", "reason",
+    "dropped_before), left_out: unreadable; in no window of the host: quarantined, budget, repeated; "
+    "not_kept, unsaved", "topic", "reason",
 )  # fmt: skip
 AGENT_KEPT = _counter("agent", "kept_rows_total", "rows that stay on the host and are counted in windows", "topic")
 AGENT_KEPT_BYTES = _gauge("agent", "kept_bytes", "bytes of the rows that stay on the host, compressed")

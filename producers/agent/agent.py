@@ -172,7 +172,9 @@ class Agent:
             self._start += 1  # not always the same folder fills the client's queue first
         if ready:
             self._joiner.flush(due_only=True)
-        self._is_caught_up = ready and not moved and len(tails) == len(self.tails)
+        blocked = [tail.folder.path.name for tail in self.tails.values() if tail.problem]
+        keeps_all = self._kept is None or not any(map(self._kept.segments.keeps, blocked))
+        self._is_caught_up = ready and not moved and keeps_all
         return moved
 
     def _refresh(self, ready: bool) -> None:

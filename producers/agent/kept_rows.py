@@ -69,15 +69,16 @@ class KeptRows:
                 writers[str(topic)] = writer_model(identity, topic)
         return writers
 
-    def take(self, frame: Frame, folder: SpoolDirectory, writer: RecordModel, release: Callable[[], None]) -> None:
-        """Take a kept batch; `release` is called once its windows are safe."""
-        self.segments.begin(folder)
+    def take(self, frame: Frame, segment: Segment, writer: RecordModel, release: Callable[[], None]) -> None:
+        """Take a kept batch of a segment; `release` is called once its windows are safe."""
+        self.segments.begin(segment.folder, segment.number, frame)
         self.windows.take(frame, writer, self._clock(), release)
 
     def tick(self, caught_up: bool) -> None:
         """Close windows of silent processes, and save all."""
         self.windows.tick(self._clock(), caught_up)
         self.windows.save()
+        self.segments.tick()
 
     def end(self, folders: Collection[str]) -> None:
         """Close the windows' spool if nothing will follow: it is the last of the folders, and no window is open."""

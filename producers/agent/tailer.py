@@ -149,13 +149,13 @@ class SpoolTailer:
         if damaged:
             metrics.AGENT_DAMAGED.inc(damaged)
             log.warning("damaged frames left out", folder=self.folder.path.name, bytes=damaged)
-        taken.entries.extend(self._entry(item) for item in items if isinstance(item, Frame))
+        taken.entries.extend(self._entry(item, taken.segment) for item in items if isinstance(item, Frame))
         if not taken.entries:
             taken.acked = taken.segment.offset
             self._settle()
         return self._in_flight.send_unsent(send) or bool(items) or taken.read or moved
 
-    def _entry(self, frame: Frame) -> InFlightFrame:
+    def _entry(self, frame: Frame, segment: Segment) -> InFlightFrame:
         """Return the state of a frame, which is sent, or kept on the host."""
         if frame.kind == KEPT and self._kept is None and not self._is_unkept_logged:
             self._is_unkept_logged = True
@@ -171,7 +171,7 @@ class SpoolTailer:
             entry.left = 0
             self._settle()
 
-        self._kept.take(frame, self.folder, self._kept_writers[frame.topic], release)
+        self._kept.take(frame, segment, self._kept_writers[frame.topic], release)
         return entry
 
     def _reading(self) -> _Taken | None:

@@ -40,11 +40,20 @@ class SpoolOutput:
         self.spool, self.writer = spool, BatchWriter(identity, self._emit)
         self.live = IncrementalDerivation(self.writer)
         self.samples, self.pc_samples = PythonSamples(), PcSamples(memory)
-        self.keeps = False
+        self._keeps = False
         self.launches = LaunchRows(self.writer, self.samples.before)
         self._pool = pool
         self._denied = self._events_lost = 0
         self._reading = -1
+
+    @property
+    def keeps(self) -> bool:
+        """Return whether kernels, copies and ranges stay on the host."""
+        return self._keeps
+
+    @keeps.setter
+    def keeps(self, keeps: bool) -> None:
+        self._keeps = self.writer.losses_alone = keeps
 
     def take(self, number: int, decoded: Decoded, now_ns: int) -> None:
         """Publish the rows of buffer `number`, and derive from them.
@@ -118,8 +127,10 @@ class SpoolOutput:
         self.live.lost(now_ns, (min(since_ns or now_ns, self.live.complete_until_ns or now_ns), now_ns))
 
     def _emit(self, topic: Topic, key: str, batch: Batch) -> None:
-        self.spool.append_batch(key, batch, kept=self.keeps and topic in KEPT_TOPICS)
-        if self._reading >= 0:
+        # Losses leave the host, in batches without rows: the worker makes no window of those.
+        is_loss = not batch.rows and batch.envelope.get("dropped_before", 0) > 0
+        self.spool.append_batch(key, batch, kept=self.keeps and topic in KEPT_TOPICS and not is_loss)
+        if self._reading >= 0 and batch.rows:
             self._pool.count_sent(self._reading)
 
 

@@ -45,7 +45,8 @@ class PolicyFile:
                 raise ValueError("policy rollup is chosen when a process starts: drumline run --policy rollup")
         except (OSError, ValueError) as error:  # BadPolicy too
             self._problems["control"] = str(error)
-            return self._problems["control"] != before[1]
+            self._end_window()
+            return (self.answer, self._problems["control"]) != before
         self._problems.pop("control", None)
         self.launches = request is not None and request.launches
         self.pc = request is not None and request.pc
@@ -69,6 +70,19 @@ class PolicyFile:
         """Close the answer: the process has ended."""
         self._answer(None)
 
+    def _end_window(self) -> None:
+        """End a request that runs, as the next text is refused: the process's own policy holds again."""
+        if not self._running:
+            return
+        if self.answer == f"running {self._running}":  # else it states a better reason
+            self._answer(None)
+        self._running = ""
+        self.launches = self.pc = False
+        header, policy, self._text = self._header, parse(self._process_policy), self._process_policy
+        header[Header.STACKS] = 0
+        header[Header.WINDOW_NS], header[Header.PERIOD_NS] = policy.window_ns, policy.period_ns
+        header[Header.MODE] = policy.mode
+
     def _wanted(self, place: ProcessPlace, now_ns: int, step: int) -> tuple[str, ControlRequest | None]:
         requests = [r for r in read_requests(spool_root(self._environment), now_ns) if r.key not in self._rejected]
         request = chosen(requests, place, now_ns, step)
@@ -83,7 +97,8 @@ class PolicyFile:
             )
         text = read_policy_text(control_file(self._environment))
         if self.keeps and request is not None and request.kind == "window":
-            self.answer, request = f"rejected {request.key}: its rows stay on the host: drumline pull", None
+            self.answer = f"rejected {request.key}: its rows stay on the host: drumline pull"
+            request = chosen([other for other in requests if other.kind != "window"], place, now_ns, step)
         if text and request is not None:
             self.answer, request = f"rejected {request.key}: the policy file of its host is in force", None
         return text or (request.policy if request is not None else self._process_policy), request

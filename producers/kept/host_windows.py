@@ -6,9 +6,12 @@ So a killed agent reads it again, and the stage finds it applied; or it publishe
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import threading
+import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +33,8 @@ log = structlog.get_logger()
 STATE = "windows.db"
 #: Newest answers to pulls that the windows' process record has.
 MOST_ANSWERS = 64
+#: Time after which rows are published further though their windows cannot be saved: a kill may lose those; s.
+MOST_FAILING_S = 30.0
 #: Reason of dropped rows -> count of a stage.
 STAGE_DROPS = {"quarantined": "quarantined_rows", "budget": "denied_rows", "repeated": "repeated_rows"}
 
@@ -72,7 +77,16 @@ class HostWindows:
     `problem`: reason why the state cannot be saved, or "".
     """
 
-    def __init__(self, folder: Path, make: MakeStages, spool: Callable[[], SpoolWriter]) -> None:
+    _failing_since: float | None
+    _unsaved: Counter[str]
+
+    def __init__(
+        self,
+        folder: Path,
+        make: MakeStages,
+        spool: Callable[[], SpoolWriter],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._make_spool, self._lock = spool, threading.Lock()
         self._spool: SpoolWriter | None = None
         self._file, self._stages = self._restored(folder / STATE, make)
@@ -80,6 +94,7 @@ class HostWindows:
         self._answers: dict[str, str] = {}
         self._counted: dict[tuple[str, str], int] = {}
         self._is_closed = False
+        self._clock, self._failing_since, self._unsaved = clock, None, Counter()
         self.problem = ""
 
     def _restored(self, path: Path, make: MakeStages) -> tuple[StateFile, dict[str, WindowStage]]:
@@ -89,6 +104,8 @@ class HostWindows:
                 file = StateFile(path)
                 self._counter = file.state("agent")
                 return file, {topic: build(file.state(topic)) for topic, build in make.items()}
+            except sqlite3.OperationalError as error:  # locked, or the disk is full: it may be good
+                raise OSError(errno.EAGAIN, f"cannot be opened now: {error}", str(path)) from None
             except (sqlite3.DatabaseError, ValueError) as error:
                 log.error("windows of kept rows begin again: their state cannot be read", error=str(error))
                 for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
@@ -110,6 +127,7 @@ class HostWindows:
         if self._is_closed:
             return  # the next agent reads it again
         self._released.append(release)
+        self._unsaved[frame.topic] += frame.rows
         metrics.AGENT_KEPT.labels(frame.topic).inc(frame.rows)
         if (stage := self._stages.get(frame.topic)) is None:
             return
@@ -138,8 +156,14 @@ class HostWindows:
             self._file.save()
         except sqlite3.Error as error:
             self.problem = f"windows of kept rows cannot be saved: {error}"
-            return
-        self.problem = ""
+            self._failing_since = self._failing_since if self._failing_since is not None else self._clock()
+            if self._clock() - self._failing_since < MOST_FAILING_S:
+                return
+            for topic, rows in self._unsaved.items():  # steps behind them would wait, and with them all verdicts
+                metrics.AGENT_DROPPED.labels(topic, "unsaved").inc(rows)
+        else:
+            self.problem, self._failing_since = "", None
+        self._unsaved.clear()
         released, self._released = self._released, []
         for release in released:
             release()

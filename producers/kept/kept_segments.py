@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +37,8 @@ from drumline.schemas.topics import Topic
 
 log = structlog.get_logger()
 
+#: Most bytes of a segment; writers close them at 8 MiB.
+MOST_SEGMENT = 64 << 20
 SUFFIX, DELETED = ".kept", "deleted"
 #: What is kept: steps too, by which rows are found.
 _KEPT = {(DATA, str(Topic.STEP)), *((KEPT, str(topic)) for topic in KEPT_TOPICS)}
@@ -102,7 +106,13 @@ class KeptSegments:
         self._keeping = set(self.processes())
         self._job_of: dict[str, str] = {}
         self._loss = ""
+        self._waiting: dict[tuple[str, int], Counter[str]] = {}
+        self._unnoted: dict[str, int] = {}
         self._observe()
+
+    def keeps(self, process: str) -> bool:
+        """Return whether rows of a spool folder are kept, or should be."""
+        return process in self._keeping or any(name == process for name, _ in self._waiting)
 
     def processes(self) -> list[str]:
         """Return the names of the spool folders that segments are kept of, also where all are deleted."""
@@ -132,9 +142,10 @@ class KeptSegments:
 
     def deleted_until_ns(self, process: str) -> int:
         """Return the time of the newest row that was deleted; 0 = none was."""
+        until_ns = self._unnoted.get(process, 0)
         with suppress(OSError, ValueError):
-            return int((self._folder / process / DELETED).read_text())
-        return 0
+            return max(until_ns, int((self._folder / process / DELETED).read_text()))
+        return until_ns
 
     def read(self, process: str, segment: KeptSegment) -> list[Frame]:
         """Return the batches of a segment. Raises OSError: it may have been deleted."""
@@ -145,8 +156,9 @@ class KeptSegments:
         """Return a batch of a process. Raises BadRecord."""
         return decode(writer_model(identity, frame.topic), frame.body, model(frame.topic))
 
-    def begin(self, folder: SpoolDirectory) -> None:
-        """Prepare to keep segments of a folder. Raises nothing: its rows are counted in windows all the same."""
+    def begin(self, folder: SpoolDirectory, number: int, frame: Frame) -> None:
+        """Prepare to keep a batch of segment `number`. Raises nothing: its rows are counted in windows all the same."""
+        self._waiting.setdefault((folder.path.name, number), Counter())[frame.topic] += frame.rows
         if folder.path.name in self._keeping:
             return
         try:
@@ -158,14 +170,26 @@ class KeptSegments:
 
     def take(self, segment: Segment, folder: SpoolDirectory) -> None:
         """Keep a segment that has been read, before it is deleted. Raises nothing: Kafka has the rest of it."""
-        if folder.path.name not in self._keeping:
-            return
+        rows = self._waiting.pop((folder.path.name, segment.number), None)
+        if rows is None and folder.path.name not in self._keeping:
+            return  # of a process that keeps nothing
         try:
             self._write_identity(folder)
+            self._keeping.add(folder.path.name)
             self._keep(segment, folder)
-            self._evict()
-        except (OSError, BadSpool) as error:
+        except Exception as error:  # whatever its user has written
             self._report_loss(folder, error)
+            for topic, count in (rows or {}).items():
+                metrics.AGENT_DROPPED.labels(topic, "not_kept").inc(count)
+            self._note_deleted(folder.path.name, time.time_ns())
+        self.tick()
+
+    def tick(self) -> None:
+        """Delete what is beyond the bounds, and write what could not be noted before. Raises nothing."""
+        with suppress(OSError):
+            self._evict()
+        for process in list(self._unnoted):
+            self._note_deleted(process, 0)
         self._observe()
 
     def _report_loss(self, folder: SpoolDirectory, error: Exception) -> None:
@@ -181,7 +205,9 @@ class KeptSegments:
 
     def _keep(self, segment: Segment, folder: SpoolDirectory) -> None:
         with open(folder.open_file(segment.name), "rb") as file:
-            data = file.read()
+            if os.fstat(file.fileno()).st_size > MOST_SEGMENT:
+                raise BadSpool(f"a segment of more than {MOST_SEGMENT >> 20} MiB, which no writer leaves")
+            data = file.read(MOST_SEGMENT)
         identity, content = folder.identity(), [SEGMENT_MAGIC]
         times: list[tuple[int, int, int]] = []
         steps: list[int] = []
@@ -223,11 +249,16 @@ class KeptSegments:
             self._delete(path)
 
     def _delete(self, path: Path) -> None:
-        segment, process = named(path.name), path.parent.name
-        if segment is not None:
-            until_ns = max(segment.last_ns, self.deleted_until_ns(process))
-            (path.parent / DELETED).write_text(str(until_ns))  # first: no step looks whole in between
-        path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)  # first: a full disk takes no note
+        if (segment := named(path.name)) is not None:
+            self._note_deleted(path.parent.name, segment.last_ns)
+
+    def _note_deleted(self, process: str, until_ns: int) -> None:
+        """Note until when rows of a process may be missing; what cannot be written now counts, and is written later."""
+        self._unnoted[process] = until_ns = max(until_ns, self.deleted_until_ns(process))
+        with suppress(OSError):
+            write_private(self._folder / process / DELETED, b"%d" % until_ns)
+            self._unnoted.pop(process, None)
 
     def _observe(self) -> None:
         metrics.AGENT_KEPT_BYTES.set(sum(self._sizes.values()))

@@ -102,6 +102,30 @@ def test_rollup_is_chosen_when_a_process_starts_and_stays(decoder):
     assert decoder.file.keeps, "what is recorded stays on the host"
 
 
+def test_a_window_of_a_rollup_process_overrules_no_policy(decoder):
+    decoder.file.begin("rollup")
+    window = {
+        "key": "w", "kind": "window", "policy": "always", "job": "j", "run": "", "host": "*", "ranks": [3],
+        "last_step": 9, "start_ns": NOW - 1, "until_ns": NOW + 10**12, "requested_ns": 1,
+    }  # fmt: skip
+    (decoder.root / FILE).write_text(json.dumps([window, window | {"key": "p", "kind": "policy", "policy": "off"}]))
+    os.utime(decoder.root / FILE, ns=(NOW, NOW))
+    assert decoder.at()[:2] == (OFF, "running p")
+
+
+def test_a_refused_policy_ends_the_window_that_runs(decoder):
+    decoder.request(launches=True, stacks=True, pc=True)
+    assert decoder.at()[0] == ALWAYS
+    assert decoder.pool.header[Header.STACKS]
+    (decoder.root / "policy").write_text("nonsense\n")
+    assert decoder.at() == (AUTO, "rejected w: the policy file of its host is in force", True)
+    assert (decoder.file.launches, decoder.file.pc) == (False, False)
+    assert not decoder.pool.header[Header.STACKS]
+    assert not decoder.at()[2]
+    (decoder.root / "policy").unlink()
+    assert decoder.at()[:2] == (ALWAYS, "running w")
+
+
 def test_another_process_is_not_concerned_and_a_bad_file_is_reported(decoder):
     decoder.request(ranks=[4])
     assert decoder.at()[:2] == (AUTO, "")

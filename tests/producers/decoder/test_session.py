@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import time
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -22,8 +23,10 @@ from drumline.producers.ipc.buffer_pool import DONE, FREE, HEADER_BYTES, KINDS, 
 from drumline.producers.ipc.events import MARK
 from drumline.producers.rings.ring_file import HeaderField
 from drumline.producers.spool.directory import SpoolDirectory
+from drumline.producers.spool.envelope import read_envelope
 from drumline.producers.spool.frames import DATA, KEPT
 from drumline.schemas.kept import KEPT_TOPICS
+from drumline.schemas.topics import Topic
 
 RAW = RawBuffer("ddp_steps").relocate()
 ALL_SIZES = [SIZES.get(kind, 0) for kind in range(KINDS)]
@@ -100,10 +103,14 @@ def test_rows_of_policy_rollup_are_marked_and_counted_as_kept(tmp_path, pool, po
     session.event(MARK.pack(b"M", 2, 1 << 31, time.time_ns()) + b"step 1")
     session.event(MARK.pack(b"M", 4, 1 << 31, time.time_ns() + 1) + b"")
     session.tick(time.time_ns())
+    session._output.report_losses(Counter({Topic.KERNEL: 5}), time.time_ns())
     session.finish(time.time_ns())
     [folder] = map(SpoolDirectory, root.iterdir())
     collector = folder.identity().process["collector"]
     frames = Follower(folder).read()
+    losses = [f for f in frames if read_envelope(f.topic, f.body)["dropped_before"]]
+    assert {(frame.kind, frame.rows) for frame in losses} == {(DATA, 0)}, "they leave the host"
+    frames = [frame for frame in frames if frame not in losses]
     assert {frame.kind for frame in frames if frame.topic in KEPT_TOPICS} == {kind}
     assert {frame.kind for frame in frames if frame.topic not in KEPT_TOPICS} <= {DATA}
     kept = {"gpu.kernel.v1": COPIES * ONCE[10], "gpu.memcpy.v1": COPIES * (ONCE[1] + ONCE[2])}

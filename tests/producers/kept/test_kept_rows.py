@@ -1,6 +1,9 @@
 """Rows that stay on the host: windows as the stream worker's, kept segments, and pulls of steps."""
 
+import errno
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from functools import cache
 
 import pytest
@@ -12,7 +15,9 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.infra.telemetry import metrics
 from drumline.producers.agent.kept_rows import KeptRows
+from drumline.producers.kept import kept_segments
 from drumline.producers.kept import pull as pulls
+from drumline.producers.kept.host_windows import HostWindows
 from drumline.producers.kept.kept_segments import SUFFIX
 from drumline.producers.replay.recording import RecordedJob
 from drumline.producers.spool.quota import SpoolLimits
@@ -355,3 +360,63 @@ def test_an_identity_that_cannot_be_read_rejects_the_pull_of_its_process_only(ke
     kept.kept.puller.follow()
     kept.tick()
     assert pulled(kept) == kept_bodies(steps, rank=1)
+
+
+def test_rows_that_cannot_be_kept_are_counted_and_their_steps_are_not_whole(lab, monkeypatch):
+    monkeypatch.setattr(kept_segments, "MOST_SEGMENT", 10_000)
+    not_kept = metrics.AGENT_DROPPED.labels(str(Topic.KERNEL), "not_kept")
+    host, before = Host(lab), not_kept._value.get()
+    host.write(200)
+    host.close()
+    for _ in range(6):
+        lab.tick()
+    rows = sum(batch.rows for _, batch in recorded()[:200] if batch.topic == Topic.KERNEL)
+    assert 0 < not_kept._value.get() - before <= rows
+    for process in lab.kept.segments.processes():
+        assert lab.kept.segments.deleted_until_ns(process) > max(b.envelope["sent_ns"] for _, b in recorded())
+
+
+def test_a_full_disk_keeps_a_segment_no_longer_and_the_note_is_written_later(kept, monkeypatch):
+    segments = kept.kept.segments
+    process = segments.processes()[0]
+    newest = segments.segments(process)[-1]
+
+    def full(_path, _content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kept_segments, "write_private", full)
+        segments._delete(segments.path(process) / newest.name)
+    assert newest not in segments.segments(process)
+    assert segments.deleted_until_ns(process) == newest.last_ns
+    segments.tick()
+    assert int((segments.path(process) / "deleted").read_text()) == newest.last_ns
+
+
+def test_rows_go_on_when_their_windows_cannot_be_saved_for_long(lab, monkeypatch):
+    now, windows = 0.0, lab.kept.windows
+    monkeypatch.setattr(windows, "_clock", lambda: now)
+    released = []
+    windows._released.append(lambda: released.append(True))
+
+    def fails():
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(windows._file, "save", fails)
+    windows.save()
+    assert not released
+    now = 31.0
+    windows.save()
+    assert released
+    assert "full" in windows.problem
+
+
+def test_a_state_that_is_locked_is_not_deleted(lab):
+    path = lab.kept.folder.path / "windows.db"
+    lab.kept.windows._file.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(OSError, match="cannot be opened now"):
+            HostWindows(lab.kept.folder.path, _stages(Settings()), lambda: None)
+        assert path.exists()
