@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -140,11 +141,15 @@ class SpoolTailer:
         moved = self._in_flight.send_unsent(send)
         if self._in_flight.has_unsent or self.identity is None or (taken := self._reading()) is None:
             return moved
+        before = taken.segment.offset
         items = taken.segment.read(complete=False)
         if not items:
             complete = self.writer_exited or self.folder.has_later_segment(taken.segment.number)
             items = taken.segment.read(complete)
             taken.read = complete and not items
+        if self._kept is not None and not self._kept.windows.is_ready and any(map(self._stays, items)):
+            taken.segment.offset = before  # published, the worker would count them too
+            raise OSError(errno.EAGAIN, "rows wait until the state of their windows can be opened")
         damaged = sum(item.bytes for item in items if isinstance(item, Damage))
         if damaged:
             metrics.AGENT_DAMAGED.inc(damaged)
@@ -163,7 +168,7 @@ class SpoolTailer:
                 "rows of policy rollup are published: DRUMLINE_AGENT__KEPT_FOLDER names no folder for them",
                 folder=self.folder.path.name,
             )
-        if frame.kind != KEPT or self._kept is None or frame.topic not in self._kept_writers:
+        if self._kept is None or not self._stays(frame):
             return self._in_flight.add(frame)
         entry = InFlightFrame(frame, 1)
 
@@ -173,6 +178,9 @@ class SpoolTailer:
 
         self._kept.take(frame, segment, self._kept_writers[frame.topic], release)
         return entry
+
+    def _stays(self, item: Frame | Damage) -> bool:
+        return isinstance(item, Frame) and item.kind == KEPT and item.topic in self._kept_writers
 
     def _reading(self) -> _Taken | None:
         """Return the taken segment that is not read to its end; take the next one if all are."""

@@ -85,14 +85,14 @@ class BatchWriter:
     The decoder's output owns it. Runs in the decoder's thread and blocks only as `emit` does. Guarantees: sequences
     without gaps, and watermarks and complete steps that never fall. Times are ns since the epoch.
 
-    `muted`: topics whose rows are dropped, as another source publishes them. `losses_alone`: a batch states lost rows
-    or has rows, not both.
+    `muted`: topics whose rows are dropped, as another source publishes them. `separate_losses`: a batch states lost
+    rows or has rows, not both.
     """
 
     def __init__(self, identity: Identity, emit: Callable[[Topic, str, Batch], None]) -> None:
         self.identity = identity
         self.muted: frozenset[Topic] = frozenset()
-        self.losses_alone = False
+        self.separate_losses = False
         self._emit = emit
         self._feeds: dict[tuple[Topic, str], _Feed] = {}
 
@@ -117,7 +117,7 @@ class BatchWriter:
         parts = split_rows(topic, table)
         feed.dropped += dropped + table.rows - sum(map(len, parts))
         feed.steps_from = steps_from or feed.steps_from
-        if self.losses_alone and feed.dropped and parts:
+        if self.separate_losses and feed.dropped and parts:
             first_ns = int(table["start_ns"][parts[0][0]])
             self._send(feed, None, FeedProgress(progress.now_ns, min(progress.watermark_ns, first_ns)))
         for at, part in enumerate(parts, 1):

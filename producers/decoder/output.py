@@ -53,7 +53,7 @@ class SpoolOutput:
 
     @keeps.setter
     def keeps(self, keeps: bool) -> None:
-        self._keeps = self.writer.losses_alone = keeps
+        self._keeps = self.writer.separate_losses = keeps
 
     def take(self, number: int, decoded: Decoded, now_ns: int) -> None:
         """Publish the rows of buffer `number`, and derive from them.

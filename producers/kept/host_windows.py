@@ -89,13 +89,29 @@ class HostWindows:
     ) -> None:
         self._make_spool, self._lock = spool, threading.Lock()
         self._spool: SpoolWriter | None = None
-        self._file, self._stages = self._restored(folder / STATE, make)
+        self._path, self._make = folder / STATE, make
+        self._file: StateFile | None = None
+        self._stages: dict[str, WindowStage] = {}
         self._released: list[Callable[[], None]] = []
         self._answers: dict[str, str] = {}
         self._counted: dict[tuple[str, str], int] = {}
         self._is_closed = False
         self._clock, self._failing_since, self._unsaved = clock, None, Counter()
         self.problem = ""
+        self._open()
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether rows can be taken: the state is open."""
+        return self._file is not None
+
+    def _open(self) -> None:
+        """Open the state; where that is not possible now, the next `tick` tries again."""
+        try:
+            self._file, self._stages = self._restored(self._path, self._make)
+            self.problem = ""
+        except OSError as error:
+            self.problem = f"windows of kept rows: their state {error.strerror or error}"
 
     def _restored(self, path: Path, make: MakeStages) -> tuple[StateFile, dict[str, WindowStage]]:
         """Return the stages as they were saved; a state that this version cannot read is dropped."""
@@ -144,13 +160,15 @@ class HostWindows:
 
     def tick(self, now_ns: int, caught_up: bool) -> None:
         """Close the windows of silent processes; `caught_up`: all that is in the spools was taken."""
+        if not self._is_closed and self._file is None:
+            self._open()
         for topic, stage in self._stages.items() if not self._is_closed else ():
             self._publish(stage, stage.on_tick(now_ns, caught_up))
             self._count(topic, stage)
 
     def save(self) -> None:
         """Save the state, and release the batches that it has."""
-        if self._is_closed:
+        if self._is_closed or self._file is None:
             return
         try:
             self._file.save()
@@ -187,7 +205,8 @@ class HostWindows:
         """Save the state and close the files. What is open is published by the next agent."""
         self.save()
         self._is_closed = True
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         self.end_spool()
 
     def _publish(self, stage: WindowStage, windows: Sequence[Batch]) -> None:

@@ -411,12 +411,20 @@ def test_rows_go_on_when_their_windows_cannot_be_saved_for_long(lab, monkeypatch
     assert "full" in windows.problem
 
 
-def test_a_state_that_is_locked_is_not_deleted(lab):
+def test_rows_wait_in_the_spool_while_the_state_is_locked(lab):
     path = lab.kept.folder.path / "windows.db"
     lab.kept.windows._file.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(OSError, match="cannot be opened now"):
-            HostWindows(lab.kept.folder.path, _stages(Settings()), lambda: None)
-        assert path.exists()
+        windows = lab.kept.windows = HostWindows(lab.kept.folder.path, _stages(Settings()), lambda: None)
+        assert "cannot be opened now" in windows.problem
+        windows._open = lambda: None  # each try waits 5 s for the lock
+        Host(lab).write(200)
+        lab.tick()
+        assert all("rows wait" in tail.problem for tail in lab.agent.tails.values())
+        assert not published(lab, *KEPT_TOPICS)
+        del windows._open
+    lab.tick()
+    assert windows.is_ready
+    assert not any(tail.problem for tail in lab.agent.tails.values())
