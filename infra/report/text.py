@@ -270,6 +270,8 @@ def evidence(text: str) -> list[str]:
         more = values.get("late_together_count", len(together)) - 16
         ranks = ", ".join(map(str, together[:16]))
         texts.append(f"late together: ranks {ranks}{f' and {more} more' if more > 0 else ''}")
+    if turns := _numbers(values.get("turns")):
+        texts.append("late by turns: " + ", ".join(f"rank {rank} {share(part, 1.0)}" for rank, part in turns.items()))
     if values.get("communicators") == "guessed":
         texts.append("communicators are guessed")
     return texts

@@ -58,6 +58,11 @@ class StragglerConfig:
     #: Kernels and blocks within this ratio are the same work.
     equal_ratio: float = 1.01
 
+    #: Part of healthy windows in which the latest rank may be taken for a straggler by chance, before what follows.
+    chance: float = 0.001
+    #: A rank is named in its first window from this multiple of the limit on, from the limit on in the next one.
+    sure_ratio: float = 3.0
+
     #: Healthy windows that make up the baseline, and the number of them that it needs.
     baseline_windows: int = 16
     baseline_windows_min: int = 3

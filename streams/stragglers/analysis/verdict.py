@@ -14,6 +14,7 @@ from drumline.streams.stragglers.analysis.attribution import Attribution, attrib
 from drumline.streams.stragglers.analysis.baseline import Baseline, same_work, summarize_window
 from drumline.streams.stragglers.analysis.cause import SLOW_GPU, Cause
 from drumline.streams.stragglers.analysis.cost import priced
+from drumline.streams.stragglers.analysis.jitter import find_jitter
 from drumline.streams.stragglers.analysis.job_change import JobRegression, find_job_regression
 from drumline.streams.stragglers.analysis.light_overlap import Hidden
 from drumline.streams.stragglers.analysis.overlap import hidden_waiting
@@ -21,6 +22,7 @@ from drumline.streams.stragglers.analysis.peers import lockstep_groups
 from drumline.streams.stragglers.analysis.pipelines import pipeline_windows, ranks_without_peers, stage_members
 from drumline.streams.stragglers.analysis.rank_rows import RankRows
 from drumline.streams.stragglers.analysis.slow_link import SlowLink, find_slow_link, summarize_links
+from drumline.streams.stragglers.analysis.turns import TurnHistory, TurnTest
 from drumline.streams.stragglers.analysis.verdict_rows import (
     NO_SAMPLES,
     RankVerdict,
@@ -46,6 +48,7 @@ class WindowContext:
 
     Attributes:
         baseline: of the windows before.
+        turns: how late ranks were in the windows before.
         world_size: ranks of the job as configured, 0 = unknown.
         hosts: rank -> host.
         samples: rank -> samples of its GPU, and of its process; None = there are none.
@@ -53,6 +56,7 @@ class WindowContext:
     """
 
     baseline: Baseline = field(default_factory=Baseline)
+    turns: TurnHistory = field(default_factory=TurnHistory)
     world_size: int = 0
     hosts: Mapping[int, str] = field(default_factory=dict)
     samples: Samples = NO_SAMPLES
@@ -70,6 +74,7 @@ class WindowVerdict:
         step_ns: median length of a step.
         baseline: what later windows compare with; {} if a rank was late, a link slow, or the data insufficient.
         hidden: of light windows (light_overlap.py); None = as after the window before.
+        turns: what later windows know of how late ranks were (turns.py); {} if the data was insufficient.
     """
 
     rows: tuple[RankVerdict, ...]
@@ -79,6 +84,7 @@ class WindowVerdict:
     step_ns: int
     baseline: dict[str, Any]
     hidden: Hidden | None = None
+    turns: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -136,22 +142,29 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         data = replace(data, communicators=[*data.communicators, *groups])
         attribution = _attribute(data, baseline_step, config)
     coverage = _coverage(data, attribution, without_peers, context.world_size, config)
-    rows = grouped(_rank_rows(data, attribution, coverage, context, config), data, context.hosts)
+    test = TurnTest(data, attribution, context.turns, config)
+    late = _rank_rows(data, attribution, coverage, context, config)
+    judged = [test.judged(row) for row in late]
+    turns = test.kept(judged) if coverage.quorate else {}
+    has_turns = judged != late
+    rows = grouped(judged, data, context.hosts)
     has_late_ranks = any(row.names_rank for row in rows)
-    evaluated, link, regression = coverage.job_evaluable, None, None
-    if evaluated and not has_late_ranks:
+    evaluated, link, regression, jitter = coverage.job_evaluable, None, None, None
+    if evaluated and not has_late_ranks and not has_turns:
         evaluated, link, regression = _evaluate_job(data, context.baseline, coverage.complete, config)
     if regression is not None and data.pipelines:
         behind = replace(data, communicators=pipeline_windows(data, context.baseline, config), lockstep_groups=[])
-        if late := _late_stages(behind, context.samples, config, stage_members(data)):
-            rows = grouped([_replaced(row, late.get(row.rank)) for row in rows], data, context.hosts)
+        if stages := _late_stages(behind, context.samples, config, stage_members(data)):
+            rows = grouped([_replaced(row, stages.get(row.rank)) for row in rows], data, context.hosts)
             data = replace(data, communicators=[*data.communicators, *behind.communicators])
             has_late_ranks, regression = True, None
+    if evaluated and coverage.complete and not has_late_ranks and link is None and regression is None:
+        jitter = find_jitter(data, attribution.behind_ns, config)
     detail = FEW_STEPS if coverage.few_steps else ""
-    rows.insert(0, job_row(link, regression, config) if evaluated else insufficient_job_row(detail))
+    rows.insert(0, job_row(link or regression or jitter, config) if evaluated else insufficient_job_row(detail))
     if context.inferred:
         rows = [replace(row, evidence={**row.evidence, "steps_from": INFERRED}) for row in rows]
-    is_healthy = evaluated and not has_late_ranks and link is None
+    is_healthy = evaluated and not has_late_ranks and not has_turns and link is None
     length = step_length(data)
     used = int(attribution.steps.max(initial=0))
     return WindowVerdict(
@@ -161,6 +174,7 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         steps_skipped=len(data.steps) - used,
         step_ns=round(float(np.nanmedian(length))) if np.isfinite(length).any() else 0,
         baseline=_kept(data) if is_healthy else {},
+        turns=turns,
     )
 
 
