@@ -7,6 +7,7 @@ from functools import lru_cache
 from importlib import metadata, resources
 from typing import TYPE_CHECKING, Any
 
+from drumline.infra.guidance.entry import cause_page
 from drumline.infra.report import charts, text
 from drumline.infra.report.data import ReportData
 from drumline.infra.runtime.terminal import LAYOUT, escape_controls
@@ -23,9 +24,9 @@ DEVICES = {
 }
 
 
-def page(data: ReportData, created: datetime | None = None) -> str:
+def page(data: ReportData, created: datetime | None = None, web_page: str = "") -> str:
     """Return the HTML of the whole report; all text from the job is escaped. `created`: time shown as that of the
-    report.
+    report. `web_page`: of `drumline serve`, which causes lead to.
     """
     return (
         environment()
@@ -33,6 +34,7 @@ def page(data: ReportData, created: datetime | None = None) -> str:
         .render(
             **sections(data),
             style=style(),
+            web_page=web_page,
             summary=text.summary(data),
             version=metadata.version("drumline"),
             created=f"{created or datetime.now(UTC):%Y-%m-%d %H:%M}",
@@ -88,6 +90,7 @@ def sections(data: ReportData) -> dict[str, Any]:
         "shown_ranks": len({row["rank"] for row in data.lateness}),
         "total_s": data.ranks * data.length_s,
         "kernel_s": sum(row["gpu_s"] for row in data.families),
+        "cause_page": cause_page,
         "copy_name": charts.copy_name,
         "number": _number,
     }

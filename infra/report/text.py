@@ -45,10 +45,11 @@ def meaning(cause: str, detail: str) -> str:
     return entry.meaning if entry else ""
 
 
-def action(cause: str, detail: str, job: str) -> str:
-    """Return how to check a cause and what to do about it; "" for an unknown one."""
+def action(cause: str, detail: str, job: str, web_page: str = "") -> str:
+    """Return how to check a cause and what to do about it; "" for an unknown one. `web_page`: of `drumline serve`."""
     entry = guidance(cause, detail)
-    return filled(f"{entry.check} {entry.act} Escalate to {entry.escalate}.", job) if entry else ""
+    more = f" More: {web_page}{entry.page}" if entry and web_page else ""
+    return filled(f"{entry.check} {entry.act} Escalate to {entry.escalate}.{more}", job) if entry else ""
 
 
 def filled(guide: str, job: str, pid: int = 0) -> str:
