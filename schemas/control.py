@@ -6,6 +6,7 @@ needs no registry. Not a batch: it is about no process, and no sink stores it. P
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from io import BytesIO
 from typing import Any
@@ -142,3 +143,13 @@ def decode(value: bytes | None) -> Control:
     if body.read(1):
         raise BadControl("bytes follow its Avro record")
     return control.checked()
+
+
+def healthy_peer(healthy: Iterable[tuple[int, str]], host: str) -> int:
+    """Return the lowest of healthy ranks, each with its host: of the late rank's host if there is one; -1 = none."""
+    return min(((place != host, rank) for rank, place in healthy if rank >= 0), default=(False, -1))[1]
+
+
+def with_peer(late: int, host: str, healthy: Iterable[tuple[int, str]]) -> list[int]:
+    """Return the ranks that a deep window about a late rank records: it, and its healthy peer if there is one."""
+    return sorted({late, healthy_peer(healthy, host)} - {-1})

@@ -18,6 +18,10 @@ OMITTED = f"{HEADER_PREFIX}omitted"
 TEXT_LIMIT = 1_000
 
 Header = tuple[str, str | bytes | None]
+#: Header of a batch whose rows its host has counted in windows (policy rollup). Without the prefix, so that it stays
+#: with a record when its dead letter is replayed.
+COUNTED_HEADER = "windows.counted"
+COUNTED: tuple[Header, ...] = ((COUNTED_HEADER, b"host"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +112,8 @@ def read_headers(headers: Iterable[Header]) -> DeadLetterHeaders:
         values.get("replay.of", ""),
         tuple((name, value) for name, value in raw if not name.startswith(HEADER_PREFIX)),
     )
+
+
+def is_counted(headers: Iterable[Header] | None) -> bool:
+    """Return whether the windows of a record's rows are published already."""
+    return any(name == COUNTED_HEADER for name, _ in headers or ())

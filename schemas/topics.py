@@ -111,7 +111,9 @@ TOPICS: tuple[TopicSpec, ...] = (
 #: Topics of the producers, and of the stream worker, whose records are fenced by epochs.
 RAW_TOPICS = tuple(spec.topic for spec in TOPICS if not spec.derived and not spec.by_people)
 DERIVED_TOPICS = frozenset(spec.topic for spec in TOPICS if spec.derived)
-#: Results that agents write too, of rows that stay on their hosts (kept.py).
+#: Topics whose rows stay on their host (policy rollup); steps and collectives, which verdicts need, do not.
+KEPT_TOPICS = frozenset({Topic.KERNEL, Topic.MEMCPY, Topic.RANGE})
+#: Results that agents write too, of rows that stay on their hosts.
 WINDOW_TOPICS = frozenset({Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH})
 #: Topics that stream workers read: all have the same number of partitions.
 JOINED_TOPICS = tuple(spec.topic for spec in TOPICS if spec.joined)

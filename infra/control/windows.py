@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from drumline.infra.control.control_topic import user_name
 from drumline.infra.report.data import Query, Row
 from drumline.producers.control.steps_ahead import LEAD_S, steps_ahead
-from drumline.schemas.control import MAX_WINDOW_NS, WINDOW, Control, exact
-from drumline.schemas.peers import with_peer
+from drumline.schemas.control import MAX_WINDOW_NS, WINDOW, Control, exact, with_peer
 
 #: A clock of a host that is this much behind does not delay the begin; s.
 CLOCKS_S = 60.0

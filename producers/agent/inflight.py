@@ -18,8 +18,7 @@ from drumline.producers.agent.messages import losses, sent_ns, values
 from drumline.producers.agent.producer import PERMANENT_ERRORS
 from drumline.producers.spool.frames import LOSS, PULLED, Frame
 from drumline.schemas.codec import Codec
-from drumline.schemas.dead_letters import Header
-from drumline.schemas.kept import COUNTED
+from drumline.schemas.dead_letters import COUNTED, Header
 
 log = structlog.get_logger()
 

@@ -28,8 +28,8 @@ from drumline.producers.spool.quota import PROCESSES, SpoolLimits
 from drumline.producers.spool.reader import Segment
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.errors import UnknownSchema
-from drumline.schemas.kept import KEPT_TOPICS
 from drumline.schemas.model import RecordModel
+from drumline.schemas.topics import KEPT_TOPICS
 
 log = structlog.get_logger()
 

@@ -21,8 +21,8 @@ from drumline.schemas.control import (
     BadControl,
     Control,
     exact,
+    with_peer,
 )
-from drumline.schemas.peers import with_peer
 
 #: Severity from which a rank gets a window; a test holds it equal to the stream processor's.
 WARNING = 2

@@ -22,8 +22,7 @@ from drumline.producers.live.launch_rows import KEPT_NS, LaunchRows
 from drumline.producers.live.scopes import ANY_THREAD
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import Batch
-from drumline.schemas.kept import KEPT_TOPICS
-from drumline.schemas.topics import Topic
+from drumline.schemas.topics import KEPT_TOPICS, Topic
 
 
 class SpoolOutput:

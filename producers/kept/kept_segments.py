@@ -30,10 +30,9 @@ from drumline.producers.spool.layout import IDENTITY, BadSpool, ProcessIdentity
 from drumline.producers.spool.quota import bounds
 from drumline.producers.spool.reader import Segment
 from drumline.schemas.batch import Batch, decode
-from drumline.schemas.kept import KEPT_TOPICS
 from drumline.schemas.model import RecordModel, model
 from drumline.schemas.registry import lock_file_registry
-from drumline.schemas.topics import Topic
+from drumline.schemas.topics import KEPT_TOPICS, Topic
 
 log = structlog.get_logger()
 

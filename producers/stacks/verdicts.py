@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.peers import healthy_peer
+from drumline.schemas.control import healthy_peer
 from drumline.schemas.topics import Topic
 
 #: Cause of a straggler that stacks explain.

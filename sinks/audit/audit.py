@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from drumline.schemas.kept import KEPT_TOPICS
-from drumline.schemas.topics import Topic
+from drumline.schemas.topics import KEPT_TOPICS, Topic
 from drumline.sinks.audit.kafka_side import KafkaFacts
 from drumline.sinks.audit.partitions import check_partition, check_tails
 from drumline.sinks.audit.queries import Queries

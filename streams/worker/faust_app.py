@@ -15,10 +15,10 @@ from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec, Parts
+from drumline.schemas.dead_letters import is_counted
 from drumline.schemas.errors import BadRecord, RegistryUnavailable
-from drumline.schemas.kept import KEPT_TOPICS, is_counted
 from drumline.schemas.tenants import is_signed
-from drumline.schemas.topics import DERIVED_TOPICS, RAW_TOPICS, Topic
+from drumline.schemas.topics import DERIVED_TOPICS, KEPT_TOPICS, RAW_TOPICS, Topic
 from drumline.streams.core.batch_dedup import checksum
 from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import AckQueue, Delivery

@@ -18,8 +18,7 @@ from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.producers.replay.recording import RecordedJob
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
-from drumline.schemas.kept import KEPT_TOPICS
-from drumline.schemas.topics import RAW_TOPICS, Topic
+from drumline.schemas.topics import KEPT_TOPICS, RAW_TOPICS, Topic
 
 pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(900)]
 SPOOLED = frozenset(RAW_TOPICS) - {Topic.PROCESS}

@@ -37,7 +37,7 @@ def test_the_agent_starts(tmp_path):
 
 
 def test_a_dead_letter_names_the_version():
-    record = SimpleNamespace(value=b"", topic="t", partition=0, offset=1, timestamp_ms=2, headers=[])
+    record = SimpleNamespace(value=b"", topic="t", partition=0, offset=1, timestamp_ms=2, headers=[], part=0)
     names_and_values = headers(SimpleNamespace(record=record, error=("c", "")), "id")
     assert ("drumline.version", b"0+unknown") in names_and_values
 

@@ -13,10 +13,11 @@ from drumline.infra.bench import render
 from drumline.infra.bench.result import BenchReport
 from drumline.infra.chaos import report as chaos_report
 from drumline.infra.cli.operate import audit, dlq, limits, policy, topics
-from drumline.infra.cli.query import capture, evaluate
+from drumline.infra.cli.query import capture, evaluate, pull
 from drumline.infra.cli.record import replay
 from drumline.infra.cli.stack import status
 from drumline.infra.clickhouse.row_counts import StoredCount
+from drumline.infra.control.pulls import RankAnswer
 from drumline.infra.control.windows import RankState
 from drumline.infra.demo import report as demo_report
 from drumline.infra.evaluate import comparison_table
@@ -168,6 +169,7 @@ CASES = {
     "cli/operate/topics.py": topic_steps,
     "cli/operate/policy.py": policies,
     "cli/query/capture.py": captured,
+    "cli/query/pull.py": lambda _: pull._print(LONG, [RankAnswer(7, LONG, "done", PROSE)]),
     "cli/query/evaluate.py": lambda _: evaluate._print(REPORT, KERNEL, 6),
     "cli/record/replay.py": replayed,
     "cli/stack/status.py": stack_status,

@@ -25,8 +25,7 @@ from drumline.producers.rings.ring_file import HeaderField
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.envelope import read_envelope
 from drumline.producers.spool.frames import DATA, KEPT
-from drumline.schemas.kept import KEPT_TOPICS
-from drumline.schemas.topics import Topic
+from drumline.schemas.topics import KEPT_TOPICS, Topic
 
 RAW = RawBuffer("ddp_steps").relocate()
 ALL_SIZES = [SIZES.get(kind, 0) for kind in range(KINDS)]

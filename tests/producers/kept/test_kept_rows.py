@@ -24,9 +24,9 @@ from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import encode
 from drumline.schemas.control import PULL, Control
-from drumline.schemas.kept import COUNTED, KEPT_TOPICS
+from drumline.schemas.dead_letters import COUNTED
 from drumline.schemas.model import model
-from drumline.schemas.topics import WINDOW_TOPICS, Topic
+from drumline.schemas.topics import KEPT_TOPICS, WINDOW_TOPICS, Topic
 from drumline.streams.offline import results
 
 TOPICS = {*KEPT_TOPICS, Topic.STEP}

@@ -1,6 +1,6 @@
 """The healthy rank that a late one is compared with."""
 
-from drumline.schemas.peers import healthy_peer, with_peer
+from drumline.schemas.control import healthy_peer, with_peer
 
 
 def test_the_lowest_healthy_rank_of_the_same_host_comes_first():
