@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from drumline.producers.spool.files import LISTED, open_file
+from drumline.producers.spool.files import open_file, owned_folder
 
 #: Names in the folder of a host.
 FOLDER_LOCK, ROWS = "lock", "rows"
@@ -72,12 +72,4 @@ def _create(name: str, above: int) -> int:
 def _opened(name: str, above: int | None) -> int:
     """Return the descriptor of a folder that only root and the agent's user may write into. Raises OSError."""
     unsafe = OSError(errno.EPERM, "is a link, another user's, or others may write there", name)
-    try:
-        descriptor = os.open(name, LISTED, dir_fd=above)
-    except NotADirectoryError:
-        raise unsafe from None
-    about = os.fstat(descriptor)
-    if about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o022:
-        os.close(descriptor)
-        raise unsafe
-    return descriptor
+    return owned_folder(name, above, unsafe)

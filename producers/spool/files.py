@@ -58,14 +58,24 @@ def agent_folder(root: Path) -> Iterator[int]:
         with suppress(FileExistsError):
             os.mkdir(AGENT_FOLDER, 0o700, dir_fd=descriptor)  # never the root: it is for all users
         unsafe = OSError(errno.EPERM, f"{AGENT_FOLDER} is a link, another user's, or others may write there: remove it")
-        try:
-            folder = os.open(AGENT_FOLDER, LISTED, dir_fd=descriptor)
-        except NotADirectoryError:
-            raise unsafe from None
+        folder = owned_folder(AGENT_FOLDER, descriptor, unsafe)
     try:
-        about = os.fstat(folder)
-        if about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o022:
-            raise unsafe
         yield folder
     finally:
         os.close(folder)
+
+
+def owned_folder(name: str, above: int | None, unsafe: OSError) -> int:
+    """Return the descriptor of a folder that only root and the agent's user may write into.
+
+    `above`: descriptor of the folder it is in. Raises `unsafe` for any other, and OSError.
+    """
+    try:
+        folder = os.open(name, LISTED, dir_fd=above)
+    except NotADirectoryError:
+        raise unsafe from None
+    about = os.fstat(folder)
+    if about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o022:
+        os.close(folder)
+        raise unsafe
+    return folder
