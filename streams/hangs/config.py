@@ -23,6 +23,9 @@ class HangConfig:
     join_ns: int = 4 * SECOND_NS
     #: A job whose processes are all silent for this long is over.
     over_ns: int = 60 * SECOND_NS
+    #: A job that stands still and is ended keeps its reason while its processes end. They have 30 s from SIGTERM to
+    #: SIGKILL by torchrun, Slurm (KillWait) and Kubernetes; whoever waits for an ended one for longer has that reason.
+    ending_ns: int = 30 * SECOND_NS
     #: State of a run that is silent for this long is deleted.
     forget_ns: int = 3_600 * SECOND_NS
     #: A result that is not acknowledged is returned again after this: well above Kafka's time to acknowledge.

@@ -16,15 +16,7 @@ from drumline.schemas.batch import Batch
 from drumline.streams.core.budget import StateBudget, Store
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.isolation import IsolatedStage
-from drumline.streams.core.records import (
-    key,
-    key_parts,
-    pack_rows,
-    run_key,
-    split_run_key,
-    unit_parts,
-    unpack_rows,
-)  # fmt: skip
+from drumline.streams.core.records import key, key_parts, pack_rows, run_key, split_run_key, unit_parts, unpack_rows
 from drumline.streams.hangs.config import HangConfig
 from drumline.streams.hangs.explanation import Reason, Standstill, explain
 from drumline.streams.hangs.hang_batch import WHOLE_JOB, HangRow, digest, hang_batch, standing_rows
@@ -51,6 +43,7 @@ class JobProgress:
         first_seen_ns: worker's clock at the first record or tick since the restart.
         changed: the explanation may be another one.
         explained: the last explanation, and the processes that were silent then.
+        ended_ns: worker's clock when a process was last found to have ended; 0 = none since the restart.
         rows: of all processes.
     """
 
@@ -62,6 +55,7 @@ class JobProgress:
     first_seen_ns: int = 0
     changed: bool = True
     explained: tuple[Standstill, int] | None = None
+    ended_ns: int = 0
     rows: int = 0
 
     @property
@@ -126,6 +120,7 @@ class HangStage(IsolatedStage[str, JobProgress]):
         (state.busy.add if is_busy else state.busy.discard)(process_id)
         state.silent.discard(process_id)
         if process.has_ended:  # it sends no more
+            state.ended_ns = now_ns
             value = {"process": process.to_json()}
             self.store[key("e", process_id, unit)] = pack_rows(-1, value, np.zeros(0, NO_ROWS))
         if bool(state.busy) == state.stands:
@@ -166,7 +161,8 @@ class HangStage(IsolatedStage[str, JobProgress]):
                 return self._publish_end(unit, state, OVER, "", now_ns)
             is_over = silent_ns > config.over_ns
             return self._publish_end(unit, state, OVER, Reason.SILENT, now_ns) if is_over else []
-        if state.changed or state.explained is None or state.explained[1] != len(known):
+        is_ending = state.stands and now_ns - state.ended_ns < config.ending_ns  # who is ended first is not the reason
+        if state.explained is None or (not is_ending and (state.changed or state.explained[1] != len(known))):
             state.explained, state.changed = (explain(known), len(known)), False
         explanation, _ = state.explained
         if explanation.row is None and quiet_ns < config.hung_ns:  # nobody waits: they may compute

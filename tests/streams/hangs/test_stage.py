@@ -69,6 +69,30 @@ def test_a_job_that_is_killed_while_it_hangs_is_over():
     assert [(row["rank"], row["reason"]) for row in job.rows[-1]] == [(-1, ""), (1, "")]
 
 
+def test_a_hung_job_that_is_ended_rank_by_rank_keeps_its_reason_and_takes_back_all_names():
+    job = Job(WORLD).run_for(20)
+    job.ranks[1].plan = [("c0", ("AllReduce", "float32", 2_000))]
+    job.run_for(130)
+    assert {rank: reason for rank, (reason, *_) in job.named.items()} == {0: "mismatch", 1: "mismatch"}
+    for number in (2, 1, 3, 0):
+        job.ranks[number].state = "killed"
+        job.run_for(5)
+    assert job.states == ["standing", "hung", "over"]
+    assert [(row["rank"], row["reason"]) for row in job.rows[-1]] == [(-1, ""), (0, ""), (1, "")]
+
+
+def test_a_rank_that_ends_while_the_others_go_on_to_wait_for_it_has_ended():
+    job = Job(WORLD).run_for(20)
+    job.ranks[1].host_stalls = True
+    job.run_for(15)
+    job.ranks[1].state = "killed"
+    job.run_for(25)
+    assert job.named == {1: ("not_called", "AllReduce", 21)}
+    job.run_for(10)
+    assert job.states == ["standing", "standing"]
+    assert job.named == {1: ("gone", "AllReduce", 21)}
+
+
 def test_a_job_whose_agents_fall_silent_is_over_after_a_minute_and_not_hung():
     job = Job(WORLD).run_for(20)
     job.ranks[1].host_stalls = True
