@@ -519,6 +519,9 @@ static void job(void) {
   destroy(&comm);
 }
 
+/* Of a program that loads this file as a library: what rank 1 does instead of its call, HOW = "caller". */
+void (*stalls)(void);
+
 /* A rank of a job that hangs at step STEPS in the way HOW, if it is rank 1; the others go on to wait in NCCL. Steps of
  * 50 ms have one operation in each of two communicators, all ranks in both. The parent ends the process. */
 static void hang(void) {
@@ -537,7 +540,8 @@ static void hang(void) {
     if (hangs && HOW("stop")) raise(SIGSTOP);
     if (hangs && HOW("kill")) raise(SIGKILL);
     if (hangs && HOW("exit")) exit(0);
-    if (hangs && HOW("sleep")) for (;;) pause(); /* also a lock, a loader, an exception that is caught */
+    if (hangs && HOW("sleep")) for (;;) pause();
+    if (hangs && HOW("caller")) stalls();
     for (int i = 0; i < 2; i++) {
       struct comm *comm = &comms[hangs && HOW("order") ? 1 - i : i];
       struct operation op = make(comm, false);
