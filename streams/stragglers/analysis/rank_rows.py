@@ -29,6 +29,8 @@ from drumline.streams.stragglers.analysis.host_cause import NO_CPU, ProcessSampl
 from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict, Samples, SamplesOf
 from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, WindowData
 
+#: Details of idle time that give way to what the host or the GPU shows: waiting for the GPU has other reasons too.
+NOT_KNOWN = ("", DETAILS["idle_ns"][WAITING])
 Wrapped = TypeVar("Wrapped", GpuSamples, ProcessSamples)
 
 
@@ -82,8 +84,9 @@ class RankRows:
             processes = [host(peer) for peer in peer_ranks]
             detail, numbers = host_detail(host(rank), processes, time_ns, idle_ns, config)
             more = {"host": numbers} if numbers else {}
-            cause = replace(cause, detail=detail if detail in NO_CPU else cause.detail or detail)
-        by_host = cause.cause == HOST_STALL and cause.detail not in ("", DETAILS["idle_ns"][WAITING])
+            is_known = cause.detail not in NOT_KNOWN and detail not in NO_CPU
+            cause = replace(cause, detail=cause.detail if is_known else detail or cause.detail)
+        by_host = cause.cause == HOST_STALL and cause.detail not in NOT_KNOWN
         # A GPU that others have in turn is idle for this rank meanwhile, and its host waits for it.
         if gpu is not None and cause.cause in (HOST_STALL, SLOW_GPU, UNKNOWN) and not by_host:
             shared = shared_gpu(gpu(rank), [gpu(peer) for peer in peer_ranks])

@@ -330,6 +330,17 @@ def test_samples_of_processes_give_a_stalled_host_its_detail(more, detail, late_
         assert all(max(values["host"].values()) > 100 * MS for values in evidence)
 
 
+def test_waiting_for_the_gpu_is_the_detail_unless_samples_of_the_process_explain_it():
+    stream = list(batches(simulate(ddp(4), 36, (Fault(1, "idle", 20 * MS),))))
+    for _, batch in stream:
+        if batch.topic == Topic.STEP:
+            batch.columns["sync_ns"] = np.full(batch.rows, 8 * MS * (batch.envelope["rank"] == 1))
+    sampled = [host_samples(rank, at, main_gil_ns=310 * MS * (rank == 1)) for at, rank in product(range(4), range(4))]
+    for samples, detail in (([], "synchronisation"), (sampled, "python_lock")):
+        job = sorted(stream + samples, key=lambda item: item[0])
+        assert [rows[1] for rows in rows_of(job, "detail", "details").values()] == [detail] * 3
+
+
 def test_samples_of_processes_give_healthy_windows_no_detail():
     stream = list(batches(simulate(ddp(4), 36)))
     stream += [host_samples(rank, second, main_wait_ns=100 * MS * rank) for second, rank in product(range(4), range(4))]

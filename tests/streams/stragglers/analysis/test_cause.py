@@ -67,7 +67,8 @@ HOST_TIMES = {
     "checkpoint": ({"checkpoint_ns": 40}, "checkpoint"),
     "checkpoint that waits for the GPU": ({"checkpoint_ns": 29, "sync_ns": 28}, "checkpoint"),
     "waiting for the GPU": ({"sync_ns": 30}, "synchronisation"),
-    "too little of each": ({"load_ns": 15, "gc_ns": 10, "sync_ns": 5}, ""),
+    "waiting for the GPU, and launching": ({"sync_ns": 6}, "synchronisation"),
+    "too little of each": ({"load_ns": 15, "gc_ns": 10, "sync_ns": 4}, ""),
     "nothing more than its peers": ({}, ""),
     "its peers wait for it": ({"sync_ns": -2}, ""),
 }

@@ -63,6 +63,12 @@ def test_the_detail_is_what_the_process_had_more_of_than_its_peers(more, detail)
     assert named == detail
 
 
+@pytest.mark.parametrize(("faults", "detail"), [(0, ""), (500, ""), (4_000, "page_faults")])
+def test_the_kernels_work_for_page_faults_counts_beside_their_waits(faults, detail):
+    late = samples(main_blocked_ns=40 * MS, major_faults=faults)
+    assert detail_of(late, [samples()] * 3, 1.3 * S)[0] == detail
+
+
 @pytest.mark.parametrize("more", [more for more, detail in LATE.values() if detail])
 def test_what_all_ranks_have_explains_no_rank(more):
     assert detail_of(samples(**more), [samples(**more)] * 3, S)[0] == ""
