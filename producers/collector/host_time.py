@@ -28,7 +28,10 @@ _FUNCTIONS = (
     ("torch.serialization", "save", ("torch",), CHECKPOINT),
     (_SAVER, "save", ("torch.distributed.checkpoint",), CHECKPOINT),
     (_SAVER, "async_save", ("torch.distributed.checkpoint",), CHECKPOINT),
-    # Under `save_file`, which transformers and others import under names of their own.
+    # Under `save_file`, which transformers and others import under names of their own: it copies tensors from the GPU,
+    # by one of the first two, and then writes.
+    ("safetensors.torch", "_flatten", (), CHECKPOINT),
+    ("safetensors.torch", "_flatten_as_ptr", (), CHECKPOINT),
     ("safetensors.torch", "serialize_file", (), CHECKPOINT),
 )
 #: The same, while CUPTI is attached: a call that waits for the GPU takes no time where nothing has to be waited for.
