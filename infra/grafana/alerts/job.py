@@ -50,6 +50,23 @@ def _level() -> str:
     """
 
 
+def _python() -> str:
+    """Return the rows of `_late` for each severity, with the line that the rank's Python was in most, "" = not sampled.
+
+    That is of its newest sampling, in its main thread: what a stall without a detail leaves to say.
+    """
+    return f"""
+        SELECT job, run, rank, host, gpu, pod, arrayJoin(['warning', 'critical']) AS severity, line,
+            toFloat64(line != '') AS value
+        FROM ({_late("max(@level)")}) AS late LEFT JOIN (
+            SELECT job, run, toString(named_rank) AS rank, argMax(s.at, (s.time, s.samples)) AS line FROM stacks AS s
+            WHERE verdict = 'straggler' AND role = 'culprit' AND is_main = 1
+                AND s.time >= $__toTime_ms - INTERVAL 1 HOUR
+            GROUP BY job, run, rank
+        ) AS sampled USING (job, run, rank)
+    """
+
+
 _CAUSE = causes.number("argMaxIf(cause, window_end, @bad)", "argMaxIf(detail, window_end, @bad)")
 _LATE = (
     of_active(_level()),
@@ -58,6 +75,7 @@ _LATE = (
     Values(_late("sum(s.gpu_seconds_lost)"), "GPU_SECONDS"),
     Values(_late("sum(s.money_lost)"), "MONEY"),
     Values(_late(_CAUSE), "CAUSE"),
+    of_active(_python(), "PYTHON"),
 )
 _SUMMARY = (
     "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} costs "
@@ -66,7 +84,8 @@ _SUMMARY = (
 _DESCRIPTION = (
     "Cause: "
     + causes.text("CAUSE", causes.MEANINGS)
-    + ". GPU: {{ $labels.gpu }}. Pod or Slurm job: {{ $labels.pod }}. Run {{ $labels.run }}. In the last 15 "
+    + ".{{ if gt $values.PYTHON.Value 0.0 }} Its Python: {{ $values.PYTHON.Labels.line }}.{{ end }} GPU: "
+    "{{ $labels.gpu }}. Pod or Slurm job: {{ $labels.pod }}. Run {{ $labels.run }}. In the last 15 "
     "minutes, or four windows of steps where those are longer, it cost "
     "{{ humanizeDuration $values.GPU_SECONDS.Value }} of GPU time"
     '{{ if gt $values.MONEY.Value 0.0 }}, money {{ printf "%.2f" $values.MONEY.Value }}{{ end }}. '

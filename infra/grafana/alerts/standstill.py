@@ -11,6 +11,11 @@ from drumline.infra.grafana.thresholds import STALLED_PAUSES, STALLED_S, STALLED
 
 _JOB = {"job": "job", "run": "run"}
 _ACTIVE = "SELECT r.1 AS job, r.2 AS run FROM (SELECT arrayJoin(active) AS r)"
+#: Runs in which ranks wait for one: whether that pages is the rule `Job hung`'s.
+_AWAITING = """
+    SELECT h.job AS job, h.run AS run FROM hangs_now AS h
+    WHERE h.rank = -1 AND h.waiting > 0 AND h.state IN ('standing', 'hung')
+    """
 
 
 def _stalled(value: str) -> str:
@@ -27,6 +32,7 @@ def _stalled(value: str) -> str:
                 WHERE @minute AND topic = 'gpu.step.v1' AND rows > 0 GROUP BY job, run {IN_ORDER}
             ) AS stepped USING (job, run)
             WHERE last_step > $__fromTime_ms AND (job, run) NOT IN ({not_recorded(_ACTIVE)})
+                AND (job, run) NOT IN ({_AWAITING})
         ) AS stepping, arrayFilter(r -> dateDiff('second', r.4, r.3) > {STALLED_S}, stepping) AS suspects
         SELECT job, run, toFloat64({value}) AS value FROM (
             SELECT job, run, dateDiff('second', greatest(last_step, last_end), last_record) AS ago_s,
@@ -67,7 +73,8 @@ STALLED = Rule(
     "after which PyTorch by default ends a job whose NCCL collective hangs. A first "
     "evaluation of more than 6 minutes does fire: give such jobs a limit of their own. Runs that are not recorded now "
     "(policy `off`, another profiler) or "
-    "only in windows (`duty`) are left out, and so are jobs that ended: they are silent. The last step is searched in "
+    "only in windows (`duty`) are left out, and so are jobs that ended: they are silent. Jobs in which ranks are known "
+    "to wait for one are left to `Job hung`, which has a limit of its own. The last step is searched in "
     "24 hours, so that the alert stays while the job hangs.",
     ("drumline-job", "steps"), _JOB, for_s=60, no_data="OK", job_limit=STALLED_LIMIT,
 )  # fmt: skip

@@ -47,16 +47,16 @@ def shift(column, seconds):
 AGAIN = "arrayJoin(range(0, 1200, 13))"
 
 
-def hang(db, job, revision, state, *ranks, reason="not_called"):
+def hang(db, job, revision, state, *ranks, reason="not_called", waiting=0):
     """Rows of `hangs` for a recorded job: the job's, and one for each rank that is named."""
     rows = ", ".join(
         f"('{job}', '{RUN}', {rank}, '{'' if rank < 0 else 'node-a'}', 1, {revision}, '{state}', "
         f"fromUnixTimestamp64Milli({round(db.last * 1000)}), "
         f"fromUnixTimestamp64Milli({round(db.last * 1000) + 10_000 + revision}), "
-        f"'{reason}', 'AllReduce', 41, 'Rank {rank} has not called AllReduce 41.', now64(3), {revision})"
+        f"'{reason}', 'AllReduce', 41, 'Rank {rank} has not called AllReduce 41.', {waiting}, now64(3), {revision})"
         for rank in (-1, *ranks)
     )
-    columns = "job, run, rank, host, episode, revision, state, start, time, reason, operation, number, note"
+    columns = "job, run, rank, host, episode, revision, state, start, time, reason, operation, number, note, waiting"
     db.writer.command(f"INSERT INTO hangs_versions ({columns}, published, _offset) VALUES {rows}")
 
 
@@ -205,6 +205,25 @@ def test_straggler_warning_on_a_recording_whose_critical_states_are_set_to_warni
     assert {a["severity"] for a in fired(run(db, "drumline-straggler", db.last, db.last), job="milder")} == {"warning"}
 
 
+def test_the_alert_of_a_stalled_host_has_the_line_of_its_python_once_that_was_sampled(db):
+    end = db.phase("late_rank_60ms")[1] / 1e9
+
+    def description():
+        evaluator = run(db, "drumline-straggler", end, end)
+        [alert] = fired(evaluator, job=JOB, rank="1", severity="critical")
+        return evaluator.rendered(evaluator.rule.description, alert)
+
+    assert "Its Python" not in description()
+    for seconds, line in ((-2, 6), (-1, 7)):
+        at = f"fromUnixTimestamp64Milli({round((end + seconds) * 1000)})"
+        db.writer.command(
+            "INSERT INTO stacks (job, run, rank, named_rank, verdict, role, is_main, samples, window_start, time, "
+            f"caller) SELECT '{JOB}', '{RUN}', 1, 1, 'straggler', 'culprit', 1, 90, {at}, {at}, "
+            f"'load (/job/train.py:{line})'"
+        )
+    assert ". Its Python: load (/job/train.py:7). GPU: GPU 1 " in description()
+
+
 #: A process's record every 10 s for twenty minutes; every ten minutes for two hours, and when we look in them.
 TICKS = "arrayJoin(range(10, 1200, 10))"
 HOURS = range(600, 2 * 3600, 1800)
@@ -254,6 +273,15 @@ def test_an_evaluation_as_long_as_the_one_before_is_no_stall(db):
     db.copy("steps", "evaluates often", start=f"start - toIntervalSecond({300 + 13})")
     assert not fired(stalls(db), job="evaluates often")
     assert fired(run(db, "drumline-job-stalled", db.last + 700, db.last + 760), job="evaluates often"), "twice as long"
+
+
+def test_a_rank_that_saves_for_six_minutes_while_others_wait_is_no_stall_until_they_go_on(db):
+    for job in ("saves", "saved"):
+        keep_reporting(db, job, "on: always")
+        hang(db, job, 0, "standing", 0, waiting=3)
+    hang(db, "saved", 1, "moving", 0)
+    evaluator = stalls(db)
+    assert [len(fired(evaluator, job=job)) for job in ("saves", "saved")] == [0, 1]
 
 
 def test_job_stalled_stays_for_hours_and_ends_with_the_next_step(db):
