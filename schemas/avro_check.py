@@ -5,6 +5,8 @@ fastavro's C reader wraps a number of more than 64 bits silently, which would gi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from drumline.schemas.model import RecordModel
 
 WIDTHS = {"double": 8, "boolean": 1}
@@ -40,6 +42,13 @@ def malformed(writer: RecordModel, body: bytes, start: int) -> str:
     except ValueError as error:
         return f"{name}: {error}"
     return ""
+
+
+def number_behind(kinds: Iterable[str], body: bytes, at: int) -> int:
+    """Return the number that follows values of some kinds. Raises IndexError, ValueError."""
+    for kind in kinds:
+        at = _skip(kind, body, at)
+    return _number(body, at)[0]
 
 
 def _number(body: bytes, at: int) -> tuple[int, int]:

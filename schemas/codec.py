@@ -3,27 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
+from drumline.schemas.avro_check import number_behind
 from drumline.schemas.batch import Batch, decode, encode
 from drumline.schemas.bounds.check import check, check_size
 from drumline.schemas.compatibility import unreadable
 from drumline.schemas.confluent import HEADER, header, schema_id
 from drumline.schemas.dead_letters import Header
 from drumline.schemas.epochs import EPOCH_HEADER, is_ahead, read_epoch
-from drumline.schemas.errors import BadFrame, ForeignJob, OutOfBounds, UnknownSchema, WrongSchema
-from drumline.schemas.model import RecordModel, model
+from drumline.schemas.errors import (
+    BadEnvelope,
+    BadRecord,
+    ForeignJob,
+    OutOfBounds,
+    Unencodable,
+    UnknownSchema,
+    WrongSchema,
+)
+from drumline.schemas.merged import MERGED, SHARED, MergedParts, merged
+from drumline.schemas.model import JOB_ENVELOPE, RecordModel, model
 from drumline.schemas.parts import JOINED_BY_AGENTS, PARTS, joined, split
 from drumline.schemas.registry import Registry, lock_file_registry
 from drumline.schemas.tenants import TenantGuard
 from drumline.schemas.topics import DERIVED_TOPICS
 
 
-class Parts(NamedTuple):
-    """Holds the values of a record's parts. `job`: of all of them, checked as that of the record."""
+class Parts:
+    """Holds the parts of a record.
 
-    job: str
-    values: list[bytes]
+    `job`: of all of them, checked as that of the record. `values`: of each. `merged`: all of them, of a record that has
+    them in one table; its parts are encoded once `values` is read.
+    """
+
+    def __init__(self, job: str, values: list[bytes] | None = None, merged: MergedParts | None = None, id: int = 0):
+        self.job, self.merged, self._values, self._id = job, merged, values, id
+
+    @property
+    def values(self) -> list[bytes]:
+        """Return the value of each part. Raises BadRecord for parts that no producer can have encoded."""
+        if self._values is None:
+            assert self.merged is not None
+            of, frame = self.merged, header(self._id)
+            of.check_widths()
+            try:
+                self._values = [encode(of.writer, of.written(part), frame) for part in range(of.parts)]
+            except Unencodable as error:
+                raise BadEnvelope(f"a part of it: {error}", topic=of.topic) from None
+        return self._values
 
 
 class Codec:
@@ -49,6 +75,22 @@ class Codec:
         """Return the Kafka value of a record whose parts are these values, of one topic, key and job."""
         return self.encode(joined(job, values))
 
+    def merge(self, topic: str, values: Sequence[bytes]) -> bytes | None:
+        """Return the Kafka value of a record with these values, of one topic and key, in one table.
+
+        None if they do not all have the topic's current schema, and one job and run.
+        """
+        schema, number = model(topic), self.registry.id_of(topic)
+        try:
+            if any(schema_id(value, topic) != number for value in values):
+                return None
+            batches = [decode(schema, value, None, HEADER.size) for value in values]
+        except BadRecord:
+            return None
+        if len({tuple(batch.envelope[name] for name in SHARED) for batch in batches}) > 1:
+            return None
+        return self.encode(merged(schema, number, batches))
+
     def parts(
         self,
         topic: str,
@@ -64,13 +106,14 @@ class Codec:
         """
         if topic not in JOINED_BY_AGENTS:
             return None
-        number, reader = schema_id(value, topic), model(PARTS)
+        number = schema_id(value, topic)
         assert value is not None
         try:
             writer = self.registry.model_of(number)
         except UnknownSchema:  # `decode` says so
             return None
-        if writer.name != reader.name:
+        reader = next((shape for shape in map(model, (PARTS, MERGED)) if shape.name == writer.name), None)
+        if reader is None:
             return None
         if bounded:
             check_size(topic, key, value, headers or ())
@@ -78,7 +121,10 @@ class Codec:
         job = str(record.envelope["job"])
         if bounded and self._guard is not None:
             self._guard.check(topic, key, value, headers or (), job)
-        return Parts(job, split(record, topic))
+        if reader.topic == PARTS:
+            return Parts(job, split(record, topic))
+        number = int(record.envelope["schema"])
+        return Parts(job, merged=MergedParts(record, self._writer(number, topic), model(topic)), id=number)
 
     def decode(
         self,
@@ -105,12 +151,7 @@ class Codec:
         assert value is not None
         if bounded:
             check_size(topic, key, value, headers or ())
-        try:
-            writer = self.registry.model_of(number)
-        except UnknownSchema as error:
-            raise UnknownSchema(error.detail, topic=topic) from None
-        if writer is not reader and (number, topic) not in self._readable:
-            self._check_schema(number, writer, reader)
+        writer = self._writer(number, topic)
         batch = decode(writer, value, reader, HEADER.size, bounded=bounded)
         if bounded:
             check(batch, appended_ms, len(value) - (batch.rows * reader.row_bytes if writer is reader else 0))
@@ -124,11 +165,27 @@ class Codec:
         return batch
 
     def decodes_at_once(self, value: bytes | None) -> bool:
-        """Return True if `decode` needs no network: the schema is in memory, or the bytes name none."""
+        """Return True if `parts` and `decode` need no network: the schemas are in memory, or the bytes name none."""
         try:
-            return self.registry.in_memory(schema_id(value))
-        except BadFrame:
+            number = schema_id(value)
+            if not self.registry.in_memory(number):
+                return False
+            if value is None or self.registry.model_of(number).name != model(MERGED).name:
+                return True
+            return self.registry.in_memory(number_behind(JOB_ENVELOPE.values(), value, HEADER.size))
+        except (BadRecord, IndexError, ValueError):  # `decode` says so
             return True
+
+    def _writer(self, number: int, topic: str) -> RecordModel:
+        """Return the schema of a record of a topic, or of its parts, by its id."""
+        reader = model(topic)
+        try:
+            writer = self.registry.model_of(number)
+        except UnknownSchema as error:
+            raise UnknownSchema(error.detail, topic=topic) from None
+        if writer is not reader and (number, topic) not in self._readable:
+            self._check_schema(number, writer, reader)
+        return writer
 
     def _check_schema(self, number: int, writer: RecordModel, reader: RecordModel) -> None:
         if writer.name != reader.name:

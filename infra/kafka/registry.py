@@ -16,6 +16,7 @@ from drumline.infra.config.tenants import read_tenants
 from drumline.infra.runtime import tls
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadSchema, RegistryRejected, RegistryUnavailable, UnknownSchema
+from drumline.schemas.merged import MERGED
 from drumline.schemas.model import RecordModel, has_schema, model, parse_model
 from drumline.schemas.parts import PARTS
 from drumline.schemas.registry import lock_file_registry
@@ -122,7 +123,7 @@ class ConfluentRegistry:
             parsed = parse_model(f"schema id {schema_id}", schema.schema_str or "")
         except BadSchema:
             raise UnknownSchema(f"schema id {schema_id} is not a schema of drumline") from None
-        current = (model(topic) for topic in (*Topic, PARTS) if has_schema(topic))
+        current = (model(topic) for topic in (*Topic, PARTS, MERGED) if has_schema(topic))
         return next((known for known in current if known.fingerprint == parsed.fingerprint), parsed)
 
     def _request(self, call: Callable[[], Any]) -> tuple[int, Any]:
