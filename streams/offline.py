@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.merged import MergedParts
 from drumline.schemas.topics import Topic
 from drumline.streams.core.stage import Stage
 from drumline.streams.core.thresholds import StragglerConfig
@@ -15,21 +16,24 @@ TICK_NS = 1_000_000_000
 
 
 def results(
-    batches: Iterable[tuple[int, Batch]], stages: Sequence[tuple[Collection[str], Stage]], idle_ns: int
+    batches: Iterable[tuple[int, Batch | MergedParts]], stages: Sequence[tuple[Collection[str], Stage]], idle_ns: int
 ) -> Iterator[Batch]:
     """Yield all batches that the stages return, all revisions; stages read each other's batches too.
 
-    `batches`: (time in ns, batch); the largest time so far is the clock. `stages`: (topics that it reads, stage). At
-    the end all sources fall silent for `idle_ns`.
+    `batches`: (time in ns, batch, or several in one table); the largest time so far is the clock. `stages`: (topics
+    that it reads, stage). At the end all sources fall silent for `idle_ns`.
     """
     now, ticked, offset = 0, 0, 0
 
-    def read(batch: Batch) -> Iterator[Batch]:
+    def read(batch: Batch | MergedParts) -> Iterator[Batch]:
         nonlocal offset
-        offset += 1
+        first, offset = offset + 1, offset + (batch.parts if isinstance(batch, MergedParts) else 1)
         for topics, stage in stages:
             if batch.topic in topics:
-                yield from sent(stage, stage.on_batch(batch, offset, now))
+                if isinstance(batch, MergedParts):
+                    yield from sent(stage, stage.on_merged(batch, first, now))
+                else:
+                    yield from sent(stage, stage.on_batch(batch, first, now))
 
     def sent(stage: Stage, returned: list[Batch]) -> Iterator[Batch]:
         for batch in returned:
@@ -53,7 +57,7 @@ def results(
             yield from returned
 
 
-def verdicts(batches: Iterable[tuple[int, Batch]], config: StragglerConfig) -> Iterator[Batch]:
+def verdicts(batches: Iterable[tuple[int, Batch | MergedParts]], config: StragglerConfig) -> Iterator[Batch]:
     """Return the gpu.straggler.v1 batches of the lateness stage and the straggler stage, all revisions."""
     stages: list[tuple[Collection[str], Stage]] = [
         ((Topic.COLLECTIVE,), CommunicatorStage({}, config)),

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.merged import MergedParts
 from drumline.streams.core.budget import ChargedStore, OverBudget, StateBudget, Store
 from drumline.streams.core.records import UnreadableValue, split_run_key
 
@@ -78,6 +79,18 @@ class IsolatedStage(ABC, Generic[Unit, State]):
     def _apply(self, unit: Unit, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Apply a batch to its unit (see `Stage.on_batch`)."""
 
+    def _unit_of_merged(self, parts: MergedParts) -> Unit:
+        """Return the unit of all parts of a record, which have one Kafka key."""
+        return self._unit_of(parts.batch(0))
+
+    def _apply_merged(self, unit: Unit, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
+        """Apply all parts of a record to their unit (see `Stage.on_merged`)."""
+        return [
+            result
+            for part in range(parts.parts)
+            for result in self._apply(unit, parts.batch(part), offset + part, now_ns)
+        ]
+
     @abstractmethod
     def _tick(self, unit: Unit, now_ns: int, caught_up: bool) -> list[Batch]:
         """Close what has timed out in a unit (see `Stage.on_tick`)."""
@@ -111,15 +124,24 @@ class IsolatedStage(ABC, Generic[Unit, State]):
 
     def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Apply an input batch (see `Stage`). Raises what the unit's state raised; the unit is in quarantine then."""
-        self._set_clock(now_ns)
         unit = self._unit_of(batch)
+        return self._take(unit, batch.rows, partial(self._apply, unit, batch, offset, now_ns), now_ns)
+
+    def on_merged(self, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
+        """Apply all parts of a record (see `Stage`). Raises what the unit's state raised, as `on_batch` does."""
+        unit = self._unit_of_merged(parts)
+        return self._take(unit, parts.rows, partial(self._apply_merged, unit, parts, offset, now_ns), now_ns)
+
+    def _take(self, unit: Unit, rows: int, work: Callable[[], list[Batch]], now_ns: int) -> list[Batch]:
+        """Return the results of rows of input, unless their unit takes none."""
+        self._set_clock(now_ns)
         if unit in self.quarantine:
-            self.quarantined_rows += batch.rows
+            self.quarantined_rows += rows
             return []
-        if self.budget.denies(batch.envelope["job"]) or (self.budget.full and self._is_new(unit)):
-            self.denied_rows += batch.rows
+        if self.budget.denies(self._job_of(unit)) or (self.budget.full and self._is_new(unit)):
+            self.denied_rows += rows
             return []
-        out, error = self._attempt(unit, partial(self._apply, unit, batch, offset, now_ns))
+        out, error = self._attempt(unit, work)
         if error is not None:
             raise error
         return out or []

@@ -21,7 +21,7 @@ _read_json = json.JSONDecoder().raw_decode
 _BEFORE_LENGTH = struct.calcsize("<Bq")
 #: Raise it with every change of the packed data: fields of rows, names in heads, meaning of offsets.
 #: test_state_version.py guards it.
-_VERSION = 10
+_VERSION = 11
 _OTHER_VERSION = f"state value of version {{}}, this program reads {_VERSION}"
 #: Begins an escaped character of a name in a key. No name of a person or program holds this control character.
 _ESCAPE = "\x1f"
@@ -59,8 +59,12 @@ def parse_head(text: bytes) -> dict[str, Any]:
 
 def pack_rows(offset: int, head: dict[str, Any], rows: Rows) -> bytes:
     """Return the value of a head and rows."""
-    text = json.dumps(head, separators=(",", ":")).encode()
-    return _PREFIX.pack(_VERSION, offset, len(text)) + text + rows.tobytes()
+    return pack_text(offset, json.dumps(head, separators=(",", ":")).encode(), rows)
+
+
+def pack_text(offset: int, head: bytes, rows: Rows) -> bytes:
+    """Return the value of a head that is JSON already, and rows."""
+    return b"".join((_PREFIX.pack(_VERSION, offset, len(head)), head, rows.data))
 
 
 def unpack_rows(data: bytes, dtype: np.dtype[Any]) -> StateRecord:

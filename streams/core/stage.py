@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.merged import MergedParts
 from drumline.streams.core.isolation import Incident
 
 
@@ -31,6 +32,9 @@ class Stage(Protocol):
         Idempotent: after a crash or rebalance the same (topic, offset) may be applied again. If it raises, the unit of
         the batch is in quarantine; the input goes to the dead-letter topic, and the worker continues.
         """
+
+    def on_merged(self, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
+        """Apply all parts of a record at once; see `on_batch`. `offset`: of the first part, the others follow it."""
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
         """Close what has timed out and return the batches to produce; called about once a second.

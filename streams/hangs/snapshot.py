@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from drumline.schemas.batch import Batch
+from drumline.schemas.merged import MergedParts
 
 #: Columns that change when a process moves, or another one has to be named.
 _MOVING = ("called", "begun", "ended", "closed", "peer", "communicator")
@@ -48,7 +53,8 @@ class ProcessProgress:
         state: running, stopped, killed or exited.
         quiet_ns: time for which the process had not moved, by its own clock.
         seen_ns: worker's clock at the record, 0 = restored.
-        mark: changes when the process moves.
+        mark: changes when the process moves; empty where it surely has moved (`processes_of`).
+        size: number of rows.
     """
 
     rank: int
@@ -60,7 +66,8 @@ class ProcessProgress:
     seen_ns: int
     mark: bytes
     rows: tuple[ProgressRow, ...] = ()
-    batch: Batch | None = field(default=None, repr=False)
+    size: int = 0
+    read: Callable[[], Batch] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, batch: Batch, now_ns: int) -> ProcessProgress:
@@ -80,7 +87,8 @@ class ProcessProgress:
                     *(text.encode() for name in ("communicators", "states") for text in envelope[name]),
                 )
             ),
-            batch=batch,
+            size=batch.rows,
+            read=lambda: batch,
         )
 
     @property
@@ -90,13 +98,13 @@ class ProcessProgress:
 
     def progress(self) -> tuple[ProgressRow, ...]:
         """Return the rows; converted at the first call, as they are of no use while the job moves."""
-        if self.batch is not None:
-            batch = self.batch
+        if self.read is not None:
+            batch = self.read()
             lists = [
                 batch.strings(name, _TEXTS[name]).tolist() if name in _TEXTS else batch.columns[name].tolist()
                 for name in ProgressRow._fields
             ]
-            self.rows, self.batch = tuple(ProgressRow(*values) for values in zip(*lists, strict=True)), None
+            self.rows, self.read = tuple(ProgressRow(*values) for values in zip(*lists, strict=True)), None
         return self.rows
 
     def to_json(self) -> dict[str, Any]:
@@ -108,4 +116,30 @@ class ProcessProgress:
     def from_json(cls, value: dict[str, Any]) -> ProcessProgress:
         """Return what `to_json` gave."""
         rows = tuple(ProgressRow(*row) for row in value["rows"])
-        return cls(**{**value, "rows": rows, "seen_ns": 0, "mark": b""})
+        return cls(**{**value, "rows": rows, "size": len(rows), "seen_ns": 0, "mark": b""})
+
+
+def processes_of(parts: MergedParts, now_ns: int, standing_ns: int) -> Iterator[tuple[str, ProcessProgress | None]]:
+    """Yield process id and progress of each part; None for a part without rows.
+
+    A process that has been quiet for less than `standing_ns` has moved: it gets no mark, which nobody compares.
+    """
+    columns, ends = parts.columns, parts.ends
+    first = np.minimum(ends[:-1], max(0, parts.rows - 1))
+    quiet_of, state_of = columns["quiet_ns"][first].tolist(), columns["state"][first].tolist()
+    numbers = (parts.number(name).tolist() for name in ("rank", "sequence"))
+    texts = (parts.text(name) for name in ("host", "gpu_uuid", "process_id", "communicators", "states"))
+    of_parts = zip(*numbers, *texts, parts.lists("states"), quiet_of, state_of, strict=True)
+    for part, (rank, sequence, host, gpu_uuid, process_id, *marks, states, quiet_ns, state) in enumerate(of_parts):
+        begin, end = ends[part], ends[part + 1]
+        if begin == end:
+            yield process_id, None
+            continue
+        mark = b""
+        if quiet_ns >= standing_ns:
+            moving = (columns[name][begin:end].tobytes() for name in _MOVING)
+            mark = b"".join((*moving, *(text.encode() for text in marks)))
+        yield process_id, ProcessProgress(
+            rank, host, gpu_uuid, sequence, str(states[state]), quiet_ns, now_ns, mark, size=end - begin,
+            read=partial(parts.batch, part),
+        )  # fmt: skip

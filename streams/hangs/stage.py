@@ -6,13 +6,14 @@ are never compared, and a delayed record is no standstill.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.merged import MergedParts
 from drumline.streams.core.budget import StateBudget, Store
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.isolation import IsolatedStage
@@ -20,7 +21,7 @@ from drumline.streams.core.records import key, key_parts, pack_rows, run_key, sp
 from drumline.streams.hangs.config import HangConfig
 from drumline.streams.hangs.explanation import Reason, Standstill, explain
 from drumline.streams.hangs.hang_batch import WHOLE_JOB, HangRow, digest, hang_batch, standing_rows
-from drumline.streams.hangs.snapshot import ProcessProgress
+from drumline.streams.hangs.snapshot import ProcessProgress, processes_of
 
 NO_ROWS = np.dtype([("none", "u1")])
 #: Kind of a key -> number of its parts before the `run_key`: h|run_key, what is published; e|process|run_key, a process
@@ -98,34 +99,49 @@ class HangStage(IsolatedStage[str, JobProgress]):
             state.head, state.world_size = head["published"], head["world_size"]
         else:
             process = ProcessProgress.from_json(head["process"])
-            state.processes[key_parts(name, 3)[1]], state.rows = process, state.rows + len(process.rows)
+            state.processes[key_parts(name, 3)[1]], state.rows = process, state.rows + process.size
 
     def _apply(self, unit: str, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Take in the newest progress of a process."""
+        process = ProcessProgress.of(batch, now_ns) if batch.rows else None
+        return self._take_in(unit, [(str(batch.envelope["process_id"]), process)], batch.envelope["world_size"], now_ns)
+
+    def _unit_of_merged(self, parts: MergedParts) -> str:
+        return run_key(parts.job, parts.run)
+
+    def _apply_merged(self, unit: str, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
+        """Take in the newest progress of all parts of a record."""
+        processes = processes_of(parts, now_ns, self.config.standing_ns)
+        return self._take_in(unit, processes, int(parts.number("world_size").max()), now_ns)
+
+    def _take_in(
+        self, unit: str, processes: Iterable[tuple[str, ProcessProgress | None]], world_size: int, now_ns: int
+    ) -> list[Batch]:
+        """Take in processes by their ids, None = a heartbeat, and return the results that change."""
         state = self.states.setdefault(unit, JobProgress())
         state.first_seen_ns = state.first_seen_ns or now_ns
-        envelope, process_id = batch.envelope, str(batch.envelope["process_id"])
-        before = state.processes.get(process_id)
-        if not batch.rows:  # a heartbeat
-            return []
-        if before is not None and int(envelope["sequence"]) <= before.sequence:
-            self.duplicates += 1
-            return []
-        process = ProcessProgress.of(batch, now_ns)
-        state.processes[process_id] = process
-        state.rows += batch.rows - (0 if before is None else _size(before))
-        state.changed |= before is None or before.mark != process.mark
-        state.world_size = max(state.world_size, int(envelope["world_size"]))
-        is_busy = not process.has_ended and process.quiet_ns < self.config.standing_ns
-        (state.busy.add if is_busy else state.busy.discard)(process_id)
-        state.silent.discard(process_id)
-        if process.has_ended:  # it sends no more
-            state.ended_ns = now_ns
-            value = {"process": process.to_json()}
-            self.store[key("e", process_id, unit)] = pack_rows(-1, value, np.zeros(0, NO_ROWS))
-        if bool(state.busy) == state.stands:
-            return self._evaluate(unit, state, now_ns)
-        return []
+        out: list[Batch] = []
+        for process_id, process in processes:
+            before = state.processes.get(process_id)
+            if process is None:
+                continue
+            if before is not None and process.sequence <= before.sequence:
+                self.duplicates += 1
+                continue
+            state.processes[process_id] = process
+            state.rows += process.size - (0 if before is None else before.size)
+            state.changed |= before is None or not process.mark or before.mark != process.mark
+            state.world_size = max(state.world_size, int(world_size))
+            is_busy = not process.has_ended and process.quiet_ns < self.config.standing_ns
+            (state.busy.add if is_busy else state.busy.discard)(process_id)
+            state.silent.discard(process_id)
+            if process.has_ended:  # it sends no more
+                state.ended_ns = now_ns
+                value = {"process": process.to_json()}
+                self.store[key("e", process_id, unit)] = pack_rows(-1, value, np.zeros(0, NO_ROWS))
+            if bool(state.busy) == state.stands:
+                out += self._evaluate(unit, state, now_ns)
+        return out
 
     def _tick(self, unit: str, now_ns: int, caught_up: bool) -> list[Batch]:
         """Leave silent processes out, and evaluate the run.
@@ -239,7 +255,3 @@ class HangStage(IsolatedStage[str, JobProgress]):
         for process_id in self.states.pop(unit).processes:
             self.store.pop(key("e", process_id, unit), None)
         self.store.pop(key("h", unit), None)
-
-
-def _size(process: ProcessProgress) -> int:
-    return len(process.rows) if process.batch is None else process.batch.rows

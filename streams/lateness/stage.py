@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.merged import MergedParts
 from drumline.schemas.parts import allowance_ns
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
@@ -99,10 +100,26 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         completes one, since no window ends before, or at the next tick.
         """
         out = super().on_batch(batch, offset, now_ns)
-        run = self._runs.get(self._unit_of(batch)[0])
+        return out + self._emit_completed(self._unit_of(batch)[0], now_ns)
+
+    def on_merged(self, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
+        """Apply all parts of a gpu.collective.v1 record, which are of one communicator; see `on_batch`."""
+        out = super().on_merged(parts, offset, now_ns)
+        return out + self._emit_completed(self._unit_of_merged(parts)[0], now_ns)
+
+    def _emit_completed(self, run_name: str, now_ns: int) -> list[Batch]:
+        """Return the lateness of steps that the last communicator of a run has completed."""
+        run = self._runs.get(run_name)
         if run is not None and run.ready and run.advances():
-            out += self._emit_units(run.take_ready(EMITTED_RANKS)[0], now_ns)
-        return out
+            return self._emit_units(run.take_ready(EMITTED_RANKS)[0], now_ns)
+        return []
+
+    def _unit_of_merged(self, parts: MergedParts) -> Key:
+        """Raises ValueError for parts of several communicators, which no agent joins."""
+        communicators = set(parts.text("communicator"))
+        if len(communicators) > 1:
+            raise ValueError("a record about several communicators")
+        return run_key(parts.job, parts.run), communicators.pop()
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
         """Mark silent ranks, and return the lateness of completed and of changed steps (see `Stage`)."""
@@ -117,11 +134,20 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
 
     def _apply(self, unit: Key, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Apply a gpu.collective.v1 batch, and note whether it completes a step."""
-        state = self._state(unit)
-        state.apply(batch, offset, now_ns)
+        self._state(unit).apply(batch, offset, now_ns)
+        self._note_completed(unit, now_ns)
+        return []
+
+    def _apply_merged(self, unit: Key, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
+        """Apply all parts of a gpu.collective.v1 record, and note whether they complete a step."""
+        self._state(unit).apply_merged(parts, offset, now_ns)
+        self._note_completed(unit, now_ns)
+        return []
+
+    def _note_completed(self, unit: Key, now_ns: int) -> None:
+        state = self.states[unit]
         if self._update(state, now_ns) > state.emitted:
             self._runs[unit[0]].ready[unit] = None
-        return []
 
     def _resend(self, now_ns: int) -> list[Batch]:
         """Mark the steps of batches that were not acknowledged for too long; the tick returns them again."""

@@ -14,15 +14,17 @@ to them as they are. The index in memory has the values too, so that they are re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.columns import Array
+from drumline.schemas.merged import MergedParts
 from drumline.streams.core.frontier import Frontier
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import Rows, key, newest_steps, pack_rows, split_run_key, stacked, unpack_rows
@@ -59,19 +61,42 @@ class Member:
     chunks: dict[int, bytes] = field(default_factory=dict)
 
 
+class MemberReport(NamedTuple):
+    """Holds what a rank reports with its rows. `complete`: see `Member`."""
+
+    world_size: int
+    host: str
+    gpu_uuid: str
+    complete: int
+
+
 def collective_rows(batch: Batch) -> Rows:
     """Return the COLLECTIVE_ROW rows of a gpu.collective.v1 batch that belong to a step."""
-    columns = batch.columns
-    inside = columns["step"] >= 0
-    if not inside.all():
-        columns = {name: values[inside] for name, values in columns.items()}
-    rows = np.zeros(len(columns["step"]), COLLECTIVE_ROW)
-    for name in ("step", "ordinal", "bytes", "start_ns", "duration_ns", "covered_ns"):
-        rows[name] = columns[name]
+    rows = _plain_rows(batch.columns, batch.rows)
     rows["light"] = batch.envelope.get("source") == NCCL
     if len(rows):
         kinds, numbers = _operations(tuple(batch.envelope["operations"]))
-        rows["lockstep"], rows["operation"] = kinds[columns["operation"]], numbers[columns["operation"]]
+        rows["lockstep"], rows["operation"] = kinds[batch.columns["operation"]], numbers[batch.columns["operation"]]
+    inside = rows["step"] >= 0
+    return rows if inside.all() else rows[inside]
+
+
+def merged_collective_rows(parts: MergedParts) -> Rows:
+    """Return the COLLECTIVE_ROW rows of all parts of a gpu.collective.v1 record, also those that belong to no step."""
+    rows = _plain_rows(parts.columns, parts.rows)
+    rows["light"] = np.repeat(np.array([source == NCCL for source in parts.text("source")]), parts.counts)
+    known = [_operations(tuple(names)) for names in parts.lists("operations")]
+    begins = np.cumsum([0, *(len(kinds) for kinds, _ in known[:-1])])  # of each part's operations among all
+    operation = parts.columns["operation"] + np.repeat(begins, parts.counts)
+    rows["lockstep"] = np.concatenate([kinds for kinds, _ in known])[operation]
+    rows["operation"] = np.concatenate([numbers for _, numbers in known])[operation]
+    return rows
+
+
+def _plain_rows(columns: Mapping[str, Array], count: int) -> Rows:
+    rows = np.zeros(count, COLLECTIVE_ROW)
+    for name in ("step", "ordinal", "bytes", "start_ns", "duration_ns", "covered_ns"):
+        rows[name] = columns[name]
     return rows
 
 
@@ -141,8 +166,35 @@ class CommunicatorState:
     def apply(self, batch: Batch, offset: int, now_ns: int) -> None:
         """Apply a batch. A chunk written at this offset or later stays; rows behind the horizon are counted."""
         envelope = batch.envelope
-        rank = int(envelope["rank"])
-        self.world_size = int(envelope["world_size"])
+        self.light |= envelope.get("source") == NCCL
+        values = (envelope[name] for name in ("world_size", "host", "gpu_uuid", "complete_step"))
+        report = MemberReport(*values)
+        self.counts.duplicates += self._apply(int(envelope["rank"]), report, collective_rows(batch), offset, now_ns)
+
+    def apply_merged(self, parts: MergedParts, offset: int, now_ns: int) -> None:
+        """Apply all parts of a gpu.collective.v1 record, those of one rank together; `offset` is of the first one."""
+        rows = merged_collective_rows(parts)
+        spread = int(rows["step"].max() - rows["step"].min()) if len(rows) else 0
+        if spread >= self._max_steps:  # each part has its own bounds then
+            for part in range(parts.parts):
+                self.apply(parts.batch(part), offset + part, now_ns)
+            return
+        self.light |= NCCL in parts.text("source")
+        sizes, completes = (parts.number(name).tolist() for name in ("world_size", "complete_step"))
+        reports_of: dict[int, list[MemberReport]] = {}
+        of_parts = zip(sizes, parts.text("host"), parts.text("gpu_uuid"), completes, strict=True)
+        for rank, values in zip(parts.number("rank").tolist(), of_parts, strict=True):
+            reports_of.setdefault(rank, []).append(MemberReport(*values))
+        inside = rows["step"] >= 0
+        for rank, reports in reports_of.items():
+            taken = inside if len(reports_of) == 1 else inside & (parts.ranks == rank)
+            last = reports[-1]._replace(complete=max(part.complete for part in reports))
+            is_duplicate = self._apply(rank, last, rows[taken], offset + parts.parts - 1, now_ns)
+            self.counts.duplicates += len(reports) * is_duplicate
+
+    def _apply(self, rank: int, report: MemberReport, received: Rows, offset: int, now_ns: int) -> bool:
+        """Apply rows of a rank, and return whether some chunk had them before."""
+        self.world_size = int(report.world_size)
         self.first_seen_ns = self.first_seen_ns or now_ns
         member = self.members.get(rank)
         if member is None or member.silent:
@@ -152,14 +204,12 @@ class CommunicatorState:
             member = self.members.setdefault(rank, Member())
             self.frontier.invalidate()
         member.seen_ns, member.silent = now_ns, False
-        member.host, member.gpu_uuid = envelope["host"], envelope["gpu_uuid"]
-        received = collective_rows(batch)
-        self.light |= envelope.get("source") == NCCL
+        member.host, member.gpu_uuid = report.host, report.gpu_uuid
         rows = newest_steps(received, self._max_steps)
         taken = rows["step"] >= self.horizon
         rows = rows if taken.all() else rows[taken]
         self.counts.too_old += len(received) - len(rows)
-        complete = int(envelope["complete_step"])
+        complete = int(report.complete)
         steps = set(rows["step"].tolist())
         chunks = {step // CHUNK_STEPS for step in steps}
         if complete > member.complete and complete >= self.horizon:
@@ -170,9 +220,9 @@ class CommunicatorState:
         for chunk in sorted(chunks):
             inside = rows if len(chunks) == 1 else rows[rows["step"] // CHUNK_STEPS == chunk]
             is_duplicate |= not self._apply_chunk(chunk, rank, inside, offset, head)
-        self.counts.duplicates += is_duplicate
         before, member.complete = member.complete, max(member.complete, complete)
         self.frontier.advance(before, member.complete)
+        return is_duplicate
 
     def _apply_chunk(self, chunk: int, rank: int, rows: Rows, offset: int, head: dict[str, Any]) -> bool:
         """Merge rows into a chunk and return whether this offset is new to it."""

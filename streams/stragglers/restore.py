@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from drumline.streams.core.records import UnreadableValue, key_parts, unit_parts, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.lateness.collective_join import LATENESS_ROW
 from drumline.streams.stragglers.lateness_rows import WHOLE
+from drumline.streams.stragglers.lateness_state import as_text
 from drumline.streams.stragglers.sources import Place, Source
-from drumline.streams.stragglers.state import NO_ROWS, Cells, JobState
+from drumline.streams.stragglers.state import NO_ROWS, Cells, JobState, RankReport
 from drumline.streams.stragglers.step_rows import STEP_ROW
 
 #: Kind of a key -> number of its parts before the `run_key` (state.py, sample_state.py).
@@ -29,10 +31,11 @@ def restore_key(state: JobState, name: str) -> None:
     if kind == "s":
         _restore_steps(state, int(parts[0]), int(parts[1]), store[name])
     elif kind == "l":
-        (step, _, part), communicator = parts[0].partition("."), parts[1]
-        lateness = state.windows.setdefault(config.window_of(int(step)), Cells()).lateness
-        place = int(step), communicator
-        lateness[place] = tuple(sorted({*lateness.get(place, ()), int(part) if part else WHOLE}))
+        (first, _, part), communicator = parts[0].partition("."), parts[1]
+        index = state.windows.setdefault(config.window_of(int(first)), Cells()).lateness
+        steps = unpack_rows(store[name], LATENESS_ROW).head["steps"].items()
+        of_part = {int(step): as_text(lists) for step, lists in steps}
+        index.setdefault((int(first), communicator), {})[int(part) if part else WHOLE] = of_part
     elif kind == "c":
         communicator, head = parts[0], unpack_rows(store[name], NO_ROWS).head
         state.sources.communicators[communicator] = Source(head["complete"])
@@ -52,16 +55,17 @@ def restore_key(state: JobState, name: str) -> None:
         state.horizon = int(head["horizon"])
 
 
-def _restore_steps(state: JobState, window: int, rank: int, data: bytes) -> None:
+def _restore_steps(state: JobState, window: int, part: int, data: bytes) -> None:
     head = unpack_rows(data, STEP_ROW).head
     _check_window_length(head["window_steps"], state.config)
-    state.windows.setdefault(window, Cells()).ranks.add(rank)
-    source = state.sources.ranks.setdefault(rank, Source())
-    if head["complete"] >= source.complete:
-        source.complete = int(head["complete"])
-        source.place = Place(head["host"], head["gpu_uuid"])
-        source.steps_from = head["steps_from"]
-    state.world_size = max(state.world_size, int(head["world_size"]))
+    reports = {int(rank): RankReport(*report) for rank, report in head["ranks"].items()}
+    state.windows.setdefault(window, Cells()).reports[part] = reports
+    for rank, report in reports.items():
+        source = state.sources.ranks.setdefault(rank, Source())
+        if report.complete >= source.complete:
+            source.complete, source.steps_from = report.complete, report.steps_from
+            source.place = Place(report.host, report.gpu_uuid)
+        state.world_size = max(state.world_size, report.world_size)
 
 
 def _check_window_length(kept: int, config: StragglerConfig) -> None:

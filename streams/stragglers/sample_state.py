@@ -1,6 +1,7 @@
 """Samples of the GPUs and processes of one run, in a store of bytes.
 
-Keys: d|bucket|rank|run_key for GPUs, p|bucket|rank|run_key for processes. A bucket is BUCKET_NS of one rank.
+Keys: d|bucket|slice|run_key for GPUs, p|bucket|slice|run_key for processes. A bucket is BUCKET_NS of RANKS_OF_VALUE
+ranks.
 """
 
 from __future__ import annotations
@@ -11,75 +12,113 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.streams.core.records import Rows, key, pack_rows, stacked, unpack_rows
-from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW, merged, sample_rows
+from drumline.schemas.merged import MergedParts
+from drumline.streams.core.records import Rows, pack_rows, stacked, unpack_rows
+from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW, sample_rows
 from drumline.streams.stragglers.analysis.host_cause import HOST_ROW, host_rows
 
+#: Ranks whose rows are in one value: a record of a host, of 8 GPUs as a rule, changes one value, not one of each rank.
+RANKS_OF_VALUE = 8
 #: Time that one stored value covers, in ns, and the number of values kept of a rank.
 BUCKET_NS, BUCKETS = 10_000_000_000, 32
+#: Rows of a value from which on those that are there twice are looked for.
+MANY_ROWS = 1_024
 
 
 class SampleKind(NamedTuple):
-    """Kind of samples: first part of its keys, type of its rows, and how they are read from a batch."""
+    """Kind of samples: first part of its keys, type of its rows, and how they are read. `stored`: rows with ranks."""
 
     key: str
     dtype: np.dtype[Any]
-    rows_of: Callable[[Batch], Rows]
+    rows_of: Callable[[Batch | MergedParts], Rows]
+
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """Return the type of stored rows: those of several ranks."""
+        return _STORED[self.key]
 
 
 DEVICE = SampleKind("d", SAMPLE_ROW, sample_rows)
 HOST = SampleKind("p", HOST_ROW, host_rows)
+#: Type of the stored rows of each kind: with their ranks, behind the time that they are sorted by.
+_STORED = {kind.key: np.dtype([("time_ns", "<i8"), ("rank", "<i4"), *kind.dtype.descr[1:]]) for kind in (DEVICE, HOST)}
 
 
 class SampleState:
     """Stores the samples of one kind and run for its `JobState`.
 
-    `buckets`: rank -> its stored buckets.
+    `buckets`: slice of ranks -> its stored buckets.
     """
 
     def __init__(self, store: MutableMapping[str, bytes], run_key: str, kind: SampleKind) -> None:
         self.store, self.run_key, self.kind = store, run_key, kind
         self.buckets: dict[int, set[int]] = {}
 
-    def apply(self, batch: Batch, offset: int) -> tuple[int, int] | None:
-        """Apply a batch and return the first and last time that it is about, None without rows.
+    def apply(self, batch: Batch | MergedParts, offset: int) -> tuple[int, int] | None:
+        """Apply a batch, or all parts of a record, and return the first and last time of it, None without rows.
 
         A bucket that was written at this offset or later stays as it is.
         """
-        rank, rows = int(batch.envelope["rank"]), self.kind.rows_of(batch)
-        bucket_of = rows["time_ns"] // BUCKET_NS
-        kept = self.buckets.setdefault(rank, set())
-        buckets = sorted(set(bucket_of.tolist()))
-        for bucket in buckets:
-            name = self._key(bucket, rank)
-            data, new = self.store.get(name), rows if len(buckets) == 1 else rows[bucket_of == bucket]
-            old = None if data is None else unpack_rows(data, self.kind.dtype)
-            if old is None or offset > old.offset:
-                self.store[name] = pack_rows(offset, {}, merged(new if old is None else old.rows, new))
-                kept.add(bucket)
-        for bucket in sorted(kept)[:-BUCKETS]:
-            kept.discard(bucket)
-            self.store.pop(self._key(bucket, rank), None)
+        sampled = self.kind.rows_of(batch)
+        rows = np.zeros(len(sampled), self.kind.stored)
+        for name in self.kind.dtype.names or ():
+            rows[name] = sampled[name]
+        rows["rank"] = batch.ranks if isinstance(batch, MergedParts) else int(batch.envelope["rank"])
+        slice_of, bucket_of = rows["rank"] // RANKS_OF_VALUE, rows["time_ns"] // BUCKET_NS
+        places = sorted(set(zip(slice_of.tolist(), bucket_of.tolist(), strict=True)))
+        for part, bucket in places:
+            new = rows if len(places) == 1 else rows[(slice_of == part) & (bucket_of == bucket)]
+            if self._add(part, bucket, new, offset):
+                self.buckets.setdefault(part, set()).add(bucket)
+        for part in {part for part, _ in places}:
+            kept = self.buckets.get(part, set())
+            for bucket in sorted(kept)[:-BUCKETS]:
+                kept.discard(bucket)
+                self.store.pop(self._key(bucket, part), None)
         if not len(rows):
             return None
         begin = rows["time_ns"] - (rows["interval_ns"] if "interval_ns" in (self.kind.dtype.names or ()) else 0)
         return int(begin.min()), int(rows["time_ns"].max())
 
+    def _add(self, part: int, bucket: int, new: Rows, offset: int) -> bool:
+        """Add rows to a bucket and return whether this offset is new to it."""
+        name = self._key(bucket, part)
+        data, rows = self.store.get(name), new
+        if data is not None:
+            old = unpack_rows(data, self.kind.stored)
+            if offset <= old.offset:
+                return False
+            rows = stacked([old.rows, new])
+            if len(rows) // MANY_ROWS > len(old.rows) // MANY_ROWS:
+                rows = _once(rows)
+        self.store[name] = pack_rows(offset, {}, rows)
+        return True
+
     def rows(self, rank: int, start_ns: int, end_ns: int) -> Rows:
-        """Return the rows of a rank in a span of time, both ends included."""
-        parts = [np.zeros(0, self.kind.dtype)]
-        for bucket in sorted(self.buckets.get(rank, ())):
+        """Return the rows of a rank in a span of time, both ends included, by time."""
+        part, stored_rows = rank // RANKS_OF_VALUE, [np.zeros(0, self.kind.stored)]
+        for bucket in sorted(self.buckets.get(part, ())):
             if start_ns // BUCKET_NS <= bucket <= end_ns // BUCKET_NS:
-                parts.append(unpack_rows(self.store[self._key(bucket, rank)], self.kind.dtype).rows)
-        stored = stacked(parts)
-        inside: Rows = stored[(stored["time_ns"] >= start_ns) & (stored["time_ns"] <= end_ns)]
+                stored = unpack_rows(self.store[self._key(bucket, part)], self.kind.stored).rows
+                stored_rows.append(stored[stored["rank"] == rank])
+        stored = _once(stacked(stored_rows))
+        stored = stored[(stored["time_ns"] >= start_ns) & (stored["time_ns"] <= end_ns)]
+        inside: Rows = np.zeros(len(stored), self.kind.dtype)
+        for name in self.kind.dtype.names or ():
+            inside[name] = stored[name]
         return inside
 
     def forget(self) -> None:
         """Delete all samples of the run."""
-        for rank, buckets in self.buckets.items():
+        for part, buckets in self.buckets.items():
             for bucket in buckets:
-                self.store.pop(self._key(bucket, rank), None)
+                self.store.pop(self._key(bucket, part), None)
 
-    def _key(self, bucket: int, rank: int) -> str:
-        return key(self.kind.key, bucket, rank, self.run_key)
+    def _key(self, bucket: int, part: int) -> str:
+        return f"{self.kind.key}|{bucket}|{part}|{self.run_key}"
+
+
+def _once(rows: Rows) -> Rows:
+    """Return rows by time, each once."""
+    rises = rows["time_ns"][1:] > rows["time_ns"][:-1]  # as nearly always, of one rank
+    return rows if rises.all() else np.unique(rows)

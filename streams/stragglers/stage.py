@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.merged import MergedParts
 from drumline.schemas.parts import allowance_ns
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
@@ -56,7 +57,7 @@ class JobStage(IsolatedStage[str, JobState]):
         self._restore()
         self._reads_back, self._first_tick_ns = bool(self.states), 0
         for state in self.states.values():
-            state.dirty = {window for window, cells in state.windows.items() if cells.ranks and window >= state.horizon}
+            state.dirty = {w for w, cells in state.windows.items() if cells.reports and w >= state.horizon}
 
     @property
     def open_windows(self) -> int:
@@ -94,6 +95,12 @@ class JobStage(IsolatedStage[str, JobState]):
             return []
         return super().on_batch(batch, offset, now_ns)
 
+    def on_merged(self, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
+        """Apply all parts of a record (see `Stage`), except samples of GPUs that no job uses."""
+        if parts.topic == "gpu.device.v1" and not parts.job:
+            return []
+        return super().on_merged(parts, offset, now_ns)
+
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
         """Close what has timed out (see `Stage`)."""
         self._first_tick_ns = self._first_tick_ns or now_ns
@@ -110,7 +117,22 @@ class JobStage(IsolatedStage[str, JobState]):
             if unit in self.states:  # samples do not begin a run
                 self.states[unit].apply_samples(batch, offset)
             return []
-        state = self.states[unit]
+        return self._evaluate_ready(self.states[unit], now_ns)
+
+    def _unit_of_merged(self, parts: MergedParts) -> str:
+        return run_key(parts.job, parts.run)
+
+    def _apply_merged(self, unit: str, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
+        """Apply all parts of a record and return the verdicts of windows that they complete."""
+        if parts.topic == "gpu.step.v1":
+            self._state(unit).apply_merged_steps(parts, offset, now_ns)
+            return self._evaluate_ready(self.states[unit], now_ns)
+        if unit in self.states:
+            self.states[unit].apply_samples(parts, offset + parts.parts - 1)
+        return []
+
+    def _evaluate_ready(self, state: JobState, now_ns: int) -> list[Batch]:
+        """Return the verdicts of windows that are complete."""
         last = self._through(state, now_ns)
         ready = [w for w in state.dirty if w not in state.published and self._last_step(w) <= last]
         if ready:  # published windows that would be dropped with it cannot wait for the next tick

@@ -22,9 +22,8 @@ def stall_timeout_ns(state: JobState, config: StragglerConfig) -> int:
     longest = 0
     for window in sorted(state.windows)[-2:]:
         for rank in sorted(state.windows[window].ranks)[:1]:  # all ranks run in lockstep
-            record = state.rank_rows(window, rank)
-            if record is not None and len(record.rows):
-                longest = max(longest, int(record.rows["duration_ns"].max()))
+            rows = state.rank_rows(window, rank)
+            longest = max(longest, int(rows["duration_ns"].max())) if len(rows) else longest
     return max(config.stall_ns, config.stall_steps * longest)
 
 

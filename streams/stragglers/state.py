@@ -2,32 +2,29 @@
 
 Keys of the store:
 
-- s|window|rank|run_key: the rows of gpu.step.v1 of one rank in one window.
-- l|step|communicator|run_key: the rows of gpu.lateness.v1 of one step; l|step.slice|... of one slice of its ranks.
+- s|window|slice|run_key: the rows of gpu.step.v1 of RANKS_OF_VALUE ranks in one window, and what they last reported.
 - c|communicator|run_key: progress and ranks of a communicator.
 - v|window|run_key: the head of the published verdict.
 - h|run_key: the horizon. Rows of windows before it are being deleted one by one, and are incomplete.
 
-Keys of samples: sample_state.py. A batch rewrites only the values that its rows fall in. The index in memory is
-rebuilt by `restore_jobs`.
+Keys of samples: sample_state.py; of lateness: lateness_state.py. A batch rewrites only the values that its rows fall
+in. The index in memory is rebuilt by `restore_jobs`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.merged import MergedParts
 from drumline.schemas.topics import Topic
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import (
     Rows,
-    StateRecord,
     differs,
     key,
     newest_steps,
@@ -37,11 +34,12 @@ from drumline.streams.core.records import (
     unpack_rows,
 )
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness.collective_join import LATENESS_ROW, PIPELINE
-from drumline.streams.stragglers.lateness_rows import WHOLE, lateness_rows, lists_of_steps, part_of
-from drumline.streams.stragglers.sample_state import DEVICE, HOST, SampleState
+from drumline.streams.lateness.collective_join import PIPELINE
+from drumline.streams.stragglers.lateness_rows import NO_LISTS, WHOLE, lateness_rows, lists_of_steps, part_of
+from drumline.streams.stragglers.lateness_state import Index, LatenessState, as_text
+from drumline.streams.stragglers.sample_state import DEVICE, HOST, RANKS_OF_VALUE, SampleState
 from drumline.streams.stragglers.sources import Place, Sources
-from drumline.streams.stragglers.step_rows import STEP_ROW, latest_steps, step_rows
+from drumline.streams.stragglers.step_rows import STEP_ROW, latest_steps, merged_step_rows, step_rows
 
 Store = MutableMapping[str, bytes]
 NO_ROWS = np.dtype([("none", "u1")])
@@ -50,20 +48,36 @@ NO_ROWS = np.dtype([("none", "u1")])
 CHECKPOINT_KINDS = "hlcsdpx"
 #: What was published: no record that is read again tells it.
 AT_ONCE_KINDS = "v"
-#: Values of lateness rows that are read together: some MB.
-PART_VALUES = 4096
 #: Interval of a sample of a process that still counts, ns; of a longer one nobody knows which part is the window's.
 LONGEST_SAMPLE_NS = 10_000_000_000
 #: Time behind a window whose readings of a GPU are about it too: NVML's are means of up to a second; ns.
 DEVICE_BEHIND_NS = 1_000_000_000
 
 
+class RankReport(NamedTuple):
+    """Holds what a rank last reported in a window, as heads keep it. `steps_from`: see `Source`."""
+
+    complete: int
+    world_size: int
+    host: str
+    gpu_uuid: str
+    steps_from: str
+
+
 @dataclass(slots=True)
 class Cells:
-    """Indexes the stored rows of a window: ranks with step rows, (step, communicator) -> parts with lateness rows."""
+    """Indexes the stored rows of a window.
 
-    ranks: set[int] = field(default_factory=set)
-    lateness: dict[tuple[int, str], tuple[int, ...]] = field(default_factory=dict)
+    `reports`: slice of ranks -> rank -> its report. `lateness`: see `LatenessState`.
+    """
+
+    reports: dict[int, dict[int, RankReport]] = field(default_factory=dict)
+    lateness: Index = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> list[int]:
+        """Return the ranks with steps."""
+        return [rank for reports in self.reports.values() for rank in reports]
 
 
 class JobState:
@@ -90,14 +104,15 @@ class JobState:
         self.settled = False
         self.sources = Sources()
         self.members: dict[str, tuple[int, ...]] = {}
-        self._key_ends: dict[str, str] = {}  # of communicators
         self.pipelines: dict[str, frozenset[int]] = {}
         self.windows: dict[int, Cells] = {}
         self.dirty: set[int] = set()
         self.published: dict[int, dict[str, Any]] = {}
+        self.lateness = LatenessState(store, run_key, config.window_steps)
         self.samples = {kind.key: SampleState(store, run_key, kind) for kind in (DEVICE, HOST)}
         self.watched: dict[int, tuple[int, int]] = {}
         self.horizon = 0
+        self._spans: dict[tuple[int, int], tuple[bytes, dict[int, tuple[int, int]]]] = {}  # with the value they are of
 
     @property
     def awaits_sources(self) -> bool:
@@ -106,78 +121,97 @@ class JobState:
         missing = len(sources.ranks) < self.world_size or (self.world_size != 1 and not sources.communicators)
         return missing and not self.settled
 
-    def rank_rows(self, window: int, rank: int) -> StateRecord | None:
-        """Return the STEP_ROW rows of a rank in a window."""
-        data = self.store.get(key("s", window, rank, self.run_key))
-        return None if data is None else unpack_rows(data, STEP_ROW)
+    def rank_rows(self, window: int, rank: int) -> Rows:
+        """Return the STEP_ROW rows of a rank in a window, by step."""
+        data = self.store.get(self._steps_key(window, rank // RANKS_OF_VALUE))
+        rows = np.zeros(0, STEP_ROW) if data is None else unpack_rows(data, STEP_ROW).rows
+        return latest_steps(rows[rows["rank"] == rank])
 
-    def lateness_rows(self, step: int, communicator: str, part: int = WHOLE) -> StateRecord | None:
-        """Return the LATENESS_ROW rows of a part of a communicator in a step."""
-        data = self.store.get(self._lateness_key(step, communicator, part))
-        return None if data is None else unpack_rows(data, LATENESS_ROW)
-
-    def stored_steps(self, window: int) -> tuple[list[int], list[bytes]]:
-        """Return the ranks of a window, rising, and the values of their rows (STEP_ROW)."""
-        stored = ((rank, self.store.get(key("s", window, rank, self.run_key))) for rank in self.windows[window].ranks)
-        values = sorted((rank, value) for rank, value in stored if value is not None)
-        return [rank for rank, _ in values], [value for _, value in values]
-
-    def stored_lateness(
-        self, window: int, steps: Container[int]
-    ) -> Iterator[tuple[list[tuple[str, int]], list[bytes]]]:
-        """Yield (communicator, step) of some steps of a window, rising, and the values of their rows (LATENESS_ROW).
-
-        A place is there once for each of its slices. Each part has all of some communicators: those of a large job
-        together fill no memory twice.
-        """
-        places: list[tuple[str, int]] = []
-        values: list[bytes] = []
-        lateness = self.windows[window].lateness
-        wanted = sorted((communicator, step) for step, communicator in lateness if step in steps)
-        for communicator, places_of in groupby(wanted, key=itemgetter(0)):
-            for place in places_of:
-                for part in lateness[place[1], communicator]:
-                    value = self.store.get(self._lateness_key(place[1], communicator, part))
-                    if value is not None:
-                        places.append(place)
-                        values.append(value)
-            if len(values) >= PART_VALUES:
-                yield places, values
-                places, values = [], []
-        if values:
-            yield places, values
+    def stored_steps(self, window: int) -> list[bytes]:
+        """Return the values of the steps of a window (STEP_ROW), by rank."""
+        names = (self._steps_key(window, part) for part in sorted(self.windows[window].reports))
+        return [value for value in map(self.store.get, names) if value is not None]
 
     def apply_steps(self, batch: Batch, offset: int, now_ns: int) -> None:
         """Apply a gpu.step.v1 batch. A value that was written at this offset or later stays as it is."""
-        envelope = batch.envelope
-        rank, complete = int(envelope["rank"]), int(envelope["complete_step"])
-        source = self.sources.update_rank(rank, complete, now_ns)
-        source.place = Place(envelope["host"], envelope["gpu_uuid"])
-        self.world_size = max(self.world_size, int(envelope["world_size"]))
-        received = step_rows(batch)
+        envelope, received = batch.envelope, step_rows(batch)
         rows = newest_steps(received, self.config.max_steps)
         self.counts.too_old += len(received) - len(rows)
-        window_of = rows["step"] // self.config.window_steps
-        windows = set(window_of.tolist())
-        touched = self._accepted(windows, window_of)
-        if complete >= 0 and self.config.window_of(complete) >= self.horizon:
-            touched.add(self.config.window_of(complete))
-        head: dict[str, Any] = {"complete": source.complete, "world_size": int(envelope["world_size"])}
-        source.steps_from = envelope.get("steps_from") or source.steps_from
-        head |= {**source.place._asdict(), "steps_from": source.steps_from, "window_steps": self.config.window_steps}
+        report = RankReport(
+            int(envelope["complete_step"]), int(envelope["world_size"]), envelope["host"], envelope["gpu_uuid"],
+            envelope.get("steps_from") or "",
+        )  # fmt: skip
+        self.counts.duplicates += self._apply_rows(rows, [(int(envelope["rank"]), report)], offset, now_ns)
+
+    def apply_merged_steps(self, parts: MergedParts, offset: int, now_ns: int) -> None:
+        """Apply all parts of a gpu.step.v1 record at once; `offset` is that of the first one."""
+        rows, sizes = merged_step_rows(parts), parts.number("world_size")
+        spread = int(rows["step"].max() - rows["step"].min()) if len(rows) else 0
+        if spread >= self.config.max_steps or sizes.min() < sizes.max():  # each part has its own bounds then
+            for part in range(parts.parts):
+                self.apply_steps(parts.batch(part), offset + part, now_ns)
+            return
+        numbers = (parts.number(name).tolist() for name in ("complete_step", "world_size"))
+        of_parts = map(RankReport, *numbers, *map(parts.text, ("host", "gpu_uuid", "steps_from")))
+        reports = zip(parts.number("rank").tolist(), of_parts, strict=True)
+        is_duplicate = self._apply_rows(rows, reports, offset + parts.parts - 1, now_ns)
+        self.counts.duplicates += parts.parts * is_duplicate
+
+    def _apply_rows(self, rows: Rows, reports: Iterable[tuple[int, RankReport]], offset: int, now_ns: int) -> bool:
+        """Add rows of steps and what their ranks report, by part; return whether some came before."""
+        config, reports_of = self.config, dict[int, list[RankReport]]()
+        for rank, report in reports:
+            reports_of.setdefault(rank, []).append(report)
+        last = {rank: self._update_rank(rank, known, now_ns) for rank, known in reports_of.items()}
+        window_of = rows["step"] // config.window_steps
+        self.counts.too_old += int((window_of < self.horizon).sum())
+        touched = set(zip(window_of.tolist(), rows["rank"].tolist(), strict=True))
+        completed = ((rank, report.complete) for rank, known in reports_of.items() for report in known)
+        touched |= {(config.window_of(complete), rank) for rank, complete in completed if complete >= 0}
+        ranks_of: dict[int, set[int]] = {}  # window -> ranks that report something of it
+        for window, rank in touched:
+            ranks_of.setdefault(window, set()).add(rank)
         is_duplicate = False
-        for window in sorted(touched):
-            old = self.rank_rows(window, rank)
-            if old is not None and offset <= old.offset:
-                is_duplicate = True
-                continue
-            new = rows if windows == {window} else rows[window_of == window]
-            merged = new if old is None else stacked([old.rows, new])
-            self.store[key("s", window, rank, self.run_key)] = pack_rows(offset, head, latest_steps(merged))
-            self.windows.setdefault(window, Cells()).ranks.add(rank)
-            if len(new):
-                self.dirty.add(window)
-        self.counts.duplicates += is_duplicate
+        for window in sorted(window for window in ranks_of if window >= self.horizon):
+            slices = {rank // RANKS_OF_VALUE for rank in ranks_of[window]}
+            inside = rows if len(ranks_of) == 1 else rows[window_of == window]
+            for part in sorted(slices):
+                new = inside if len(slices) == 1 else inside[inside["rank"] // RANKS_OF_VALUE == part]
+                of_part = {rank: last[rank] for rank in ranks_of[window] if rank // RANKS_OF_VALUE == part}
+                is_duplicate |= not self._store_steps(window, part, new, of_part, offset)
+        return is_duplicate
+
+    def _update_rank(self, rank: int, reports: Sequence[RankReport], now_ns: int) -> RankReport:
+        """Record what a rank reports, in its order, and return what is kept of it."""
+        source = self.sources.update_rank(rank, max(report.complete for report in reports), now_ns)
+        last = reports[-1]
+        source.place = Place(last.host, last.gpu_uuid)
+        origins = (report.steps_from for report in reversed(reports) if report.steps_from)
+        source.steps_from = next(origins, source.steps_from)
+        self.world_size = max(self.world_size, last.world_size)
+        return last._replace(complete=source.complete, steps_from=source.steps_from)
+
+    def _store_steps(self, window: int, part: int, new: Rows, reports: Mapping[int, RankReport], offset: int) -> bool:
+        """Add to the value of a slice of ranks and return whether this offset is new to it."""
+        name = self._steps_key(window, part)
+        data, rows = self.store.get(name), new
+        if data is not None:
+            old = unpack_rows(data, STEP_ROW)
+            if offset <= old.offset:
+                return False
+            rows = stacked([old.rows, new])
+            if len(rows) > RANKS_OF_VALUE * self.config.window_steps:
+                rows = latest_steps(rows)
+        cells = self.windows.setdefault(window, Cells())
+        known = cells.reports.setdefault(part, {})
+        known.update(reports)
+        self.store[name] = pack_rows(offset, {"window_steps": self.config.window_steps, "ranks": known}, rows)
+        if len(new):
+            self.dirty.add(window)
+        return True
+
+    def _steps_key(self, window: int, part: int) -> str:
+        return f"s|{window}|{part}|{self.run_key}"
 
     def apply_lateness(self, batch: Batch, offset: int, now_ns: int) -> None:
         """Apply a gpu.lateness.v1 batch: its steps replace the stored ones, except those from this offset or later.
@@ -193,26 +227,23 @@ class JobState:
         self.world_size = max(self.world_size, int(envelope["world_size"]))
         rows = newest_steps(lateness_rows(batch), self.config.max_steps)
         self.counts.too_old += batch.rows - len(rows)
-        self._accepted(set(), rows["step"] // self.config.window_steps)
-        emptied = (step for step in lists_of if part in self._parts(step, communicator))  # all its ranks are left out
-        is_duplicate = False
+        self.counts.too_old += int((rows["step"] // self.config.window_steps < self.horizon).sum())
+        emptied = (step for step in lists_of if self._has_lateness(step, communicator, part))  # all ranks are left out
+        lists_at: dict[int, dict[int, bytes]] = {}  # first step of a value -> its steps -> their lists
         for step in sorted({*np.unique(rows["step"]).tolist(), *emptied}):
-            window, parts = self.config.window_of(step), self._parts(step, communicator)
-            replaced = [other for other in parts if (other == WHOLE) != (part == WHOLE)]
-            stored = (self.lateness_rows(step, communicator, other) for other in (part, *replaced))
-            known = [record for record in stored if record is not None]
-            if window < self.horizon or any(offset <= before.offset for before in known):
-                is_duplicate |= window >= self.horizon
+            lists = lists_of.get(step)
+            text = NO_LISTS if lists is None else as_text(lists)
+            lists_at.setdefault(self.lateness.first_of(step), {})[step] = text
+        is_duplicate = False
+        for first, steps in lists_at.items():
+            window = self.config.window_of(first)
+            if window < self.horizon:
                 continue
-            new = rows[rows["step"] == step]
-            lists = lists_of.get(step, {"kinds": [], "hidden": []})
-            self.store[self._lateness_key(step, communicator, part)] = pack_rows(offset, lists, new)
-            for other in replaced:
-                self.store.pop(self._lateness_key(step, communicator, other), None)
-            kept = (part,) if replaced else tuple(sorted({*parts, part}))
-            self.windows.setdefault(window, Cells()).lateness[step, communicator] = kept
-            old = known[0] if part in parts and not replaced else None
-            if old is None or old.rows.tobytes() != new.tobytes() or old.head["hidden"] != lists["hidden"]:
+            cells = self.windows.setdefault(window, Cells())
+            inside = rows if len(lists_at) == 1 else rows[np.isin(rows["step"], list(steps))]
+            changed = self.lateness.replace(cells.lateness, (first, communicator), part, inside, steps, offset)
+            is_duplicate |= changed is None
+            if changed:
                 self.dirty.add(window)
         self.counts.duplicates += is_duplicate
         pipeline = ranks if part == WHOLE else self.members[communicator]
@@ -223,22 +254,15 @@ class JobState:
         if differs(self.store.get(name), value):
             self.store[name] = value
 
-    def _parts(self, step: int, communicator: str) -> tuple[int, ...]:
-        """Return the stored parts of a step of a communicator: its slices, or WHOLE."""
+    def _has_lateness(self, step: int, communicator: str, part: int) -> bool:
         cells = self.windows.get(self.config.window_of(step))
-        return () if cells is None else cells.lateness.get((step, communicator), ())
+        return cells is not None and part in self.lateness.parts(cells.lateness, step, communicator)
 
-    def _lateness_key(self, step: int, communicator: str, part: int) -> str:
-        end = self._key_ends.get(communicator)
-        if end is None:
-            end = self._key_ends[communicator] = key(communicator, self.run_key)
-        return f"l|{step}|{end}" if part == WHOLE else f"l|{step}.{part}|{end}"
-
-    def apply_samples(self, batch: Batch, offset: int) -> None:
-        """Apply a gpu.device.v1 or gpu.host.v1 batch: windows whose cause depends on samples are evaluated again."""
+    def apply_samples(self, batch: Batch | MergedParts, offset: int) -> None:
+        """Apply gpu.device.v1 or gpu.host.v1: windows whose cause depends on samples are evaluated again."""
         kind = HOST if batch.topic == Topic.HOST else DEVICE
         times = self.samples[kind.key].apply(batch, offset)
-        if times is not None:
+        if times is not None and self.watched:
             first = times[0] - (DEVICE_BEHIND_NS if kind is DEVICE else 0)
             self.dirty |= {w for w, (start, end) in self.watched.items() if first <= end and start <= times[1]}
 
@@ -256,11 +280,19 @@ class JobState:
 
     def _span(self, window: int, rank: int) -> tuple[int, int]:
         """Return begin and end of a rank's steps in a window, (0, 0) without steps; ns of its host."""
-        record = self.rank_rows(window, rank)
-        if record is None or not len(record.rows):
+        part = rank // RANKS_OF_VALUE
+        data = self.store.get(self._steps_key(window, part))
+        if data is None:
             return 0, 0
-        ends = record.rows["start_ns"] + record.rows["duration_ns"]
-        return int(record.rows["start_ns"].min()), int(ends.max())
+        value, spans = self._spans.get((window, part), (None, {}))
+        if value is not data:
+            rows = latest_steps(unpack_rows(data, STEP_ROW).rows)
+            ranks, first = np.unique(rows["rank"], return_index=True)
+            begin = np.minimum.reduceat(rows["start_ns"], first) if len(first) else first
+            end = np.maximum.reduceat(rows["start_ns"] + rows["duration_ns"], first) if len(first) else first
+            spans = dict(zip(ranks.tolist(), zip(begin.tolist(), end.tolist(), strict=True), strict=True))
+            self._spans[window, part] = data, spans
+        return spans.get(rank, (0, 0))
 
     def _update_pipeline(self, communicator: str, ranks: Iterable[int]) -> None:
         """Set the ranks of a pipeline. After a change all windows are evaluated again: it decides on the peers."""
@@ -268,12 +300,7 @@ class JobState:
         if now:
             self.pipelines[communicator] = now
         if now != known:
-            self.dirty |= {window for window, cells in self.windows.items() if cells.ranks}
-
-    def _accepted(self, windows: set[int], window_of: Any) -> set[int]:
-        """Return the windows that still take rows; rows of the others are counted as too old."""
-        self.counts.too_old += int((window_of < self.horizon).sum())
-        return {window for window in windows if window >= self.horizon}
+            self.dirty |= {window for window, cells in self.windows.items() if cells.reports}
 
     def drop_before(self, window: int) -> None:
         """Delete the rows of earlier windows, and verdicts older than the history.
@@ -286,12 +313,11 @@ class JobState:
             self.store[key("h", self.run_key)] = pack_rows(-1, head, np.zeros(0, NO_ROWS))
         for old in [w for w in self.windows if w < self.horizon]:
             cells = self.windows.pop(old)
-            for rank in cells.ranks:
-                self.store.pop(key("s", old, rank, self.run_key), None)
-            for (step, communicator), parts in cells.lateness.items():
-                for part in parts:
-                    self.store.pop(self._lateness_key(step, communicator, part), None)
+            for part in cells.reports:
+                self.store.pop(self._steps_key(old, part), None)
+            self.lateness.drop(cells.lateness)
         self.dirty = {w for w in self.dirty if w >= self.horizon}
+        self._spans = {place: spans for place, spans in self._spans.items() if place[0] >= self.horizon}
         self.watched = {w: span for w, span in self.watched.items() if w >= self.horizon}
         # The baseline must outlast a fault of any length.
         closed = [w for w in sorted(self.published) if w < self.horizon]  # the others may be evaluated again

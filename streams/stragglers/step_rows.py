@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.columns import Array
+from drumline.schemas.merged import MergedParts
 from drumline.streams.core.records import Rows
 from drumline.streams.lateness.state import NCCL
 
@@ -15,26 +20,40 @@ BUDGET = (
 )
 #: `light`: 1 = measured by NCCL, without other kernels.
 STEP_ROW = np.dtype(
-    [("step", "<i8"), ("start_ns", "<i8"), ("duration_ns", "<i8"), ("skipped", "u1"), ("light", "u1")]
+    [("rank", "<i4"), ("step", "<i8"), ("start_ns", "<i8"), ("duration_ns", "<i8"), ("skipped", "u1"), ("light", "u1")]
     + [(name, "<i8") for name in BUDGET]
 )
 
 
 def step_rows(batch: Batch) -> Rows:
     """Return the STEP_ROW rows of a gpu.step.v1 batch that have a step number."""
-    columns, numbered = batch.columns, batch.columns["step"] >= 0
-    if not numbered.all():
-        columns = {name: values[numbered] for name, values in columns.items()}
+    return _rows(batch.columns, batch.envelope["rank"], batch.envelope.get("source") == NCCL)
+
+
+def merged_step_rows(parts: MergedParts) -> Rows:
+    """Return the STEP_ROW rows of all parts of a gpu.step.v1 record that have a step number."""
+    light = np.repeat(np.array([source == NCCL for source in parts.text("source")]), parts.counts)
+    return _rows(parts.columns, parts.ranks, light)
+
+
+def _rows(columns: Mapping[str, Array], rank: Any, light: Any) -> Rows:
     rows = np.zeros(len(columns["step"]), STEP_ROW)
     for name in ("step", "start_ns", "duration_ns", "skipped", *BUDGET):
         rows[name] = columns[name]
-    rows["light"] = batch.envelope.get("source") == NCCL
-    return rows
+    rows["rank"], rows["light"] = rank, light
+    numbered = rows["step"] >= 0
+    return rows if numbered.all() else rows[numbered]
 
 
 def latest_steps(rows: Rows) -> Rows:
-    """Return the rows sorted by step, each step once: of a number that comes twice, the row with the later start."""
-    if (rows["step"][1:] > rows["step"][:-1]).all():
+    """Return the rows sorted by rank and step, each step once: of one that comes twice, the row with the later start.
+
+    Of two with one start it is the one behind, as it came later.
+    """
+    rank, step = rows["rank"], rows["step"]
+    if ((rank[1:] > rank[:-1]) | ((rank[1:] == rank[:-1]) & (step[1:] > step[:-1]))).all():
         return rows
-    rows = rows[np.lexsort((rows["start_ns"], rows["step"]))]
-    return rows[np.r_[rows["step"][1:] != rows["step"][:-1], True]]
+    rows = rows[np.lexsort((rows["start_ns"], step, rank))]
+    is_last = np.ones(len(rows), bool)
+    is_last[:-1] = (rows["step"][1:] != rows["step"][:-1]) | (rows["rank"][1:] != rows["rank"][:-1])
+    return rows[is_last]

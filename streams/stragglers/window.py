@@ -19,7 +19,7 @@ from drumline.streams.stragglers.analysis.pipelines import joined, pipeline_stag
 from drumline.streams.stragglers.analysis.window_data import WORST_ROW, CommunicatorWindow, Floats, Ints, WindowData
 from drumline.streams.stragglers.lateness_rows import NO_LISTS
 from drumline.streams.stragglers.state import JobState
-from drumline.streams.stragglers.step_rows import BUDGET, STEP_ROW
+from drumline.streams.stragglers.step_rows import BUDGET, STEP_ROW, latest_steps
 
 #: (operation, bytes) -> [2, S]: see CommunicatorWindow.kinds.
 Kinds = dict[tuple[str, int], Floats]
@@ -45,11 +45,9 @@ def load_window(state: JobState, window: int) -> LoadedWindow:
     Missing are steps that their rank reported as skipped or without a budget, lateness rows without compared
     collectives, and budgets of another source than most: NCCL's and CUPTI's are not comparable.
     """
-    reported, values = state.stored_steps(window)
-    heads, counts, rows = unpack_all(values, STEP_ROW)
-    has_rows = np.array(counts, np.int64) > 0
-    ranks = np.array(reported, np.int64)[has_rows]
-    index = np.repeat(np.arange(len(ranks)), np.array(counts, np.int64)[has_rows])
+    rows = latest_steps(unpack_all(state.stored_steps(window), STEP_ROW)[2])
+    ranks, counts = np.unique(rows["rank"].astype(np.int64), return_counts=True)
+    index = np.repeat(np.arange(len(ranks)), counts)
     steps = np.unique(rows["step"])
     flags = np.ascontiguousarray(rows["light"])
     light = 2 * int(flags.sum()) > len(rows)
@@ -60,7 +58,8 @@ def load_window(state: JobState, window: int) -> LoadedWindow:
     end_ns = int((rows["start_ns"] + rows["duration_ns"]).max()) if len(rows) else 0
     groups = _communicators(state, window, ranks, steps)
     data = WindowData(ranks, steps, budget, groups, light=light, left_out=left_out)
-    sizes = (int(parse_head(head)["world_size"]) for head, count in zip(heads, counts, strict=True) if count)
+    present, reports = set(ranks.tolist()), state.windows[window].reports.values()
+    sizes = (report.world_size for of_ranks in reports for rank, report in of_ranks.items() if rank in present)
     return LoadedWindow(_with_pipelines(state, data), (start_ns, end_ns), max(sizes, default=0))
 
 
@@ -100,12 +99,12 @@ def _communicators(state: JobState, window: int, ranks: Ints, steps: Ints) -> li
     """Return the group of each communicator that at least two ranks can be compared in."""
     column = {step: at for at, step in enumerate(steps.tolist())}
     out: list[CommunicatorWindow] = []
-    for places, values in state.stored_lateness(window, column):
-        heads, counts, rows = unpack_all(values, LATENESS_ROW)
-        names = sorted({name for name, _ in places})
+    for stored in state.lateness.stored(state.windows[window].lateness, column):
+        _, counts, rows = unpack_all(stored.values, LATENESS_ROW)
+        names = sorted(set(stored.names))
         number = {name: at for at, name in enumerate(names)}
-        communicator = np.repeat(np.array([number[name] for name, _ in places], np.int64), counts)
-        kinds, hidden = _lists([(column[step], name) for name, step in places], heads, len(steps))
+        communicator = np.repeat(np.array([number[name] for name in stored.names], np.int64), counts)
+        kinds, hidden = _lists([(column[step], name, text) for name, step, text in stored.lists], len(steps))
         for group in _groups(rows, communicator, names, (ranks, steps)):
             size = max(group.size, len(state.members.get(group.name, ())))
             shown = hidden.get(group.name, group.hidden)
@@ -113,14 +112,17 @@ def _communicators(state: JobState, window: int, ranks: Ints, steps: Ints) -> li
     return out
 
 
-def _lists(places: list[tuple[int, str]], heads: list[bytes], steps: int) -> tuple[dict[str, Kinds], dict[str, Floats]]:
-    """Return communicator -> its kinds of collectives, and what shows hidden waits. `places`: (step's index, name)."""
+def _lists(of_steps: list[tuple[int, str, bytes]], steps: int) -> tuple[dict[str, Kinds], dict[str, Floats]]:
+    """Return communicator -> its kinds of collectives, and what shows hidden waits.
+
+    `of_steps`: (step's index, communicator, lists).
+    """
     kinds: dict[str, Kinds] = defaultdict(dict)
     hidden: dict[str, Floats] = {}
-    for (at, name), head in zip(places, heads, strict=True):
-        if head == NO_LISTS:
+    for at, name, text in of_steps:
+        if text == NO_LISTS:
             continue
-        lists = parse_head(head)
+        lists = parse_head(text)
         if lists["hidden"]:
             hidden.setdefault(name, np.zeros((3, steps)))[:, at] = lists["hidden"]
         for operation, size, count, floor_ns in lists["kinds"]:
@@ -136,10 +138,11 @@ def _groups(rows: Rows, communicator: Ints, names: list[str], axes: tuple[Ints, 
     ranks, steps = axes
     base = max(1, len(ranks))
     index = np.searchsorted(ranks, rows["rank"])
-    is_known = np.append(ranks, -1)[index] == rows["rank"]
+    column = np.searchsorted(steps, rows["step"])
+    is_known = (np.append(ranks, -1)[index] == rows["rank"]) & (np.append(steps, -1)[column] == rows["step"])
     at = np.flatnonzero(is_known & (rows["collectives"] > 0))
     pairs, row = np.unique(communicator[at] * base + index[at], return_inverse=True)
-    place, shape = (row, np.searchsorted(steps, rows["step"][at])), (len(pairs), len(steps))
+    place, shape = (row, column[at]), (len(pairs), len(steps))
 
     def placed(name: str) -> Floats:
         out = np.full(shape, np.nan)

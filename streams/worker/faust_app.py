@@ -14,9 +14,11 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
+from drumline.schemas.bounds.merged_check import is_inside
 from drumline.schemas.codec import Codec, Parts
 from drumline.schemas.dead_letters import is_counted
 from drumline.schemas.errors import BadRecord, RegistryUnavailable
+from drumline.schemas.merged import MergedParts
 from drumline.schemas.tenants import is_signed
 from drumline.schemas.topics import DERIVED_TOPICS, KEPT_TOPICS, RAW_TOPICS, Topic
 from drumline.streams.core.batch_dedup import checksum
@@ -39,7 +41,7 @@ from drumline.streams.worker.output import OutputProducer, ProducerFailed
 from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
 from drumline.streams.worker.stage_runner import StageRunner
 from drumline.streams.worker.status_file import StatusReporter
-from drumline.streams.worker.telemetry import Readiness, count_input, watch_commits
+from drumline.streams.worker.telemetry import Readiness, count_input, count_merged, watch_commits
 from drumline.streams.worker.ticks import TICK_S, Ticks
 from drumline.streams.worker.workdir import lock_working_directory
 
@@ -194,9 +196,16 @@ class StreamWorker:
             return
         if parts is None:
             await self._handle_batch(message, delivery)
+        elif parts.merged is not None and is_inside(parts.merged, _appended_ms(message)):
+            await self._handle_merged(message, delivery, parts.merged)
         else:
+            try:
+                values = parts.values
+            except BadRecord as error:
+                await self._bury(message, delivery, error)
+                return
             stages = self._stages(message)
-            for number, value in enumerate(parts.values, 1):
+            for number, value in enumerate(values, 1):
                 if any(now is not before for now, before in zip(self._stages(message), stages, strict=True)):
                     raise PartitionRevoked  # and assigned again: the new stage reads the whole record
                 await self._handle_batch(message, delivery, number, value, parts)
@@ -207,29 +216,46 @@ class StreamWorker:
         """Process a batch. `part`, `value`, `of`: of a part of the message."""
         bytes_of = message.value if value is None else value
         try:
-            appended_ms = round((message.timestamp or 0) * 1000)
             batch = await self._decoder.decode(
-                message.topic, bytes_of, appended_ms, message.key, message.headers, of
+                message.topic, bytes_of, _appended_ms(message), message.key, message.headers, of
             )  # fmt: skip
             if message.topic in RAW_TOPICS:  # a worker's results replace each other
                 batch.content = checksum(bytes_of)
             count_input(batch, self._clock())
-            for runner in self._readers[message.topic]:
-                if runner.stage(message.partition) is None:
-                    raise PartitionRevoked
-                if message.topic in DERIVED_TOPICS and runner.is_fenced(message):
-                    continue
-                offset = runner.position(message.topic, message.partition, message.offset, part)
-                work = partial(_on_batch, batch=batch, offset=offset, now_ns=self._clock())
-                delivery.add(*await runner.apply(message.partition, work))
+            await self._apply(message, delivery, partial(_on_batch, batch=batch), part)
         except BadRecord as error:
             await self._bury(message, delivery, error, part, value)
         except (PartitionRevoked, ProducerFailed, RegistryUnavailable):
             raise
         except Exception as error:
-            place = {"topic": message.topic, "partition": message.partition, "offset": message.offset}
-            log.error("dead letter: its stage failed", error=type(error).__name__, **place)
-            await self._bury(message, delivery, error, part, value)
+            await self._bury_failed(message, delivery, error, part, value)
+
+    async def _handle_merged(self, message: Any, delivery: Delivery, parts: MergedParts) -> None:
+        """Process all parts of a message at once: they are within their bounds. Raises as `_handle` does."""
+        try:
+            count_merged(parts, self._clock())
+            await self._apply(message, delivery, partial(_on_merged, parts=parts), 1)
+        except (PartitionRevoked, ProducerFailed):
+            raise
+        except Exception as error:
+            await self._bury_failed(message, delivery, error)
+
+    async def _apply(self, message: Any, delivery: Delivery, work: Callable[..., list[Batch]], part: int) -> None:
+        """Pass a batch, or parts from `part` on, to the stages that read it. Raises what they and `_handle` raise."""
+        for runner in self._readers[message.topic]:
+            if runner.stage(message.partition) is None:
+                raise PartitionRevoked
+            if message.topic in DERIVED_TOPICS and runner.is_fenced(message):
+                continue
+            offset = runner.position(message.topic, message.partition, message.offset, part)
+            delivery.add(*await runner.apply(message.partition, partial(work, offset=offset, now_ns=self._clock())))
+
+    async def _bury_failed(
+        self, message: Any, delivery: Delivery, error: Exception, part: int = 0, value: bytes | None = None
+    ) -> None:
+        place = {"topic": message.topic, "partition": message.partition, "offset": message.offset}
+        log.error("dead letter: its stage failed", error=type(error).__name__, **place)
+        await self._bury(message, delivery, error, part, value)
 
     async def _bury(
         self, message: Any, delivery: Delivery, error: Exception, part: int = 0, value: bytes | None = None
@@ -303,3 +329,12 @@ class StreamWorker:
 
 def _on_batch(stage: Stage, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
     return stage.on_batch(batch, offset, now_ns)
+
+
+def _on_merged(stage: Stage, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
+    return stage.on_merged(parts, offset, now_ns)
+
+
+def _appended_ms(message: Any) -> int:
+    """Return when Kafka took a message in."""
+    return round((message.timestamp or 0) * 1000)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, NamedTuple
 
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
+from drumline.schemas.merged import MergedParts
 from drumline.streams.core.stage import Stage
 
 #: Ticks come back from Kafka every second; without any for so long no other record comes either; s.
@@ -31,11 +33,27 @@ class Drops(NamedTuple):
 
 def count_input(batch: Batch, now_ns: int) -> None:
     """Count a batch that was read, before it is applied."""
-    metrics.STREAM_ROWS.labels(batch.topic).inc(batch.rows)
-    metrics.STREAM_BATCH.labels(batch.topic).observe(batch.rows)
+    rows, batch_rows, delay = _input_metrics(batch.topic)
+    rows.inc(batch.rows)
+    batch_rows.observe(batch.rows)
     sent_ns = int(batch.envelope["sent_ns"])
     if sent_ns > 0:
-        metrics.STREAM_DELAY.labels(batch.topic).observe(max(0, now_ns - sent_ns) / 1e9)
+        delay.observe(max(0, now_ns - sent_ns) / 1e9)
+
+
+@cache
+def _input_metrics(topic: str) -> tuple[Any, Any, Any]:
+    """Return the metrics of what is read from a topic: rows, rows of a record, its delay."""
+    return metrics.STREAM_ROWS.labels(topic), metrics.STREAM_BATCH.labels(topic), metrics.STREAM_DELAY.labels(topic)
+
+
+def count_merged(parts: MergedParts, now_ns: int) -> None:
+    """Count the parts of a record that were read, before they are applied; their delay is that of the oldest."""
+    rows, batch_rows, delay = _input_metrics(parts.topic)
+    rows.inc(parts.rows)
+    batch_rows.observe(parts.rows)
+    if sent := [at for at in parts.number("sent_ns").tolist() if at > 0]:
+        delay.observe(max(0, now_ns - min(sent)) / 1e9)
 
 
 def count_output(batch: Batch) -> None:
@@ -50,11 +68,20 @@ def count_drops(name: str, stage: Stage, counted: Drops) -> Drops:
     Called after each record: a stage may not add up its units for it. A count that falls is not taken back.
     """
     now = Drops(*(int(getattr(stage, field, 0)) for field in STAGE_COUNTS))
-    batches = {"duplicate": metrics.STREAM_DUPLICATES, "conflict": metrics.STREAM_CONFLICTS}
-    for field, before, count in zip(Drops._fields, counted, now, strict=True):
-        counter = batches[field].labels(name) if field in batches else metrics.STREAM_DROPPED.labels(name, field)
-        counter.inc(max(0, count - before))
+    for counter, before, count in zip(_drop_counters(name), counted, now, strict=True):
+        if count > before:
+            counter.inc(count - before)
     return now
+
+
+@cache
+def _drop_counters(name: str) -> list[Any]:
+    """Return the counters of a stage, one for each field of `Drops`; from then on they are shown, with 0."""
+    batches = {"duplicate": metrics.STREAM_DUPLICATES, "conflict": metrics.STREAM_CONFLICTS}
+    return [
+        batches[field].labels(name) if field in batches else metrics.STREAM_DROPPED.labels(name, field)
+        for field in Drops._fields
+    ]
 
 
 class Readiness:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import resource
 import time
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from drumline.infra.bench.result import BenchReport, Progress
-from drumline.streams.core.records import key, pack_rows, run_key
+from drumline.streams.core.records import Rows, key, pack_rows, run_key
 from drumline.streams.core.thresholds import WARNING, StragglerConfig
 from drumline.streams.lateness.collective_join import LATENESS_ROW
-from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW
-from drumline.streams.stragglers.sample_state import BUCKET_NS
+from drumline.streams.stragglers.lateness_state import STEPS_OF_VALUE
+from drumline.streams.stragglers.sample_state import BUCKET_NS, DEVICE, RANKS_OF_VALUE
 from drumline.streams.stragglers.stage import JobStage
-from drumline.streams.stragglers.state import NO_ROWS
+from drumline.streams.stragglers.state import NO_ROWS, RankReport
 from drumline.streams.stragglers.step_rows import BUDGET, STEP_ROW
 
 RANKS, LATE = 16_384, 1_000
@@ -33,6 +34,8 @@ def fill(ranks: int, late: NDArray[np.bool_], config: StragglerConfig, component
     """Return the state of a run with one complete window. Late ranks lose `component`: "idle_ns" or "compute_ns"."""
     store: dict[str, bytes] = {}
     dice, steps = np.random.default_rng(0), np.arange(config.window_steps)
+    of_part: dict[int, list[Rows]] = {}
+    clocks_of: dict[tuple[int, int], list[Rows]] = {}
     for rank in range(ranks):
         rows = np.zeros(len(steps), STEP_ROW)
         for name in BUDGET:
@@ -44,13 +47,26 @@ def fill(ranks: int, late: NDArray[np.bool_], config: StragglerConfig, component
         rows[component] += STEP_NS // 5 - waited
         rows["copy_ns"], rows["compute_overlapped_ns"], rows["comm_exposed_ns"] = 0, 0, waited
         rows["kernels"], rows["blocks"] = 1_000, 100_000
-        head = {"complete": int(steps[-1]), "world_size": ranks, "host": f"host{rank // TENSOR:05d}"}
-        head |= {"gpu_uuid": f"GPU-{rank:08x}", "steps_from": "marker", "window_steps": config.window_steps}
-        store[key("s", 0, rank, RUN)] = pack_rows(1, head, rows)
-        clocks = np.zeros(len(steps), SAMPLE_ROW)
+        rows["rank"] = rank
+        of_part.setdefault(rank // RANKS_OF_VALUE, []).append(rows)
+        clocks = np.zeros(len(steps), DEVICE.stored)
         clocks["time_ns"], clocks["processes"], clocks["sm_clock"] = rows["start_ns"], 1, 1_980 - 200 * int(late[rank])
+        clocks["rank"] = rank
         for bucket in np.unique(clocks["time_ns"] // BUCKET_NS).tolist():
-            store[key("d", bucket, rank, RUN)] = pack_rows(1, {}, clocks[clocks["time_ns"] // BUCKET_NS == bucket])
+            inside = clocks[clocks["time_ns"] // BUCKET_NS == bucket]
+            clocks_of.setdefault((bucket, rank // RANKS_OF_VALUE), []).append(inside)
+    for part, values in of_part.items():
+        reports = {
+            int(rows["rank"][0]): RankReport(
+                int(steps[-1]), ranks, f"host{int(rows['rank'][0]) // TENSOR:05d}", f"GPU-{int(rows['rank'][0]):08x}",
+                "marker",
+            )
+            for rows in values
+        }  # fmt: skip
+        head = {"window_steps": config.window_steps, "ranks": reports}
+        store[key("s", 0, part, RUN)] = pack_rows(1, head, np.concatenate(values))
+    for (bucket, part), values in clocks_of.items():
+        store[key("d", bucket, part, RUN)] = pack_rows(1, {}, np.concatenate(values))
     axes = {
         "tensor": np.arange(ranks) // TENSOR,
         "data": np.arange(ranks) % (TENSOR * STAGES),
@@ -80,6 +96,7 @@ def _fill_communicator(
         "pipeline": [] if collectives else ranks,
     }
     store[key("c", name, RUN)] = pack_rows(1, head, np.zeros(0, NO_ROWS))
+    values: dict[int, tuple[dict[int, Any], list[Rows]]] = {}
     for step in steps.tolist():
         rows = np.zeros(len(members), LATENESS_ROW)
         rows["step"], rows["rank"], rows["collectives"] = step, members, collectives
@@ -88,7 +105,11 @@ def _fill_communicator(
             rows["wait_ns"], rows["lateness_ns"] = wait - wait.min(), wait.max() - wait
             rows["lag_ns"], rows["worst_longest_ns"], rows["worst_own_ns"] = np.median(wait) - wait, wait.max(), wait
         kinds = [["AllReduce", 1 << 20, collectives, 500_000 * collectives]] if collectives else []
-        store[key("l", step, name, RUN)] = pack_rows(1, {"kinds": kinds, "hidden": []}, rows)
+        lists, parts = values.setdefault(step // STEPS_OF_VALUE * STEPS_OF_VALUE, ({}, []))
+        lists[step] = {"kinds": kinds, "hidden": []}
+        parts.append(rows)
+    for first, (lists, parts) in values.items():
+        store[key("l", first, name, RUN)] = pack_rows(1, {"steps": lists}, np.concatenate(parts))
 
 
 def bench_window(ranks: int = RANKS, late: int = LATE, progress: Progress = lambda _: None) -> BenchReport:

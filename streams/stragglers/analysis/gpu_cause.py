@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drumline.schemas.batch import Batch
-from drumline.streams.core.records import Rows, stacked
+from drumline.schemas.merged import MergedParts
+from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import StragglerConfig
 
 #: Columns that verdicts use; -1 = not supported.
@@ -32,19 +33,12 @@ SHARED_PERCENT = 20
 PEERS = 16
 
 
-def sample_rows(batch: Batch) -> Rows:
-    """Return the SAMPLE_ROW rows of a gpu.device.v1 batch."""
+def sample_rows(batch: Batch | MergedParts) -> Rows:
+    """Return the SAMPLE_ROW rows of a gpu.device.v1 batch, or of all parts of a record."""
     rows = np.zeros(batch.rows, SAMPLE_ROW)
     for name in SAMPLE_ROW.names or ():
         rows[name] = np.minimum(batch.columns[name], _MOST[name])
     return rows
-
-
-def merged(old: Rows, new: Rows) -> Rows:
-    """Return the samples of both by time, each once."""
-    rows = stacked([old, new])
-    rises = rows["time_ns"][1:] > rows["time_ns"][:-1]  # as nearly always
-    return rows if rises.all() else np.unique(rows)
 
 
 class GpuSamples:

@@ -42,5 +42,5 @@ def test_a_communicator_of_any_name_has_its_results_also_after_a_restart(name):
     [state] = again[1].states.values()
     assert set(state.sources.communicators) == {name}
     step = int(np.max(lateness[-1].columns["step"]))
-    assert state.lateness_rows(step, name) is not None
+    assert len(state.lateness.rows(step, name))
     assert {communicator for cells in state.windows.values() for _, communicator in cells.lateness} == {name}

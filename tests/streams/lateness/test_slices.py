@@ -99,9 +99,10 @@ def test_slices_replace_whole_steps_and_are_replaced_by_offset(small_slices, mon
         return lateness.on_tick(time_ns, False)
 
     def stored(parts):
-        [communicator] = jobs.states[name].members
-        assert jobs.states[name].windows[0].lateness == {(0, communicator): parts}
-        rows = [jobs.states[name].lateness_rows(0, communicator, part).rows for part in parts]
+        job = jobs.states[name]
+        [communicator] = job.members
+        assert tuple(job.lateness.parts(job.windows[0].lateness, 0, communicator)) == parts
+        rows = [job.lateness.rows(0, communicator, part) for part in parts]
         assert len(jobs.store) == 1 + len(parts)
         return np.concatenate(rows)["rank"].tolist()
 
@@ -150,7 +151,7 @@ def test_the_lateness_of_50_000_ranks_fits_into_records_that_the_broker_takes(st
     [state] = jobs.states.values()
     assert (state.members["c"], state.sources.communicators["c"].complete) == (tuple(range(RANKS)), 0)
     parts = state.windows[0].lateness[0, "c"]
-    joined = np.concatenate([state.lateness_rows(0, "c", part).rows for part in parts])
+    joined = np.concatenate([state.lateness.rows(0, "c", part) for part in sorted(parts)])
     most_rows(monkeypatch, RANKS)
     [of_stage] = lateness.states.values()
     of_stage.dirty = {0}

@@ -8,8 +8,10 @@ from support.labs.stage_feed import seen
 from support.straggler_simulator import MS, Fault, batches, mesh, simulate
 
 from drumline.infra.config.settings import Settings
+from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.keys import record_key
+from drumline.schemas.parts import JOINED_BY_AGENTS
 from drumline.schemas.tenants import SIGNATURE_HEADER
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
@@ -104,7 +106,12 @@ async def handle(worker, records):
             await follow()
 
 
-def joined(stream, most):
+def merge(topic, values):
+    """In one table, where agents do so."""
+    return (CODEC.merge(topic, values) if topic in JOINED_BY_AGENTS else None) or CODEC.join("job", values)
+
+
+def joined(stream, most, record_of=lambda _topic, values: CODEC.join("job", values)):
     """The stream as agents publish it that join up to `most` batches of a topic and key."""
     waiting = {}
     for time_ns, batch in stream:
@@ -112,9 +119,9 @@ def joined(stream, most):
         parts = waiting.setdefault(place, [])
         parts.append(CODEC.encode(batch))
         if len(parts) == most:
-            yield time_ns, *place, CODEC.join("job", waiting.pop(place))
+            yield time_ns, *place, record_of(place[0], waiting.pop(place))
     for place, parts in waiting.items():
-        yield stream[-1][0], *place, CODEC.join("job", parts)
+        yield stream[-1][0], *place, record_of(place[0], parts)
 
 
 @pytest.mark.parametrize("most", [1, 4, 7])
@@ -124,9 +131,43 @@ def test_verdicts_on_joined_records_are_those_on_the_batches(worker, most):
     assert not worker.buried
 
 
-def test_parts_of_one_record_that_are_of_one_rank_all_count_and_come_again_in_vain(worker):
+@pytest.mark.parametrize("most", [1, 4, 7])
+def test_verdicts_on_merged_records_are_those_on_the_batches(worker, monkeypatch, most):
+    expected, by_batch = seen(verdicts(STREAM, CONFIG)), []
+    handle_batch = worker._handle_batch
+    monkeypatch.setattr(worker, "_handle_batch", lambda *of: (by_batch.append(of[0].topic), handle_batch(*of))[1])
+    asyncio.run(handle(worker, joined(STREAM, most, merge)))
+    assert seen(b for b in worker.published if b.topic == Topic.STRAGGLER) == expected
+    assert not worker.buried
+    assert set(by_batch) == {Topic.LATENESS}
+
+
+def test_a_merged_part_outside_its_bounds_is_a_dead_letter_and_the_others_count(worker):
+    steps = [batch for _, batch in STREAM if batch.topic == Topic.STEP][:3]
+    values = [CODEC.encode(batch) for batch in steps]
+    bad = Batch(Topic.STEP, {**steps[1].envelope, "world_size": -1}, steps[1].columns)
+    values[1] = CODEC.encode(bad)
+    worker._clock = lambda: STREAM[-1][0]
+    record = CODEC.merge(Topic.STEP, values)
+    asyncio.run(worker._handle(message(Topic.STEP, "job", record, 4), Delivery(lambda: None)))
+    assert worker.buried == [(4, 2, values[1])]
+    assert len(worker.stages["job"].states["3:job|run"].sources.ranks) == 2
+
+
+def test_a_merged_record_on_which_its_stage_fails_is_one_dead_letter(worker):
+    values = [CODEC.encode(batch) for _, batch in STREAM if batch.topic == Topic.COLLECTIVE]
+    names = [CODEC.decode(Topic.COLLECTIVE, value).envelope["communicator"] for value in values]
+    other = next(at for at, name in enumerate(names) if name != names[0])
+    record = CODEC.merge(Topic.COLLECTIVE, [values[0], values[other]])
+    worker._clock = lambda: STREAM[-1][0]
+    asyncio.run(worker._handle(message(Topic.COLLECTIVE, "job:c", record, 4), Delivery(lambda: None)))
+    assert worker.buried == [(4, 0, None)]
+
+
+@pytest.mark.parametrize("record_of", [lambda _, values: CODEC.join("job", values), merge])
+def test_parts_of_one_record_that_are_of_one_rank_all_count_and_come_again_in_vain(worker, record_of):
     steps = [(at, batch) for at, batch in STREAM if batch.topic == Topic.STEP and batch.envelope["rank"] == 0]
-    [record] = joined(steps[:5], 5)
+    [record] = joined(steps[:5], 5, record_of)
 
     async def twice():
         for _ in range(2):
@@ -137,7 +178,7 @@ def test_parts_of_one_record_that_are_of_one_rank_all_count_and_come_again_in_va
     stage = worker.stages["job"]
     assert stage.duplicates >= 5
     state = stage.states["3:job|run"]
-    rows = sum(len(state.rank_rows(window, 0).rows) for window in state.windows)
+    rows = sum(len(state.rank_rows(window, 0)) for window in state.windows)
     assert rows == sum(batch.rows for _, batch in steps[:5])
 
 

@@ -1,0 +1,106 @@
+"""Verdicts on batches that come merged in tables are those on the batches alone, on recordings and simulated jobs."""
+
+import random
+
+import pytest
+from support import recordings
+from support.kept_streams import RECORDED, SIMULATED
+from support.labs.stage_feed import seen
+
+from drumline.schemas.bounds.merged_check import is_inside
+from drumline.schemas.codec import Codec
+from drumline.schemas.keys import record_key
+from drumline.schemas.topics import Topic
+from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.lateness.stage import CommunicatorStage
+from drumline.streams.offline import results, verdicts
+from drumline.streams.stragglers.stage import JobStage
+
+CODEC = Codec()
+
+
+def tables(stream, seed):
+    """The stream as agents merge it: some batches of a topic, key and run, none of them for longer than a second."""
+    chance, waiting = random.Random(seed), {}
+
+    def table(place):
+        batches = waiting.pop(place)
+        [(last_ns, _), parts] = batches[-1], CODEC.parts(place[0], CODEC.merge(place[0], [v for _, v in batches]))
+        assert is_inside(parts.merged)
+        return last_ns, parts.merged
+
+    out = []
+    for time_ns, batch in stream:
+        place = str(batch.topic), record_key(batch), batch.envelope["run"]
+        for other in [p for p, batches in waiting.items() if time_ns - batches[0][0] > 10**9]:
+            out.append((time_ns, table(other)[1]))
+        waiting.setdefault(place, []).append((time_ns, CODEC.encode(batch)))
+        if len(waiting[place]) == 200 or chance.random() < 0.05:
+            out.append(table(place))
+    return out + [table(place) for place in list(waiting)]
+
+
+def alike(stream, window_steps):
+    """The order of (late) rows decides on revisions, and what comes behind the horizon: the last verdict counts."""
+    config = StragglerConfig(window_steps=window_steps, retention_steps=10_000, max_steps=20_000)
+    wanted = seen(verdicts(stream, config))
+    for seed in range(2):
+        assert seen(verdicts(tables(stream, seed), config)) == wanted
+    return wanted
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_verdicts_on_a_simulated_job(name):
+    assert alike(SIMULATED[name](), 12)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_verdicts_on_a_recording(name):
+    assert alike(recordings.stream(recordings.folder(name)), 5)
+
+
+def test_tables_that_come_again_after_a_restart_change_nothing():
+    """Both stages restart from their stores at any table, and read some tables again."""
+    stream, config = SIMULATED["mesh"](), StragglerConfig(window_steps=12)
+    wanted, chance = seen(verdicts(stream, config)), random.Random(5)
+    tabled = tables(stream, 5)
+    stores, topics = ({}, {}), ((Topic.COLLECTIVE,), (Topic.LATENESS, Topic.STEP))
+    offsets, first = [], 1
+    for _, table in tabled:
+        offsets.append(first)
+        first += table.parts
+
+    def built():
+        return [CommunicatorStage(stores[0], config), JobStage(stores[1], config)]
+
+    stages, published, at, sent = built(), [], 0, first
+
+    def deliver(stage, returned):
+        nonlocal sent
+        for batch in returned:
+            sent += 1
+            if batch.topic == Topic.LATENESS:
+                deliver(stages[1], stages[1].on_batch(batch, sent, now_ns))
+            else:
+                published.append(batch)
+            stage.mark_sent(batch)
+
+    while at < len(tabled):
+        now_ns, table = tabled[at]
+        for stage, read in zip(stages, topics, strict=True):
+            if table.topic in read:
+                deliver(stage, stage.on_merged(table, offsets[at], now_ns))
+        at += 1
+        if chance.random() < 0.1:
+            stages, at = built(), max(0, at - chance.randrange(5))
+    for _ in range(3):
+        now_ns += 2 * config.idle_ns
+        for stage in stages:
+            deliver(stage, stage.on_tick(now_ns, True))
+    assert seen(published) == wanted
+
+
+def test_results_take_tables():
+    stream = SIMULATED["ddp"]()
+    stages = [((Topic.COLLECTIVE,), CommunicatorStage({}, StragglerConfig(window_steps=12)))]
+    assert list(results(tables(stream, 0), stages, 5 * 10**9))
