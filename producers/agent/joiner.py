@@ -27,6 +27,9 @@ log = structlog.get_logger()
 
 #: Bytes of a joined record: far below Kafka's limit. Those of all that wait.
 RECORD_BYTES, HELD_BYTES = 256 << 10, 8 << 20
+#: Ranks of a job from which on parts are merged in one table (schemas/merged.py): hosts spend some CPU on it, and
+#: whoever reads all ranks of a job saves much more.
+MERGED_RANKS = 64
 #: Time for which a registry without the schema of joined records is not asked again; s.
 REGISTRY_S = 30.0
 
@@ -38,13 +41,19 @@ def due(now: float, interval: float) -> float:
 
 @dataclass(slots=True)
 class _Waiting:
-    """The parts of a record that is not sent yet. `due`: when it is to be, by the clock."""
+    """The parts of a record that is not sent yet.
+
+    `due`: when it is to be, by the clock. `is_merged`: in one table.
+    `record`: of all parts, once it was made: it may wait for the client's queue.
+    """
 
     job: str
     run: str
     due: float
+    is_merged: bool
     values: list[bytes] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
+    record: bytes | None = None
     bytes: int = 0
 
 
@@ -80,11 +89,13 @@ class RecordJoiner:
         if self._bytes + len(value) > HELD_BYTES and not self.flush():
             return False
         if place not in self._waiting:
-            seconds = interval_s(int(shared["world_size"]), topic)
-            self._waiting[place] = _Waiting(job, run, due(self._clock(), seconds))
+            ranks = int(shared["world_size"])
+            until = due(self._clock(), interval_s(ranks, topic))
+            self._waiting[place] = _Waiting(job, run, until, ranks >= MERGED_RANKS)
         waiting = self._waiting[place]
         waiting.values.append(value)
         waiting.answers.append(answer)
+        waiting.record = None
         waiting.bytes += len(value)
         self._bytes += len(value)
         return True
@@ -99,7 +110,7 @@ class RecordJoiner:
         waiting = self._waiting.get(place)
         if waiting is None:
             return True
-        if len(waiting.values) == 1 or (record := self._joined(waiting)) is None:
+        if len(waiting.values) == 1 or (record := self._joined(place[0], waiting)) is None:
             while waiting.values:
                 if not self._send(*place, waiting.values[0], waiting.answers[0]):
                     return False
@@ -113,12 +124,16 @@ class RecordJoiner:
         del self._waiting[place]
         return True
 
-    def _joined(self, waiting: _Waiting) -> bytes | None:
+    def _joined(self, topic: str, waiting: _Waiting) -> bytes | None:
         """Return the value of the record, None while the registry has no id for it."""
         if self._clock() < self._plain_until:
             return None
+        if waiting.record is not None:
+            return waiting.record
         try:
-            return self._codec.join(waiting.job, waiting.values)
+            merged = self._codec.merge(topic, waiting.values) if waiting.is_merged else None
+            waiting.record = merged or self._codec.join(waiting.job, waiting.values)
+            return waiting.record
         except (BadSchema, RegistryUnavailable) as error:
             log.warning("records are not joined", problem=str(error))
             self._plain_until = self._clock() + REGISTRY_S

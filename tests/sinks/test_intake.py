@@ -82,8 +82,34 @@ def joined(*values, headers=()):
     return Record(Topic.STEP, 0, 0, b"job", CODEC.join("job", values), JOINED_MS, list(headers))
 
 
-def step(sequence):
-    return CODEC.encode(any_batch(Topic.STEP, 2, "p", sequence))
+def merged(*values):
+    return Record(Topic.STEP, 0, 0, b"job", CODEC.merge(Topic.STEP, values), JOINED_MS, [])
+
+
+def step(sequence, **envelope):
+    batch = any_batch(Topic.STEP, 2, "p", sequence)
+    batch.envelope.update(envelope)
+    return CODEC.encode(batch)
+
+
+@pytest.mark.parametrize("bad", [{}, {"world_size": -1}])
+def test_merged_parts_are_entries_as_joined_ones_are(bad, monkeypatch):
+    values = step(0), step(1, **bad), step(2)
+    wanted = taken(joined(*values)).entries
+    decoded, decode = [], CODEC.decode
+    monkeypatch.setattr(CODEC, "decode", lambda *of, **how: (decoded.append(of), decode(*of, **how))[1])
+    entries = taken(merged(*values)).entries
+    assert len(decoded) == (3 if bad else 0)
+    for entry, other in zip(entries, wanted, strict=True):
+        assert (entry.record, entry.size, entry.error) == (other.record, other.size, other.error)
+        assert (entry.disposition, entry.rows, entry.content) == (other.disposition, other.rows, other.content)
+        assert (entry.time_min, entry.time_max) == (other.time_min, other.time_max)
+        if other.batch is not None:
+            assert entry.batch.envelope == other.batch.envelope
+            assert {n: c.tolist() for n, c in entry.batch.columns.items()} == {
+                n: c.tolist() for n, c in other.batch.columns.items()
+            }
+    assert [entry.disposition for entry in entries].count("dead_letter") == bool(bad)
 
 
 def test_a_joined_record_that_an_intent_lists_as_a_dead_letter_stays_one_when_its_tenant_is_known():

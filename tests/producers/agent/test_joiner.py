@@ -5,7 +5,7 @@ from confluent_kafka import KafkaError
 from support.labs.sink import any_batch
 
 from drumline.producers.agent import joiner as module
-from drumline.producers.agent.joiner import RecordJoiner
+from drumline.producers.agent.joiner import MERGED_RANKS, RecordJoiner
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryUnavailable
 from drumline.schemas.parts import MOST_PARTS, allowance_ns, interval_s
@@ -86,6 +86,40 @@ def test_a_record_is_of_one_run_which_an_audit_counts(host):
     assert host.sequences() == [[0, 1], [2, 3]]
 
 
+@pytest.mark.parametrize(("ranks", "is_merged"), [(8, False), (MERGED_RANKS - 1, False), (MERGED_RANKS, True)])
+def test_parts_of_large_jobs_are_merged(host, ranks, is_merged):
+    for sequence in range(3):
+        host.batch(sequence, world_size=ranks)
+    host.joiner.flush()
+    [(_, _, value)] = host.sent
+    assert (host.codec.parts(Topic.STEP, value).merged is not None) is is_merged
+    assert host.sequences() == [[0, 1, 2]]
+
+
+def test_parts_that_cannot_be_merged_are_joined(host):
+    host.batch(0)
+    value = host.codec.encode(any_batch(Topic.STEP, 2, "p1", 1))
+    host.joiner.send(Topic.STEP, "job", value[:-3], lambda _: None)
+    host.joiner.flush()
+    parts = host.codec.parts(Topic.STEP, host.sent[0][2])
+    assert (parts.merged, parts.values[1]) == (None, value[:-3])
+
+
+def test_a_record_that_waits_for_a_full_queue_is_made_once(host, monkeypatch):
+    merge, merges = host.codec.merge, []
+    monkeypatch.setattr(host.codec, "merge", lambda *of: (merges.append(of), merge(*of))[1])
+    host.capacity = 0
+    for sequence in range(2):
+        host.batch(sequence)
+    assert not host.joiner.flush()
+    assert not host.joiner.flush()
+    assert len(merges) == 1
+    host.batch(2)
+    host.capacity = 1_000
+    assert host.joiner.flush()
+    assert host.sequences() == [[0, 1, 2]]
+
+
 def test_a_message_alone_is_sent_as_it_is(host):
     host.batch(0)
     host.joiner.flush()
@@ -128,7 +162,7 @@ def test_a_full_queue_loses_and_reorders_nothing(host):
 
 
 def test_what_is_sent_alone_up_to_a_full_queue_is_held_no_longer(host, monkeypatch):
-    monkeypatch.setattr(host.joiner, "_joined", lambda _: None)
+    monkeypatch.setattr(host.joiner, "_joined", lambda *_: None)
     for sequence in range(3):
         host.batch(sequence)
     host.capacity = 1
@@ -164,6 +198,7 @@ def test_without_an_id_for_joined_records_each_message_is_sent_alone(host, monke
         raise RegistryUnavailable("away")
 
     monkeypatch.setattr(host.codec, "join", join)
+    monkeypatch.setattr(host.codec, "merge", join)
     for sequence in range(3):
         host.batch(sequence)
     assert host.joiner.flush()
