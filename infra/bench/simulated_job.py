@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 
 from drumline.producers.replay.recording import TimedBatch
 from drumline.schemas.batch import Batch, dictionary
+from drumline.schemas.codec import Codec
 from drumline.schemas.keys import derived_process_id, record_key
+from drumline.schemas.merged import MergedParts
+from drumline.schemas.parts import interval_s
 from drumline.schemas.topics import Topic
 from drumline.streams.core.records import run_key
 from drumline.streams.core.thresholds import StragglerConfig
@@ -213,14 +216,29 @@ def lateness(job: SimulatedJob) -> Iterator[TimedBatch]:
         for communicator in communicators:
             if number < len(lateness_of[communicator.pattern]):
                 batch = _moved(lateness_of[communicator.pattern][number], first[communicator.pattern], communicator)
-                yield TimedBatch(job.begin_ns + (number + 1) * STEP_NS, record_key(batch), batch)
+                end_ns = job.begin_ns + (int(batch.envelope["complete_step"]) + 1) * STEP_NS
+                yield TimedBatch(end_ns, record_key(batch), batch)
 
 
 def _evaluated(job: SimulatedJob, communicator: Communicator) -> list[Batch]:
     config = StragglerConfig()
-    batches = ((timed.time_ns, timed.batch) for timed in collectives(job, [communicator]))
     stage = CommunicatorStage({}, config)
-    return list(results(batches, [((Topic.COLLECTIVE,), stage)], config.idle_ns))
+    return list(results(_merged(job, communicator), [((Topic.COLLECTIVE,), stage)], config.idle_ns))
+
+
+def _merged(job: SimulatedJob, communicator: Communicator) -> Iterator[tuple[int, MergedParts]]:
+    """Yield (time, table) of the collectives of a communicator as the agents of its hosts join them."""
+    codec, steps = Codec(), max(1, round(interval_s(job.ranks) * 1e9 / STEP_NS))
+    values: dict[str, list[bytes]] = {}
+    number = len(communicator.ranks) * steps
+    for count, timed in enumerate(collectives(job, [communicator]), 1):
+        values.setdefault(str(timed.batch.envelope["host"]), []).append(codec.encode(timed.batch))
+        if count % number == 0 or count == len(communicator.ranks) * job.steps:
+            for batches in values.values():
+                parts = codec.parts(Topic.COLLECTIVE, codec.merge(Topic.COLLECTIVE, batches))
+                if parts is not None and parts.merged is not None:
+                    yield timed.time_ns, parts.merged
+            values = {}
 
 
 def _moved(batch: Batch, source: Communicator, target: Communicator) -> Batch:
