@@ -26,13 +26,16 @@ MOST_PARTS = (1 << _BITS) - 1
 #: Ranks of a job whose records are joined for a second. The time grows with the root of the ranks, and so do the job's
 #: messages: 2 s of 4,096, 4 s of 16,384 and more. Verdicts on windows of 20 steps and more do not wait for long.
 SECOND_RANKS, LONGEST_S = 1_024, 4.0
-#: Longest time for which progress is joined: hangs are judged by silence of a few seconds.
-PROGRESS_S = 0.2
+#: Longest time for which progress is joined, and that of jobs above SECOND_RANKS: a process counts as standing still
+#: after 10 s, by its own clock, and as silent after 15 s. So a large job's hang is named up to 2 s later.
+PROGRESS_S, LARGE_PROGRESS_S = 0.2, 2.0
 
 
 def interval_s(world_size: int, topic: str = "") -> float:
     """Return for how long the records of a job are joined; s."""
-    longest = PROGRESS_S if topic == Topic.PROGRESS else LONGEST_S
+    longest = LONGEST_S
+    if topic == Topic.PROGRESS:
+        longest = PROGRESS_S if world_size <= SECOND_RANKS else LARGE_PROGRESS_S
     return min(longest, math.sqrt(max(0, world_size) / SECOND_RANKS))
 
 

@@ -220,6 +220,8 @@ class StageRunner:
         batches = work(stage)
         self._counted[partition] = count_drops(self.name, stage, self._counted.get(partition, Drops()))
         writes = store.take_pending()
+        if not batches and not stage.incidents:  # as nearly always
+            return writes, []
         place = self._changelog(partition)
         header = write_epoch(self._fencing.epoch(place), f"{place.topic}:{place.partition}")
         outputs = []
