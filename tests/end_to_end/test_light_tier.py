@@ -8,6 +8,7 @@ import time
 import pytest
 from support.fake_nccl import Programs
 from support.pipeline import Pipeline
+from support.published_spool import is_published
 from support.wait_limit import WAIT_S
 
 from drumline.infra.localstack.clickhouse.engine import wait_until
@@ -48,7 +49,7 @@ def test_operations_of_a_c_job_are_stored_and_the_verdict_names_the_late_rank(cl
     with pipeline.running():
         jobs = [start_job(pipeline, programs, cause) for cause in ("host", "gpu")]
         assert [job.wait(WAIT_S) for job in jobs] == [0, 0]
-        assert wait_until(lambda: not list((spool / ".rings").iterdir()), WAIT_S), "rings are left"
+        assert wait_until(lambda: is_published(spool), WAIT_S), "rings or spools are left"
 
         def verdicts():
             named = pipeline.query(
