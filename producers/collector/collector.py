@@ -34,6 +34,8 @@ TAKEN_S = HELD_NS / 1e9
 TEARDOWN_S = 1.0
 #: Time between attempts to get a CUPTI that another profiler holds; s.
 RETRY_S = 10.0
+#: Sentence of a rejection of recording after PC sampling.
+AFTER_SAMPLING = "PC sampling was on, after which CUPTI records no kernels until the process ends"
 
 
 class Collector:
@@ -231,7 +233,8 @@ class Collector:
         self._recorder.learn_sizes()
         is_over = not (policy.uses_cupti or self._recorder.on or self._active_profilers)
         if is_over and self._has_begun_window and not (self._recorder.draining or self._pool.done()):
-            if self._may_finalize() and not self._is_shared:
+            sampled = self._pc_sampler is not None and self._pc_sampler.is_enabled
+            if self._may_finalize() and not (self._is_shared or sampled):
                 self._recorder.finalize()
             self._has_begun_window = False
         if self._active_profilers:
@@ -273,7 +276,7 @@ class Collector:
         if on:
             result = self._recorder.start(bool(self._pool.header[Header.LAUNCHES]))
         else:
-            if self._pc_sampler:  # CUPTI refuses kernel records that are switched on beside it
+            if self._pc_sampler:
                 self._pc_sampler.switch(-1)
             self._recorder.stop()
         if result:
@@ -281,6 +284,9 @@ class Collector:
             held = result == cupti_library.MULTIPLE_SUBSCRIBERS
             reason = "another profiler holds CUPTI" if held else "CUPTI rejected recording"
             reason = f"{reason} (CUptiResult {result})"
+            if self._pc_sampler and self._pc_sampler.is_enabled:
+                reason = AFTER_SAMPLING
+                self._send_event({"event": "pc_rejected", "why": reason})  # a window that asks is answered
             self.state = "yielded"
         elif on:
             self.state = "on"

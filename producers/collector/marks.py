@@ -26,6 +26,8 @@ ring: Callable[[int, int, str, int], object] | None = None
 decoder: Callable[[int, int, str], object] | None = None
 #: Called about once a second, in the thread of the job that marks; None = never.
 at_mark: Callable[[], object] | None = None
+#: Called once, in the thread of the job that marks the next step, between it and the one before; None = not.
+at_next_step: Callable[[], object] | None = None
 #: Attribute of a graph: numbers of NCCL's calls in the ring before and after its capture.
 CAPTURED = "_drumline_captured"
 #: True once a CUDA graph was captured in this process.
@@ -45,8 +47,12 @@ class StepSeries:
 
     def begin(self, number: int) -> None:
         """Begin a step. Where the job numbers its steps itself, those of optimizers are not in the ring."""
-        global _api_numbers_steps
+        global _api_numbers_steps, at_next_step
         _scan()
+        if at_next_step is not None:
+            call, at_next_step = at_next_step, None
+            with contextlib.suppress(Exception):
+                call()
         if self._source == FROM_API:
             _api_numbers_steps = True
         sums, self._host = host_time.since(self._host)

@@ -3,17 +3,20 @@
 No sample is read here. CUPTI writes them into memory of this process; the decoder reads it there (process_vm_readv),
 and says through the header how many buffers it has read. Standard library only; structs as in cupti_pcsampling.h.
 
-Kernel records must be switched on before: CUPTI 13.0 refuses them afterwards (CUPTI_ERROR_NOT_COMPATIBLE), and it keeps
-kernels concurrent beside both (docs/design/cupti-issues.md).
+CUPTI takes its settings only where no thread launches between, so it is prepared in the job's thread, between two
+steps. Samples begin and end in any thread. It is never disabled: that hangs beside a thread that launches. So kernel
+records must be on before it, and cannot be switched on again afterwards (docs/design/cupti-issues.md).
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from drumline.producers.collector import marks
 from drumline.producers.collector.cupti import SUCCESS, Cupti
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
 from drumline.producers.ipc.pc_layout import DATA, MOST_PCS, PC_BYTES, REASON_BYTES, DataField
@@ -21,10 +24,11 @@ from drumline.producers.ipc.pc_layout import DATA, MOST_PCS, PC_BYTES, REASON_BY
 #: A sample each 2^16 cycles of an SM: 200,000 a second on an H200, of which a kernel of 1 ms has 200. CUPTI's own 2^11
 #: are 6 million a second, for which its threads need a core.
 PERIOD = 16
-#: Versions of CUPTI (cuptiGetVersion) whose cuptiPCSamplingDisable returns beside a thread that launches. 13.0.85's
-#: does not, and the thread hangs too: none is known. To end it in the thread that launches was not tried. Structs are
-#: those of pc_layout.py, which CUPTI does not check.
-SAFE_VERSIONS: tuple[int, ...] = ()
+#: Versions of CUPTI (cuptiGetVersion) whose cuptiPCSamplingStop returns beside threads that launch: 13.5.25's did 20
+#: times of 20. 13.0.85's does not, and those threads hang too. Structs are those of pc_layout.py, which CUPTI does not
+#: check.
+SAFE_VERSIONS: tuple[int, ...] = (130500,)
+SAFE_PACKAGE = "nvidia-cuda-cupti==13.5.25"
 #: Memory for samples that CUPTI has not read yet, and for PCs that the decoder has not; bytes. With CUPTI's 512 MB the
 #: first launch waits up to 0.9 s, with 32 MB 0.1 s; at PERIOD they hold seconds.
 HARDWARE_BYTES, SCRATCH_BYTES = 32 << 20, 16 << 20
@@ -39,6 +43,7 @@ _Size, _Void, _U32 = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_uint32
 #: CUptiResult -> what to do.
 _REMEDIES = {
     35: "the driver lets only root sample: NVreg_RestrictProfilingToAdminUsers=0, or CAP_SYS_ADMIN for the job",
+    7: "another thread of the job launches kernels between its steps",
     26: "another profiler samples this GPU",
     43: "not with MIG",
     33: "not on this virtual GPU",
@@ -94,33 +99,46 @@ class _Buffer:
 
 
 class PcSampler:
-    """Samples one GPU while `switch` says so. Owned by Collector, which calls it under its lock.
+    """Samples one GPU while `switch` says so. Owned by Collector, which calls it under its lock; `_prepare` runs in the
+    job's thread at a step's mark.
 
     `driver`: returns CUDA's. `send`: takes an event and returns whether the decoder gets it; must
-    not raise or block. `is_on`: samples are taken.
+    not raise or block. `is_on`: samples are taken. `is_enabled`: CUPTI switches no kernel records on any more.
     """
 
     def __init__(
         self, cupti: Cupti, driver: Callable[[], Any], pool: BufferPool, send: Callable[[dict[str, Any]], bool]
     ) -> None:
-        self.is_on = False
+        self.is_on = self.is_enabled = False
         self._cupti, self._library, self._load_driver = cupti, cupti.library, driver
         self._pool, self._send = pool, send
-        self._context, self._device = _Void(), -1
+        self._context = _Void()
         self._buffers: list[_Buffer] = []
+        self._reasons: list[tuple[int, str]] = []
         self._sent, self._from_ns, self._is_rejected = 0, 0, False
+        self._wanted = -1
+        self._lock = threading.Lock()  # of a thread that prepares while the collector's ends the window
 
     def switch(self, device: int) -> None:
-        """Sample a device (CUDA ordinal), or end with -1. Never raises: a rejection is an event, once."""
-        if device < 0:
-            self._is_rejected = False
-            self._stop()
-        elif not self.is_on and not self._is_rejected:
-            try:
-                self._start(device)
-            except (Rejected, OSError, AttributeError) as error:
-                self._is_rejected = True
-                self._send({"event": "pc_rejected", "why": f"PC sampling is rejected: {error}"})
+        """Sample a device (CUDA ordinal) from its next step on, or end with -1. Never raises: a rejection is an event,
+        once, and no step in a window a problem."""
+        if device == self._wanted:
+            return
+        with self._lock:
+            if device < 0:
+                if not (self.is_on or self._is_rejected):
+                    why = "PC sampling begins between two steps, and none of the window's began (drumline.step)"
+                    self._send({"event": "problem", "name": "pc_sampling", "why": why})
+                self._wanted, self._is_rejected = -1, False
+                self._stop()
+            elif self._wanted < 0:
+                self._wanted = device
+                if self._buffers:
+                    self._attempt(self._start)
+                elif (version := self._cupti.version()) in SAFE_VERSIONS:
+                    marks.at_next_step = self._prepare
+                else:
+                    self._reject(f"CUPTI {version} hangs jobs when it ends: pip install {SAFE_PACKAGE}")
 
     def take(self) -> None:
         """Pass on the samples that CUPTI has read since; buffers that the decoder still reads are left to it."""
@@ -137,48 +155,61 @@ class PcSampler:
         """Count the buffers anew: another decoder reads from now on."""
         self._sent = self._pool.header[Header.PC_READ]
 
-    def _start(self, device: int) -> None:
-        if (version := self._cupti.version()) not in SAFE_VERSIONS:
-            raise Rejected(f"with CUPTI {version} jobs may hang when it ends (docs/design/cupti-issues.md)")
-        driver = self._load_driver()
+    def _prepare(self) -> None:
+        """Let CUPTI sample the device, which takes about 0.15 s, and begin. Never raises."""
+        with self._lock:
+            if self._wanted >= 0 and not self.is_enabled:
+                self._attempt(self._enable)
+            elif self._wanted >= 0:
+                self._reject("CUPTI has not taken its settings before")
+
+    def _attempt(self, begin: Callable[[], None]) -> None:
+        try:
+            begin()
+        except (Rejected, OSError, AttributeError) as error:
+            self._reject(str(error))
+
+    def _reject(self, reason: str) -> None:
+        self._is_rejected = True
+        self._send({"event": "pc_rejected", "why": f"PC sampling is rejected: {reason}"})
+
+    def _enable(self) -> None:
+        driver, device = self._load_driver(), self._wanted
         if code := driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device):
             raise Rejected(f"cuDevicePrimaryCtxRetain fails (CUresult {code})")
-        self._device = device
         try:
-            self._call("Enable", _Context(ctypes.sizeof(_Context), None, self._context))
+            self._call_plain("Enable")
         except Rejected:
             driver.cuDevicePrimaryCtxRelease(device)
             raise
-        self.is_on = True
-        try:
-            names = self._names()
-            self._buffers = [_Buffer(len(names)) for _ in range(BUFFERS + 1)]
-            last = ctypes.addressof(self._buffers[-1].data)
-            for kind, value in (
-                (_MODE, _CONTINUOUS), (_CONTROL, 0), (_FORMAT, 1), (_PERIOD, PERIOD), (_SCRATCH, SCRATCH_BYTES),
-                (_HARDWARE, HARDWARE_BYTES), (_LAST, last),
-            ):  # fmt: skip
-                attribute = _Attribute(kind, 0, (ctypes.c_uint64 * 3)(value, 0, 0))
-                size = ctypes.sizeof(_Attributes)
-                self._call(
-                    "SetConfigurationAttribute", _Attributes(size, None, self._context, 1, ctypes.pointer(attribute))
-                )
-        except Rejected:
-            self._stop()
-            raise
-        self._from_ns = time.time_ns()
-        self._send({"event": "pc_begin", "reasons": names, "cycles": 1 << PERIOD})
+        self.is_enabled = True
+        self._reasons = self._names()
+        buffers = [_Buffer(len(self._reasons)) for _ in range(BUFFERS + 1)]
+        last = ctypes.addressof(buffers[-1].data)
+        for kind, value in (
+            (_MODE, _CONTINUOUS), (_CONTROL, 1), (_FORMAT, 1), (_PERIOD, PERIOD), (_SCRATCH, SCRATCH_BYTES),
+            (_HARDWARE, HARDWARE_BYTES), (_LAST, last),
+        ):  # fmt: skip
+            attribute = _Attribute(kind, 0, (ctypes.c_uint64 * 3)(value, 0, 0))
+            size = ctypes.sizeof(_Attributes)
+            self._call(
+                "SetConfigurationAttribute", _Attributes(size, None, self._context, 1, ctypes.pointer(attribute))
+            )
+        self._buffers = buffers
+        self._start()
+
+    def _start(self) -> None:
+        self._call_plain("Start")
+        self.is_on, self._from_ns = True, time.time_ns()
+        self._send({"event": "pc_begin", "reasons": self._reasons, "cycles": 1 << PERIOD})
 
     def _stop(self) -> None:
         if not self.is_on:
             return
+        parameters = _Context(ctypes.sizeof(_Context), None, self._context)
+        self._library.cuptiPCSamplingStop(ctypes.byref(parameters))
         self.take()
         self.is_on = False
-        parameters = _Context(ctypes.sizeof(_Context), None, self._context)
-        self._library.cuptiPCSamplingDisable(ctypes.byref(parameters))
-        if self._buffers:
-            self._pass_on(self._buffers[-1])
-        self._load_driver().cuDevicePrimaryCtxRelease(self._device)
 
     def _pass_on(self, buffer: _Buffer) -> bool:
         """Tell the decoder of a buffer that CUPTI has filled; return whether it holds anything."""
@@ -205,6 +236,10 @@ class PcSampler:
         places = (ctypes.addressof(indices), ctypes.addressof(pointers))
         self._call("GetStallReasons", _Names(ctypes.sizeof(_Names), None, self._context, count.value, *places))
         return [(index, text.value.decode(errors="replace")) for index, text in zip(indices, texts, strict=True)]
+
+    def _call_plain(self, name: str) -> None:
+        """Call Enable or Start. Raises Rejected."""
+        self._call(name, _Context(ctypes.sizeof(_Context), None, self._context))
 
     def _call(self, name: str, parameters: ctypes.Structure) -> None:
         """Call a function of CUPTI. Raises Rejected."""

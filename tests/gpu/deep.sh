@@ -3,6 +3,7 @@
 #     sh tests/gpu/deep.sh WHEELHOUSE OUT [PART...] 2>&1 | tee OUT.log      from the repository's root; PYTHON names a Python with PyTorch
 # WHEELHOUSE and PYTHON: as for session.sh. Parts, all by default, in this order; each has its own time and its own file in OUT:
 #   pc        CUPTI's PC sampling: which calls succeed, beside which records, what it shows and costs (deep_probe.py)
+#   pcend     ways to end PC sampling beside a training loop, each in a process: which hang (deep_probe.py)
 #   launches  a launch-bound DDP job before, in and after deep windows; launches, scopes and threads of its kernels (deep_launches.py)
 #   hot       a Hugging Face job with a planted slow function; hot.tar.xz is its spool (deep_hot.py)
 #   hook      jobs that only `drumline hook install` knows, and a change of their host's policy (deep_hot.py)
@@ -14,7 +15,7 @@ here=$(dirname "$0")
 . "$here/environment.sh"
 prepare "$1" "$2" --no-deps "$1"/*.whl
 shift 2
-[ $# -gt 0 ] || set -- pc launches hot hook sass
+[ $# -gt 0 ] || set -- pc pcend launches hot hook sass
 export DRUMLINE_KAFKA__BOOTSTRAP=127.0.0.1:9 NCCL_NVLS_ENABLE=0 PYTHONFAULTHANDLER=1 PYTHONUNBUFFERED=1 TMPDIR="${TMPDIR:-/dev/shm}"
 DEEP_GPUS=$(DRUMLINE_ATTACH=0 python -c 'import torch; print(min(2, torch.cuda.device_count()))')
 export DEEP_GPUS LIGHT_RANKS="$DEEP_GPUS"
@@ -32,6 +33,7 @@ part() {
 for name in "$@"; do
     case $name in
     pc) part pc 130 python "$here/deep_probe.py" "$out" pc ;;
+    pcend) part pcend 240 python "$here/deep_probe.py" "$out" pcend ;;
     sass) part sass 70 python "$here/deep_probe.py" "$out" sass ;;
     launches) part launches 190 python "$here/deep_launches.py" "$out" ;;
     hot) part hot 90 python "$here/deep_hot.py" "$out" hot ;;

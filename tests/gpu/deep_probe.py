@@ -1,8 +1,8 @@
-"""Probe what CUPTI can sample inside the GPU beside kernel records: deep_probe.py OUT pc|sass; called by deep.sh.
+"""Probe what CUPTI can sample inside the GPU beside kernel records: deep_probe.py OUT pc|pcend|sass; called by deep.sh.
 
-Each probe is a process of its own, as it may crash; one at a time on each GPU. OUT/pc.json or OUT/sass.json has what
-each reported so far, its exit code, and the end of its errors. DEEP_SECONDS: time for all. DEEP_PROBES: only those with
-this in their name.
+Each probe is a process of its own, as it may crash; one at a time on each GPU. OUT/pc.json, OUT/pcend.json or
+OUT/sass.json has what each reported so far, its exit code, and the end of its errors. DEEP_SECONDS: time for
+all. DEEP_PROBES: only those with this in their name.
 """
 
 import json
@@ -50,6 +50,14 @@ PROBES: dict[str, dict[str, dict[str, object]]] = {
         "periods, little memory": {"mode": CONTINUOUS, "thread": True, "periods": [10, 14, 18], "hardware_mb": 32},
         "before the first kernel": {"mode": CONTINUOUS, "early": True},
         "not as root": {"mode": CONTINUOUS, "uid": UNPRIVILEGED},
+    },
+    "pcend": {
+        "disable at a mark": {"call": "Disable", "place": "mark"},
+        "disable at a mark, second thread": {"call": "Disable", "begun": "mark", "place": "mark", "second": "late"},
+        "disable beside": {"call": "Disable", "begun": "mark", "place": "beside"},
+        "stop beside": {"call": "Stop", "begun": "mark", "place": "beside"},
+        "stop beside, second thread": {"call": "Stop", "begun": "mark", "place": "beside", "second": "late"},
+        "begun beside a second thread": {"call": "Stop", "place": "mark", "second": True},
     },
     "sass": {
         "sass, alone": {"how": "sass", "records": False},
@@ -117,7 +125,7 @@ def lane(gpu: int, queue: "Queue[tuple[str, dict[str, object]]]") -> None:
 def main() -> None:
     queue: Queue[tuple[str, dict[str, object]]] = Queue()
     for item in PROBES[PART].items():
-        if os.environ.get("DEEP_PROBES", "") in item[0] or PART != "pc":
+        if os.environ.get("DEEP_PROBES", "") in item[0]:
             queue.put(item)
     lanes = [threading.Thread(target=lane, args=(gpu, queue)) for gpu in range(GPUS)]
     for thread in lanes:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 
 from drumline.producers.decoder.cupti_layout import KERNEL
 from drumline.producers.ipc.pc_layout import NAME_AT, PC_BYTES, REASON_BYTES, REASONS_AT, DataField
 
 VOID, U64 = ctypes.c_void_p, ctypes.c_uint64
 NOT_COMPATIBLE, NO_PRIVILEGE = 14, 35
-LAST_BUFFER = 8
 STALLED = "smsp__pcsamp_warps_issue_stalled_"
 REASONS = [STALLED + name + part for name in ("long_scoreboard", "selected") for part in ("", "_not_issued")]
 #: Kernel -> samples of each reason, in each reading.
@@ -24,14 +24,14 @@ def numbers_at(address: int, count: int) -> ctypes.Array:
 class FakePcSampling:
     """`fake`: the CUPTI whose kernel records must be on before. `rejects`: result of Enable, 0 = success.
 
-    `is_on`: it samples. `readings`: times that samples were read. `contexts`: primary contexts that are retained."""
+    `is_on`: it samples. `readings`: times that samples were read. `contexts`: primary contexts that are retained.
+    Once enabled, it switches no kernel records on. It has no cuptiPCSamplingDisable: that may hang."""
 
     def __init__(self, fake) -> None:
         self.fake, self.rejects, self.is_on, self.readings, self.contexts = fake, 0, False, 0, 0
-        self._last = 0
         self._names = [ctypes.create_string_buffer(name) for name in KERNELS]
         call = ctypes.CFUNCTYPE(ctypes.c_int, VOID)
-        for name in ("Enable", "Disable", "GetData", "GetNumStallReasons", "GetStallReasons",
+        for name in ("Enable", "Start", "Stop", "GetData", "GetNumStallReasons", "GetStallReasons",
                      "SetConfigurationAttribute"):  # fmt: skip
             setattr(self, f"cuptiPCSampling{name}", call(getattr(self, f"_{name.lower()}")))
 
@@ -47,12 +47,17 @@ class FakePcSampling:
     def _enable(self, parameters):
         assert KERNEL in self.fake.enabled, "kernel records come first"
         assert numbers_at(parameters, 3)[2] == 0xC0DE
-        self.is_on = not self.rejects
+        assert threading.current_thread() is threading.main_thread(), "the thread that launches"
+        if not self.rejects:
+            self.fake.reject, self.fake.only = NOT_COMPATIBLE, KERNEL
         return self.rejects
 
-    def _disable(self, parameters):
+    def _start(self, parameters):
+        self.is_on = True
+        return 0
+
+    def _stop(self, parameters):
         self.is_on = False
-        self._fill(self._last)
         return 0
 
     def _getdata(self, parameters):
@@ -71,9 +76,6 @@ class FakePcSampling:
         return 0
 
     def _setconfigurationattribute(self, parameters):
-        attribute = numbers_at(parameters, 5)[4]
-        if ctypes.c_int.from_address(attribute).value == LAST_BUFFER:
-            self._last = numbers_at(attribute, 2)[1]
         return 0
 
     def _fill(self, data):
