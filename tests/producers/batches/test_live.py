@@ -11,7 +11,7 @@ from drumline.producers.batches.cuts import MAX_ROWS
 from drumline.producers.batches.live import MOST_BYTES, BatchWriter, FeedProgress, split_rows
 from drumline.producers.identity import Identity
 from drumline.schemas.batch import encode
-from drumline.schemas.bounds.check import cut
+from drumline.schemas.bounds.check import check, cut
 from drumline.schemas.bounds.limits import bound
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
@@ -48,6 +48,20 @@ def test_no_batch_is_too_large_for_kafka_and_every_row_is_in_one(rows, distinct,
         assert max(len(encode(model(Topic.KERNEL), batch)) for batch in sent) < CLIENTS
     least = -(-rows // MAX_ROWS)
     assert len(sent) == least if distinct * size < 100_000 else len(sent) > least or rows == len(sent)
+
+
+def test_long_stacks_of_many_launches_are_in_batches_that_consumers_take():
+    rows, most, sent = 2 * MAX_ROWS, bound(Topic.LAUNCH, "stacks").length, []
+    stacks = [f"{i:06d}".ljust(most - 500 * (i % 2), "x") for i in range(50)]
+    columns = {column.name: np.zeros(rows, column.dtype) for column in model(Topic.LAUNCH).columns}
+    columns["start_ns"] = np.arange(rows, dtype=np.int64) * 1_000 + 10**18
+    columns["stack"] = (np.arange(rows) % 50).astype(np.uint32)
+    table = Table(columns, {"scopes": [""], "stacks": stacks, "callers": [""]})
+    BatchWriter(IDENTITY, lambda topic, key, batch: sent.append(batch)).write(Topic.LAUNCH, table, NOW)
+    for batch in sent:
+        check(batch)
+    assert sum(batch.rows for batch in sent) == rows
+    assert len(sent) < rows * most / bound(Topic.LAUNCH, "stacks").total + 2
 
 
 @pytest.mark.parametrize("outside", [[2], [0, 1, 2, 3, 4]])
