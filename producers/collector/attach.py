@@ -31,7 +31,7 @@ from drumline.producers.identity import place as process_place
 from drumline.producers.ipc.buffer_pool import BufferPool, Header, new_pool
 from drumline.producers.ipc.control import chosen, read_requests
 from drumline.producers.ipc.events import MARK, warn
-from drumline.producers.ipc.policy import AUTO, BadPolicy, Policy, parse, read_policy_text
+from drumline.producers.ipc.policy import ALWAYS, AUTO, BadPolicy, Policy, parse, read_policy_text
 from drumline.producers.nccl_profiler import library
 
 #: Time at the end of the process in which the decoder may read what is left; s.
@@ -69,7 +69,7 @@ class Attachment:
         sampler = ThreadSampler(self._send_sample)
         self.collector = Collector(
             cupti, self.pool, callbacks, self.send_event, self._revive_decoder, self._may_finalize, sampler.switch,
-            PcSampler(cupti, load_driver, self.pool, self._send_pc_event),
+            PcSampler(cupti, load_driver, self.pool, self._send_pc_event, policy.mode == ALWAYS),
         )  # fmt: skip
         self._start_decoder()
         if active_profiler:

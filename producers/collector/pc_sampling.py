@@ -102,16 +102,22 @@ class PcSampler:
     """Samples one GPU while `switch` says so. Owned by Collector, which calls it under its lock; `_prepare` runs in the
     job's thread at a step's mark.
 
-    `driver`: returns CUDA's. `send`: takes an event and returns whether the decoder gets it; must
-    not raise or block. `is_on`: samples are taken. `is_enabled`: CUPTI switches no kernel records on any more.
+    `driver`: returns CUDA's. `send`: takes an event and returns whether the decoder gets it; must not raise or block.
+    `is_recorded`: kernels have been recorded since the process began to use CUDA. `is_on`: samples are taken.
+    `is_enabled`: CUPTI switches no kernel records on any more.
     """
 
     def __init__(
-        self, cupti: Cupti, driver: Callable[[], Any], pool: BufferPool, send: Callable[[dict[str, Any]], bool]
+        self,
+        cupti: Cupti,
+        driver: Callable[[], Any],
+        pool: BufferPool,
+        send: Callable[[dict[str, Any]], bool],
+        is_recorded: bool,
     ) -> None:
         self.is_on = self.is_enabled = False
         self._cupti, self._library, self._load_driver = cupti, cupti.library, driver
-        self._pool, self._send = pool, send
+        self._pool, self._send, self._is_recorded = pool, send, is_recorded
         self._context = _Void()
         self._buffers: list[_Buffer] = []
         self._reasons: list[tuple[int, str]] = []
@@ -127,18 +133,20 @@ class PcSampler:
         with self._lock:
             if device < 0:
                 if not (self.is_on or self._is_rejected):
-                    why = "PC sampling begins between two steps, and none of the window's began (drumline.step)"
-                    self._send({"event": "problem", "name": "pc_sampling", "why": why})
+                    reason = "PC sampling begins between two steps, and none of the window's began (drumline.step)"
+                    self._send({"event": "problem", "name": "pc_sampling", "why": reason})
                 self._wanted, self._is_rejected = -1, False
                 self._stop()
             elif self._wanted < 0:
                 self._wanted = device
                 if self._buffers:
                     self._attempt(self._start)
-                elif (version := self._cupti.version()) in SAFE_VERSIONS:
-                    marks.at_next_step = self._prepare
-                else:
+                elif (version := self._cupti.version()) not in SAFE_VERSIONS:
                     self._reject(f"CUPTI {version} hangs jobs when it ends: pip install {SAFE_PACKAGE}")
+                elif not self._is_recorded:  # all samples were outside the program, 8 of 8 jobs
+                    self._reject("CUPTI names no kernel where it came late: run the job with --policy always")
+                else:
+                    marks.at_next_step = self._prepare
 
     def take(self) -> None:
         """Pass on the samples that CUPTI has read since; buffers that the decoder still reads are left to it."""

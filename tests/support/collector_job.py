@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from support.fakes.cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer, record
@@ -277,6 +278,13 @@ def launches() -> None:
     print_decoder()
 
 
+def waited(file: Path, is_so: Callable[[], bool]) -> None:
+    """Wait for a state, and renew the agent's file meanwhile."""
+    while not is_so():
+        os.utime(file)
+        time.sleep(0.01)
+
+
 def pc(how: str) -> None:
     """A deep window with samples of the GPU, as the agent's file asks, until six readings; or a rejection."""
     sampling = FakePcSampling(fake)
@@ -292,28 +300,24 @@ def pc(how: str) -> None:
               "last_step": -1, "start_ns": now, "until_ns": now + 600 * 10**9, "requested_ns": now,
               "pc": True}  # fmt: skip
     file.write_text(json.dumps([window]))
-    assert attach.attach("off", cupti=fake.bound())
-    while len(fake.enabled) < 5:
-        os.utime(file)
-        time.sleep(0.01)
+    assert attach.attach("off" if how in ("pc_late", "pc_unsafe") else "always", cupti=fake.bound())
+    waited(file, lambda: len(fake.enabled) >= 5)
     step = 0
-    while sampling.readings < 6 and fake.enabled:
+    while sampling.readings < 6 and fake.enabled and not sampling.rejected:
         os.utime(file)
         marked_step(step, KERNEL)
         step += 1
+    readings = sampling.readings
+    if how == "pc":  # CUPTI records no kernels once it was off: another window is rejected, and its policy goes
+        file.write_text(json.dumps([window | {"key": "p", "kind": "policy", "policy": "off", "pc": False}]))
+        waited(file, lambda: not fake.enabled)
+        readings = sampling.readings
+        file.write_text(json.dumps([*json.loads(file.read_text()), window | {"key": "again"}]))
+        for state in ("yielded", "off"):
+            waited(file, lambda state=state: attach.attached().collector.state == state)
     file.unlink()
-    while fake.enabled:
-        time.sleep(0.01)
     settled()
     assert (sampling.is_on, sampling.contexts) == (False, int(how == "pc")), "no sample is taken any more"
-    readings = sampling.readings
-    if how == "pc":  # CUPTI takes no kernels any more: another window is rejected, and its policy goes
-        file.write_text(json.dumps([window | {"key": "again"}]))
-        for state in ("yielded", "off"):
-            while attach.attached().collector.state != state:
-                os.utime(file)
-                time.sleep(0.01)
-        file.unlink()
     assert sampling.readings == readings
     print(json.dumps({"decoder": attach.attached().decoder, "readings": sampling.readings}), flush=True)
 

@@ -46,7 +46,7 @@ def capture(
         typer.Option(
             "--with",
             help="kernels (and copies, ranges); launches: when, by which thread, in which scope; stacks: of Python; "
-            "pc: what warps of one rank's GPU wait for, beside kernels only.",
+            "pc: what one rank's warps wait for (policy always, CUPTI 13.5.25).",
         ),
     ] = "kernels",
     as_json: Annotated[bool, typer.Option("--json", help="Print what came of it as one JSON object.")] = False,

@@ -24,11 +24,13 @@ def numbers_at(address: int, count: int) -> ctypes.Array:
 class FakePcSampling:
     """`fake`: the CUPTI whose kernel records must be on before. `rejects`: result of Enable, 0 = success.
 
-    `is_on`: it samples. `readings`: times that samples were read. `contexts`: primary contexts that are retained.
-    Once enabled, it switches no kernel records on. It has no cuptiPCSamplingDisable: that may hang."""
+    `rejected`: Enable was. `is_on`: it samples. `readings`: times that samples were read. `contexts`: primary contexts
+    that are retained. Once enabled, it switches no kernel records on. It has no cuptiPCSamplingDisable: that may hang.
+    """
 
     def __init__(self, fake) -> None:
-        self.fake, self.rejects, self.is_on, self.readings, self.contexts = fake, 0, False, 0, 0
+        self.fake, self.rejects, self.readings, self.contexts = fake, 0, 0, 0
+        self.is_on = self.rejected = False
         self._names = [ctypes.create_string_buffer(name) for name in KERNELS]
         call = ctypes.CFUNCTYPE(ctypes.c_int, VOID)
         for name in ("Enable", "Start", "Stop", "GetData", "GetNumStallReasons", "GetStallReasons",
@@ -48,7 +50,8 @@ class FakePcSampling:
         assert KERNEL in self.fake.enabled, "kernel records come first"
         assert numbers_at(parameters, 3)[2] == 0xC0DE
         assert threading.current_thread() is threading.main_thread(), "the thread that launches"
-        if not self.rejects:
+        self.rejected = bool(self.rejects)
+        if not self.rejected:
             self.fake.reject, self.fake.only = NOT_COMPATIBLE, KERNEL
         return self.rejects
 
