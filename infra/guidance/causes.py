@@ -157,6 +157,13 @@ CAUSES: tuple[Entry, ...] = (
         "None if it was meant. Else compare kernels before and after on the dashboard Job.",
     ),
     Entry(
+        "jitter", "",
+        "ranks are late by turns, none of them consistently",
+        "The evidence has the ranks that take turns. Look at their idle time on the dashboard Rank: short launches, "
+        "other processes, garbage collection.",
+        "None at once. If it costs much: larger batches or CUDA graphs, fewer processes on the hosts' CPUs.",
+    ),
+    Entry(
         "unknown", "",
         "no single part of its time explains it",
         "Look at its steps beside a peer's: compute, copies, idle and communication on the dashboard Rank.",

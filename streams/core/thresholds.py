@@ -58,6 +58,11 @@ class StragglerConfig:
     #: Kernels and blocks within this ratio are the same work.
     equal_ratio: float = 1.01
 
+    #: Part of healthy windows in which the latest rank may be taken for a straggler by chance, before what follows.
+    chance: float = 0.001
+    #: Three windows in a row name a rank, too, that is in each of them so many times later than in any window before.
+    sure_ratio: float = 3.0
+
     #: Healthy windows that make up the baseline, and the number of them that it needs.
     baseline_windows: int = 16
     baseline_windows_min: int = 3

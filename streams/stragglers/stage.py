@@ -26,9 +26,10 @@ from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.alarm import load_alarm, stored
 from drumline.streams.stragglers.analysis.baseline import load_baseline
 from drumline.streams.stragglers.analysis.cause import HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN
-from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute
+from drumline.streams.stragglers.analysis.lateness_history import load_lateness
+from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute, kept_hidden
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
-from drumline.streams.stragglers.analysis.verdict_rows import Samples
+from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB, Samples
 from drumline.streams.stragglers.restore import restore_key, unit_of_key
 from drumline.streams.stragglers.stalled import add_silent_ranks, mark_silent, stalled_window
 from drumline.streams.stragglers.state import NO_ROWS, JobState, Store
@@ -239,15 +240,20 @@ class JobStage(IsolatedStage[str, JobState]):
     def _evaluate_window(self, state: JobState, window: int, now_ns: int) -> list[Batch]:
         earlier = [state.published[w] for w in sorted(state.published) if w < window]
         data, span_ns, world_size = load_window(state, window)
-        data, hidden = hidden_as_compute(data, earlier[-1]["hidden"] if earlier else {}, self.config)
+        before = earlier[-1]["hidden"] if earlier else {}
+        data, hidden = hidden_as_compute(data, before, self.config)
         context = WindowContext(
             baseline=load_baseline((head["baseline"] for head in earlier), self.config, data.light),
+            lateness=load_lateness([head["lateness"] for head in earlier], self.config),
             world_size=world_size,
             hosts=state.sources.hosts,
             samples=Samples(partial(state.device_rows, window), partial(state.host_rows, window)),
             inferred=any(source.steps_from == INFERRED for source in state.sources.ranks.values()),
         )
-        verdict = replace(evaluate_window(data, context, self.config), hidden=hidden)
+        verdict = evaluate_window(data, context, self.config)
+        share = max((row.share for row in verdict.rows if row.rank != WHOLE_JOB), default=0.0)
+        hidden = kept_hidden(before, hidden, share, self.config)
+        verdict = replace(verdict, hidden=hidden)
         if any(row.cause.cause in SAMPLED_CAUSES for row in verdict.rows):
             state.watched[window] = span_ns
         return self._publish(state, window, verdict, span_ns, now_ns)
@@ -270,6 +276,7 @@ class JobStage(IsolatedStage[str, JobState]):
             "alarms": {str(rank): stored(alarm) for rank, alarm in alarms.items()},
             "summaries": known["summaries"] | {str(row.rank): summarize(row, alarms[row.rank]) for row in verdict.rows},
             "baseline": verdict.baseline,
+            "lateness": verdict.lateness,
             "hidden": known["hidden"] if verdict.hidden is None else verdict.hidden,
         }
         if head is not None and head["digest"] == kept["digest"]:

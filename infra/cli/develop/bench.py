@@ -205,6 +205,20 @@ def window(
 
 
 @app.command()
+def names(
+    windows: Annotated[int, typer.Option(min=4, help="windows of each of 9 healthy jobs of a kind")] = 200,
+    seed: Annotated[int, typer.Option(help="of the jobs")] = 0,
+    as_json: AsJson = False,
+    write: Write = None,
+) -> None:
+    """Count healthy windows that name a rank, and the windows until a late rank is named. Needs no Kafka."""
+    from drumline.infra.bench.benchmarks.names import bench_names
+    from drumline.infra.bench.runner import run
+
+    run("names", None, lambda _, show: bench_names(windows, seed, show), as_json, write)
+
+
+@app.command()
 def scale(
     ranks: Annotated[list[int] | None, typer.Option(min=4, help="ranks of a job, repeatable; 4 to 16384")] = None,
     as_json: AsJson = False,

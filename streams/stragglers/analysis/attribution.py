@@ -38,6 +38,7 @@ class Attribution:
         steps: number of compared steps.
         via: index of the group with the largest loss in `WindowData.communicators`, -1 = compared in none.
         time_ns: length of the compared steps.
+        behind_ns: [R, S], how much later than its median peer of the lockstep group; NaN = not compared.
     """
 
     lost_ns: Floats
@@ -45,6 +46,7 @@ class Attribution:
     steps: Ints
     via: Ints
     time_ns: Floats
+    behind_ns: Floats
 
 
 def attribute_lost_time(data: WindowData, quorum: float, hidden_waiting: HiddenWaiting | None = None) -> Attribution:
@@ -61,8 +63,11 @@ def attribute_lost_time(data: WindowData, quorum: float, hidden_waiting: HiddenW
     length = step_length(data)
     count = len(data.ranks)
     lockstep_u, lockstep_hidden = np.full(data.budget["comm_exposed_ns"].shape, np.inf), np.zeros(count)
+    behind = np.full(lockstep_u.shape, np.nan)
     for group in data.lockstep_groups:
-        lockstep_u[group.members] = peer_median(group, comparable(data, group, "comm_exposed_ns", quorum))
+        exposed = comparable(data, group, "comm_exposed_ns", quorum)
+        lockstep_u[group.members] = peers = peer_median(group, exposed)
+        behind[group.members] = peers - exposed
     for group, hidden in zip(data.lockstep_groups, _hidden(data.lockstep_groups, hidden_waiting), strict=True):
         lockstep_hidden[group.members] = hidden
     lost, via = np.zeros(count), np.full(count, -1)
@@ -97,7 +102,7 @@ def attribute_lost_time(data: WindowData, quorum: float, hidden_waiting: HiddenW
     # All compared steps, not only those of this communicator: a communicator that meets once a window weighs once.
     time = np.where(compared, length, 0.0).sum(1)
     share = np.divide(lost, time, out=np.zeros(count), where=time > 0)
-    return Attribution(lost, share, compared.sum(1), via, time)
+    return Attribution(lost, share, compared.sum(1), via, time, behind)
 
 
 def _hidden(groups: Sequence[CommunicatorWindow], hidden_waiting: HiddenWaiting | None) -> list[Floats]:

@@ -42,6 +42,17 @@ def hidden_as_compute(
     return replace(data, budget={**data.budget, "comm_exposed_ns": exposed, "compute_ns": compute}), sums
 
 
+def kept_hidden(before: Hidden, now: Hidden, share: float, config: StragglerConfig) -> Hidden:
+    """Return the sums that the next window begins with. `share`: what the latest rank lost.
+
+    From `critical` on, waits for it are beyond what gaps take up: they do not show that nothing is hidden.
+    """
+    is_stall = share >= config.critical
+    return {
+        name: before[name] if is_stall and is_hidden(before.get(name), config) else sums for name, sums in now.items()
+    }
+
+
 def is_hidden(sums: list[float] | None, config: StragglerConfig) -> bool:
     """Return whether a communicator with these sums overlaps compute."""
     if not sums or not sums[1]:

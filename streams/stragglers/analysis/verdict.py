@@ -13,8 +13,11 @@ from drumline.streams.core.thresholds import INSUFFICIENT, OK, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution, attribute_lost_time
 from drumline.streams.stragglers.analysis.baseline import Baseline, same_work, summarize_window
 from drumline.streams.stragglers.analysis.cause import SLOW_GPU, Cause
+from drumline.streams.stragglers.analysis.consistency import ConsistencyTest
 from drumline.streams.stragglers.analysis.cost import priced
+from drumline.streams.stragglers.analysis.jitter import find_jitter
 from drumline.streams.stragglers.analysis.job_change import JobRegression, find_job_regression
+from drumline.streams.stragglers.analysis.lateness_history import LatenessHistory
 from drumline.streams.stragglers.analysis.light_overlap import Hidden
 from drumline.streams.stragglers.analysis.overlap import hidden_waiting
 from drumline.streams.stragglers.analysis.peers import lockstep_groups
@@ -46,6 +49,7 @@ class WindowContext:
 
     Attributes:
         baseline: of the windows before.
+        lateness: how late ranks were in the windows before.
         world_size: ranks of the job as configured, 0 = unknown.
         hosts: rank -> host.
         samples: rank -> samples of its GPU, and of its process; None = there are none.
@@ -53,6 +57,7 @@ class WindowContext:
     """
 
     baseline: Baseline = field(default_factory=Baseline)
+    lateness: LatenessHistory = field(default_factory=LatenessHistory)
     world_size: int = 0
     hosts: Mapping[int, str] = field(default_factory=dict)
     samples: Samples = NO_SAMPLES
@@ -70,6 +75,7 @@ class WindowVerdict:
         step_ns: median length of a step.
         baseline: what later windows compare with; {} if a rank was late, a link slow, or the data insufficient.
         hidden: of light windows (light_overlap.py); None = as after the window before.
+        lateness: what later windows know of how late ranks were (consistency.py); {} if the data was insufficient.
     """
 
     rows: tuple[RankVerdict, ...]
@@ -79,6 +85,7 @@ class WindowVerdict:
     step_ns: int
     baseline: dict[str, Any]
     hidden: Hidden | None = None
+    lateness: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -136,22 +143,29 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         data = replace(data, communicators=[*data.communicators, *groups])
         attribution = _attribute(data, baseline_step, config)
     coverage = _coverage(data, attribution, without_peers, context.world_size, config)
-    rows = grouped(_rank_rows(data, attribution, coverage, context, config), data, context.hosts)
+    test = ConsistencyTest(data, attribution, context.lateness, config)
+    late = _rank_rows(data, attribution, coverage, context, config)
+    tested = [test.tested(row) for row in late]
+    lateness = test.kept(tested) if coverage.quorate else {}
+    is_jittery = tested != late
+    rows = grouped(tested, data, context.hosts)
     has_late_ranks = any(row.names_rank for row in rows)
-    evaluated, link, regression = coverage.job_evaluable, None, None
-    if evaluated and not has_late_ranks:
+    evaluated, link, regression, jitter = coverage.job_evaluable, None, None, None
+    if evaluated and not has_late_ranks and not is_jittery:
         evaluated, link, regression = _evaluate_job(data, context.baseline, coverage.complete, config)
     if regression is not None and data.pipelines:
         behind = replace(data, communicators=pipeline_windows(data, context.baseline, config), lockstep_groups=[])
-        if late := _late_stages(behind, context.samples, config, stage_members(data)):
-            rows = grouped([_replaced(row, late.get(row.rank)) for row in rows], data, context.hosts)
+        if stages := _late_stages(behind, context.samples, config, stage_members(data)):
+            rows = grouped([_replaced(row, stages.get(row.rank)) for row in rows], data, context.hosts)
             data = replace(data, communicators=[*data.communicators, *behind.communicators])
             has_late_ranks, regression = True, None
+    if evaluated and coverage.complete and not has_late_ranks and link is None and regression is None:
+        jitter = find_jitter(data, attribution.behind_ns, config)
     detail = FEW_STEPS if coverage.few_steps else ""
-    rows.insert(0, job_row(link, regression, config) if evaluated else insufficient_job_row(detail))
+    rows.insert(0, job_row(link or regression or jitter, config) if evaluated else insufficient_job_row(detail))
     if context.inferred:
         rows = [replace(row, evidence={**row.evidence, "steps_from": INFERRED}) for row in rows]
-    is_healthy = evaluated and not has_late_ranks and link is None
+    is_healthy = evaluated and not has_late_ranks and not is_jittery and link is None
     length = step_length(data)
     used = int(attribution.steps.max(initial=0))
     return WindowVerdict(
@@ -161,6 +175,7 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         steps_skipped=len(data.steps) - used,
         step_ns=round(float(np.nanmedian(length))) if np.isfinite(length).any() else 0,
         baseline=_kept(data) if is_healthy else {},
+        lateness=lateness,
     )
 
 

@@ -12,6 +12,7 @@ from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
 from drumline.streams.stragglers.analysis.cause import NO_CAUSE, Cause
 from drumline.streams.stragglers.analysis.groups import groups_late, labels
+from drumline.streams.stragglers.analysis.jitter import JobJitter
 from drumline.streams.stragglers.analysis.job_change import JobRegression
 from drumline.streams.stragglers.analysis.slow_link import SlowLink
 from drumline.streams.stragglers.analysis.window_data import WindowData
@@ -93,17 +94,20 @@ def insufficient_job_row(detail: str) -> RankVerdict:
     return RankVerdict(WHOLE_JOB, INSUFFICIENT, Cause("insufficient_data", detail))
 
 
-def job_row(link: SlowLink | None, regression: JobRegression | None, config: StragglerConfig) -> RankVerdict:
-    """Return the row of a job that was evaluated: a slow link, a slower job, or neither."""
-    if link is not None:
+def job_row(finding: SlowLink | JobRegression | JobJitter | None, config: StragglerConfig) -> RankVerdict:
+    """Return the row of a job that was evaluated: a slow link, a slower job, ranks that are late by turns, or none."""
+    if finding is None:
+        return RankVerdict(WHOLE_JOB, OK, NO_CAUSE)
+    severity, evidence = SUSPECT, dict[str, Any]()
+    if isinstance(finding, SlowLink):
         cause = Cause("slow_link", "above_own_history", "medium")
-        evidence: dict[str, Any] = {"communicator": link.communicator, "operation": link.operation}
-        evidence |= {"bytes": link.bytes, "ratio": link.ratio}
-        severity, lost = config.severity(link.share), round(link.lost_ns)
-        return RankVerdict(WHOLE_JOB, severity, cause, lost, link.share, evidence=evidence)
-    if regression is not None:
-        cause = Cause("changed_job", regression.detail, "medium")
-        evidence = {"ratio": regression.ratio, "grew_ns": regression.grew_ns}
-        lost = round(regression.lost_ns)
-        return RankVerdict(WHOLE_JOB, SUSPECT, cause, lost, regression.share, evidence=evidence)
-    return RankVerdict(WHOLE_JOB, OK, NO_CAUSE)
+        evidence = {"communicator": finding.communicator, "operation": finding.operation}
+        evidence |= {"bytes": finding.bytes, "ratio": finding.ratio}
+        severity = config.severity(finding.share)
+    elif isinstance(finding, JobRegression):
+        cause = Cause("changed_job", finding.detail, "medium")
+        evidence = {"ratio": finding.ratio, "grew_ns": finding.grew_ns}
+    else:
+        cause = Cause("jitter", "", "medium")
+        evidence = {"turns": {str(rank): round(share, 4) for rank, share in finding.ranks.items()}}
+    return RankVerdict(WHOLE_JOB, severity, cause, round(finding.lost_ns), finding.share, evidence=evidence)

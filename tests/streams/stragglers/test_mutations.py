@@ -12,7 +12,7 @@ from support.recordings import TOPICS, jobs_to_damage, phases, report, rows, str
 from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
-from drumline.streams.core.thresholds import INSUFFICIENT, OK, WARNING
+from drumline.streams.core.thresholds import INSUFFICIENT, OK, SUSPECT, WARNING
 
 JOBS = jobs_to_damage()
 KINDS = ("kernels", "copies", "markers", "payloads")
@@ -150,8 +150,17 @@ def test_one_ranks_batches_are_missing_for_two_seconds(folder):
 
 @pytest.mark.parametrize("folder", JOBS)
 def test_recording_begins_with_the_fault(folder):
+    """Of the first window three or four steps are compared: too few to tell a late rank from one that is late by turns.
+
+    Then it is the job's jitter; the next window has the name.
+    """
     for phase in (p for p in phases(folder) if p["fault_ranks"]):
-        unharmed(folder, rows(stream(folder, mutations.since(trace(folder), phase["start_ns"]))))
+        result = rows(stream(folder, mutations.since(trace(folder), phase["start_ns"])))
+        begin = min(first for first, _ in result)
+        if result[begin, -1].cause == "jitter":
+            assert result[begin, -1].severity == SUSPECT
+            result = {where: row for where, row in result.items() if where[0] != begin}
+        unharmed(folder, result)
 
 
 @pytest.mark.parametrize("folder", JOBS)

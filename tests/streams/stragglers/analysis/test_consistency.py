@@ -1,0 +1,123 @@
+"""A rank is named only beyond what healthy windows lose by turns; turns that cost the job are its own row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from drumline.infra.bench.jittery_jobs import HEALTHY, STEP_NS, fault, lateness, named, verdicts, windows
+from drumline.streams.core.chance import beyond, spread, spread_of_sizes, tail_limit, times_spread
+from drumline.streams.core.thresholds import CRITICAL, SUSPECT, StragglerConfig
+from drumline.streams.stragglers.analysis.attribution import attribute_lost_time
+from drumline.streams.stragglers.analysis.cause import Cause
+from drumline.streams.stragglers.analysis.consistency import ConsistencyTest
+from drumline.streams.stragglers.analysis.lateness_history import LatenessHistory, load_lateness
+from drumline.streams.stragglers.analysis.light_overlap import kept_hidden
+from drumline.streams.stragglers.analysis.peers import lockstep_groups
+from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict
+
+
+def test_limits_are_those_of_students_t():
+    assert times_spread(0.001, 16) == pytest.approx(4.015, abs=0.001)
+    assert times_spread(0.05, 5) == pytest.approx(2.571, abs=0.001)
+    assert beyond(1.96, 10**6) == pytest.approx(0.05, abs=0.0001)
+
+
+def test_a_few_odd_values_do_not_move_a_spread():
+    sizes = np.abs(np.random.default_rng(0).standard_normal(4000)).tolist()
+    assert spread_of_sizes(sizes)[0] == pytest.approx(1.0, abs=0.05)
+    assert spread_of_sizes([*sizes[:3500], *[50.0] * 100])[0] == pytest.approx(1.0, abs=0.1)
+    assert [spread(np.array(steps)) for steps in ([0.0, 9.0] * 10, [9.0, 0.0, 0.0] * 6, [9.0, 0.0, 0.0, 0.0] * 5)] == [
+        0.0
+    ] * 3
+
+
+@pytest.mark.parametrize("count", [16, 64])
+def test_the_limit_of_an_exponential_tail_is_exceeded_with_its_chance(count):
+    dice = np.random.default_rng(0)
+    limits = [tail_limit(dice.exponential(size=count).tolist(), 0.01) for _ in range(500)]
+    assert np.exp(-np.array(limits)).mean() == pytest.approx(0.01, abs=0.005)
+    assert tail_limit([1.0] * count, 0.01) == 1.0
+
+
+def test_a_rank_is_not_compared_with_the_windows_in_a_row_in_which_it_is_the_latest():
+    entries = [
+        {"largest": lost, "spread": 0.0, "latest": latest, "in_row": {}, "longest": {str(latest): lost}, "named": []}
+        for lost, latest in [(1.0, 0), (2.0, 1), (1.0, 0), (9.0, 1), (9.0, 1)]
+    ]
+    history = load_lateness(entries, StragglerConfig())
+    compared = {rank: [lost for lost, _ in history.of(history.kind(rank))] for rank in (0, 1)}
+    assert compared == {0: [1.0, 2.0, 1.0, 9.0, 9.0], 1: [1.0, 2.0, 1.0]}
+    assert history.streak == [9.0, 9.0]
+
+
+@pytest.mark.parametrize(("detail", "healthy", "is_named"), [
+    ("disk", 0.2, True), ("disk", 0.4, False), ("", 0.2, False), ("data_loader", 0.4, True), ("data_loader", 0.2, True),
+])  # fmt: skip
+def test_what_samples_show_names_a_rank_that_is_later_than_in_all_healthy_windows(detail, healthy, is_named):
+    late = np.zeros((20, 2))
+    late[:, 1] = 0.3 * STEP_NS
+    [data] = windows(late)
+    data = replace(data, lockstep_groups=lockstep_groups(data))
+    history = LatenessHistory([(healthy * STEP_NS, 0.0)] * 16)
+    test = ConsistencyTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig())
+    row = test.tested(RankVerdict(1, CRITICAL, Cause("host_stall", detail), round(6 * STEP_NS), 0.23))
+    assert row.names_rank == is_named
+    assert row.evidence.get("explained_by") == (None if is_named else "chance")
+
+
+@pytest.mark.parametrize("kind", HEALTHY)
+def test_healthy_ranks_are_not_named_and_what_turns_cost_is_the_jobs(kind):
+    result = verdicts(windows(lateness(kind, 4, 400, 0.15, seed=1)))
+    assert [named(verdict) for verdict in result] == [set()] * 20
+    rows = [verdict.rows[0] for verdict in result if verdict.rows[0].cause.cause == "jitter"]
+    assert {row.severity for row in rows} <= {SUSPECT}
+    assert all(row.share >= 0.02 and row.evidence["turns"] for row in rows)
+    if kind in ("independent steps", "turns of 3 steps"):
+        assert len(rows) > 10
+
+
+@pytest.mark.parametrize("kind", ["idle", "compute", "every 4th step"])
+@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize("first", [0, 100])
+def test_a_late_rank_of_a_job_without_jitter_is_named_in_its_first_window(first, ranks, kind):
+    idle, more = np.zeros((200, ranks)), np.zeros((200, ranks))
+    (more if kind == "compute" else idle)[:, 1] = fault(kind, 200, first, 0.05)
+    result = [named(verdict) for verdict in verdicts(windows(idle, more))]
+    assert result == [set()] * (first // 20) + [{1}] * (10 - first // 20)
+
+
+def test_a_late_rank_among_turns_is_named_within_two_windows_and_no_other_rank():
+    late = lateness("turns of 3 steps", 4, 400, 0.1, seed=2)
+    late[200:, 1] += STEP_NS
+    result = [named(verdict) for verdict in verdicts(windows(late))]
+    assert result[:10] == [set()] * 10
+    assert {1} in result[10:12]
+    assert result[12:] == [{1}] * 8
+
+
+@pytest.mark.parametrize("kind", ["independent steps", "turns of 3 steps", "drift of 3 steps"])
+def test_a_late_rank_of_a_young_job_is_named_though_its_first_windows_are_not(kind):
+    late = lateness(kind, 8, 300, 0.15, seed=3)
+    late[115:, 1] += 0.8 * STEP_NS
+    result = [named(verdict) for verdict in verdicts(windows(late))]
+    assert result[:5] == [set()] * 5
+    assert result[8:] == [{1}] * 7
+
+
+def test_one_late_step_names_no_rank():
+    late = np.zeros((200, 4))
+    late[170, 2] = 2 * STEP_NS
+    result = verdicts(windows(late))
+    assert [named(verdict) for verdict in result] == [set()] * 10
+    [row] = [row for row in result[8].rows if row.rank == 2]
+    assert (row.evidence["explained_by"], row.share > 0.05) == ("one_step", True)
+
+
+def test_a_stall_does_not_make_hidden_waits_forgotten():
+    config, overlapped, stalled = StragglerConfig(), {"c": [80.0, 100.0, 1.0]}, {"c": [90.0, 7_000.0, 1.0]}
+    assert kept_hidden(overlapped, stalled, config.critical, config) == overlapped
+    assert kept_hidden(overlapped, stalled, config.warning, config) == stalled
+    assert kept_hidden({}, stalled, config.critical, config) == stalled
