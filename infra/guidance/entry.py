@@ -10,6 +10,11 @@ def cause_text(cause: str, detail: str = "") -> str:
     return ", ".join(part.replace("_", " ") for part in (cause, detail) if part)
 
 
+def cause_page(cause: str, detail: str = "") -> str:
+    """Return the path of the section of a cause or detail on the web page of `drumline serve`."""
+    return f"/cause/{cause}#{detail or cause}"
+
+
 #: To whom a person turns who cannot do it.
 JOB, HOST, NETWORK = "the owner of the job", "the owner of the host", "the owner of the network"
 DRUMLINE = "the operator of drumline"
@@ -36,3 +41,8 @@ class Entry:
     def name(self) -> str:
         """Return cause and detail in words."""
         return cause_text(self.cause, self.detail)
+
+    @property
+    def page(self) -> str:
+        """Return the path of its section on the web page."""
+        return cause_page(self.cause, self.detail)

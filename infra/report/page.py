@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import metadata, resources
 from typing import TYPE_CHECKING, Any
 
+from drumline.infra.guidance.entry import cause_page
 from drumline.infra.report import charts, text
 from drumline.infra.report.data import ReportData
 from drumline.infra.runtime.terminal import LAYOUT, escape_controls
@@ -23,15 +25,19 @@ DEVICES = {
 }
 
 
-def page(data: ReportData, created: datetime | None = None) -> str:
+def page(data: ReportData, created: datetime | None = None, web_page: str = "") -> str:
     """Return the HTML of the whole report; all text from the job is escaped. `created`: time shown as that of the
-    report.
+    report. `web_page`: of `drumline serve`, which causes lead to; "" = none that readers reach.
     """
+
+    def cause_url(cause: str, detail: str) -> str:
+        return web_page and web_page + cause_page(cause, detail)
+
     return (
         environment()
         .get_template("page.html")
         .render(
-            **sections(data),
+            **sections(data, cause_url),
             style=style(),
             summary=text.summary(data),
             version=metadata.version("drumline"),
@@ -75,8 +81,8 @@ def with_code(message: str) -> Any:
     return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts))
 
 
-def sections(data: ReportData) -> dict[str, Any]:
-    """Return the variables of sections.html: the data, and the charts as drawn."""
+def sections(data: ReportData, cause_url: Callable[[str, str], str] = cause_page) -> dict[str, Any]:
+    """Return the variables of sections.html: the data, and the charts as drawn. `cause_url`: "" = without a link."""
     from markupsafe import Markup
 
     drawn = {name: Markup(charts.svg(spec)) for name, spec in _charts(data).items()}
@@ -88,6 +94,7 @@ def sections(data: ReportData) -> dict[str, Any]:
         "shown_ranks": len({row["rank"] for row in data.lateness}),
         "total_s": data.ranks * data.length_s,
         "kernel_s": sum(row["gpu_s"] for row in data.families),
+        "cause_url": cause_url,
         "copy_name": charts.copy_name,
         "number": _number,
     }

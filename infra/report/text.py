@@ -45,10 +45,11 @@ def meaning(cause: str, detail: str) -> str:
     return entry.meaning if entry else ""
 
 
-def action(cause: str, detail: str, job: str) -> str:
-    """Return how to check a cause and what to do about it; "" for an unknown one."""
+def action(cause: str, detail: str, job: str, web_page: str = "") -> str:
+    """Return how to check a cause and what to do about it; "" for an unknown one. `web_page`: of `drumline serve`."""
     entry = guidance(cause, detail)
-    return filled(f"{entry.check} {entry.act} Escalate to {entry.escalate}.", job) if entry else ""
+    more = f" More: {web_page}{entry.page}" if entry and web_page else ""
+    return filled(f"{entry.check} {entry.act} Escalate to {entry.escalate}.{more}", job) if entry else ""
 
 
 def filled(guide: str, job: str, pid: int = 0) -> str:
@@ -270,6 +271,8 @@ def evidence(text: str) -> list[str]:
         more = values.get("late_together_count", len(together)) - 16
         ranks = ", ".join(map(str, together[:16]))
         texts.append(f"late together: ranks {ranks}{f' and {more} more' if more > 0 else ''}")
+    if late := _numbers(values.get("turns")):
+        texts.append("late by turns: " + ", ".join(f"rank {rank} {share(part, 1.0)}" for rank, part in late.items()))
     if values.get("communicators") == "guessed":
         texts.append("communicators are guessed")
     return texts

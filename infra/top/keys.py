@@ -25,12 +25,16 @@ _NAMES = {"\x1b[A": "up", "\x1bOA": "up", "k": "up", "\x1b[B": "down", "\x1bOB":
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    """State of the view that keys change. `selected`: a job's name, "" = the newest. `is_focused`: its ranks alone."""
+    """State of the view that keys change. `selected`: a job's name, "" = the newest. `is_focused`: its ranks alone.
+
+    web_page: address of `drumline serve`, for links.
+    """
 
     selected: str = ""
     order: str = ORDERS[0]
     is_focused: bool = False
     has_help: bool = False
+    web_page: str = ""
 
 
 def press(state: ViewState, key: str, jobs: Sequence[str]) -> ViewState | None:

@@ -147,7 +147,7 @@ def _below(detail: Detail, width: int, state: ViewState) -> list[RenderableType]
     counts = ", ".join(f"{count:,} {name}" for name, count in lost.items())
     doubled = f"; {detail.duplicates:,} came twice, stored once" if detail.duplicates else ""
     line = Text(f"rows and records: {counts}{doubled}", style="red" if any(lost.values()) else "dim")
-    return [line] if state.is_focused else [Text(), _verdicts(detail, width), line]
+    return [line] if state.is_focused else [Text(), _verdicts(detail, width, state.web_page), line]
 
 
 def _hang(row: Row) -> Text:
@@ -214,7 +214,7 @@ def _verdict_text(row: Row, is_victim: bool = False, narrow: bool = False) -> Te
     return text.append(f" {row['lost_share']:.0%}{' lost' * (not narrow)}: {escape_controls(cause)}")
 
 
-def _verdicts(detail: Detail, width: int) -> RenderableType:
+def _verdicts(detail: Detail, width: int, web_page: str) -> RenderableType:
     if not detail.verdicts:
         return Text("no verdict so far", style="dim")
     narrow = width < NARROW
@@ -228,6 +228,6 @@ def _verdicts(detail: Detail, width: int) -> RenderableType:
         cells = [row["started"][11:19], f"{row['first_step']}–{row['last_step']}", _verdict_text(row, narrow=narrow)]
         table.add_row(*map(_plain, [*place, *cells, f"{row['gpu_seconds']:.1f}"]))
     worst = max(detail.verdicts, key=lambda row: (row["last_step"], row["gpu_seconds"]))
-    todo = action(worst["cause"], worst["detail"], detail.job)
+    todo = action(worst["cause"], worst["detail"], detail.job, web_page)
     subject = "the job" if worst["rank"] < 0 else f"rank {worst['rank']}"
     return Group(table, Text(f"what to do about {subject}: {escape_controls(todo)}", style="dim")) if todo else table

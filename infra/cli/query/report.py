@@ -64,7 +64,7 @@ def report(
     ):
         client = connect(config, reader=True, database=config.clickhouse.database)
         data = load(lambda sql, parameters: rows(client, sql, parameters), job, run, start, end, cost)
-    text = page(data)
+    text = page(data, web_page=config.serve.url)
     with replaced("report", output) as part:
         part.write_text(text, "utf-8")
     if as_json:

@@ -101,7 +101,8 @@ def _shown(
     now = f"{datetime.now(UTC):%H:%M:%S} UTC"
     live = f"  every {interval:g} s, ? for keys" if interval else ""
     header = f"drumline top  {now}  {config.clickhouse_url}{live}"
-    return view(seen, console.width, console.height, header, error, state or ViewState())
+    state = state or ViewState(web_page=config.serve.web_page)
+    return view(seen, console.width, console.height, header, error, state)
 
 
 def _lines(config: Settings, job: str, interval: float, once: bool, seen: TopSnapshot) -> None:
@@ -119,7 +120,7 @@ def _live(config: Settings, console: Console, job: str, interval: float, seen: T
     from drumline.infra.clickhouse.client import ClickHouseFailed, with_hint
     from drumline.infra.top.keys import ViewState, key_reader, press
 
-    state, problem, size = ViewState(), "", console.size
+    state, problem, size = ViewState(web_page=config.serve.web_page), "", console.size
     with (
         key_reader() as read_key,
         Live(

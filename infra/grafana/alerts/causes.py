@@ -15,6 +15,7 @@ MEANINGS = tuple(f"{entry.name}: {entry.meaning}" for entry in CAUSES)
 CHECKS = tuple(entry.check for entry in CAUSES)
 ACTS = tuple(entry.act for entry in CAUSES)
 ESCALATIONS = tuple(entry.escalate for entry in CAUSES)
+PAGES = tuple(entry.page for entry in CAUSES)
 UNKNOWN = "see the linked panel"
 
 
@@ -27,9 +28,9 @@ def number(cause: str, detail: str) -> str:
     )
 
 
-def text(ref: str, texts: Sequence[str]) -> str:
+def text(ref: str, texts: Sequence[str], unknown: str = UNKNOWN) -> str:
     """Return a template that chooses the text by the number in `ref`."""
     chain = "".join(
         f"{{{{ {'else ' if i else ''}if eq $values.{ref}.Value {i + 1}.0 }}}}{entry}" for i, entry in enumerate(texts)
     )
-    return f"{chain}{{{{ else }}}}{UNKNOWN}{{{{ end }}}}"
+    return f"{chain}{{{{ else }}}}{unknown}{{{{ end }}}}"

@@ -11,7 +11,7 @@ from drumline.infra.grafana.limits import PAGEABLE as PAGEABLE_LIMIT
 from drumline.infra.grafana.limits import STRAGGLER, limits_of_jobs
 from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_FORCE, PLACE
 from drumline.infra.grafana.thresholds import BANDWIDTH_RATIO, LEVEL_WARNING, PAGEABLE_SHARE
-from drumline.infra.guidance.entry import JOB, NETWORK
+from drumline.infra.guidance.entry import JOB, NETWORK, cause_page
 
 
 def _late(value: str, more: str = "", names: str = "") -> str:
@@ -106,6 +106,7 @@ STRAGGLER_RULE = Rule(
     "for 15 minutes, or four times as long as its window of steps where that is longer, while the job is active.",
     ("drumline-stragglers", "lost"), _JOB, job_limit=STRAGGLER, opens_rank=True, escalate=_ESCALATE,
     level="{{ if ge $values.LEVEL.Value 3.0 }}critical{{ else }}warning{{ end }}",
+    guide=causes.text("CAUSE", causes.PAGES, cause_page("unknown")),
 )  # fmt: skip
 
 

@@ -72,6 +72,7 @@ class Rule:
     reason: of the limit, for docs/reference/alerts.md. job_limit: the limit that a job may have of its own.
     escalate: who helps, where it is not the group's.
     opens_rank: the link opens the dashboard of the label `rank`, unless that is `all`.
+    guide: template of the path of the web page's section about the cause; "" = there is one for the rule alone.
     level: template of the present severity, where that may rise; the label `severity` is a column of the first values.
     """
 
@@ -98,6 +99,7 @@ class Rule:
     opens_rank: bool = False
     escalate: str = ""
     level: str = ""
+    guide: str = ""
 
 
 @dataclass(frozen=True, slots=True)

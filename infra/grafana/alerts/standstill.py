@@ -8,6 +8,7 @@ from drumline.infra.grafana.limits import STALLED as STALLED_LIMIT
 from drumline.infra.grafana.limits import limits_of_jobs
 from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_ORDER, LAST_RECORDS, not_recorded
 from drumline.infra.grafana.thresholds import STALLED_PAUSES, STALLED_S, STALLED_STEPS
+from drumline.infra.guidance.entry import cause_page
 
 _JOB = {"job": "job", "run": "run"}
 _ACTIVE = "SELECT r.1 AS job, r.2 AS run FROM (SELECT arrayJoin(active) AS r)"
@@ -123,4 +124,5 @@ HUNG = Rule(
     "while others wait. Longer checkpoints and evaluations of one rank: raise it, or the limit of such jobs. Needs "
     "NCCL's plugin (policy `auto`, the default, or `light`). The alert is resolved when the job goes on or is over.",
     ("drumline-job", "hangs"), _JOB, job_limit=HUNG_LIMIT, opens_rank=True,
+    guide=cause_page("hung", "{{ $values.WHY.Labels.reason }}"),
 )  # fmt: skip

@@ -75,6 +75,7 @@ def _annotations(rule: Rule, web_page: str) -> Json:
         "runbook_url": f"{web_page}/alert/{rule.uid}",
         "dashboard": link(rule, _panel_id(rule)),
         "limit": rule.reason,
+        **({"guide": f"{web_page}{rule.guide}"} if rule.guide else {}),
         **({"level": rule.level} if rule.level else {}),
     }
 

@@ -146,6 +146,14 @@ def test_page_shows_every_part_and_loads_nothing():
     assert "Achieved over all kernels and pauses, by GPM: 31%." in text
 
 
+def test_causes_lead_to_the_web_page_that_readers_reach_and_else_state_their_section():
+    plain = "docs/reference/causes.md, slow copy, pageable."
+    with_url = page(report_data(), CREATED, "https://gpu.example")
+    assert '<a href="https://gpu.example/cause/slow_copy#pageable">slow copy, pageable</a>' in with_url
+    assert plain not in with_url
+    assert plain in page(report_data(), CREATED)
+
+
 def test_an_occupancy_that_is_not_known_is_no_number_and_the_note_states_why():
     unknown = {"occupancy": None, "limited_by": "", "achieved": None}
     assert occupancy(unknown) == "–"

@@ -10,6 +10,8 @@ from starlette.testclient import TestClient
 from drumline.infra.config.servers import WEB_PAGE
 from drumline.infra.config.settings import Settings
 from drumline.infra.grafana.provisioning.files import provisioning_files
+from drumline.infra.guidance.causes import CAUSES
+from drumline.infra.guidance.hangs import HANGS
 from drumline.infra.serve.app import application
 
 ROOT = Path(__file__).parents[3]
@@ -55,3 +57,18 @@ def test_links_lead_to_the_web_page_of_the_settings():
 
 def test_an_unknown_alert_is_not_found(browser):
     assert browser.get("/alert/other").status_code == 404
+
+
+@pytest.mark.parametrize("entry", [*CAUSES, *HANGS], ids=lambda entry: entry.page)
+def test_every_cause_that_an_alert_may_link_has_its_section(browser, entry):
+    address = urlsplit(entry.page)
+    page = browser.get(address.path)
+    assert page.status_code == 200
+    assert f'<section id="{address.fragment}"' in page.text
+
+
+def test_alerts_on_stragglers_and_hangs_link_the_section_of_their_cause():
+    guides = [annotations["guide"] for annotations in RULES if "guide" in annotations]
+    stragglers, hung = sorted(guides, key=len, reverse=True)
+    assert all(f"}}}}{entry.page}{{{{" in stragglers for entry in CAUSES)
+    assert urlsplit(hung).path == "/cause/hung"
