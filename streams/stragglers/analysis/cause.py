@@ -36,7 +36,8 @@ DETAILS = {
 
 #: Waiting for the GPU, and what it must be of the excess at least. After each wait the GPU has nothing to do until the
 #: host has launched again. Where it launches once for each wait, waits are 0.34 to 0.42 of that time (recorded), so a
-#: sixth where it launches three times. Ranks that are late without it wait no longer than peers: 0.03 (recorded).
+#: sixth where it launches three times. Ranks that are late without it wait no longer than peers: 0.03 (recorded). What
+#: waits cost alone must be suspect too: by jitter they were 0.2 of an excess, and 1.4 % of the time (recorded).
 WAITING, WAITING_SHARE = "sync_ns", 1 / 6
 
 
@@ -160,8 +161,11 @@ def find_cause(
     detail = "" if leading != "compute_ns" else "same_work" if alike else "other_work"
     parts = budget.parts(member, leading)
     explained = min(gains[leading], lost_ns) if lost_ns > 0.0 else gains[leading]  # peers that wait are idle less
-    least = {column: WAITING_SHARE if column == WAITING else config.cause_share for column in parts}
-    large = (column for column in parts if parts[column] >= least[column] * explained)
+    least = dict.fromkeys(parts, config.cause_share * explained)
+    if WAITING in parts:
+        time_ns = float(np.nansum(budget.data.budget["gpu_duration_ns"][budget.group.members[member]]))
+        least[WAITING] = max(WAITING_SHARE * explained, config.suspect * time_ns)
+    large = (column for column in parts if parts[column] >= least[column])
     detail = detail or next((DETAILS[leading][column] for column in large), "")
     if leading == "idle_ns":
         excess_ns |= {column: round(part) for column, part in parts.items()}

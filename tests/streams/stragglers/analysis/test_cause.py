@@ -85,6 +85,14 @@ def test_the_hosts_time_in_a_part_is_the_detail_where_it_explains_the_idle_time(
     assert {name: result.excess_ns[name] for name in times} == {name: 2 * ns for name, ns in times.items()}
 
 
+@pytest.mark.parametrize(("sync_ns", "detail"), [(1.5, ""), (2.5, "synchronisation")])
+def test_waits_that_would_not_be_suspect_by_themselves_are_no_detail(sync_ns, detail):
+    window, group = table(idle_ns=6)
+    window.budget["sync_ns"][:] = 0.0
+    window.budget["sync_ns"][1] = sync_ns  # of 100 ns
+    assert find_cause(GroupBudget(window, group, StragglerConfig()), 1).detail == detail
+
+
 def test_times_of_the_host_that_only_one_rank_knows_explain_its_idle_time():
     window, group = table(idle_ns=30)
     window.budget["load_ns"][1] = 25.0
