@@ -126,7 +126,7 @@ def verdicts(job: Iterator[WindowData], window_steps: int = 20) -> list[WindowVe
     for data in job:
         before = out[-config.history_windows :]
         baseline = load_baseline((verdict.baseline for verdict in before), config)
-        history = load_lateness([verdict.lateness for verdict in before], config)
+        history = load_lateness(dict(enumerate(verdict.lateness for verdict in before)), config)
         out.append(evaluate_window(data, WindowContext(baseline, history), config))
     return out
 

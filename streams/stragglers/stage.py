@@ -238,13 +238,14 @@ class JobStage(IsolatedStage[str, JobState]):
         return out
 
     def _evaluate_window(self, state: JobState, window: int, now_ns: int) -> list[Batch]:
-        earlier = [state.published[w] for w in sorted(state.published) if w < window]
+        before_it = {w: state.published[w] for w in sorted(state.published) if w < window}
+        earlier = list(before_it.values())
         data, span_ns, world_size = load_window(state, window)
         before = earlier[-1]["hidden"] if earlier else {}
         data, hidden = hidden_as_compute(data, before, self.config)
         context = WindowContext(
             baseline=load_baseline((head["baseline"] for head in earlier), self.config, data.light),
-            lateness=load_lateness([head["lateness"] for head in earlier], self.config),
+            lateness=load_lateness({w: head["lateness"] for w, head in before_it.items()}, self.config),
             world_size=world_size,
             hosts=state.sources.hosts,
             samples=Samples(partial(state.device_rows, window), partial(state.host_rows, window)),

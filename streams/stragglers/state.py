@@ -35,6 +35,7 @@ from drumline.streams.core.records import (
 )
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import PIPELINE
+from drumline.streams.stragglers.analysis.lateness_history import healthy_windows
 from drumline.streams.stragglers.lateness_rows import NO_LISTS, WHOLE, lateness_rows, lists_of_steps, part_of
 from drumline.streams.stragglers.lateness_state import Index, LatenessState, as_text
 from drumline.streams.stragglers.sample_state import DEVICE, HOST, RANKS_OF_VALUE, SampleState
@@ -319,12 +320,16 @@ class JobState:
         self.dirty = {w for w in self.dirty if w >= self.horizon}
         self._spans = {place: spans for place, spans in self._spans.items() if place[0] >= self.horizon}
         self.watched = {w: span for w, span in self.watched.items() if w >= self.horizon}
-        # The baseline must outlast a fault of any length.
+        # The past must outlast a fault of any length: the baseline, and in jobs with jitter, which keep none, lateness.
         closed = [w for w in sorted(self.published) if w < self.horizon]  # the others may be evaluated again
-        baseline = [w for w in closed if self.published[w]["baseline"]][-self.config.baseline_windows :]
-        for old in set(closed[: -self.config.history_windows]) - set(baseline):
-            del self.published[old]
-            self.store.pop(key("v", old, self.run_key), None)
+        dropped = closed[: -self.config.history_windows]
+        if dropped:
+            baseline = [w for w in closed if self.published[w]["baseline"]][-self.config.baseline_windows :]
+            healthy = healthy_windows({w: self.published[w]["lateness"] for w in closed})
+            dropped = sorted({*dropped} - {*baseline, *healthy[-self.config.baseline_windows :]})
+        for window in dropped:
+            del self.published[window]
+            self.store.pop(key("v", window, self.run_key), None)
 
     def forget(self) -> None:
         """Delete all state of this run."""

@@ -45,22 +45,25 @@ class LatenessHistory:
         return self.windows if self.before is None or kind == LATE else [*self.windows, self.before]
 
 
-def load_lateness(entries: Sequence[Mapping[str, Any]], config: StragglerConfig) -> LatenessHistory:
-    """Return the lateness of earlier windows. `entries`: `kept` of all of them, oldest first; {} = unknown.
+def healthy_windows(entries: Mapping[int, Mapping[str, Any]]) -> list[int]:
+    """Return the windows whose lateness is known and that name no rank, ascending. `entries`: window -> `kept` of it.
 
     Windows beside one that names a rank, in which it was late too, are a fault's begin and end, and do not count.
     """
     none = frozenset[str]()
-    named = [none, *(frozenset(map(str, entry["named"])) if entry else none for entry in entries), none]
-    healthy = [
-        at
-        for at, entry in enumerate(entries[:-1])
-        if entry and not named[at + 1] and not (named[at] | named[at + 2]) & entry["longest"].keys()
-    ]
+    named = {at: frozenset(map(str, entry["named"])) for at, entry in entries.items() if entry}
+    beside = {at: named.get(at - 1, none) | named.get(at + 1, none) for at in named}
+    return [at for at in sorted(named) if not named[at] and not beside[at] & entries[at]["longest"].keys()]
+
+
+def load_lateness(known: Mapping[int, Mapping[str, Any]], config: StragglerConfig) -> LatenessHistory:
+    """Return the lateness of earlier windows. `known`: window -> `kept` of it; {} = unknown."""
+    order = sorted(known)
+    entries, healthy = [known[at] for at in order], [at for at in healthy_windows(known) if at != order[-1]]
     # As many as are kept however late this window is evaluated; after a long fault, those before it.
-    recent = [at for at in healthy if at >= len(entries) - config.history_windows]
+    recent = [at for at in healthy if at >= order[-config.history_windows :][0]]
     kept = max(recent, healthy[-config.baseline_windows :], key=len)
-    windows = [_values(entries[at]) for at in kept]
+    windows = [_values(known[at]) for at in kept]
     last = entries[-1] if entries else {}
     if not last:
         return LatenessHistory(windows)
@@ -74,7 +77,7 @@ def load_lateness(entries: Sequence[Mapping[str, Any]], config: StragglerConfig)
         {int(rank): float(late) for rank, late in last["longest"].items()},
         latest,
         [float(entry["largest"]) for entry in entries[begin:] if entry],
-        windows[: sum(at < begin for at in kept)],
+        windows[: sum(at < order[begin] for at in kept)] if begin < len(order) else windows,
     )
 
 

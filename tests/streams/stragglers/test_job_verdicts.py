@@ -68,6 +68,21 @@ def test_the_past_outlasts_a_fault_of_any_length():
     assert jobs == [OK] * 45 + [SUSPECT] * 5
 
 
+def test_a_fault_of_any_length_stays_named_in_a_job_with_jitter():
+    config = StragglerConfig(window_steps=8, history_windows=20, retention_steps=16)
+    dice, first, steps = np.random.default_rng(0), 8 * 24, 8 * 124
+    faults = [Fault(1, "idle", 60 * MS, first=first)]
+    for n in range(steps):  # of all ranks together, and of one
+        faults += all_ranks("idle", int(dice.integers(80 * MS)), first=n, last=n)
+        faults.append(Fault(int(dice.integers(4)), "idle", int(dice.exponential(12 * MS)), first=n, last=n))
+    job = batches(simulate(ddp(4, 1), steps, tuple(faults)))
+    named = [
+        {rank for rank, severity in rows.items() if rank != JOB and severity > OK}
+        for rows in rows_of(job, "severity", config=config).values()
+    ]
+    assert (named[:24], named[26:]) == ([set()] * 24, [{1}] * 98)
+
+
 def test_a_job_of_one_rank_has_no_peers_but_a_past():
     single = Layout(1, ((1.0, "AllReduce", ()),))
     job = batches(simulate(single, 96, (Fault(0, "idle", 30 * MS, first=72),)))

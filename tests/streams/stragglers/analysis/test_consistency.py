@@ -47,7 +47,7 @@ def test_a_rank_is_not_compared_with_the_windows_in_a_row_in_which_it_is_the_lat
         {"largest": lost, "spread": 0.0, "latest": latest, "in_row": {}, "longest": {str(latest): lost}, "named": []}
         for lost, latest in [(1.0, 0), (2.0, 1), (1.0, 0), (9.0, 1), (9.0, 1)]
     ]
-    history = load_lateness(entries, StragglerConfig())
+    history = load_lateness(dict(enumerate(entries)), StragglerConfig())
     compared = {rank: [lost for lost, _ in history.of(history.kind(rank))] for rank in (0, 1)}
     assert compared == {0: [1.0, 2.0, 1.0, 9.0, 9.0], 1: [1.0, 2.0, 1.0]}
     assert history.streak == [9.0, 9.0]
