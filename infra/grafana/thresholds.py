@@ -24,6 +24,9 @@ VERDICT_WINDOWS, VERDICT_S = 4, 900
 STALLED_STEPS, STALLED_PAUSES, STALLED_S = 5.0, 2.0, 300.0
 #: Time for which a job stands still until it is hung (DRUMLINE_STREAM__HUNG_S); s.
 HUNG_S = 120.0
+#: A standstill so long before the last step, by another clock, may still be why no further one comes; s. One of which
+#: ranks are not hung after PyTorch's 10 minutes (above), whatever that setting is, is not known any more.
+HUNG_MARGIN_S, STANDING_S = 60.0, 600.0
 #: Bus bandwidth against the same collectives' before. The verdict "slow link" asks for 1.3 times the time.
 BANDWIDTH_RATIO = 1 / 1.3
 

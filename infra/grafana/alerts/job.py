@@ -53,16 +53,26 @@ def _level() -> str:
 def _python() -> str:
     """Return the rows of `_late` for each severity, with the line that the rank's Python was in most, "" = not sampled.
 
-    That is of its newest sampling, in its main thread: what a stall without a detail leaves to say.
+    That is what a stall without a detail leaves to say: of its main thread, in the newest sampling for a window in force
+    with the present cause and detail. An earlier one may be of another stall.
     """
+    present = (
+        ", argMaxIf((s.cause, s.detail), window_end, @bad) AS present"
+        ", groupArrayIf((s.first_step, s.cause, s.detail), @bad) AS windows"
+    )
     return f"""
-        SELECT job, run, rank, host, gpu, pod, arrayJoin(['warning', 'critical']) AS severity, line,
+        SELECT job, run, rank, host, gpu, pod, arrayJoin(['warning', 'critical']) AS severity,
+            arrayLast(l -> present.1 = 'host_stall' AND has(windows, (l.2, present.1, present.2)), lines).3 AS line,
             toFloat64(line != '') AS value
-        FROM ({_late("max(@level)")}) AS late LEFT JOIN (
-            SELECT job, run, toString(named_rank) AS rank, argMax(s.at, (s.time, s.samples)) AS line FROM stacks AS s
-            WHERE verdict = 'straggler' AND role = 'culprit' AND is_main = 1
-                AND s.time >= $__toTime_ms - INTERVAL 1 HOUR
-            GROUP BY job, run, rank
+        FROM ({_late("max(@level)", present, ", present, windows")}) AS late LEFT JOIN (
+            SELECT job, run, rank, arraySort(groupArray((latest, first_step, hottest))) AS lines FROM (
+                SELECT job, run, toString(named_rank) AS rank, first_step, max(s.time) AS latest,
+                    argMax(s.at, (s.time, s.samples)) AS hottest
+                FROM stacks AS s
+                WHERE verdict = 'straggler' AND role = 'culprit' AND is_main = 1
+                    AND s.time >= $__toTime_ms - INTERVAL 1 HOUR
+                GROUP BY job, run, rank, first_step
+            ) GROUP BY job, run, rank
         ) AS sampled USING (job, run, rank)
     """
 

@@ -7,16 +7,23 @@ from drumline.infra.grafana.limits import HUNG as HUNG_LIMIT
 from drumline.infra.grafana.limits import STALLED as STALLED_LIMIT
 from drumline.infra.grafana.limits import limits_of_jobs
 from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_ORDER, LAST_RECORDS, not_recorded
-from drumline.infra.grafana.thresholds import STALLED_PAUSES, STALLED_S, STALLED_STEPS
+from drumline.infra.grafana.thresholds import HUNG_MARGIN_S, STALLED_PAUSES, STALLED_S, STALLED_STEPS, STANDING_S
 from drumline.infra.guidance.entry import cause_page
 
 _JOB = {"job": "job", "run": "run"}
 _ACTIVE = "SELECT r.1 AS job, r.2 AS run FROM (SELECT arrayJoin(active) AS r)"
-#: Runs in which ranks wait for one: whether that pages is the rule `Job hung`'s.
+#: Runs in which ranks wait for one, and since when.
 _AWAITING = """
-    SELECT h.job AS job, h.run AS run FROM hangs_now AS h
+    SELECT h.job AS job, h.run AS run, h.state AS stands, h.start AS since FROM hangs_now AS h
     WHERE h.rank = -1 AND h.waiting > 0 AND h.state IN ('standing', 'hung')
     """
+#: Whether that is why no step comes, so that `Job hung` pages or will: not one from before the last step; and of those
+#: that are not hung yet none that began late, as in a job that moves now and then and is never hung, and none older
+#: than what PyTorch lets a collective take, as of a run whose state the stream processor has lost.
+_EXPLAINS = (
+    f"(since >= last_step - INTERVAL {HUNG_MARGIN_S:g} SECOND AND (stands = 'hung' OR ("
+    f"since <= last_step + INTERVAL {STALLED_S:g} SECOND AND since > $__toTime_ms - INTERVAL {STANDING_S:g} SECOND)))"
+)
 
 
 def _stalled(value: str) -> str:
@@ -31,9 +38,8 @@ def _stalled(value: str) -> str:
             ) AS recording INNER JOIN (
                 SELECT job, run, max(time_max) AS last_step FROM records_per_minute
                 WHERE @minute AND topic = 'gpu.step.v1' AND rows > 0 GROUP BY job, run {IN_ORDER}
-            ) AS stepped USING (job, run)
-            WHERE last_step > $__fromTime_ms AND (job, run) NOT IN ({not_recorded(_ACTIVE)})
-                AND (job, run) NOT IN ({_AWAITING})
+            ) AS stepped USING (job, run) LEFT JOIN ({_AWAITING}) AS awaiting USING (job, run)
+            WHERE last_step > $__fromTime_ms AND (job, run) NOT IN ({not_recorded(_ACTIVE)}) AND NOT {_EXPLAINS}
         ) AS stepping, arrayFilter(r -> dateDiff('second', r.4, r.3) > {STALLED_S}, stepping) AS suspects
         SELECT job, run, toFloat64({value}) AS value FROM (
             SELECT job, run, dateDiff('second', greatest(last_step, last_end), last_record) AS ago_s,
@@ -74,8 +80,9 @@ STALLED = Rule(
     "after which PyTorch by default ends a job whose NCCL collective hangs. A first "
     "evaluation of more than 6 minutes does fire: give such jobs a limit of their own. Runs that are not recorded now "
     "(policy `off`, another profiler) or "
-    "only in windows (`duty`) are left out, and so are jobs that ended: they are silent. Jobs in which ranks are known "
-    "to wait for one are left to `Job hung`, which has a limit of its own. The last step is searched in "
+    "only in windows (`duty`) are left out, and so are jobs that ended: they are silent. Jobs hung "
+    "since the last step are left to `Job hung`, which has a limit of its own; so are, for 10 minutes, those in which "
+    "ranks have waited since then. The last step is searched in "
     "24 hours, so that the alert stays while the job hangs.",
     ("drumline-job", "steps"), _JOB, for_s=60, no_data="OK", job_limit=STALLED_LIMIT,
 )  # fmt: skip

@@ -47,12 +47,12 @@ def shift(column, seconds):
 AGAIN = "arrayJoin(range(0, 1200, 13))"
 
 
-def hang(db, job, revision, state, *ranks, reason="not_called", waiting=0):
-    """Rows of `hangs` for a recorded job: the job's, and one for each rank that is named."""
+def hang(db, job, revision, state, *ranks, reason="not_called", waiting=0, seconds=0):
+    """Rows of `hangs` for a recorded job, so long after it: the job's, and one for each rank that is named."""
+    start = round((db.last + seconds) * 1000)
     rows = ", ".join(
         f"('{job}', '{RUN}', {rank}, '{'' if rank < 0 else 'node-a'}', 1, {revision}, '{state}', "
-        f"fromUnixTimestamp64Milli({round(db.last * 1000)}), "
-        f"fromUnixTimestamp64Milli({round(db.last * 1000) + 10_000 + revision}), "
+        f"fromUnixTimestamp64Milli({start}), fromUnixTimestamp64Milli({start + 10_000 + revision}), "
         f"'{reason}', 'AllReduce', 41, 'Rank {rank} has not called AllReduce 41.', {waiting}, now64(3), {revision})"
         for rank in (-1, *ranks)
     )
@@ -205,23 +205,53 @@ def test_straggler_warning_on_a_recording_whose_critical_states_are_set_to_warni
     assert {a["severity"] for a in fired(run(db, "drumline-straggler", db.last, db.last), job="milder")} == {"warning"}
 
 
-def test_the_alert_of_a_stalled_host_has_the_line_of_its_python_once_that_was_sampled(db):
+def sample(db, job, first_step, seconds, line):
+    """A sampling of rank 1 for a window, so long after the recorded fault; its main thread was in `line`."""
+    at = f"fromUnixTimestamp64Milli({round((db.phase('late_rank_60ms')[1] / 1e9 + seconds) * 1000)})"
+    db.writer.command(
+        "INSERT INTO stacks (job, run, rank, named_rank, verdict, role, is_main, samples, first_step, window_start, "
+        f"time, caller) SELECT '{job}', '{RUN}', 1, 1, 'straggler', 'culprit', 1, 90, {first_step}, {at}, {at}, "
+        f"'load (/job/train.py:{line})'"
+    )
+
+
+def described(db, job):
     end = db.phase("late_rank_60ms")[1] / 1e9
+    evaluator = run(db, "drumline-straggler", end, end)
+    [alert] = fired(evaluator, job=job, rank="1", severity="critical")
+    return evaluator.rendered(evaluator.rule.description, alert)
 
-    def description():
-        evaluator = run(db, "drumline-straggler", end, end)
-        [alert] = fired(evaluator, job=JOB, rank="1", severity="critical")
-        return evaluator.rendered(evaluator.rule.description, alert)
 
-    assert "Its Python" not in description()
+#: A bad window of the rank that is late, before the end of that phase.
+STALLED_WINDOW = f"""(SELECT max(first_step) FROM stragglers WHERE job = '{JOB}' AND rank = 1
+    AND severity = 'critical' AND cause = 'host_stall' AND window_start <= fromUnixTimestamp64Nano({{}}))"""
+
+
+def test_the_alert_of_a_stalled_host_has_the_line_of_its_python_once_that_was_sampled(db):
+    window = STALLED_WINDOW.format(db.phase("late_rank_60ms")[1])
+    assert "Its Python" not in described(db, JOB)
     for seconds, line in ((-2, 6), (-1, 7)):
-        at = f"fromUnixTimestamp64Milli({round((end + seconds) * 1000)})"
-        db.writer.command(
-            "INSERT INTO stacks (job, run, rank, named_rank, verdict, role, is_main, samples, window_start, time, "
-            f"caller) SELECT '{JOB}', '{RUN}', 1, 1, 'straggler', 'culprit', 1, 90, {at}, {at}, "
-            f"'load (/job/train.py:{line})'"
-        )
-    assert ". Its Python: load (/job/train.py:7). GPU: GPU 1 " in description()
+        sample(db, JOB, window, seconds, line)
+    assert ". Its Python: load (/job/train.py:7). GPU: GPU 1 " in described(db, JOB)
+
+
+def test_the_alert_has_no_line_of_another_stall_and_none_where_the_host_does_not_stall(db):
+    window = STALLED_WINDOW.format(db.phase("late_rank_60ms")[1])
+    is_last = f"first_step = {window}"
+    for job, cause, detail in (
+        ("computes now", f"if({is_last}, 'slow_compute', cause)", "detail"),
+        ("saves now", "cause", f"if({is_last}, 'checkpoint', detail)"),
+    ):
+        db.copy("ledger", job)
+        db.copy("stragglers_versions", job, f"first_step <= {window}", cause=cause, detail=detail)
+        earlier = f"(SELECT max(first_step) FROM stragglers WHERE job = '{JOB}' AND rank = 1 AND first_step < {window})"
+        sample(db, job, earlier, -1, 8)
+        sample(db, job, "-5", -1, 9)
+        assert "Its Python" not in described(db, job), job
+    sample(db, "computes now", window, -1, 10)
+    sample(db, "saves now", window, -1, 10)
+    assert "Its Python" not in described(db, "computes now"), "only a stalled host has one"
+    assert "Its Python: load (/job/train.py:10)." in described(db, "saves now")
 
 
 #: A process's record every 10 s for twenty minutes; every ten minutes for two hours, and when we look in them.
@@ -282,6 +312,28 @@ def test_a_rank_that_saves_for_six_minutes_while_others_wait_is_no_stall_until_t
     hang(db, "saved", 1, "moving", 0)
     evaluator = stalls(db)
     assert [len(fired(evaluator, job=job)) for job in ("saves", "saved")] == [0, 1]
+
+
+def test_a_standstill_that_is_not_why_no_step_comes_hides_no_stall(db):
+    """One that begins again and again, and those that a lost state left in the table."""
+    cases = {
+        "moves now and then": ("standing", 310), "left standing": ("standing", -200), "left hung": ("hung", -200),
+        "hung late": ("hung", 310),
+    }  # fmt: skip
+    for job, (state, seconds) in cases.items():
+        keep_reporting(db, job, "on: always")
+        hang(db, job, 0, state, 0, waiting=3, seconds=seconds)
+    evaluator = stalls(db)
+    assert [len(fired(evaluator, job=job)) for job in cases] == [1, 1, 1, 0], "the last one is `Job hung`'s"
+    for job, (_, seconds) in cases.items():
+        hang(db, job, 1, "moving", seconds=seconds)
+
+
+def test_ranks_that_wait_for_longer_than_pytorch_lets_them_and_are_not_hung_are_a_stall(db):
+    keep_reporting(db, "forgotten", "on: always")
+    hang(db, "forgotten", 0, "standing", 0, waiting=3)
+    assert not fired(run(db, "drumline-job-stalled", db.last + 480, db.last + 570), job="forgotten")
+    assert fired(run(db, "drumline-job-stalled", db.last + 630, db.last + 720), job="forgotten")
 
 
 def test_job_stalled_stays_for_hours_and_ends_with_the_next_step(db):
