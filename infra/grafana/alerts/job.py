@@ -53,8 +53,8 @@ def _level() -> str:
 def _python() -> str:
     """Return the rows of `_late` for each severity, with the line that the rank's Python was in most, "" = not sampled.
 
-    That is what a stall without a detail leaves to say: of its main thread, in the newest sampling for a window in force
-    with the present cause and detail. An earlier one may be of another stall.
+    That is what a stall without a detail leaves to say: of its main thread, in the newest sampling for a window in
+    force with the present cause and detail. An earlier one may be of another stall.
     """
     present = (
         ", argMaxIf((s.cause, s.detail), window_end, @bad) AS present"
