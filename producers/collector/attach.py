@@ -305,5 +305,5 @@ def _forget() -> None:
     _lock = threading.Lock()  # another thread may have held it
     if _attached is not None:
         _attached.forget()
-    marks.decoder = marks.ring = marks.at_mark = None
+    marks.decoder = marks.ring = marks.at_mark = marks.at_next_step = None
     _attached, _status = None, "not attached: child of a fork"

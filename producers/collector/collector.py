@@ -209,9 +209,11 @@ class Collector:
                 self._pc_sampler.forget()
             self._send_event({"event": "recording", "on": self._recorder.on, "time_ns": now, "why": str(policy)})
         stalled_s = self._decoder_stall.tick(self._pool.header[Header.TICKS])
-        stalled = stalled_s > DECODER_S
+        # After PC sampling, kernels that are switched off do not come back: nothing but the policy does so.
+        sampled = self._pc_sampler is not None and self._pc_sampler.is_enabled
+        stalled = stalled_s > DECODER_S and not sampled
         problem, reason = self._restart_reason(now, decoder_is_fresh=stalled_s < FRESH_S)
-        if reason:  # on again below
+        if reason and not sampled:  # on again below
             self._switch(False, reason)
             self._send_event({"event": "problem", "name": problem, "why": reason})
         if self._begin_at and time.monotonic() >= self._begin_at and not self._active_profilers:
@@ -233,7 +235,6 @@ class Collector:
         self._recorder.learn_sizes()
         is_over = not (policy.uses_cupti or self._recorder.on or self._active_profilers)
         if is_over and self._has_begun_window and not (self._recorder.draining or self._pool.done()):
-            sampled = self._pc_sampler is not None and self._pc_sampler.is_enabled
             if self._may_finalize() and not (self._is_shared or sampled):
                 self._recorder.finalize()
             self._has_begun_window = False

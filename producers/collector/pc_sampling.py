@@ -3,14 +3,15 @@
 No sample is read here. CUPTI writes them into memory of this process; the decoder reads it there (process_vm_readv),
 and says through the header how many buffers it has read. Standard library only; structs as in cupti_pcsampling.h.
 
-CUPTI takes its settings only where no thread launches between, so it is prepared in the job's thread, between two
-steps. Samples begin and end in any thread. It is never disabled: that hangs beside a thread that launches. So kernel
+CUPTI takes its settings only where no thread launches between, so sampling begins in the job's thread, between two
+steps. It ends in any thread. It is never disabled: that hangs beside a thread that launches. So kernel
 records must be on before it, and cannot be switched on again afterwards (docs/design/cupti-issues.md).
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -43,7 +44,7 @@ _Size, _Void, _U32 = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_uint32
 #: CUptiResult -> what to do.
 _REMEDIES = {
     35: "the driver lets only root sample: NVreg_RestrictProfilingToAdminUsers=0, or CAP_SYS_ADMIN for the job",
-    7: "another thread of the job launches kernels between its steps",
+    7: "another thread of the job launches kernels between its steps; CUPTI keeps what it began until the process ends",
     26: "another profiler samples this GPU",
     43: "not with MIG",
     33: "not on this virtual GPU",
@@ -55,6 +56,12 @@ _REMEDIES = {
 def load_driver() -> Any:
     """Return CUDA's driver, which the job has loaded. Raises OSError."""
     return ctypes.CDLL("libcuda.so.1")
+
+
+def _is_capturing() -> bool:
+    """Return whether this thread captures a CUDA graph, which a call of CUPTI might break."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 class Rejected(RuntimeError):
@@ -123,7 +130,8 @@ class PcSampler:
         self._reasons: list[tuple[int, str]] = []
         self._sent, self._from_ns, self._is_rejected = 0, 0, False
         self._wanted = -1
-        self._lock = threading.Lock()  # of a thread that prepares while the collector's ends the window
+        # A thread prepares while the collector's ends the window, or a signal handler of its own starts a profiler.
+        self._lock = threading.RLock()
 
     def switch(self, device: int) -> None:
         """Sample a device (CUDA ordinal) from its next step on, or end with -1. Never raises: a rejection is an event,
@@ -139,9 +147,7 @@ class PcSampler:
                 self._stop()
             elif self._wanted < 0:
                 self._wanted = device
-                if self._buffers:
-                    self._attempt(self._start)
-                elif (version := self._cupti.version()) not in SAFE_VERSIONS:
+                if (version := self._cupti.version()) not in SAFE_VERSIONS:
                     self._reject(f"CUPTI {version} hangs jobs when it ends: pip install {SAFE_PACKAGE}")
                 elif not self._is_recorded:  # all samples were outside the program, 8 of 8 jobs
                     self._reject("CUPTI names no kernel where it came late: run the job with --policy always")
@@ -164,12 +170,17 @@ class PcSampler:
         self._sent = self._pool.header[Header.PC_READ]
 
     def _prepare(self) -> None:
-        """Let CUPTI sample the device, which takes about 0.15 s, and begin. Never raises."""
+        """Begin, the first time with what CUPTI needs for it, about 0.15 s. Never raises."""
+        if _is_capturing():
+            marks.at_next_step = self._prepare
+            return
         with self._lock:
-            if self._wanted >= 0 and not self.is_enabled:
-                self._attempt(self._enable)
-            elif self._wanted >= 0:
+            if self._wanted < 0:
+                return
+            if self.is_enabled and not self._buffers:
                 self._reject("CUPTI has not taken its settings before")
+            else:
+                self._attempt(self._start if self._buffers else self._enable)
 
     def _attempt(self, begin: Callable[[], None]) -> None:
         try:
@@ -195,7 +206,7 @@ class PcSampler:
         buffers = [_Buffer(len(self._reasons)) for _ in range(BUFFERS + 1)]
         last = ctypes.addressof(buffers[-1].data)
         for kind, value in (
-            (_MODE, _CONTINUOUS), (_CONTROL, 1), (_FORMAT, 1), (_PERIOD, PERIOD), (_SCRATCH, SCRATCH_BYTES),
+            (_CONTROL, 1), (_MODE, _CONTINUOUS), (_FORMAT, 1), (_PERIOD, PERIOD), (_SCRATCH, SCRATCH_BYTES),
             (_HARDWARE, HARDWARE_BYTES), (_LAST, last),
         ):  # fmt: skip
             attribute = _Attribute(kind, 0, (ctypes.c_uint64 * 3)(value, 0, 0))
@@ -204,7 +215,8 @@ class PcSampler:
                 "SetConfigurationAttribute", _Attributes(size, None, self._context, 1, ctypes.pointer(attribute))
             )
         self._buffers = buffers
-        self._start()
+        if self._wanted >= 0:
+            self._start()
 
     def _start(self) -> None:
         self._call_plain("Start")

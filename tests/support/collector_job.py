@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.fakes.cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer, record
-from support.fakes.pc_sampling import NO_PRIVILEGE, FakePcSampling
+from support.fakes.pc_sampling import INVALID_OPERATION, NO_PRIVILEGE, FakePcSampling
 
 from drumline.producers.collector import attach, collector, marks, pc_sampling, recorder, stack_samples, watchdog
 from drumline.producers.decoder.cupti_layout import DRIVER, KERNEL, MEMCPY, PEER_COPY, RUNTIME
@@ -292,6 +292,7 @@ def pc(how: str) -> None:
         if name.startswith("cuptiPCSampling"):
             setattr(fake, name, getattr(sampling, name))
     sampling.rejects = NO_PRIVILEGE if how == "pc_rejected" else 0
+    sampling.rejects_settings = INVALID_OPERATION if how == "pc_settings" else 0
     attach.load_driver = lambda: sampling
     pc_sampling.SAFE_VERSIONS = () if how == "pc_unsafe" else (130001,)
     file, now = Path(os.environ["DRUMLINE_SPOOL__ROOT"]) / ".control", time.time_ns()
@@ -317,7 +318,9 @@ def pc(how: str) -> None:
             waited(file, lambda state=state: attach.attached().collector.state == state)
     file.unlink()
     settled()
-    assert (sampling.is_on, sampling.contexts) == (False, int(how == "pc")), "no sample is taken any more"
+    assert (sampling.is_on, sampling.contexts) == (False, int(how in ("pc", "pc_settings"))), (
+        "no sample is taken any more"
+    )
     assert sampling.readings == readings
     print(json.dumps({"decoder": attach.attached().decoder, "readings": sampling.readings}), flush=True)
 

@@ -55,7 +55,8 @@ def capture(
 
     CUPTI records all named ranks from some steps before the window to just behind it, then goes; until then a launch
     costs 1 us more. Processes of policy `light` refuse. Needs Write on drumline.control.v1, and ClickHouse. Ctrl-C
-    ends the window. Clocks of hosts may differ by seconds. DRUMLINE_LOG_LEVEL=WARNING leaves out the progress.
+    ends the window. Clocks of hosts may differ by seconds. After pc, a process whose kernels are switched off has none
+    until it ends, nor does torch.profiler. DRUMLINE_LOG_LEVEL=WARNING leaves out the progress.
 
     Exit codes: 0 all ranks gave kernels. 1 some did not, it states why; or a server does not answer or rejects. 2 no
     such job, run or rank, or no step to begin with. 130 Ctrl-C.

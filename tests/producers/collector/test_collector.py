@@ -537,6 +537,7 @@ def test_a_window_with_pc_samples_what_kernels_wait_for_beside_their_records_onc
     ("how", "reason"),
     [
         ("pc_rejected", "cuptiPCSamplingEnable fails (CUptiResult 35); the driver"),
+        ("pc_settings", "cuptiPCSamplingSetConfigurationAttribute fails (CUptiResult 7); another thread"),
         ("pc_unsafe", "CUPTI 130001 hangs jobs when it ends: pip install nvidia-cuda-cupti"),
         ("pc_late", "CUPTI names no kernel where it came late: run the job with"),
     ],

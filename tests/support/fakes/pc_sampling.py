@@ -9,7 +9,7 @@ from drumline.producers.decoder.cupti_layout import KERNEL
 from drumline.producers.ipc.pc_layout import NAME_AT, PC_BYTES, REASON_BYTES, REASONS_AT, DataField
 
 VOID, U64 = ctypes.c_void_p, ctypes.c_uint64
-NOT_COMPATIBLE, NO_PRIVILEGE = 14, 35
+INVALID_OPERATION, NOT_COMPATIBLE, NO_PRIVILEGE = 7, 14, 35
 STALLED = "smsp__pcsamp_warps_issue_stalled_"
 REASONS = [STALLED + name + part for name in ("long_scoreboard", "selected") for part in ("", "_not_issued")]
 #: Kernel -> samples of each reason, in each reading.
@@ -23,6 +23,7 @@ def numbers_at(address: int, count: int) -> ctypes.Array:
 
 class FakePcSampling:
     """`fake`: the CUPTI whose kernel records must be on before. `rejects`: result of Enable, 0 = success.
+    `rejects_settings`: result of its settings.
 
     `rejected`: Enable was. `is_on`: it samples. `readings`: times that samples were read. `contexts`: primary contexts
     that are retained. Once enabled, it switches no kernel records on. It has no cuptiPCSamplingDisable: that may hang.
@@ -31,6 +32,7 @@ class FakePcSampling:
     def __init__(self, fake) -> None:
         self.fake, self.rejects, self.readings, self.contexts = fake, 0, 0, 0
         self.is_on = self.rejected = False
+        self.rejects_settings = 0
         self._names = [ctypes.create_string_buffer(name) for name in KERNELS]
         call = ctypes.CFUNCTYPE(ctypes.c_int, VOID)
         for name in ("Enable", "Start", "Stop", "GetData", "GetNumStallReasons", "GetStallReasons",
@@ -56,6 +58,7 @@ class FakePcSampling:
         return self.rejects
 
     def _start(self, parameters):
+        assert not self.rejected
         self.is_on = True
         return 0
 
@@ -79,7 +82,8 @@ class FakePcSampling:
         return 0
 
     def _setconfigurationattribute(self, parameters):
-        return 0
+        self.rejected = bool(self.rejects_settings)
+        return self.rejects_settings
 
     def _fill(self, data):
         """Write the kernels of one reading, as CUPTI does, into the places that the caller prepared."""
