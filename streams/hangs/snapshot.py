@@ -124,8 +124,11 @@ def processes_of(parts: MergedParts, now_ns: int, standing_ns: int) -> Iterator[
 
     A process that has been quiet for less than `standing_ns` has moved: it gets no mark, which nobody compares.
     """
+    if not parts.rows:  # heartbeats only
+        yield from ((process_id, None) for process_id in parts.text("process_id"))
+        return
     columns, ends = parts.columns, parts.ends
-    first = np.minimum(ends[:-1], max(0, parts.rows - 1))
+    first = np.minimum(ends[:-1], parts.rows - 1)
     quiet_of, state_of = columns["quiet_ns"][first].tolist(), columns["state"][first].tolist()
     numbers = (parts.number(name).tolist() for name in ("rank", "sequence"))
     texts = (parts.text(name) for name in ("host", "gpu_uuid", "process_id", "communicators", "states"))

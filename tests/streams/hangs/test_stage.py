@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 from support.standing_job import SECOND, Job
 
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
+
 WORLD = {"c0": [0, 1, 2, 3]}
 MINUTE = 60
 
@@ -193,3 +197,18 @@ def test_a_process_that_is_stopped_while_the_job_stands_still_changes_the_reason
     job.run_for(2)
     assert job.states == ["standing", "standing"]
     assert job.named == {1: ("stopped", "AllReduce", 21)}
+
+
+def test_a_merged_record_of_heartbeats_changes_nothing_and_fails_nothing():
+    job, codec = Job(WORLD).run_for(20), Codec()
+    [before] = [dict(state.processes) for state in job.stage.states.values()]
+    values = []
+    for rank in job.ranks.values():
+        batch = job.batch(rank)
+        values.append(codec.encode(Batch(batch.topic, {**batch.envelope, "rows": 0}, {})))
+    parts = codec.parts(Topic.PROGRESS, codec.merge(Topic.PROGRESS, values)).merged
+    assert (parts.parts, parts.rows) == (4, 0)
+    assert job.stage.on_merged(parts, 0, job.now) == []
+    assert not job.stage.quarantine
+    [after] = [state.processes for state in job.stage.states.values()]
+    assert after == before
