@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.bounds.limits import MAX_BYTES
 from drumline.schemas.columns import Array, Column, filled
 from drumline.schemas.errors import BadColumn, BadEnvelope
 from drumline.schemas.model import RecordModel
@@ -25,8 +26,8 @@ from drumline.schemas.parts import MOST_PARTS
 MERGED = "gpu.merged.v1"
 #: Envelope fields that all parts share.
 SHARED = ("job", "run")
-#: Characters of an array as JSON that is read once for all parts that have it.
-SHORT_TEXT = 4_096
+#: Characters of an array as JSON that is kept between records, and how many are kept.
+SHORT_TEXT, KEPT_LISTS = 4_096, 256
 #: Envelope types whose values stand in the table as they are.
 _NUMBERS = frozenset({"int", "long"})
 Ints = NDArray[np.int64]
@@ -100,9 +101,16 @@ def _as_integers(values: Array) -> Array:
     return values.view(np.int64) if values.dtype == np.uint64 else values
 
 
-@lru_cache(4_096)
-def _short_list(text: str) -> Any:
-    return json.loads(text)
+def _read_list(text: str) -> list[str]:
+    """Return the array that a text holds. Raises ValueError for a text that holds no strings that UTF-8 has."""
+    items = json.loads(text)
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise ValueError("no array of strings")
+    "".join(items).encode()  # lone surrogates have no UTF-8
+    return items
+
+
+_short_list = lru_cache(KEPT_LISTS)(_read_list)
 
 
 class _Columns(dict[str, Array]):
@@ -154,6 +162,12 @@ class MergedParts:
             raise BadEnvelope("parts have other numbers of rows", topic=self.topic, field="rows")
         if any(self.lowest[at] < 0 or self.highest[at] >= len(self.texts) for at in self.layout.texts):
             raise BadEnvelope("an index beyond the texts", topic=self.topic, field="texts")
+        lengths = np.array([len(text) for text in self.texts], np.int64)
+        used = int(lengths[self.fields[self.layout.texts]].sum()) + self.parts * (len(self.job) + len(self.run))
+        if used > MAX_BYTES:  # before a part is made: all of them may have one long text
+            detail = f"{used:,} characters in the envelopes of its parts, allowed are {MAX_BYTES:,}"
+            raise BadEnvelope(detail, topic=self.topic, field="texts")
+        self._lists: dict[int, list[str]] = {}
         values: Ints = numbers[size:].reshape(len(self.layout.columns), self.rows)
         if len(self.layout.delta) and self.rows:
             values = values.copy()
@@ -179,25 +193,29 @@ class MergedParts:
         return np.full(self.parts, self.reader.defaults[name], np.int64)
 
     def text(self, name: str) -> list[str]:
-        """Return a text of the envelope, of each part; of an array or map, its JSON."""
+        """Return a text of the envelope, of each part; of an array, its JSON."""
         if name in self.layout.kinds:
             return [self.texts[index] for index in self.fields[self.layout.line[name]].tolist()]
         value = self.reader.defaults[name]
         return [value if isinstance(value, str) else _as_text(value)] * self.parts
 
-    def lists(self, name: str) -> list[Any]:
-        """Return an array or map of the envelope, of each part; not to be changed. Raises as `list_of` does."""
+    def lists(self, name: str) -> list[list[str]]:
+        """Return an array of the envelope, of each part; not to be changed. Raises as `list_of` does."""
         if name in self.layout.kinds:
             return [self.list_of(index) for index in self.fields[self.layout.line[name]].tolist()]
         return [self.reader.defaults[name]] * self.parts
 
-    def list_of(self, index: int) -> Any:
-        """Return the array or map that a text holds. Raises BadEnvelope for a text that holds none."""
-        text = self.texts[index]
-        try:
-            return _short_list(text) if len(text) <= SHORT_TEXT else json.loads(text)
-        except (ValueError, RecursionError):
-            raise BadEnvelope("a text that is no JSON", topic=self.topic, field="texts") from None
+    def list_of(self, index: int) -> list[str]:
+        """Return the array that a text holds. Raises BadEnvelope for a text that holds no array of strings."""
+        known = self._lists.get(index)
+        if known is None:
+            text = self.texts[index]
+            try:
+                known = _short_list(text) if len(text) <= SHORT_TEXT else _read_list(text)
+            except (ValueError, RecursionError):
+                raise BadEnvelope("a text that is no array of strings", topic=self.topic, field="texts") from None
+            self._lists[index] = known
+        return known
 
     def column(self, name: str) -> Array:
         """Return a column of all rows, part by part; read-only."""

@@ -145,9 +145,7 @@ def _list_sizes(parts: MergedParts, limits: _Limits) -> dict[int, int] | None:
             items = parts.list_of(index)
         except BadEnvelope:
             return None
-        if not isinstance(items, list) or len(items) > limits.items:
-            return None
-        if not all(isinstance(item, str) and len(item) <= limits.item_length for item in items):
+        if len(items) > limits.items or any(len(item) > limits.item_length for item in items):
             return None
         sizes[index] = len(items)
     return sizes

@@ -1,6 +1,7 @@
 """Parts in one table: each is what was merged, byte by byte; bad ones are found as they are alone."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -141,7 +142,7 @@ def test_an_index_beyond_the_texts_is_rejected(index):
         CODEC.parts(Topic.STEP, CODEC.encode(record))
 
 
-@pytest.mark.parametrize("text", ["no JSON", "{}", "[1]", "[" * 10_000, '["' + "x" * 5_000 + '"]'])
+@pytest.mark.parametrize("text", ["no JSON", "{}", "[1]", "[" * 10_000, '["' + "x" * 5_000 + '"]', r'["\ud800"]'])
 def test_a_text_that_is_no_list_is_found(text):
     record = merged(model(Topic.PROGRESS), CODEC.registry.id_of(Topic.PROGRESS), batches(Topic.PROGRESS))
     at = next(at for at, known in enumerate(record.envelope["texts"]) if known.startswith("["))
@@ -150,6 +151,36 @@ def test_a_text_that_is_no_list_is_found(text):
     assert not is_inside(parts.merged, APPENDED_MS)
     with pytest.raises(BadRecord):
         _ = parts.values
+
+
+@pytest.mark.parametrize(
+    ("topic", "fields"),
+    [
+        (Topic.STEP, ("host", "gpu_uuid", "process_id", "source", "steps_from")),
+        (Topic.STEP, ("job",)),
+        (Topic.PROGRESS, ("operations",)),
+    ],
+)
+def test_a_text_that_all_parts_use_is_rejected_before_they_are_made(topic, fields):
+    long, batch = "x" * 1_900_000, whole(any_batch(topic, 0, "p", 0))
+    batch.envelope |= {name: [long] if isinstance(batch.envelope[name], list) else long for name in fields}
+    record = CODEC.encode(merged(model(topic), CODEC.registry.id_of(topic), [batch] * MOST_PARTS))
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadEnvelope, match="characters in the envelopes of its parts"):
+            CODEC.parts(topic, record)
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(record)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_long_list_is_read_once_for_all_parts_that_have_it():
+    batch = whole(any_batch(Topic.PROGRESS, 0, "p", 0))
+    batch.envelope["operations"] = [f"operation {number}" for number in range(400)]
+    parts = CODEC.parts(Topic.PROGRESS, CODEC.merge(Topic.PROGRESS, [CODEC.encode(batch)] * 9)).merged
+    lists = parts.lists("operations")
+    assert lists[0] == batch.envelope["operations"]
+    assert all(known is lists[0] for known in lists)
 
 
 @pytest.mark.parametrize("topic", TOPICS)
