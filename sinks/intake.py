@@ -149,9 +149,10 @@ class Intake:
             return known
         try:
             parts = self._codec.parts(record.topic, record.value, bounded=False)
+            values = [] if parts is None or parts.merged is not None else parts.values
         except BadRecord:
             return True
-        return parts is None or all(map(self._codec.decodes_at_once, parts.values))
+        return all(map(self._codec.decodes_at_once, values))
 
 
 def _count_gap(state: PartitionState, behind: int) -> None:

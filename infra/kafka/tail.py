@@ -113,10 +113,11 @@ def entries(
         parts = codec.parts(topic, value, **signed)
         if parts is None:
             return _of_batch(codec.decode(topic, value, appended_ms, **signed), place, where, batches)
+        values = parts.values
     except BadRecord as bad:
         return [_bad(place, bad)]
     out: list[dict[str, Any]] = []
-    for number, part in enumerate(parts.values, 1):
+    for number, part in enumerate(values, 1):
         of_part = {**place, "_part": number}
         try:
             batch = codec.decode(topic, part, appended_ms, of=parts, **signed)

@@ -7,10 +7,11 @@ import pytest
 from support.labs.sink import NOW_NS, any_batch
 
 from drumline.infra.config.settings import SinkSettings
-from drumline.schemas.batch import Batch, encode
+from drumline.schemas.batch import Batch, decode, encode
 from drumline.schemas.codec import Codec
-from drumline.schemas.confluent import header
+from drumline.schemas.confluent import HEADER, header
 from drumline.schemas.errors import RegistryUnavailable
+from drumline.schemas.merged import MERGED
 from drumline.schemas.model import model
 from drumline.schemas.parts import position
 from drumline.schemas.tenants import SIGNATURE_HEADER, Tenant, TenantGuard
@@ -129,6 +130,20 @@ def test_the_dead_letter_of_a_signed_part_has_the_value_that_was_signed():
     good, bad = taken(record_).entries
     assert (good.disposition, good.record.value, good.error) == (Disposition.STORED, None, ("", ""))
     assert (bad.disposition, bad.record.value, bad.record.part) == (Disposition.DEAD_LETTER, whole, 2)
+
+
+def test_a_merged_record_whose_parts_no_producer_encoded_is_a_dead_letter_while_the_registry_is_down():
+    sent = merged(step(0), step(1))
+    table_ = CODEC.parts(Topic.STEP, sent.value).merged
+    numbers = np.concatenate([table_.fields.ravel(), table_.values.ravel()])
+    numbers[table_.fields.size + table_.layout.line["skipped"] * table_.rows] = 1 << 40
+    record_ = decode(model(MERGED), sent.value, start=HEADER.size)
+    sent.value = CODEC.encode(Batch(MERGED, record_.envelope, {"numbers": numbers}))
+    state = PartitionState(table(Topic.STEP), 0, "id", 0, opened=True)
+    intake = Intake(SinkSettings(), SimpleNamespace(states={(Topic.STEP, 0): state}), CODEC, SinkCounts())
+    intake.registry.failed(0.0, 0.0)
+    intake.take(sent)
+    assert [entry.error[0] for entry in state.entries] == ["BadColumn"]
 
 
 def test_a_record_whose_parts_have_new_schemas_waits_while_the_registry_is_down(monkeypatch):

@@ -6,6 +6,8 @@ from support.labs.sink import any_batch
 
 from drumline.infra.kafka.tail import entries
 from drumline.schemas.codec import Codec
+from drumline.schemas.merged import merged
+from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
 CODEC = Codec()
@@ -26,3 +28,14 @@ def test_a_record_with_parts_shows_the_rows_of_each_and_which_part_is_bad():
     assert shown[1]["error"]["reason"] == "bad_envelope"
     assert [row["_part"] for row in entries(CODEC, message(record), {"process_id": "p3"})] == [2, 3, 3, 3]
     assert ["_part" in row for row in entries(CODEC, message(values[1]), {})] == [False, False]
+
+
+def test_a_merged_record_whose_parts_no_producer_encoded_is_one_bad_record():
+    parts = [any_batch(Topic.STEP, 2, f"p{number}", number) for number in range(2)]
+    parts = [CODEC.decode(Topic.STEP, CODEC.encode(part)) for part in parts]
+    record = merged(model(Topic.STEP), CODEC.registry.id_of(Topic.STEP), parts)
+    table = CODEC.parts(Topic.STEP, CODEC.encode(record)).merged
+    record.columns["numbers"][table.fields.size + table.layout.line["skipped"] * table.rows] = 1 << 40
+    [shown] = entries(CODEC, message(CODEC.encode(record)), {})
+    assert shown["error"]["reason"] == "bad_column"
+    assert "_part" not in shown
