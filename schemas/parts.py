@@ -27,8 +27,9 @@ MOST_PARTS = (1 << _BITS) - 1
 #: messages: 2 s of 4,096, 4 s of 16,384 and more. Verdicts on windows of 20 steps and more do not wait for long.
 SECOND_RANKS, LONGEST_S = 1_024, 4.0
 #: Longest time for which progress is joined, and that of jobs above SECOND_RANKS: a process counts as standing still
-#: after 10 s, by its own clock, and as silent after 15 s. So a large job's hang is named up to 2 s later.
-PROGRESS_S, LARGE_PROGRESS_S = 0.2, 2.0
+#: after 10 s, by its own clock, and as silent after 15 s. 10 s, a round of 1 s, this and
+#: the agent's pump of 0.1 s stay within the 12 s in which a standstill is to be known.
+PROGRESS_S, LARGE_PROGRESS_S = 0.2, 0.8
 
 
 def interval_s(world_size: int, topic: str = "") -> float:

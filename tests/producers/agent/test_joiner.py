@@ -50,7 +50,7 @@ def host():
 
 def test_the_time_for_which_records_are_joined_grows_with_the_root_of_the_ranks():
     assert [interval_s(ranks) for ranks in (-1, 0, 1_024, 4_096, 16_384, 2**31 - 1)] == [0, 0, 1, 2, 4, 4]
-    assert [interval_s(ranks, Topic.PROGRESS) for ranks in (1_024, 2_304, 16_384)] == [0.2, 1.5, 2]
+    assert [interval_s(ranks, Topic.PROGRESS) for ranks in (1_024, 2_304, 16_384)] == [0.2, 0.8, 0.8]
     assert [allowance_ns(ranks) for ranks in (8, 1_024, 4_096)] == [0, 0, 2_000_000_000]
 
 
