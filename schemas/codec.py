@@ -27,6 +27,9 @@ from drumline.schemas.registry import Registry, lock_file_registry
 from drumline.schemas.tenants import TenantGuard
 from drumline.schemas.topics import DERIVED_TOPICS
 
+#: Registries give ids below it: 32-bit integers.
+_IDS = 1 << 31
+
 
 class Parts:
     """Holds the parts of a record.
@@ -124,6 +127,8 @@ class Codec:
         if reader.topic == PARTS:
             return Parts(job, split(record, topic))
         number = int(record.envelope["schema"])
+        if not 0 <= number < _IDS:
+            raise UnknownSchema(f"schema id {number} of its parts is none", topic=topic)
         return Parts(job, merged=MergedParts(record, self._writer(number, topic), model(topic)), id=number)
 
     def decode(
@@ -172,7 +177,8 @@ class Codec:
                 return False
             if value is None or self.registry.model_of(number).name != model(MERGED).name:
                 return True
-            return self.registry.in_memory(number_behind(JOB_ENVELOPE.values(), value, HEADER.size))
+            of_parts = number_behind(JOB_ENVELOPE.values(), value, HEADER.size)
+            return not 0 <= of_parts < _IDS or self.registry.in_memory(of_parts)
         except (BadRecord, IndexError, ValueError):  # `decode` says so
             return True
 

@@ -14,7 +14,16 @@ from drumline.schemas.bounds.limits import bounds
 from drumline.schemas.bounds.merged_check import is_inside
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER
-from drumline.schemas.errors import BadColumn, BadEnvelope, BadRecord, ForeignJob, OutOfBounds, Unsigned, WrongSchema
+from drumline.schemas.errors import (
+    BadColumn,
+    BadEnvelope,
+    BadRecord,
+    ForeignJob,
+    OutOfBounds,
+    UnknownSchema,
+    Unsigned,
+    WrongSchema,
+)
 from drumline.schemas.merged import MERGED, merged
 from drumline.schemas.model import JOB_ENVELOPE, model
 from drumline.schemas.parts import JOINED_BY_AGENTS, MOST_PARTS
@@ -297,6 +306,23 @@ def test_the_network_is_needed_for_the_schema_of_the_parts_too():
     assert CODEC.decodes_at_once(record)
     assert not Codec(Remote()).decodes_at_once(record)
     assert Codec(Remote()).decodes_at_once(record[: HEADER.size])
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 31, 1 << 40, -(1 << 63)])
+def test_no_registry_is_asked_for_a_schema_that_none_can_have(number):
+    class Remote(LockFileRegistry):
+        def model_of(self, schema_id):
+            assert 0 <= schema_id < 1 << 31
+            return super().model_of(schema_id)
+
+        def in_memory(self, schema_id):
+            return 0 <= schema_id < 1 << 31
+
+    record = merged(model(Topic.STEP), number, batches(Topic.STEP))
+    value, codec = CODEC.encode(record), Codec(Remote())
+    assert codec.decodes_at_once(value)
+    with pytest.raises(UnknownSchema):
+        codec.parts(Topic.STEP, value)
 
 
 def test_no_topic_has_the_name_of_the_schema():
