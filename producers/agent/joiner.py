@@ -68,7 +68,7 @@ class RecordJoiner:
         self._send, self._codec, self._clock = send, codec, clock
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._bytes = 0
-        self._plain_until = float("-inf")
+        self._plain_until = self._unmerged_until = float("-inf")
 
     def send(self, topic: str, key: str, value: bytes, answer: Answer, headers: tuple[Header, ...] = ()) -> bool:
         """Take a message; return False while the client's queue is full. One with headers is not joined."""
@@ -131,12 +131,22 @@ class RecordJoiner:
         if waiting.record is not None:
             return waiting.record
         try:
-            merged = self._codec.merge(topic, waiting.values) if waiting.is_merged else None
-            waiting.record = merged or self._codec.join(waiting.job, waiting.values)
+            waiting.record = self._merged(topic, waiting) or self._codec.join(waiting.job, waiting.values)
             return waiting.record
         except (BadSchema, RegistryUnavailable) as error:
             log.warning("records are not joined", problem=str(error))
             self._plain_until = self._clock() + REGISTRY_S
+            return None
+
+    def _merged(self, topic: str, waiting: _Waiting) -> bytes | None:
+        """Return the value of the record in one table, None where there is none, or no id for it."""
+        if not waiting.is_merged or self._clock() < self._unmerged_until:
+            return None
+        try:
+            return self._codec.merge(topic, waiting.values)
+        except (BadSchema, RegistryUnavailable) as error:
+            log.warning("records are joined, but not merged", problem=str(error))
+            self._unmerged_until = self._clock() + REGISTRY_S
             return None
 
     def _answer(self, place: tuple[str, str], sent: _Waiting, error: KafkaError | None) -> None:

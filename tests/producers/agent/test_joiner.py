@@ -5,9 +5,9 @@ from confluent_kafka import KafkaError
 from support.labs.sink import any_batch
 
 from drumline.producers.agent import joiner as module
-from drumline.producers.agent.joiner import MERGED_RANKS, RecordJoiner
+from drumline.producers.agent.joiner import MERGED_RANKS, REGISTRY_S, RecordJoiner
 from drumline.schemas.codec import Codec
-from drumline.schemas.errors import RegistryUnavailable
+from drumline.schemas.errors import BadSchema, RegistryUnavailable
 from drumline.schemas.parts import MOST_PARTS, allowance_ns, interval_s
 from drumline.schemas.topics import Topic
 
@@ -203,3 +203,26 @@ def test_without_an_id_for_joined_records_each_message_is_sent_alone(host, monke
         host.batch(sequence)
     assert host.joiner.flush()
     assert host.sequences() == [[0], [1], [2]]
+
+
+def test_without_an_id_for_merged_records_messages_are_joined_and_later_merged_again(host, monkeypatch):
+    merges = []
+
+    def merge(*of):
+        merges.append(of)
+        raise BadSchema("the registry does not have it")
+
+    monkeypatch.setattr(host.codec, "merge", merge)
+    for first in (0, 10):
+        for sequence in range(first, first + 3):
+            host.batch(sequence)
+        assert host.joiner.flush()
+    assert host.sequences() == [[0, 1, 2], [10, 11, 12]]
+    assert len(merges) == 1
+    monkeypatch.undo()
+    host.now += REGISTRY_S
+    for sequence in range(20, 23):
+        host.batch(sequence)
+    assert host.joiner.flush()
+    tables = [host.codec.parts(Topic.STEP, value).merged for _, _, value in host.sent]
+    assert [table is not None for table in tables] == [False, False, True]
