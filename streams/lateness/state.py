@@ -174,7 +174,9 @@ class CommunicatorState:
     def apply_merged(self, parts: MergedParts, offset: int, now_ns: int) -> None:
         """Apply all parts of a gpu.collective.v1 record, those of one rank together; `offset` is of the first one."""
         rows = merged_collective_rows(parts)
-        spread = int(rows["step"].max() - rows["step"].min()) if len(rows) else 0
+        inside = rows["step"] >= 0  # others belong to no step
+        steps = rows["step"][inside]
+        spread = int(steps.max() - steps.min()) if len(steps) else 0
         if spread >= self._max_steps:  # each part has its own bounds then
             for part in range(parts.parts):
                 self.apply(parts.batch(part), offset + part, now_ns)
@@ -185,7 +187,6 @@ class CommunicatorState:
         of_parts = zip(sizes, parts.text("host"), parts.text("gpu_uuid"), completes, strict=True)
         for rank, values in zip(parts.number("rank").tolist(), of_parts, strict=True):
             reports_of.setdefault(rank, []).append(MemberReport(*values))
-        inside = rows["step"] >= 0
         for rank, reports in reports_of.items():
             taken = inside if len(reports_of) == 1 else inside & (parts.ranks == rank)
             last = reports[-1]._replace(complete=max(part.complete for part in reports))

@@ -2,9 +2,11 @@
 
 import random
 
+import numpy as np
 import pytest
 from support import recordings
 from support.kept_streams import RECORDED, SIMULATED
+from support.labs.sink import any_batch
 from support.labs.stage_feed import seen
 
 from drumline.schemas.bounds.merged_check import is_inside
@@ -13,6 +15,7 @@ from drumline.schemas.keys import record_key
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
+from drumline.streams.lateness.state import CommunicatorState
 from drumline.streams.offline import results, verdicts
 from drumline.streams.stragglers.stage import JobStage
 
@@ -104,3 +107,18 @@ def test_results_take_tables():
     stream = SIMULATED["ddp"]()
     stages = [((Topic.COLLECTIVE,), CommunicatorStage({}, StragglerConfig(window_steps=12)))]
     assert list(results(tables(stream, 0), stages, 5 * 10**9))
+
+
+@pytest.mark.parametrize(("steps", "applied"), [((-1, 90_000), 0), ((1, 90_000), 3)])
+def test_rows_of_no_step_do_not_take_a_table_apart(steps, applied, monkeypatch):
+    values, taken, apply = [], [], CommunicatorState.apply
+    for number in range(3):
+        batch = any_batch(Topic.COLLECTIVE, 2, f"p{number}", number, seed=number)
+        batch.columns["step"] = np.array(steps, batch.columns["step"].dtype)
+        values.append(CODEC.encode(batch))
+    monkeypatch.setattr(CommunicatorState, "apply", lambda *of: (taken.append(of), apply(*of))[1])
+    table = CODEC.parts(Topic.COLLECTIVE, CODEC.merge(Topic.COLLECTIVE, values)).merged
+    stage = CommunicatorStage({}, StragglerConfig())
+    stage.on_merged(table, 0, 1)
+    [state] = stage.states.values()
+    assert (len(taken), sorted(state.members)) == (applied, [0, 1, 2])
