@@ -20,9 +20,9 @@ from drumline.schemas.errors import (
     UnknownSchema,
     WrongSchema,
 )
-from drumline.schemas.merged import MERGED, SHARED, MergedParts, merged
+from drumline.schemas.joined.merged import MERGED, SHARED, MergedParts, merged
+from drumline.schemas.joined.parts import JOINED_BY_AGENTS, PARTS, joined, split
 from drumline.schemas.model import JOB_ENVELOPE, RecordModel, model
-from drumline.schemas.parts import JOINED_BY_AGENTS, PARTS, joined, split
 from drumline.schemas.registry import Registry, lock_file_registry
 from drumline.schemas.tenants import TenantGuard
 from drumline.schemas.topics import DERIVED_TOPICS

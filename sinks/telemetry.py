@@ -14,7 +14,7 @@ from prometheus_client import Counter, Histogram
 from drumline.infra.clickhouse.client import ClickHouseFailed
 from drumline.infra.telemetry import metrics
 from drumline.schemas.errors import RegistryUnavailable
-from drumline.schemas.parts import place_of
+from drumline.schemas.joined.parts import place_of
 from drumline.sinks.kafka.dead_letters import DeadLettersFailed
 from drumline.sinks.ranges.record import Disposition
 

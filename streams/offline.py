@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.merged import MergedParts
+from drumline.schemas.joined.merged import MergedParts
 from drumline.schemas.topics import Topic
 from drumline.streams.core.stage import Stage
 from drumline.streams.core.thresholds import StragglerConfig

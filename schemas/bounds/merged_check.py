@@ -13,7 +13,7 @@ from drumline.schemas.bounds.limits import AHEAD_NS, PAST_NS, Bound, bounds
 from drumline.schemas.bounds.plan import plan
 from drumline.schemas.columns import Column
 from drumline.schemas.errors import BadEnvelope
-from drumline.schemas.merged import MergedParts, layout
+from drumline.schemas.joined.merged import MergedParts, layout
 from drumline.schemas.model import model
 
 _NS_PER_MS = 1_000_000

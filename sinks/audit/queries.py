@@ -12,7 +12,7 @@ from typing import Any
 
 from drumline.infra.clickhouse.client import Client, rows
 from drumline.infra.config.settings import Settings
-from drumline.schemas.parts import JOINED_BY_AGENTS, MOST_PARTS
+from drumline.schemas.joined.parts import JOINED_BY_AGENTS, MOST_PARTS
 from drumline.sinks.audit.rollups import Rollup, comparison
 from drumline.sinks.inserts.ledger import Ledger
 from drumline.sinks.ranges.offset_ranges import Intervals

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.merged import MergedParts
+from drumline.schemas.joined.merged import MergedParts
 from drumline.streams.core.budget import ChargedStore, OverBudget, StateBudget, Store
 from drumline.streams.core.records import UnreadableValue, split_run_key
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.merged import MergedParts
+from drumline.schemas.joined.merged import MergedParts
 from drumline.streams.core.isolation import Incident
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.merged import MergedParts
+from drumline.schemas.joined.merged import MergedParts
 
 #: Columns that change when a process moves, or another one has to be named.
 _MOVING = ("called", "begun", "ended", "closed", "peer", "communicator")

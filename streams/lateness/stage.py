@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.merged import MergedParts
-from drumline.schemas.parts import allowance_ns
+from drumline.schemas.joined.merged import MergedParts
+from drumline.schemas.joined.parts import allowance_ns
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array
-from drumline.schemas.merged import MergedParts
+from drumline.schemas.joined.merged import MergedParts
 from drumline.streams.core.frontier import Frontier
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import Rows, key, newest_steps, pack_rows, split_run_key, stacked, unpack_rows

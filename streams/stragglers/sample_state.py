@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.merged import MergedParts
+from drumline.schemas.joined.merged import MergedParts
 from drumline.streams.core.records import Rows, pack_rows, stacked, unpack_rows
 from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW, sample_rows
 from drumline.streams.stragglers.analysis.host_cause import HOST_ROW, host_rows

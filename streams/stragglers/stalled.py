@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from drumline.schemas.parts import allowance_ns
+from drumline.schemas.joined.parts import allowance_ns
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, StragglerConfig
 from drumline.streams.stragglers.alarm import Alarm
 from drumline.streams.stragglers.analysis.cause import Cause

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.merged import MergedParts
+from drumline.schemas.joined.merged import MergedParts
 from drumline.schemas.topics import Topic
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import (

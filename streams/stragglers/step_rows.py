@@ -9,7 +9,7 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array
-from drumline.schemas.merged import MergedParts
+from drumline.schemas.joined.merged import MergedParts
 from drumline.streams.core.records import Rows
 from drumline.streams.lateness.state import NCCL
 

@@ -18,7 +18,7 @@ from drumline.schemas.bounds.merged_check import is_inside
 from drumline.schemas.codec import Codec, Parts
 from drumline.schemas.dead_letters import is_counted
 from drumline.schemas.errors import BadRecord, RegistryUnavailable
-from drumline.schemas.merged import MergedParts
+from drumline.schemas.joined.merged import MergedParts
 from drumline.schemas.tenants import is_signed
 from drumline.schemas.topics import DERIVED_TOPICS, KEPT_TOPICS, RAW_TOPICS, Topic
 from drumline.streams.core.batch_dedup import checksum

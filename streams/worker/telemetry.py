@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
-from drumline.schemas.merged import MergedParts
+from drumline.schemas.joined.merged import MergedParts
 from drumline.streams.core.stage import Stage
 
 #: Ticks come back from Kafka every second; without any for so long no other record comes either; s.

@@ -15,12 +15,12 @@ from drumline.streams.stragglers.analysis.baseline import Baseline, same_work, s
 from drumline.streams.stragglers.analysis.cause import SLOW_GPU, Cause
 from drumline.streams.stragglers.analysis.consistency import ConsistencyTest
 from drumline.streams.stragglers.analysis.cost import priced
+from drumline.streams.stragglers.analysis.groups import lockstep_groups
 from drumline.streams.stragglers.analysis.jitter import find_jitter
 from drumline.streams.stragglers.analysis.job_change import JobRegression, find_job_regression
 from drumline.streams.stragglers.analysis.lateness_history import LatenessHistory
 from drumline.streams.stragglers.analysis.light_overlap import Hidden
 from drumline.streams.stragglers.analysis.overlap import hidden_waiting
-from drumline.streams.stragglers.analysis.peers import lockstep_groups
 from drumline.streams.stragglers.analysis.pipelines import pipeline_windows, ranks_without_peers, stage_members
 from drumline.streams.stragglers.analysis.rank_rows import RankRows
 from drumline.streams.stragglers.analysis.slow_link import SlowLink, find_slow_link, summarize_links

@@ -6,7 +6,7 @@ from support.labs.sink import any_batch
 
 from drumline.infra.kafka.tail import entries
 from drumline.schemas.codec import Codec
-from drumline.schemas.merged import merged
+from drumline.schemas.joined.merged import merged
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 

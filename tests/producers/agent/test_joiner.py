@@ -8,7 +8,7 @@ from drumline.producers.agent import joiner as module
 from drumline.producers.agent.joiner import MERGED_RANKS, REGISTRY_S, RecordJoiner
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadSchema, RegistryUnavailable
-from drumline.schemas.parts import MOST_PARTS, allowance_ns, interval_s
+from drumline.schemas.joined.parts import MOST_PARTS, allowance_ns, interval_s
 from drumline.schemas.topics import Topic
 
 

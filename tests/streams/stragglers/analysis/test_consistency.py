@@ -13,9 +13,9 @@ from drumline.streams.core.thresholds import CRITICAL, SUSPECT, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import attribute_lost_time
 from drumline.streams.stragglers.analysis.cause import Cause
 from drumline.streams.stragglers.analysis.consistency import ConsistencyTest
+from drumline.streams.stragglers.analysis.groups import lockstep_groups
 from drumline.streams.stragglers.analysis.lateness_history import LatenessHistory, load_lateness
 from drumline.streams.stragglers.analysis.light_overlap import kept_hidden
-from drumline.streams.stragglers.analysis.peers import lockstep_groups
 from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict
 
 

@@ -19,8 +19,8 @@ from drumline.schemas.batch import Batch
 from drumline.schemas.bounds.limits import MAX_BYTES
 from drumline.schemas.columns import Array, Column, filled
 from drumline.schemas.errors import BadColumn, BadEnvelope
+from drumline.schemas.joined.parts import MOST_PARTS
 from drumline.schemas.model import RecordModel
-from drumline.schemas.parts import MOST_PARTS
 
 #: Name of the schema; no topic has it.
 MERGED = "gpu.merged.v1"

@@ -6,8 +6,8 @@ from support.labs.sink import any_batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER, header
 from drumline.schemas.errors import BadEnvelope, BadRecord, ForeignJob, Unsigned, WrongSchema
+from drumline.schemas.joined.parts import JOINED_BY_AGENTS, MOST_PARTS, PARTS, joined, place_of, position
 from drumline.schemas.model import model
-from drumline.schemas.parts import JOINED_BY_AGENTS, MOST_PARTS, PARTS, joined, place_of, position
 from drumline.schemas.registry import lock_file_registry
 from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
 from drumline.schemas.topics import Topic

@@ -24,9 +24,9 @@ from drumline.schemas.errors import (
     Unsigned,
     WrongSchema,
 )
-from drumline.schemas.merged import MERGED, merged
+from drumline.schemas.joined.merged import MERGED, merged
+from drumline.schemas.joined.parts import JOINED_BY_AGENTS, MOST_PARTS
 from drumline.schemas.model import JOB_ENVELOPE, model
-from drumline.schemas.parts import JOINED_BY_AGENTS, MOST_PARTS
 from drumline.schemas.registry import LockFileRegistry
 from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
 from drumline.schemas.topics import Topic

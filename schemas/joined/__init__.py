@@ -1,0 +1,1 @@
+"""Records that join the batches of several processes of a host."""
