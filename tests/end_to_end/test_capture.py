@@ -63,7 +63,8 @@ class Job:
     def switched(self, number):
         """Times at which CUPTI was switched on and off in a rank."""
         lines = (self.folder / f"rank-{number}.log").read_text().splitlines()
-        return [(how, float(at)) for how, at in (line.split() for line in lines)]
+        parts = [line.split() for line in lines if line.startswith(("on ", "off "))]  # others are warnings
+        return [(how, float(at)) for how, at in parts]
 
     def is_on(self, number):
         return [how for how, _ in self.switched(number)][-1:] == ["on"]
