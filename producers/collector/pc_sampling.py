@@ -5,19 +5,22 @@ and says through the header how many buffers it has read. Standard library only;
 
 CUPTI takes its settings only where no thread launches between, so sampling begins in the job's thread, between two
 steps. It ends in any thread. It is never disabled: that hangs beside a thread that launches. So kernel
-records must be on before it, and cannot be switched on again afterwards (docs/design/cupti-issues.md).
+records must be on before it, and cannot be switched on again afterwards (docs/design/cupti-issues.md). Of one GPU
+only one process samples: others hang until it ends.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from drumline.producers.collector import marks
+from drumline.producers.collector import gpu_claim, marks
 from drumline.producers.collector.cupti import SUCCESS, Cupti
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
 from drumline.producers.ipc.pc_layout import DATA, MOST_PCS, PC_BYTES, REASON_BYTES, DataField
@@ -129,7 +132,7 @@ class PcSampler:
         self._buffers: list[_Buffer] = []
         self._reasons: list[tuple[int, str]] = []
         self._sent, self._from_ns, self._is_rejected = 0, 0, False
-        self._wanted = -1
+        self._wanted, self._is_claimed = -1, False
         # A thread prepares while the collector's ends the window, or a signal handler of its own starts a profiler.
         self._lock = threading.RLock()
 
@@ -185,7 +188,7 @@ class PcSampler:
     def _attempt(self, begin: Callable[[], None]) -> None:
         try:
             begin()
-        except (Rejected, OSError, AttributeError) as error:
+        except (Rejected, gpu_claim.GpuUnknown, OSError, AttributeError, KeyError) as error:
             self._reject(str(error))
 
     def _reject(self, reason: str) -> None:
@@ -194,6 +197,10 @@ class PcSampler:
 
     def _enable(self) -> None:
         driver, device = self._load_driver(), self._wanted
+        root = Path(os.environ["DRUMLINE_SPOOL__ROOT"])
+        self._is_claimed = self._is_claimed or gpu_claim.claim(root, gpu_claim.uuid_of(driver, device))
+        if not self._is_claimed:
+            raise Rejected("another process samples this GPU until it ends; a second one would hang")
         if code := driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device):
             raise Rejected(f"cuDevicePrimaryCtxRetain fails (CUresult {code})")
         try:
@@ -204,7 +211,7 @@ class PcSampler:
         self.is_enabled = True
         self._reasons = self._names()
         buffers = [_Buffer(len(self._reasons)) for _ in range(BUFFERS + 1)]
-        last = ctypes.addressof(buffers[-1].data)
+        last = ctypes.addressof(buffers[-1].data)  # only Disable fills it, but without it Start fails
         for kind, value in (
             (_CONTROL, 1), (_MODE, _CONTINUOUS), (_FORMAT, 1), (_PERIOD, PERIOD), (_SCRATCH, SCRATCH_BYTES),
             (_HARDWARE, HARDWARE_BYTES), (_LAST, last),

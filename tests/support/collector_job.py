@@ -20,7 +20,16 @@ from pathlib import Path
 from support.fakes.cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer, record
 from support.fakes.pc_sampling import INVALID_OPERATION, NO_PRIVILEGE, FakePcSampling
 
-from drumline.producers.collector import attach, collector, marks, pc_sampling, recorder, stack_samples, watchdog
+from drumline.producers.collector import (
+    attach,
+    collector,
+    gpu_claim,
+    marks,
+    pc_sampling,
+    recorder,
+    stack_samples,
+    watchdog,
+)
 from drumline.producers.decoder.cupti_layout import DRIVER, KERNEL, MEMCPY, PEER_COPY, RUNTIME
 from drumline.producers.ipc.buffer_pool import Header
 from drumline.producers.ipc.events import thread_name
@@ -294,6 +303,8 @@ def pc(how: str) -> None:
     sampling.rejects = NO_PRIVILEGE if how == "pc_rejected" else 0
     sampling.rejects_settings = INVALID_OPERATION if how == "pc_settings" else 0
     attach.load_driver = lambda: sampling
+    claims, claim = [], gpu_claim.claim
+    gpu_claim.claim = lambda *place: claims.append(claim(*place)) or claims[-1]
     pc_sampling.SAFE_VERSIONS = () if how == "pc_unsafe" else (130001,)
     file, now = Path(os.environ["DRUMLINE_SPOOL__ROOT"]) / ".control", time.time_ns()
     file.parent.mkdir(exist_ok=True)
@@ -304,7 +315,7 @@ def pc(how: str) -> None:
     assert attach.attach("off" if how in ("pc_late", "pc_unsafe") else "always", cupti=fake.bound())
     waited(file, lambda: len(fake.enabled) >= 5)
     step = 0
-    while sampling.readings < 6 and fake.enabled and not sampling.rejected:
+    while sampling.readings < 6 and fake.enabled and not sampling.rejected and False not in claims:
         os.utime(file)
         marked_step(step, KERNEL)
         step += 1

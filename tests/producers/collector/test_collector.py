@@ -22,7 +22,7 @@ from support.labs.collected import batches, rows, sequences_are_whole
 from support.wait_limit import WAIT_S
 
 from drumline.infra.config.settings import SpoolSettings
-from drumline.producers.collector import collector, decoder_process, pc_sampling
+from drumline.producers.collector import collector, decoder_process, gpu_claim, pc_sampling
 from drumline.producers.collector.cupti import Callbacks
 from drumline.producers.collector.recorder import ActivityRecorder
 from drumline.producers.decoder.main import may_read
@@ -540,9 +540,12 @@ def test_a_window_with_pc_samples_what_kernels_wait_for_beside_their_records_onc
         ("pc_settings", "cuptiPCSamplingSetConfigurationAttribute fails (CUptiResult 7); another thread"),
         ("pc_unsafe", "CUPTI 130001 hangs jobs when it ends: pip install nvidia-cuda-cupti"),
         ("pc_late", "CUPTI names no kernel where it came late: run the job with"),
+        ("pc_taken", "another process samples this GPU until it ends"),
     ],
 )
 def test_a_gpu_that_is_not_sampled_is_an_answer_and_the_window_ends(tmp_path, how, reason):
+    (tmp_path / "spool").mkdir()
+    assert how != "pc_taken" or gpu_claim.claim(tmp_path / "spool", "00" * 16)  # GPU 0 of the fake
     done, report = run(tmp_path, how)
     assert (done.returncode, done.stderr) == (0, "")
     published, process = batches(tmp_path)

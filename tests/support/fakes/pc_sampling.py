@@ -44,6 +44,14 @@ class FakePcSampling:
         self.contexts += 1
         return 0
 
+    def cuDeviceGet(self, device, ordinal) -> int:  # noqa: N802
+        device._obj.value = ordinal
+        return 0
+
+    def cuDeviceGetUuid_v2(self, uuid, device) -> int:  # noqa: N802
+        uuid.raw = bytes([device.value]) * 16
+        return 0
+
     def cuDevicePrimaryCtxRelease(self, device) -> int:  # noqa: N802
         self.contexts -= 1
         return 0

@@ -10,7 +10,7 @@ from drumline.schemas.model import model
 
 def batches(tmp_path, folder=None):
     if folder is None:
-        (folder,) = (tmp_path / "spool").iterdir()
+        (folder,) = (tmp_path / "spool").glob("[!.]*")
     collected = []
     for path in sorted(folder.glob("*.seg")):
         data = path.read_bytes()
