@@ -116,7 +116,7 @@ class Site:
         until = time.monotonic() + 400
         while True:
             report = json.loads(self.drumline("audit", "--compare", "--json", ok=(0, 1)))
-            kinds = {finding["kind"] for finding in report["findings"]}
+            kinds = {finding["kind"] for part in report["replicas"].values() for finding in part["findings"]}
             if "not_drained" not in kinds or time.monotonic() > until:
                 return report
             time.sleep(1)
@@ -174,7 +174,7 @@ def test_a_replica_and_its_sink_that_are_killed_and_wiped_come_back_equal_while_
     assert load.returncode == 0
     site.wait_stored()
     report = site.compare()
-    assert (report["clean"], report["differences"]) == (True, []), json.dumps(report["findings"])
+    assert (report["clean"], report["differences"]) == (True, []), json.dumps(report["replicas"])
 
     stored = rows(connect(site.settings), "SELECT topic, partition, max(offset) AS o FROM gpu.ledger "
                   "WHERE topic != 'gpu.process.v1' GROUP BY topic, partition")  # fmt: skip
@@ -238,6 +238,6 @@ def test_a_restored_copy_of_a_servers_data_becomes_equal_again(site, tmp_path):
         report = site.compare()
     finally:
         again.stop()
-    assert (report["clean"], report["differences"]) == (True, []), json.dumps(report["findings"])
+    assert (report["clean"], report["differences"]) == (True, []), json.dumps(report["replicas"])
     jobs = {row["job"] for row in rows(connect(site.settings), "SELECT DISTINCT job FROM gpu.processes")}
     assert jobs == {"before", "after"}
