@@ -34,7 +34,7 @@ def _flush_s(state: PartitionState, settings: SinkSettings) -> float:
     The first range after a pause is written soon: people wait for what a deep window records.
     """
     bulk_s = max(settings.flush_s, settings.bulk_flush_s)
-    return settings.flush_s if state.table.live or state.since - state.cut_at >= bulk_s else bulk_s
+    return settings.flush_s if state.table.live or state.pause_s >= bulk_s else bulk_s
 
 
 def _share(state: PartitionState, settings: SinkSettings) -> float:

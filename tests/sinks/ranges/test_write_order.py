@@ -74,13 +74,21 @@ def test_after_a_pause_the_first_range_of_a_bulk_topic_is_written_after_a_second
     assert is_collecting(Topic.KERNEL, 9.9, pause_s=9.9)
 
 
+def test_a_pause_begins_with_the_last_record_not_when_its_range_was_cut():
+    state = PartitionState(table(Topic.KERNEL), 0, "id", 0, opened=True, came_at=NOW - 30)
+    arrive(state, NOW - 22)
+    state.cut(1, NOW - 11)
+    arrive(state, NOW - 2)
+    assert next_to_write([state], SinkSettings(), NOW) == [state]
+
+
 def test_bulk_topics_never_wait_for_less_than_the_others():
     assert is_collecting(Topic.KERNEL, 59.0, flush_s=60.0)
 
 
 def is_collecting(topic, age_s, pause_s=0.0, **settings):
-    """Return whether what came `age_s` ago is not written yet; the range before was cut `pause_s` before that."""
-    state = PartitionState(table(topic), 0, "id", 0, opened=True, cut_at=NOW - age_s - pause_s)
+    """Return whether what came `age_s` ago is not written yet; the record before came `pause_s` before that."""
+    state = PartitionState(table(topic), 0, "id", 0, opened=True, came_at=NOW - age_s - pause_s)
     arrive(state, NOW - age_s)
     return not next_to_write([state], SinkSettings(**settings), NOW)
 
