@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from drumline.schemas.model import RecordModel
 
+_NUMBERS = (["int"], ["long"])
 WIDTHS = {"double": 8, "boolean": 1}
 
 
@@ -33,6 +34,9 @@ def malformed(writer: RecordModel, body: bytes, start: int) -> str:
                     raise ValueError("a count beyond the end")
                 if items == ["string"]:
                     at = _skip_texts(body, at, count)
+                    continue
+                if items in _NUMBERS:
+                    at = _skip_numbers(body, at, count)
                     continue
                 for _ in range(count):
                     for item in items:
@@ -78,6 +82,18 @@ def _skip(kind: str, body: bytes, at: int) -> int:
     if not 0 <= size <= len(body) - at:
         raise ValueError("a length beyond the end")
     return at + size
+
+
+def _skip_numbers(body: bytes, at: int, count: int) -> int:
+    """Return the position behind `count` numbers: a list has one for each rank. Raises IndexError, ValueError."""
+    for _ in range(count):
+        begin = at
+        while body[at] >= 0x80:
+            at += 1
+        at += 1
+        if at - begin > 9:  # fewer bytes have at most 63 bits
+            _number(body, begin)
+    return at
 
 
 def _skip_texts(body: bytes, at: int, count: int) -> int:

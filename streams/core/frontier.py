@@ -42,6 +42,11 @@ class Frontier:
         if before == self._low and after > before and self._at:
             self._at -= 1
 
+    def add(self, complete: int) -> None:
+        """Record that a follower was added, or became active, at a step: the ranks of a job come one after another."""
+        if self._at and complete <= self._low:
+            self._low, self._at = complete, self._at + 1 if complete == self._low else 1
+
     def invalidate(self) -> None:
-        """Scan again at the next call: a follower was added or removed, fell silent, or became active."""
+        """Scan again at the next call: a follower was removed, or fell silent, or many became active."""
         self._at = 0

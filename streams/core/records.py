@@ -18,6 +18,8 @@ Rows = NDArray[np.void]
 _PREFIX = struct.Struct("<BqI")
 #: Half as much work as json.loads, which searches for an encoding and for white space.
 _read_json = json.JSONDecoder().raw_decode
+#: json.dumps makes an encoder for each call.
+_write_json = json.JSONEncoder(separators=(",", ":")).encode
 _BEFORE_LENGTH = struct.calcsize("<Bq")
 #: Raise it with every change of the packed data: fields of rows, names in heads, meaning of offsets.
 #: test_state_version.py guards it.
@@ -51,6 +53,11 @@ class StateRecord:
         return parse_head(self.text)
 
 
+def as_json(value: Any) -> bytes:
+    """Return a value as JSON without white space."""
+    return _write_json(value).encode()
+
+
 def parse_head(text: bytes) -> dict[str, Any]:
     """Return the JSON object of a head."""
     head: dict[str, Any] = _read_json(text.decode())[0]
@@ -59,7 +66,7 @@ def parse_head(text: bytes) -> dict[str, Any]:
 
 def pack_rows(offset: int, head: dict[str, Any], rows: Rows) -> bytes:
     """Return the value of a head and rows."""
-    return pack_text(offset, json.dumps(head, separators=(",", ":")).encode(), rows)
+    return pack_text(offset, as_json(head), rows)
 
 
 def pack_text(offset: int, head: bytes, rows: Rows) -> bytes:

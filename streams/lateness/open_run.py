@@ -24,8 +24,7 @@ class OpenRun:
 
     def add(self, unit: Key, state: CommunicatorState) -> None:
         """Add a communicator."""
-        self._states[unit] = state
-        self._frontier.invalidate()
+        self._states[unit] = state  # silent until it is updated
 
     def remove(self, unit: Key) -> bool:
         """Remove a communicator, and return whether others are left."""
@@ -37,7 +36,10 @@ class OpenRun:
     def update(self, state: CommunicatorState, complete: int, silent: bool) -> None:
         """Set how far a communicator is, and whether it counts."""
         if silent != state.silent or complete < state.complete:
-            self._frontier.invalidate()
+            if state.silent and not silent:
+                self._frontier.add(complete)
+            else:
+                self._frontier.invalidate()
             self._through = -1
         else:
             self._frontier.advance(state.complete, complete)

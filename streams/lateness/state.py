@@ -198,11 +198,12 @@ class CommunicatorState:
         self.world_size = int(report.world_size)
         self.first_seen_ns = self.first_seen_ns or now_ns
         member = self.members.get(rank)
-        if member is None or member.silent:
-            if member is not None:  # ranks that fell silent together come back together
-                for other in self.members.values():
-                    other.silent, other.seen_ns = False, now_ns if other.silent else other.seen_ns
-            member = self.members.setdefault(rank, Member())
+        is_new = member is None
+        if member is None:
+            member = self.members[rank] = Member()
+        elif member.silent:  # ranks that fell silent together come back together
+            for other in self.members.values():
+                other.silent, other.seen_ns = False, now_ns if other.silent else other.seen_ns
             self.frontier.invalidate()
         member.seen_ns, member.silent = now_ns, False
         member.host, member.gpu_uuid = report.host, report.gpu_uuid
@@ -222,7 +223,10 @@ class CommunicatorState:
             inside = rows if len(chunks) == 1 else rows[rows["step"] // CHUNK_STEPS == chunk]
             is_duplicate |= not self._apply_chunk(chunk, rank, inside, offset, head)
         before, member.complete = member.complete, max(member.complete, complete)
-        self.frontier.advance(before, member.complete)
+        if is_new:
+            self.frontier.add(member.complete)
+        else:
+            self.frontier.advance(before, member.complete)
         return is_duplicate
 
     def _apply_chunk(self, chunk: int, rank: int, rows: Rows, offset: int, head: dict[str, Any]) -> bool:

@@ -6,13 +6,21 @@ cells (state.py).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Container, Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from drumline.streams.core.records import Rows, StateRecord, key, pack_text, parse_head, stacked, unpack_rows
+from drumline.streams.core.records import (
+    Rows,
+    StateRecord,
+    as_json,
+    key,
+    pack_text,
+    parse_head,
+    stacked,
+    unpack_rows,
+)
 from drumline.streams.lateness.collective_join import LATENESS_ROW
 from drumline.streams.stragglers.lateness_rows import WHOLE
 
@@ -134,7 +142,7 @@ class LatenessState:
 
 def as_text(lists: Mapping[str, Any]) -> bytes:
     """Return the lists of a step as the index has them."""
-    return json.dumps(lists, separators=(",", ":")).encode()
+    return as_json(lists)
 
 
 def _differ(before: StateRecord | None, rows: Rows, old: Mapping[int, bytes], new: Mapping[int, bytes]) -> bool:

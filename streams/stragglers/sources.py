@@ -85,18 +85,21 @@ class Sources:
     def _update(self, sources: dict[Name, Source], name: Name, complete: int, now_ns: int) -> Source:
         self.first_seen_ns = self.first_seen_ns or now_ns
         source = sources.get(name)
-        moved = source is None or complete > source.complete
-        if source is None or (source.silent and (moved or not source.stuck)):
-            if source is not None:
-                self._wake(now_ns)
-            source = sources.setdefault(name, Source())
+        is_new, moved = source is None, source is None or complete > source.complete
+        if source is None:
+            source = sources[name] = Source()
+        elif source.silent and (moved or not source.stuck):
+            self._wake(now_ns)
             self.frontier.invalidate()
         before, source.complete = source.complete, max(source.complete, complete)
         source.seen_ns = now_ns
         if moved:
             source.moved_ns, source.stuck, self.stopped = now_ns, False, ""
         source.silent = source.stuck
-        self.frontier.advance(before, source.complete)
+        if is_new:
+            self.frontier.add(source.complete)
+        else:
+            self.frontier.advance(before, source.complete)
         return source
 
     def _wake(self, now_ns: int) -> None:

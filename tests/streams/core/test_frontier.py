@@ -32,15 +32,25 @@ def test_the_lowest_step_is_that_of_a_full_scan(moves):
         if move == "silent" and rank is not None:
             rank.silent = True
             frontier.invalidate()
+        elif move == "on" and (rank is None or rank.silent):
+            rank = ranks.setdefault(number, Rank())
+            rank.silent, rank.complete = False, max(rank.complete, step)
+            frontier.add(rank.complete)
         elif move == "on":
-            if rank is None or rank.silent:
-                rank = ranks.setdefault(number, Rank())
-                rank.silent = False
-                frontier.invalidate()
             before, rank.complete = rank.complete, max(rank.complete, step)
             frontier.advance(before, rank.complete)
         live = [rank.complete for rank in ranks.values() if not rank.silent]
         assert frontier.lowest() == (min(live) if live else None)
+
+
+def test_ranks_that_come_one_after_another_cause_no_scan_each():
+    ranks, scans = [], []
+    frontier = Frontier(lambda: scans.append(1) or ranks)
+    for number in range(100):
+        ranks.append(Rank(3 + number % 2))
+        frontier.add(ranks[-1].complete)
+        assert frontier.lowest() == 3
+    assert len(scans) == 1
 
 
 def test_a_step_scans_all_followers_about_once():
