@@ -20,8 +20,9 @@ from drumline.producers.spool.envelope import read_envelope
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER
 from drumline.schemas.dead_letters import Header
-from drumline.schemas.errors import BadSchema, RegistryUnavailable
-from drumline.schemas.joined.parts import JOINED_BY_AGENTS, MOST_PARTS, interval_s
+from drumline.schemas.errors import BadRecord, BadSchema, RegistryUnavailable
+from drumline.schemas.joined.parts import JOINED_BY_AGENTS, MOST_PARTS, SECOND_RANKS, interval_s, moves
+from drumline.schemas.topics import Topic
 
 log = structlog.get_logger()
 
@@ -88,17 +89,27 @@ class RecordJoiner:
                 return False
         if self._bytes + len(value) > HELD_BYTES and not self.flush():
             return False
+        ranks = int(shared["world_size"])
+        until = due(self._clock(), interval_s(ranks, topic, self._is_moving(topic, ranks, value)))
         if place not in self._waiting:
-            ranks = int(shared["world_size"])
-            until = due(self._clock(), interval_s(ranks, topic))
             self._waiting[place] = _Waiting(job, run, until, ranks >= MERGED_RANKS)
         waiting = self._waiting[place]
+        waiting.due = min(waiting.due, until)  # whose process stands still takes the others along
         waiting.values.append(value)
         waiting.answers.append(answer)
         waiting.record = None
         waiting.bytes += len(value)
         self._bytes += len(value)
         return True
+
+    def _is_moving(self, topic: str, ranks: int, value: bytes) -> bool:
+        """Return whether a record is the progress of a process of a large job that moves."""
+        if topic != Topic.PROGRESS or ranks <= SECOND_RANKS:
+            return False
+        try:
+            return moves(self._codec.decode(topic, value, bounded=False))
+        except (BadRecord, BadSchema, RegistryUnavailable):  # nothing is known of it
+            return False
 
     def flush(self, due_only: bool = False) -> bool:
         """Send the records that wait, or those that are due; return False if the client's queue is full."""

@@ -26,18 +26,27 @@ MOST_PARTS = (1 << _BITS) - 1
 #: Ranks of a job whose records are joined for a second. The time grows with the root of the ranks, and so do the job's
 #: messages: 2 s of 4,096, 4 s of 16,384 and more. Verdicts on windows of 20 steps and more do not wait for long.
 SECOND_RANKS, LONGEST_S = 1_024, 4.0
-#: Longest time for which progress is joined, and that of jobs above SECOND_RANKS: a process counts as standing still
+#: Longest time for which progress is joined, and that of jobs above SECOND_RANKS (there, of processes that move, it is
+#: LONGEST_S: nobody waits for their records): a process counts as standing still
 #: after 10 s, by its own clock, and as silent after 15 s. 10 s, a round of 1 s, this and
 #: the agent's pump of 0.1 s stay within the 12 s in which a standstill is to be known.
 PROGRESS_S, LARGE_PROGRESS_S = 0.2, 0.8
+#: A process that was quiet for less moves: a standstill is 10 s, and its next record comes before that; ns.
+MOVING_NS = 4_000_000_000
 
 
-def interval_s(world_size: int, topic: str = "") -> float:
-    """Return for how long the records of a job are joined; s."""
+def interval_s(world_size: int, topic: str = "", is_moving: bool = False) -> float:
+    """Return for how long the records of a job are joined; s. `is_moving`: see `moves`."""
     longest = LONGEST_S
-    if topic == Topic.PROGRESS:
+    if topic == Topic.PROGRESS and not (is_moving and world_size > SECOND_RANKS):
         longest = PROGRESS_S if world_size <= SECOND_RANKS else LARGE_PROGRESS_S
     return min(longest, math.sqrt(max(0, world_size) / SECOND_RANKS))
+
+
+def moves(progress: Batch) -> bool:
+    """Return whether a process surely runs and moves, by a gpu.progress.v1 batch; one without rows is a heartbeat."""
+    quiet, states = progress.columns["quiet_ns"], progress.envelope["states"]
+    return progress.rows == 0 or (states == ["running"] and int(quiet.max()) < MOVING_NS)
 
 
 def allowance_ns(world_size: int) -> int:

@@ -51,6 +51,7 @@ def host():
 def test_the_time_for_which_records_are_joined_grows_with_the_root_of_the_ranks():
     assert [interval_s(ranks) for ranks in (-1, 0, 1_024, 4_096, 16_384, 2**31 - 1)] == [0, 0, 1, 2, 4, 4]
     assert [interval_s(ranks, Topic.PROGRESS) for ranks in (1_024, 2_304, 16_384)] == [0.2, 0.8, 0.8]
+    assert [interval_s(ranks, Topic.PROGRESS, True) for ranks in (1_024, 2_304, 16_384)] == [0.2, 1.5, 4]
     assert [allowance_ns(ranks) for ranks in (8, 1_024, 4_096)] == [0, 0, 2_000_000_000]
 
 
@@ -63,6 +64,45 @@ def test_records_are_due_on_a_grid_so_that_waiting_does_not_add(host):
     host.now = 8.0
     host.joiner.flush(due_only=True)
     assert host.sequences() == [[0], [1], [2, 3]]
+
+
+def progress(host, sequence, quiet_s, state="running", world_size=16_384):
+    batch = any_batch(Topic.PROGRESS, 2, f"p{sequence}", sequence)
+    batch.envelope.update(world_size=world_size, states=[state])
+    batch.columns["state"][:] = 0
+    batch.columns["quiet_ns"][:] = round(quiet_s * 1e9)
+    assert host.joiner.send(Topic.PROGRESS, "job", host.codec.encode(batch), lambda _: None)
+
+
+def test_progress_of_a_large_job_waits_longer_while_its_processes_move(host):
+    progress(host, 0, 0)
+    host.now = 1.0
+    progress(host, 1, 3.9)
+    host.joiner.flush(due_only=True)
+    assert not host.sent
+    host.now = 4.0
+    host.joiner.flush(due_only=True)
+    assert host.sequences() == [[0, 1]]
+
+
+@pytest.mark.parametrize(("quiet_s", "state"), [(4, "running"), (0, "stopped"), (0, "killed"), (0, "exited")])
+def test_progress_of_a_process_that_does_not_move_takes_what_waits_along(host, quiet_s, state):
+    progress(host, 0, 0)
+    host.now = 1.0
+    progress(host, 1, quiet_s, state)
+    host.now = 1.5
+    host.joiner.flush(due_only=True)
+    assert not host.sent
+    host.now = 1.6
+    host.joiner.flush(due_only=True)
+    assert host.sequences() == [[0, 1]]
+
+
+def test_progress_of_small_jobs_never_waits_longer(host):
+    progress(host, 0, 0, world_size=1_024)
+    host.now = 0.2
+    host.joiner.flush(due_only=True)
+    assert host.sequences() == [[0]]
 
 
 def test_what_the_processes_of_a_host_send_is_one_record_of_each_topic_and_key(host):
