@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from drumline.schemas.model import RecordModel
 
-_NUMBERS = (["int"], ["long"])
+_NUMBERS = (("int",), ("long",))
 WIDTHS = {"double": 8, "boolean": 1}
 
 
@@ -17,12 +17,10 @@ def malformed(writer: RecordModel, body: bytes, start: int) -> str:
     """Return the error in the Avro structure of a body as "field: error", or "". Takes at most len(body) steps."""
     name, at = "", start
     try:
-        for name in writer.fields:
-            kind = writer.envelope.get(name, "bytes")
-            if not kind.endswith(">"):
+        for name, kind, items in writer.structure:
+            if not items:
                 at = _skip(kind, body, at)
                 continue
-            items = [kind[6:-1]] if kind.startswith("array") else ["string", kind[4:-1]]
             while True:
                 count, at = _number(body, at)
                 if not count:
@@ -32,7 +30,7 @@ def malformed(writer: RecordModel, body: bytes, start: int) -> str:
                     _, at = _number(body, at)
                 if count > len(body) - at:  # every item takes a byte at least
                     raise ValueError("a count beyond the end")
-                if items == ["string"]:
+                if items == ("string",):
                     at = _skip_texts(body, at, count)
                     continue
                 if items in _NUMBERS:
@@ -76,7 +74,11 @@ def _skip(kind: str, body: bytes, at: int) -> int:
     """Return the position behind a value of `kind`. Raises IndexError, ValueError."""
     size = WIDTHS.get(kind)
     if size is None:
-        size, at = _number(body, at)
+        value = body[at]
+        if value < 0x80:
+            size, at = value >> 1 ^ -(value & 1), at + 1
+        else:
+            size, at = _number(body, at)
         if kind in ("int", "long"):
             return at
     if not 0 <= size <= len(body) - at:

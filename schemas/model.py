@@ -73,10 +73,22 @@ class RecordModel:
         """Return the bytes of a row in all columns."""
         return sum(column.dtype.itemsize for column in self.columns)
 
+    @cached_property
+    def structure(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        """Return name and type of each field, in writing order, and the types of an array's or map's items."""
+        kinds = [(name, self.envelope.get(name, "bytes")) for name in self.fields]
+        return [(name, kind, _item_types(kind)) for name, kind in kinds]
+
     @property
     def topic_fields(self) -> tuple[str, ...]:
         """Return the fields after the shared ones, columns included."""
         return self.fields[len(self.shared) :]
+
+
+def _item_types(kind: str) -> tuple[str, ...]:
+    if kind.startswith("map"):
+        return "string", kind[4:-1]
+    return (kind[6:-1],) if kind.startswith("array") else ()
 
 
 def fingerprint(text: str) -> str:
