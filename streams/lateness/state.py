@@ -207,12 +207,13 @@ class CommunicatorState:
             self.frontier.invalidate()
         member.seen_ns, member.silent = now_ns, False
         member.host, member.gpu_uuid = report.host, report.gpu_uuid
-        rows = newest_steps(received, self._max_steps)
-        taken = rows["step"] >= self.horizon
-        rows = rows if taken.all() else rows[taken]
-        self.counts.too_old += len(received) - len(rows)
+        rows, steps = received, set(received["step"].tolist())
+        if steps and (min(steps) < self.horizon or max(steps) - min(steps) >= self._max_steps):
+            rows = newest_steps(received, self._max_steps)
+            rows = rows[rows["step"] >= self.horizon]
+            self.counts.too_old += len(received) - len(rows)
+            steps = set(rows["step"].tolist())
         complete = int(report.complete)
-        steps = set(rows["step"].tolist())
         chunks = {step // CHUNK_STEPS for step in steps}
         if complete > member.complete and complete >= self.horizon:
             chunks.add(complete // CHUNK_STEPS)
@@ -221,7 +222,10 @@ class CommunicatorState:
         is_duplicate = False
         for chunk in sorted(chunks):
             inside = rows if len(chunks) == 1 else rows[rows["step"] // CHUNK_STEPS == chunk]
-            is_duplicate |= not self._apply_chunk(chunk, rank, inside, offset, head)
+            if self._apply_chunk(chunk, rank, inside, offset, head):
+                self.dirty.update(step for step in steps if step // CHUNK_STEPS == chunk)
+            else:
+                is_duplicate = True
         before, member.complete = member.complete, max(member.complete, complete)
         if is_new:
             self.frontier.add(member.complete)
@@ -241,7 +245,6 @@ class CommunicatorState:
         merged = stacked([old, rows]) if follows(rows, old) else merge(old, rows)
         value = pack_rows(offset, head, merged)
         self.store[self.chunk_key(chunk, rank)] = chunks[chunk] = value
-        self.dirty.update(rows["step"].tolist())
         return True
 
     def stored(self, steps: Iterable[int]) -> list[tuple[int, bytes]]:

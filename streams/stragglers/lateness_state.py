@@ -10,6 +10,7 @@ from collections.abc import Collection, Container, Iterator, Mapping, MutableMap
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from drumline.streams.core.records import (
     Rows,
@@ -50,8 +51,12 @@ class LatenessState:
 
     def first_of(self, step: int) -> int:
         """Return the first step of the value that a step is in; all of them are in one window."""
-        inside = step % self._window_steps
-        return step - inside % STEPS_OF_VALUE
+        return step - step % self._window_steps % STEPS_OF_VALUE
+
+    def firsts_of(self, rows: Rows) -> NDArray[np.int64]:
+        """Return the first step of the value that each row is in."""
+        firsts: NDArray[np.int64] = rows["step"] - rows["step"] % self._window_steps % STEPS_OF_VALUE
+        return firsts
 
     def parts(self, index: Index, step: int, communicator: str) -> list[int]:
         """Return the stored parts of a step of a communicator: its slices, or WHOLE."""

@@ -184,13 +184,14 @@ class JobState:
 
     def _update_rank(self, rank: int, reports: Sequence[RankReport], now_ns: int) -> RankReport:
         """Record what a rank reports, in its order, and return what is kept of it."""
-        source = self.sources.update_rank(rank, max(report.complete for report in reports), now_ns)
+        source = self.sources.update_rank(rank, max([report.complete for report in reports]), now_ns)
         last = reports[-1]
-        source.place = Place(last.host, last.gpu_uuid)
-        origins = (report.steps_from for report in reversed(reports) if report.steps_from)
-        source.steps_from = next(origins, source.steps_from)
+        if source.place != (last.host, last.gpu_uuid):
+            source.place = Place(last.host, last.gpu_uuid)
+        origins = [report.steps_from for report in reports if report.steps_from]
+        source.steps_from = origins[-1] if origins else source.steps_from
         self.world_size = max(self.world_size, last.world_size)
-        return last._replace(complete=source.complete, steps_from=source.steps_from)
+        return RankReport(source.complete, last.world_size, last.host, last.gpu_uuid, source.steps_from)
 
     def _store_steps(self, window: int, part: int, new: Rows, reports: Mapping[int, RankReport], offset: int) -> bool:
         """Add to the value of a slice of ranks and return whether this offset is new to it."""
@@ -229,19 +230,22 @@ class JobState:
         rows = newest_steps(lateness_rows(batch), self.config.max_steps)
         self.counts.too_old += batch.rows - len(rows)
         self.counts.too_old += int((rows["step"] // self.config.window_steps < self.horizon).sum())
-        emptied = (step for step in lists_of if self._has_lateness(step, communicator, part))  # all ranks are left out
+        steps_seen = set(rows["step"].tolist())
+        missing = (step for step in lists_of if step not in steps_seen)
+        emptied = (step for step in missing if self._has_lateness(step, communicator, part))  # all ranks are left out
         lists_at: dict[int, dict[int, bytes]] = {}  # first step of a value -> its steps -> their lists
-        for step in sorted({*np.unique(rows["step"]).tolist(), *emptied}):
+        for step in sorted({*steps_seen, *emptied}):
             lists = lists_of.get(step)
             text = NO_LISTS if lists is None else as_text(lists)
             lists_at.setdefault(self.lateness.first_of(step), {})[step] = text
+        first_of = self.lateness.firsts_of(rows) if len(lists_at) > 1 else None
         is_duplicate = False
         for first, steps in lists_at.items():
             window = self.config.window_of(first)
             if window < self.horizon:
                 continue
             cells = self.windows.setdefault(window, Cells())
-            inside = rows if len(lists_at) == 1 else rows[np.isin(rows["step"], list(steps))]
+            inside = rows if first_of is None else rows[first_of == first]
             changed = self.lateness.replace(cells.lateness, (first, communicator), part, inside, steps, offset)
             is_duplicate |= changed is None
             if changed:
