@@ -104,11 +104,11 @@ class RecordJoiner:
 
     def _is_moving(self, topic: str, ranks: int, value: bytes) -> bool:
         """Return whether a record is the progress of a process of a large job that moves."""
-        if topic != Topic.PROGRESS or ranks <= SECOND_RANKS:
+        if topic != Topic.PROGRESS or ranks <= SECOND_RANKS or not self._codec.decodes_at_once(value):
             return False
         try:
             return moves(self._codec.decode(topic, value, bounded=False))
-        except (BadRecord, BadSchema, RegistryUnavailable):  # nothing is known of it
+        except BadRecord:  # consumers say so
             return False
 
     def flush(self, due_only: bool = False) -> bool:
