@@ -17,7 +17,8 @@ def malformed(writer: RecordModel, body: bytes, start: int) -> str:
     """Return the error in the Avro structure of a body as "field: error", or "". Takes at most len(body) steps."""
     name, at = "", start
     try:
-        for name, kind, items in writer.structure:
+        for field, kind, items in writer.structure:
+            name = field
             if not items:
                 at = _skip(kind, body, at)
                 continue
