@@ -17,7 +17,7 @@ EXTRAS_all := all gpu archive build
 EXTRAS_image := streams sinks gpu archive report serve build
 
 # Generators of docs/generate, each of one page of docs/reference.
-PAGES_MADE := chart_files occupancy_query prometheus_files settings_page cli_page metrics_page alerts_page causes_page dashboards_page collector_status_page bounds_page tables_page cookbook dashboard_pictures
+PAGES_MADE := chart_files occupancy_query prometheus_files settings_page cli_page metrics_page alerts_page causes_page dashboards_page collector_status_page bounds_page fleet_page tables_page cookbook dashboard_pictures
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java jars test test-long test-kube test-cluster demo docs lint lock release

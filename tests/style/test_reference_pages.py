@@ -10,6 +10,7 @@ import causes_page
 import cli_page
 import collector_status_page
 import dashboards_page
+import fleet_page
 import metrics_page
 import pytest
 import settings_page
@@ -27,6 +28,7 @@ PAGES = [
     dashboards_page,
     collector_status_page,
     bounds_page,
+    fleet_page,
 ]
 
 
