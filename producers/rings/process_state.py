@@ -17,7 +17,14 @@ def process_state(ring: RingFile, header: RingHeader, ended: bool, is_still: boo
     if not is_still or os.geteuid() not in (0, ring.about.st_uid):
         return RUNNING
     try:
-        pid = ring.process()
+        return running_state(ring.process())
+    except OSError:  # it has just ended
+        return RUNNING
+
+
+def running_state(pid: int) -> str:
+    """Return whether a process that has not ended is running or stopped; 0 = one that is not known."""
+    try:
         state = stat_fields(Path(f"/proc/{pid}/stat").read_bytes())[STATE] if pid else b""
     except (OSError, IndexError, ValueError):  # it has just ended, or the kernel shows no processes
         return RUNNING

@@ -6,7 +6,7 @@ of a communicator: NCCL's own numbers repeat in replays of CUDA graphs, and are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -28,7 +28,8 @@ RUNNING, STOPPED, KILLED, EXITED = STATES = ("running", "stopped", "killed", "ex
 CLOSED_NS = 900_000_000_000
 #: Age of a call from which it is published as this old; ns.
 OLDEST_NS = 365 * 86_400_000_000_000
-_OPERATIONS = ("", *FUNCTIONS)
+#: Operations by code, as NCCL names them; "" = none.
+OPERATIONS = ("", *FUNCTIONS)
 
 
 def last_moved_ns(records: Array, state: RingState) -> int:
@@ -103,7 +104,7 @@ def progress_table(view: RingView, state: RingState, process: str) -> Table:
             rows.append(its | row | _described(counts.record) | _last())
     for row in rows:
         row["start_ns"] = min(max(row["start_ns"], view.now_ns - OLDEST_NS), view.now_ns)
-    return _table(rows, [hash_text(int(comms["id"][index])) for index in published])
+    return progress_rows(rows, [hash_text(int(comms["id"][index])) for index in published])
 
 
 def _is_operation(records: Array, communicators: Array, state: RingState) -> Array:
@@ -153,7 +154,7 @@ def _described(record: Sequence[int]) -> dict[str, int]:
     function, datatype, elements, host_ns = record
     datatype = datatype if datatype < len(DATATYPES) else 0
     return {
-        "operation": function if function < len(_OPERATIONS) else 0,
+        "operation": function if function < len(OPERATIONS) else 0,
         "datatype": datatype,
         "elements": elements,
         "bytes": elements * DATATYPE_BYTES[datatype],
@@ -162,7 +163,7 @@ def _described(record: Sequence[int]) -> dict[str, int]:
 
 
 def _last(function: int = 0, datatype: int = 0, elements: int = 0) -> dict[str, int]:
-    known = function if function < len(_OPERATIONS) else 0
+    known = function if function < len(OPERATIONS) else 0
     return {
         "last_operation": known,
         "last_datatype": datatype if datatype < len(DATATYPES) else 0,
@@ -170,7 +171,8 @@ def _last(function: int = 0, datatype: int = 0, elements: int = 0) -> dict[str, 
     }
 
 
-def _table(rows: list[dict[str, int]], communicators: list[str]) -> Table:
+def progress_rows(rows: Sequence[Mapping[str, int]], communicators: Sequence[str]) -> Table:
+    """Return rows, by their columns, as a table. `communicators`: of the rows of collectives; what a row lacks is 0."""
     limits = bounds(Topic.PROGRESS)
     places = np.cumsum([0, *(row["peer"] < 0 for row in rows)])[1:] - 1  # of each row's communicator
     columns: dict[str, Array] = {}
@@ -179,9 +181,9 @@ def _table(rows: list[dict[str, int]], communicators: list[str]) -> Table:
             columns[column.name] = places.astype(column.dtype)
             continue
         limit = limits[column.name]
-        low, high = (0, len(_OPERATIONS)) if column.dictionary else (int(limit.low), int(limit.high))
-        values = [min(max(row[column.name], low), high) for row in rows]
+        low, high = (0, len(OPERATIONS)) if column.dictionary else (int(limit.low), int(limit.high))
+        values = [min(max(row.get(column.name, 0), low), high) for row in rows]
         columns[column.name] = np.array(values, column.dtype)
-    texts = {"operations": _OPERATIONS, "datatypes": DATATYPES, "last_operations": _OPERATIONS}
+    texts = {"operations": OPERATIONS, "datatypes": DATATYPES, "last_operations": OPERATIONS}
     texts |= {"last_datatypes": DATATYPES, "states": STATES}
     return Table(columns, {"communicators": communicators, **texts})

@@ -65,6 +65,7 @@ RANK = Bound("rank", "64 times the largest jobs; -1 = no rank", -1, (1 << 20) - 
 RANKS = Bound("number of ranks", "64 times the largest jobs", 0, 1 << 20)
 NUMBER = Bound("number", "width of the field", 0, (1 << 31) - 1)
 COUNT = Bound("count", "doubles hold every whole number up to it", 0, 1 << 53)
+BEGUN = Bound("count", "doubles hold every whole number up to it; -1 = unknown", -1, 1 << 53)
 ROWS = Bound("number of rows", "16 times what producers send", 0, MAX_ROWS)
 STEP = Bound("step number", "doubles hold every whole number up to it; -1 = no step", -1, 1 << 53)
 DURATION = Bound("duration", "400 days, longer than any training", 0, LONGEST_NS)
@@ -138,7 +139,8 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (ROWS, "rows"),
     (COUNT, "sequence dropped_before revision late_rows steps_used steps_skipped kernels collectives launches copies"),
     (COUNT, "gpu.stall.v1:samples not_issued"),
-    (COUNT, "called begun ended elements last_elements number episode"),
+    (BEGUN, "begun"),
+    (COUNT, "called ended elements last_elements number episode"),
     (STEP, "step complete_step first_step last_step episode_first_step episode_last_step"),
     (CLOCK, "base_time_ns watermark_ns sent_ns window_end_ns gpu.process.v1:start_ns"),
     (ROW_TIME, "start_ns gpu_start_ns time_ns"),

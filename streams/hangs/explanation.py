@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from drumline.streams.hangs.snapshot import ProcessProgress, ProgressRow
-from drumline.streams.hangs.waiting import Awaited, Participant, Rendezvous, find_rendezvous
+from drumline.streams.hangs.waiting import UNNAMED, Awaited, Participant, Rendezvous, find_rendezvous
 
 #: Operations whose ranks may have different numbers of elements.
 _UNEVEN = ("AllGatherV",)
@@ -45,6 +45,11 @@ class NamedRank:
     number: int
     waiting: int
 
+    @property
+    def weight(self) -> tuple[bool, int]:
+        """Return what counts more of two: a known operation, and how many wait in it."""
+        return self.row.communicator != UNNAMED, self.waiting
+
 
 @dataclass(frozen=True)
 class Standstill:
@@ -73,8 +78,9 @@ _Joined = Mapping[int, Sequence[Rendezvous]]
 def explain(processes: Sequence[ProcessProgress]) -> Standstill:
     """Return why a job stands still. `processes`: those whose newest progress is known, ended ones too."""
     points = find_rendezvous(processes)
-    if not points:
-        return Standstill(Reason.NO_OPERATION)
+    if not any(point.explains for point in points):
+        is_unknown = points or any(map(_works, processes))
+        return Standstill(Reason.INSUFFICIENT if is_unknown else Reason.NO_OPERATION)
     joined, named = _named(points)
     sure = [point for point in points if point.sure]
     if not named and sure != points and (certain := _named(sure))[1]:  # who sent may have gone on
@@ -84,12 +90,17 @@ def explain(processes: Sequence[ProcessProgress]) -> Standstill:
     order = list(Reason)
     ordered = tuple(sorted(named.values(), key=lambda rank: (order.index(rank.reason), rank.process.rank)))
     reason = ordered[0].reason if ordered else _reason(points)
-    about = [point for point in points if not ordered or point.communicator == ordered[0].row.communicator]
+    about = [p for p in points if p.explains and (not ordered or p.communicator == ordered[0].row.communicator)]
     wanted = Awaited.UNKNOWN if reason is Reason.INSUFFICIENT else Awaited.END
     point = max(about, key=lambda point: (point.awaited is wanted and not ordered, len(point.waiting)))
     waiting = 0 if reason is Reason.NOT_STARTED and not ordered else len(point.waiting)
     known = len(point.members)
     return Standstill(reason, ordered, point.row, point.number, waiting, known, known + max(0, point.missing))
+
+
+def _works(process: ProcessProgress) -> bool:
+    """Return whether CUPTI shows that the process's GPU runs other things than NCCL's."""
+    return any(row.communicator == UNNAMED and row.called == row.ended > 0 for row in process.progress())
 
 
 def _named(points: Sequence[Rendezvous]) -> tuple[_Joined, dict[int, NamedRank]]:
@@ -102,7 +113,7 @@ def _named(points: Sequence[Rendezvous]) -> tuple[_Joined, dict[int, NamedRank]]
     for point in points:
         for candidate in _attributed(point, joined):
             kept = named.get(id(candidate.process))
-            if kept is None or candidate.waiting > kept.waiting:
+            if kept is None or candidate.weight > kept.weight:
                 named[id(candidate.process)] = candidate
     return joined, named
 
@@ -135,6 +146,8 @@ def _different(point: Rendezvous) -> list[NamedRank]:
     if not number:
         return []
     calls = {id(m): call for m in members if (call := _call(m.row, number))}
+    if not all(datatype for _, datatype, _ in calls.values()):  # CUPTI has no types and no numbers of elements
+        calls = {member: (operation, "", 0) for member, (operation, _, _) in calls.items()}
     counts = Counter(calls.values())
     if len(counts) > 1:
         common = max(counts, key=lambda call: counts[call])
@@ -186,9 +199,10 @@ def _circle(points: Sequence[Rendezvous], joined: _Joined) -> dict[int, NamedRan
 
 def _reason(points: Sequence[Rendezvous]) -> Reason:
     """Return the reason where no rank can be named."""
-    if any(point.awaited is Awaited.UNKNOWN for point in points):
-        return Reason.INSUFFICIENT
     ending = [point for point in points if point.awaited is Awaited.END]
+    is_unknown = any(m.row.begun < 0 for point in ending for m in point.waiting)
+    if is_unknown or any(point.awaited is Awaited.UNKNOWN for point in points):
+        return Reason.INSUFFICIENT
     if any(m.row.begun > m.row.ended for point in ending for m in point.waiting):
         return Reason.NOT_ENDED
     return Reason.NOT_STARTED if ending else Reason.INSUFFICIENT

@@ -15,6 +15,7 @@ from drumline.schemas.topics import Topic
 from drumline.streams.core.records import run_key
 from drumline.streams.hangs.explanation import NamedRank, Reason, Standstill
 from drumline.streams.hangs.snapshot import ProgressRow
+from drumline.streams.hangs.waiting import UNNAMED
 
 WHOLE_JOB = -1
 #: column -> its dictionary.
@@ -78,12 +79,16 @@ def _shown(row: ProgressRow) -> dict[str, Any]:
 def _operation(row: ProgressRow, number: int) -> str:
     size = f" of {row.elements:,} {row.datatype}" if row.datatype else ""
     name = f"{row.operation or 'operation'} {number}" if number else row.operation or "an operation"
-    return f"{name}{size} in communicator {row.communicator} ({row.ranks} ranks)"
+    ranks = f" ({row.ranks} ranks)" if row.ranks else ""
+    return f"{name}{size} in communicator {row.communicator}{ranks}" if row.communicator else name
 
 
 def _sentence(named: NamedRank) -> str:
     operation = _operation(named.row, named.number)
     peers = "1 rank waits" if named.waiting == 1 else f"{named.waiting} ranks wait"
+    if named.row.communicator == UNNAMED and named.reason is Reason.NOT_CALLED:
+        peers = "the GPU of 1 rank does" if named.waiting == 1 else f"the GPUs of {named.waiting} ranks do"
+        return f"has given its GPU nothing to do; {peers} not end what it runs"
     return {
         Reason.ENDED: f"has ended; {peers} for it in {operation}",
         Reason.STOPPED: f"is stopped by a signal; {peers} for it in {operation}",
@@ -99,6 +104,9 @@ def _job_note(explanation: Standstill) -> str:
     if explanation.row is None:
         return "No rank waits in an operation of NCCL, and none calls one."
     operation = _operation(explanation.row, explanation.number)
+    if explanation.reason is Reason.INSUFFICIENT and not explanation.row.ranks:
+        known = "CUPTI shows neither whether their GPUs have begun it nor who else has to call it"
+        return f"{explanation.waiting} ranks wait in {operation}; {known}."
     if explanation.reason is Reason.INSUFFICIENT:
         known = f"the progress of {explanation.known} of its {explanation.ranks} ranks is known"
         return f"{explanation.waiting} ranks wait in {operation}; {known}."

@@ -181,7 +181,8 @@ class HangStage(IsolatedStage[str, JobProgress]):
         if state.explained is None or (not is_ending and (state.changed or state.explained[1] != len(known))):
             state.explained, state.changed = (explain(known), len(known)), False
         explanation, _ = state.explained
-        if explanation.row is None and quiet_ns < config.hung_ns:  # nobody waits: they may compute
+        is_unknown = explanation.reason is Reason.INSUFFICIENT or quiet_ns < config.hung_ns
+        if explanation.row is None and is_unknown:  # nobody waits, as far as is known: they may compute
             return self._publish_end(unit, state, MOVING, "", now_ns)
         name = HUNG if quiet_ns >= config.hung_ns and explanation.waiting else STANDING
         rows = standing_rows(explanation, config.most_named)

@@ -17,6 +17,9 @@ from enum import Enum
 from drumline.streams.hangs.snapshot import ProcessProgress, ProgressRow
 
 SEND, RECEIVE = "Send", "Recv"
+#: Communicator of the row of a GPU, where CUPTI alone records: called 1 and ended 0 = it runs something that does
+#: not end, 0 and 0 = nothing, 1 and 1 = other work.
+UNNAMED = ""
 _ANSWERS = {SEND: RECEIVE, RECEIVE: SEND}
 
 
@@ -67,6 +70,11 @@ class Rendezvous:
     missing: int = 0
     sure: bool = True
 
+    @property
+    def explains(self) -> bool:
+        """Return whether it explains anything: an operation, or who has nothing for its GPU."""
+        return self.communicator != UNNAMED or bool(self.blocking)
+
 
 def find_rendezvous(processes: Sequence[ProcessProgress]) -> list[Rendezvous]:
     """Return what ranks wait in: at most one collective of a communicator, and sends and receives by rank."""
@@ -76,7 +84,8 @@ def find_rendezvous(processes: Sequence[ProcessProgress]) -> list[Rendezvous]:
         for row in process.progress():
             member = Participant(process, row, row.ended)
             if row.peer < 0:
-                communicators.setdefault(row.communicator, {})[row.comm_rank] = member
+                place = row.comm_rank if row.comm_rank >= 0 else -1 - process.rank  # CUPTI does not show it
+                communicators.setdefault(row.communicator, {})[place] = member
                 by_peer[row.communicator, row.comm_rank] = {}
             else:
                 by_peer.setdefault((row.communicator, row.comm_rank), {})[row.peer, row.operation] = member
@@ -106,13 +115,14 @@ def _collective(communicator: str, reported: Sequence[Participant]) -> Rendezvou
         blocking = [m for m in members if m.row.called == m.ended or m.process.has_ended]
     row, missing = waiting[0].row, max(m.row.ranks for m in members) - len(members)
     awaited = Awaited.CALL
-    if not blocking and missing > 0:
+    if not blocking and (missing > 0 or communicator == UNNAMED):
         awaited = Awaited.UNKNOWN
     elif not blocking:
         running = [m for m in waiting if m.row.begun > m.ended]
         blocking = [m for m in waiting if m.row.begun <= m.ended] if running else []
         awaited = Awaited.START if blocking else Awaited.END
         waiting = running or waiting
+    number = 0 if communicator == UNNAMED else number
     return Rendezvous(communicator, number, row, members, waiting, blocking, awaited, missing)
 
 
@@ -126,7 +136,7 @@ def _with_known_ends(members: Sequence[Participant]) -> Sequence[Participant]:
         return members
     called = min(member.row.called for member in members)
     return [
-        replace(member, ended=min(member.ended, called)) if member.row.begun < member.row.ended else member
+        replace(member, ended=min(member.ended, called)) if 0 <= member.row.begun < member.row.ended else member
         for member in members
     ]
 

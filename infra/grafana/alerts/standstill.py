@@ -129,7 +129,8 @@ HUNG = Rule(
     "drain the host. Then end the job: it goes on from its checkpoint.",
     "State `hung` of `hangs`: no rank has called or ended an operation of NCCL for `DRUMLINE_STREAM__HUNG_S` (120 s) "
     "while others wait. Longer checkpoints and evaluations of one rank: raise it, or the limit of such jobs. Needs "
-    "NCCL's plugin (policy `auto`, the default, or `light`). The alert is resolved when the job goes on or is over.",
+    "NCCL's plugin (policy `auto`, the default, or `light`). CUPTI alone shows only who gives its GPU nothing while "
+    "others wait. The alert is resolved when the job goes on or is over.",
     ("drumline-job", "hangs"), _JOB, job_limit=HUNG_LIMIT, opens_rank=True,
     guide=cause_page("hung", "{{ $values.WHY.Labels.reason }}"),
 )  # fmt: skip
