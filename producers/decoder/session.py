@@ -18,6 +18,7 @@ from drumline.producers.decoder.buffer_reader import BufferReader
 from drumline.producers.decoder.cupti_decode import UnknownSize
 from drumline.producers.decoder.output import SpoolOutput
 from drumline.producers.decoder.policy_file import PolicyFile
+from drumline.producers.decoder.progress_output import ProgressOutput
 from drumline.producers.decoder.python_samples import is_sample
 from drumline.producers.decoder.ring_source import RingSource
 from drumline.producers.decoder.self_metrics import collect_metrics
@@ -40,7 +41,7 @@ CLOSE_AFTER_OFF_NS = 2 * ADVANCE_NS + 500_000_000
 #: Name of a mark that begins a step: of the API, or of the hook on optimizers.
 _STEP = re.compile(rb"(optimizer )?step (\d{1,18})")
 #: What the agent publishes of a process that has a ring.
-FROM_RING = frozenset({Topic.COLLECTIVE, Topic.STEP})
+FROM_RING = frozenset({Topic.COLLECTIVE, Topic.STEP, Topic.PROGRESS})
 
 
 class Session:
@@ -60,6 +61,7 @@ class Session:
         self._policy_file = PolicyFile(environment, pool.header, self.problems)
         self._ring = RingSource(environment, pid)
         self._output: SpoolOutput | None = None
+        self._progress = ProgressOutput(pool, pid, self.problems)
         self._attached: dict[str, Any] = {"pid": pid}
         self._device: int | None = None
         self._step, self._api_numbers_steps = -1, False
@@ -87,6 +89,7 @@ class Session:
             _, flags, number, time_ns = MARK.unpack_from(message)
             if flags == MARK_BEGIN and (match := _STEP.fullmatch(message, MARK.size)):
                 self._begin_step(int(match[2]), from_api=not match[1])
+                self._progress.step_began(self._step, time_ns)
             marker = self._reader.mark(flags, number, time_ns, message[MARK.size :].decode(errors="replace"))
             self._begin(time_ns).mark(marker)
         elif is_sample(message):
@@ -122,6 +125,7 @@ class Session:
             # Recorded windows have gaps between them: no activity reaches from one to the next.
             self._derive(self._output, time_ns, True)
         self._windows.append((on, time_ns))
+        self._progress.recording(on, time_ns, self._attached.get("policy", ""), self._attached.get("decoders", 1))
         self._recording = f"on: {reason}" if on else f"off: {reason}"
         self._off_at = 0 if on else self._off_at or time_ns
         self._report_rejection(bool(event.get("rejected")), reason, time_ns)
@@ -159,13 +163,15 @@ class Session:
             # Once kernels have shown which GPU it is: their records are on then, as CUPTI needs it.
             wants_samples = self._policy_file.pc and self._device is not None and self._recording.startswith("on")
             self.pool.header[Header.PC] = self._device + 1 if wants_samples and self._device is not None else 0
-        complete_ns = self.pool.host_complete_ns(now_ns)
+        complete_ns, self._progress.returned_ns = self.pool.host_complete_ns(now_ns), 0
+        returned_ns = self.pool.host_complete_ns(now_ns, lost_ns=now_ns)
         for number in self.pool.done():
             if not self._read(number, now_ns):
                 break
             read += 1
         else:
             self._set_host_complete(complete_ns, now_ns)
+            self._progress.returned_ns = returned_ns
         if self._output and now_ns >= self._advance_at:
             self._advance_at = now_ns + ADVANCE_NS
             self._advance(self._output, now_ns)
@@ -208,6 +214,7 @@ class Session:
             self._set_host_complete(now_ns, now_ns)
         if self._output:
             self._output.report_losses(self._reader.dropped, now_ns)
+            self._progress.finish(self._output.writer, now_ns)
             self._derive(self._output, now_ns, True)
             self._output.advance_launches(now_ns, now_ns, True)
             self._output.advance_pc_samples(now_ns, True)
@@ -228,14 +235,17 @@ class Session:
         if self._recording == "not yet" and not (decoded and decoded.only_peers):  # the event was lost
             self._recording = "on: records come"
             self._windows.append((True, now_ns))
+            self._progress.recording(True, now_ns)
         output = self._begin(now_ns)
         output.report_losses(self._reader.dropped, now_ns)
         if decoded is not None:
             if decoded.kernels.rows and decoded.kernels["graph"].any():
                 self.pool.header[Header.GRAPHS] = 1
             output.take(number, decoded, now_ns)
+            self._progress.take(decoded)
         if decoded is None or decoded.invalid["kernels"]:
             output.unread(now_ns)
+            self._progress.calls.lost()
         reasons = [self.problems[name] for name in ("decode", "size", "layout") if name in self.problems]
         if reasons and not self._warned_unreadable:
             self._warned_unreadable = True
@@ -253,6 +263,7 @@ class Session:
     def _derive(self, output: SpoolOutput, now_ns: int, final: bool) -> None:
         """Derive steps, collectives and ranges. A segment that fails is given up; kernels are still published."""
         output.writer.muted = FROM_RING if self._ring.is_used() else frozenset()
+        self._progress.write(output.writer, now_ns)  # before heartbeats, of which it then needs none
         for on, time_ns in self._windows:
             output.live.recording(on, time_ns)
         self._windows.clear()

@@ -117,11 +117,11 @@ class BufferPool:
         """Return whether CUPTI holds a buffer that bounds `host_complete_ns`."""
         return self.host_complete_ns(now_ns) < now_ns - REQUEST_NS
 
-    def host_complete_ns(self, now_ns: int) -> int:
+    def host_complete_ns(self, now_ns: int, lost_ns: int = LOST_NS) -> int:
         """Return the time before which all host activity is in completed buffers; ns since the epoch, 0 = unknown now.
 
         It is the oldest request whose buffer CUPTI still holds: CUPTI keeps a thread's buffer until each kernel in it
-        has ended. A buffer held for LOST_NS is lost, or its kernel never ends. Call it before `done`.
+        has ended. A buffer held for `lost_ns` is lost, or its kernel never ends. Call it before `done`.
         """
         header, complete_ns = self.header, now_ns
         for number in range(self.buffers):
@@ -129,7 +129,7 @@ class BufferPool:
                 requested_ns = header[STATE + PER_BUFFER * number + 1]
                 if requested_ns <= self.buffer_bytes:  # valid bytes: the buffer changes hands at this moment
                     return 0
-                if now_ns - requested_ns < LOST_NS and requested_ns >= header[Header.REGAINED_NS]:
+                if now_ns - requested_ns < lost_ns and requested_ns >= header[Header.REGAINED_NS]:
                     complete_ns = min(complete_ns, requested_ns)
         return complete_ns - REQUEST_NS
 

@@ -501,7 +501,7 @@ def test_a_record_that_is_unfinished_or_of_no_known_kind_costs_its_steps(stepped
     (3, "auto", None),  # without times of the GPU: CUPTI stays the source
     (5, "always", None),  # such a process has no ring; this one is another's
 ])  # fmt: skip
-def test_collectives_and_steps_of_a_process_with_a_ring_are_not_published_twice(
+def test_collectives_steps_and_progress_of_a_process_with_a_ring_are_not_published_twice(
     tmp_path, pool, interface, policy, published
 ):
     rings = tmp_path / "rings"
@@ -520,5 +520,5 @@ def test_collectives_and_steps_of_a_process_with_a_ring_are_not_published_twice(
     session.tick(time.time_ns())
     session.finish(time.time_ns())
     topics = {topic for topic, _, batch in batches(tmp_path)[0] if batch.rows}
-    assert topics == (published or {*topics, "gpu.step.v1"})
-    assert {str(topic) for topic in FROM_RING} == {"gpu.collective.v1", "gpu.step.v1"}
+    assert topics == (published or {*topics, "gpu.step.v1", "gpu.progress.v1"})
+    assert {str(topic) for topic in FROM_RING} == {"gpu.collective.v1", "gpu.step.v1", "gpu.progress.v1"}

@@ -64,6 +64,7 @@ def test_a_buffer_that_never_comes_back_is_not_waited_for_for_ever(pool, cupti):
     now = time.time_ns()
     assert pool.host_complete_ns(now + 599 * S) < now
     assert pool.host_complete_ns(now + 601 * S) > now + 600 * S
+    assert pool.host_complete_ns(now + 601 * S, lost_ns=now + 601 * S) < now, "it may have a kernel that never ends"
 
 
 def test_buffers_that_another_profiler_took_along_are_not_waited_for(pool, cupti):
