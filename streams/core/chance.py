@@ -1,4 +1,4 @@
-"""Limits beyond which chance alone goes in one window of a thousand, and spreads that a few odd values do not move."""
+"""Limits beyond which chance alone goes in one window of a thousand, and spreads that one odd value does not move."""
 
 from __future__ import annotations
 
@@ -69,17 +69,20 @@ def tail_limit(sizes: Sequence[float], chance: float) -> float:
 
 
 def spread(values: NDArray[np.float64]) -> float:
-    """Return the spread of values around their median (1.4826 MAD), 0 without any that is known.
+    """Return the spread of values around their median, 0 without any that is known. The oddest counts as the second.
 
-    What comes in every second, third or fourth of them is no chance: sums of as many neighbours may vary less.
+    What comes in every second, third or fourth of them is no chance: sums of as many neighbours may vary less. What
+    comes in a row of them varies: all values count, as a median of deviations would not see fewer than half.
     """
     known = values[np.isfinite(values)]
     if not len(known):
         return 0.0
     most = max(2, min(PERIOD, len(known) // 3))
     sums = [np.convolve(known, np.ones(n) / math.sqrt(n), "valid") for n in range(1, min(most, len(known)) + 1)]
-    return 1.4826 * min(map(_deviation, sums))  # of independent values, sums by the root vary as they do
+    return min(map(_deviation, sums))  # of independent values, sums by the root vary as they do
 
 
 def _deviation(values: NDArray[np.float64]) -> float:
-    return float(np.median(np.abs(values - np.median(values))))
+    sizes = np.sort(np.abs(values - np.median(values)))
+    sizes[-1:] = sizes[-2:-1] if len(sizes) > 1 else 0.0
+    return math.sqrt(float((sizes**2).sum()) / max(1, len(sizes) - 1))

@@ -34,6 +34,8 @@ MEASURED = frozenset(
 SAMPLED = frozenset({*NO_CPU, "python_lock", "page_faults", "disk"})
 #: Ranks of which the next window knows their latest step, those that lost most.
 KEPT_RANKS = 64
+#: The first of two windows in a row may come so many times as often by chance: a fault seldom begins with a window.
+WEAK = 10
 #: What explains a late rank that is not named: one step, turns that ranks take, or more than those, but once.
 ONE_STEP, CHANCE, ONCE = "one_step", "chance", "one_window"
 
@@ -56,6 +58,11 @@ class _Norm:
         if len(self._largest) < self._config.baseline_windows:
             return limit
         return max(limit, tail_limit(self._largest, self._config.chance))
+
+    @cached_property
+    def weak_limit(self) -> float:
+        """Return the limit for the first of two windows in a row."""
+        return self._recent_limit(WEAK * self._config.chance)
 
     @cached_property
     def sure_limit(self) -> float:
@@ -82,7 +89,6 @@ class ConsistencyTest:
         self._index = {rank: index for index, rank in enumerate(data.ranks.tolist())}
         length = step_length(data)
         self._step_ns = float(np.nanmedian(length)) if np.isfinite(length).any() else 0.0
-        self._spread = spread(length)
         lost, steps = attribution.lost_ns, np.maximum(1, attribution.steps)
         self._longest, second, third = _latest_steps(attribution.behind_ns)
         known = second.copy()
@@ -101,13 +107,13 @@ class ConsistencyTest:
             return row
         index, norm = self._index[row.rank], self._norm(row.rank)
         late, least = float(self.lateness[index]), self._config.suspect * self._step_ns
-        limit = max(norm.limit if norm.is_known else self._limit_by_steps(index, norm), least)
+        limit = max(norm.limit if norm.is_known else self._limit_by_steps(index, norm, self._config.chance), least)
         if late < least:
             how = ONE_STEP
         elif _is_measured(row.cause.detail, late > norm.most) or self._is_steady(row.rank, norm):
             return row
         elif late < limit:
-            how = CHANCE
+            how = ONCE if norm.is_known and late >= norm.weak_limit else CHANCE
         elif self._in_row(row.rank) < self._needed(norm) and not self._is_sure(index, late, limit, norm):
             how = ONCE
         else:
@@ -118,16 +124,27 @@ class ConsistencyTest:
     def _is_sure(self, index: int, late: float, limit: float, norm: _Norm) -> bool:
         """Return whether a rank is named in its first window: by three steps, late by far, or almost without jitter."""
         least = self._config.suspect * self._step_ns * self._attribution.steps[index]
-        by_far = max(limit, norm.sure_limit) if norm.is_known else self._config.sure_ratio**2 * limit
-        is_clear = limit <= self._config.warning * self._step_ns or late >= by_far
-        return bool(is_clear and self._often[index] >= least)
+        is_clear, chance = limit <= self._config.warning * self._step_ns, self._config.chance**2
+        if norm.is_known:
+            is_sure = is_clear or late >= max(limit, norm.sure_limit)
+        else:
+            by_far = self._config.sure_ratio**2 * limit
+            is_sure = late >= (min(by_far, self._limit_by_steps(index, norm, chance)) if is_clear else by_far)
+        return bool(is_sure and self._often[index] >= least)
 
     def _is_steady(self, rank: int, norm: _Norm) -> bool:
-        """Return whether a rank is the latest for the third window in a row, by a multiple of any window before."""
+        """Return whether a rank is the latest for the third window in a row, or a later one, and not by chance.
+
+        By a multiple of any window before; for want of those, by more than its present run of windows varies by.
+        """
         needed = self._config.baseline_windows_min
-        streak = [*self._history.streak, float(self._mean[self._index[rank]])][-needed:]
-        is_latest = rank == self._latest_rank() == self._history.latest and len(streak) == needed
-        return is_latest and norm.is_known and min(streak) >= self._config.sure_ratio * norm.most
+        streak = [*self._history.streak, float(self._mean[self._index[rank]])][-self._config.baseline_windows :]
+        if not rank == self._latest_rank() == self._history.latest or len(streak) < needed:
+            return False
+        if norm.is_known:
+            return min(streak[-needed:]) >= self._config.sure_ratio * norm.most
+        limit = times_spread(self._config.chance, len(streak) - 1) * float(np.std(streak, ddof=1))
+        return min(streak) >= self._config.suspect * self._step_ns and float(np.mean(streak)) >= limit
 
     def _latest_rank(self) -> int:
         return int(self._data.ranks[self._mean.argmax()])
@@ -145,10 +162,13 @@ class ConsistencyTest:
         """Return the windows in a row that name a rank. Hosts that launch ahead keep their order for two."""
         return 2 if norm.is_known else self._config.baseline_windows_min
 
-    def _limit_by_steps(self, index: int, norm: _Norm) -> float:
-        """Return how late a rank may be by chance, as steps vary; ns a step. For want of windows to compare."""
-        spreads = [self._spread, spread(self._attribution.behind_ns[index]), *norm.step_spreads]
-        return times_spread(self._config.chance, max(1, int(self._attribution.steps[index]) - 1)) * max(spreads)
+    def _limit_by_steps(self, index: int, norm: _Norm, chance: float) -> float:
+        """Return how late a rank may be by chance, for want of windows to compare; ns a step.
+
+        It varies as the rank's lateness does from step to step, in which what all ranks vary by together cancels.
+        """
+        spreads = [spread(self._attribution.behind_ns[index]), *norm.step_spreads]
+        return times_spread(chance, max(1, int(self._attribution.steps[index]) - 1)) * max(spreads)
 
     def kept(self, rows: Sequence[RankVerdict]) -> dict[str, Any]:
         """Return what later windows know of this one, as JSON. `rows`: as tested."""
@@ -162,10 +182,11 @@ class ConsistencyTest:
         }
         longest = {str(row.rank): round(float(self._longest[self._index[row.rank]])) for row in late}
         latest = self._latest_rank() if len(self._mean) else -1
+        varies = spread(self._attribution.behind_ns[self._index[latest]]) if len(self._mean) else 0.0
         return {
             "largest": round(float(self._mean.max(initial=0.0))),
             "latest": latest if any(row.rank == latest for row in late) else -1,
-            "spread": round(self._spread),
+            "spread": round(varies),
             "in_row": in_row,
             "longest": longest,
             "named": [row.rank for row in late if row.names_rank],

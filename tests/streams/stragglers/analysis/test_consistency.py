@@ -25,13 +25,20 @@ def test_limits_are_those_of_students_t():
     assert beyond(1.96, 10**6) == pytest.approx(0.05, abs=0.0001)
 
 
-def test_a_few_odd_values_do_not_move_a_spread():
+def test_odd_values_and_those_of_a_period_do_not_move_a_spread():
     sizes = np.abs(np.random.default_rng(0).standard_normal(4000)).tolist()
     assert spread_of_sizes(sizes)[0] == pytest.approx(1.0, abs=0.05)
     assert spread_of_sizes([*sizes[:3500], *[50.0] * 100])[0] == pytest.approx(1.0, abs=0.1)
     assert [spread(np.array(steps)) for steps in ([0.0, 9.0] * 10, [9.0, 0.0, 0.0] * 6, [9.0, 0.0, 0.0, 0.0] * 5)] == [
         0.0
     ] * 3
+
+
+def test_what_comes_in_a_row_of_steps_is_a_spread_and_one_odd_step_is_none():
+    steady = np.ones(20)
+    assert spread(np.where(np.arange(20) == 7, 9.0, steady)) == 0.0
+    assert spread(np.where(np.arange(20) < 8, 9.0, steady)) > 4.0  # a deviation's median would be 0
+    assert spread(np.random.default_rng(0).standard_normal(4000)) == pytest.approx(1.0, abs=0.05)
 
 
 @pytest.mark.parametrize("count", [16, 64])
@@ -105,6 +112,34 @@ def test_a_late_rank_of_a_young_job_is_named_though_its_first_windows_are_not(ki
     result = [named(verdict) for verdict in verdicts(windows(late))]
     assert result[:5] == [set()] * 5
     assert result[8:] == [{1}] * 7
+
+
+@pytest.mark.parametrize("common", [0.05, 0.2, 0.4])
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_steps_that_vary_on_all_ranks_together_hide_no_rank_that_is_late_from_the_first_one_on(ranks, common):
+    dice = np.random.default_rng(4)
+    together = np.maximum(common * dice.standard_normal((240, 1)), -0.9) * STEP_NS
+    late = np.zeros((240, ranks))
+    late[:, 1] = 0.15 * STEP_NS
+    assert [named(verdict) for verdict in verdicts(windows(late, np.repeat(together, ranks, 1)))] == [{1}] * 12
+    more = together + 0.05 * STEP_NS * dice.standard_normal((240, ranks))  # and each rank's own
+    result = [named(verdict) for verdict in verdicts(windows(late, more))]
+    assert result[:3] == [set()] * 3
+    assert result[-5:] == [{1}] * 5
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize("common", [0.05, 0.2])
+def test_steps_that_vary_on_all_ranks_together_name_none(ranks, common):
+    dice = np.random.default_rng(5)
+    more = (common * dice.standard_normal((240, 1)) + 0.05 * dice.standard_normal((240, ranks))) * STEP_NS
+    assert [named(verdict) for verdict in verdicts(windows(np.zeros((240, ranks)), more))] == [set()] * 12
+
+
+def test_a_run_of_late_steps_in_a_jobs_first_window_names_no_rank():
+    late = np.zeros((40, 4))
+    late[5:13, 2] = 0.16 * STEP_NS
+    assert [named(verdict) for verdict in verdicts(windows(late))] == [set()] * 2
 
 
 def test_one_late_step_names_no_rank():
