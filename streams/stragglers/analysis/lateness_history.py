@@ -17,7 +17,7 @@ class LatenessHistory:
     """Holds how late ranks were in the windows before; ns a step.
 
     Attributes:
-        windows: of the last ones that named no rank, what the latest rank lost, and how that varies by step; oldest first.
+        windows: of the last ones that named no rank, what the latest rank lost, and its spread by step; oldest first.
         before: the same of the window before, if it named no rank: it counts for ranks that were not late in it.
         in_row: rank -> windows in a row, to the one before, in which it was too late for a turn, named or not.
         longest: rank -> its latest step of the window before, of ranks that were late there.
