@@ -153,6 +153,8 @@ def find_cause(
     leading = max(gains, key=lambda name: gains[name])
     share = gains[leading] / total
     if share < config.cause_share:
+        if light and (span := _explaining_span(budget, member, lost_ns)):
+            return Cause(HOST_STALL, span, "medium", excess_ns, ratios)
         return Cause(UNKNOWN, "mixed", "low", excess_ns, ratios)
     slowdown = round(budget.slowdown(member, excess["compute_ns"]), 4)
     if light and leading == "compute_ns":
@@ -170,6 +172,16 @@ def find_cause(
     if leading == "idle_ns":
         excess_ns |= {column: round(part) for column, part in parts.items()}
     return Cause(COMPONENTS[leading], detail, _confidence(share, config), excess_ns, ratios, slowdown)
+
+
+def _explaining_span(budget: GroupBudget, member: int, lost_ns: float) -> str:
+    """Return the detail of the host's time that explains a rank's loss by itself, "" without one.
+
+    Compute of light steps is not measured: it is what waits may have hidden (light_overlap.py).
+    """
+    details, least = DETAILS["idle_ns"], budget.config.cause_share * lost_ns
+    parts = budget.parts(member, "idle_ns") if lost_ns > 0.0 else {}
+    return next((details[column] for column, part in parts.items() if column != WAITING and part >= least), "")
 
 
 def _confidence(share: float, config: StragglerConfig) -> str:

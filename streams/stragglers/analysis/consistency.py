@@ -36,6 +36,8 @@ SAMPLED = frozenset({*NO_CPU, "python_lock", "page_faults", "disk"})
 KEPT_RANKS = 64
 #: The first of two windows in a row may come so many times as often by chance: a fault seldom begins with a window.
 WEAK = 10
+#: A rank is late steadily if not even this part of its steps is on time by how they vary: drift and pauses are not.
+UNSTEADY = 0.05
 #: What explains a late rank that is not named: one step, turns that ranks take, or more than those, but once.
 ONE_STEP, CHANCE, ONCE = "one_step", "chance", "one_window"
 
@@ -54,20 +56,23 @@ class _Norm:
     @cached_property
     def limit(self) -> float:
         """Return what the latest rank of a healthy window exceeds with the chance of the configuration."""
-        limit = self._recent_limit(self._config.chance)
-        if len(self._largest) < self._config.baseline_windows:
-            return limit
-        return max(limit, tail_limit(self._largest, self._config.chance))
+        return self._limit(self._config.chance)
 
     @cached_property
     def weak_limit(self) -> float:
         """Return the limit for the first of two windows in a row."""
-        return self._recent_limit(WEAK * self._config.chance)
+        return self._limit(WEAK * self._config.chance)
 
     @cached_property
     def sure_limit(self) -> float:
         """Return the limit for one window that is as unlikely as two in a row."""
         return max(self.limit, self._recent_limit(self._config.chance**2))
+
+    def _limit(self, chance: float) -> float:
+        limit = self._recent_limit(chance)
+        if len(self._largest) < self._config.baseline_windows:
+            return limit
+        return max(limit, tail_limit(self._largest, chance))
 
     def _recent_limit(self, chance: float) -> float:
         size, degrees = spread_of_sizes(self._recent)
@@ -122,15 +127,14 @@ class ConsistencyTest:
         return replace(row, severity=OK, cause=NO_CAUSE, evidence=evidence)
 
     def _is_sure(self, index: int, late: float, limit: float, norm: _Norm) -> bool:
-        """Return whether a rank is named in its first window: by three steps, late by far, or almost without jitter."""
+        """Return whether a rank is named in its first window: by three steps, steadily, late by far or without jitter."""
         least = self._config.suspect * self._step_ns * self._attribution.steps[index]
         is_clear, chance = limit <= self._config.warning * self._step_ns, self._config.chance**2
-        if norm.is_known:
-            is_sure = is_clear or late >= max(limit, norm.sure_limit)
-        else:
-            by_far = self._config.sure_ratio**2 * limit
-            is_sure = late >= (min(by_far, self._limit_by_steps(index, norm, chance)) if is_clear else by_far)
-        return bool(is_sure and self._often[index] >= least)
+        by_far = max(limit, norm.sure_limit) if norm.is_known else self._config.sure_ratio**2 * limit
+        if is_clear:
+            by_far = limit if norm.is_known else min(by_far, self._limit_by_steps(index, norm, chance))
+        steady = times_spread(UNSTEADY, self._degrees(index)) * spread(self._attribution.behind_ns[index])
+        return bool(late >= max(by_far, steady) and self._often[index] >= least)
 
     def _is_steady(self, rank: int, norm: _Norm) -> bool:
         """Return whether a rank is the latest for the third window in a row, or a later one, and not by chance.
@@ -168,7 +172,10 @@ class ConsistencyTest:
         It varies as the rank's lateness does from step to step, in which what all ranks vary by together cancels.
         """
         spreads = [spread(self._attribution.behind_ns[index]), *norm.step_spreads]
-        return times_spread(chance, max(1, int(self._attribution.steps[index]) - 1)) * max(spreads)
+        return times_spread(chance, self._degrees(index)) * max(spreads)
+
+    def _degrees(self, index: int) -> int:
+        return max(1, int(self._attribution.steps[index]) - 1)
 
     def kept(self, rows: Sequence[RankVerdict]) -> dict[str, Any]:
         """Return what later windows know of this one, as JSON. `rows`: as tested."""

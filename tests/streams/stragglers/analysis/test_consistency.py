@@ -142,6 +142,14 @@ def test_a_run_of_late_steps_in_a_jobs_first_window_names_no_rank():
     assert [named(verdict) for verdict in verdicts(windows(late))] == [set()] * 2
 
 
+def test_a_run_of_late_steps_names_no_rank_at_once_however_late():
+    late = lateness("independent steps", 4, 600, 0.05, seed=6)
+    late[405:413, 1] += 2 * STEP_NS
+    late[500:, 1] += 2 * STEP_NS
+    result = [named(verdict) for verdict in verdicts(windows(late))]
+    assert result == [set()] * 25 + [{1}] * 5
+
+
 def test_one_late_step_names_no_rank():
     late = np.zeros((200, 4))
     late[170, 2] = 2 * STEP_NS
