@@ -127,14 +127,14 @@ class ConsistencyTest:
         return replace(row, severity=OK, cause=NO_CAUSE, evidence=evidence)
 
     def _is_sure(self, index: int, late: float, limit: float, norm: _Norm) -> bool:
-        """Return whether a rank is named in its first window: by three steps, steadily, late by far or without jitter."""
+        """Return whether a rank is named in its first window: by three steps, late by far or almost without jitter."""
         least = self._config.suspect * self._step_ns * self._attribution.steps[index]
-        is_clear, chance = limit <= self._config.warning * self._step_ns, self._config.chance**2
-        by_far = max(limit, norm.sure_limit) if norm.is_known else self._config.sure_ratio**2 * limit
-        if is_clear:
-            by_far = limit if norm.is_known else min(by_far, self._limit_by_steps(index, norm, chance))
         steady = times_spread(UNSTEADY, self._degrees(index)) * spread(self._attribution.behind_ns[index])
-        return bool(late >= max(by_far, steady) and self._often[index] >= least)
+        by_far = max(norm.sure_limit, steady) if norm.is_known else self._config.sure_ratio**2 * limit
+        if limit <= self._config.warning * self._step_ns:
+            clear = limit if norm.is_known else self._limit_by_steps(index, norm, self._config.chance**2)
+            by_far = min(by_far, clear)
+        return bool(late >= max(limit, by_far) and self._often[index] >= least)
 
     def _is_steady(self, rank: int, norm: _Norm) -> bool:
         """Return whether a rank is the latest for the third window in a row, or a later one, and not by chance.
