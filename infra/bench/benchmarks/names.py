@@ -59,8 +59,8 @@ def bench_names(count: int, seeds: Sequence[int] = (0,), progress: Progress = la
         "together."
     )
     report.notes.append(
-        f"{healthy.size:,} windows resolve {1000 / healthy.size:.2g} of 1,000; the interval is that of {len(healthy):,} "
-        "jobs drawn again, as names come in runs of windows."
+        f"{healthy.size:,} windows resolve {1000 / healthy.size:.2g} of 1,000; the interval is that of "
+        f"{len(healthy):,} jobs drawn again, as names come in runs of windows."
     )
     return report
 
