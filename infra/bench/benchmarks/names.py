@@ -34,7 +34,7 @@ def bench_names(count: int, seeds: Sequence[int] = (0,), progress: Progress = la
     report = BenchReport("names", "made-up jobs of 2, 4 and 8 ranks with jitter of 5 to 30 % of a step", "none")
     hits_of, jitter = _healthy(count, seeds, progress)
     for kind, jobs in hits_of.items():
-        report.add(f"{kind}: windows with a name", 1000 * np.mean(jobs), "of 1,000")
+        report.add(f"{kind}: windows with a name", 1000 * float(jobs.mean()), "of 1,000")
     healthy = np.concatenate([hits_of[kind] for kind in HEALTHY])
     report.add("healthy windows", healthy.size, "")
     report.add("healthy windows with a name", 1000 * healthy.mean(), "of 1,000", target=MOST_PER_1000, at_most=True)
@@ -69,7 +69,7 @@ def _healthy(count: int, seeds: Sequence[int], progress: Progress) -> tuple[dict
     """Return kind -> [jobs, windows] which windows name a rank, and the number of windows with the job's jitter."""
     out, jitter, hits = dict[str, NDArray[np.bool_]](), 0, 0
     for number, kind in enumerate((*HEALTHY, *LONG)):
-        jobs = []
+        jobs = list[list[bool]]()
         for seed, (at, (ranks, share)) in product(seeds, enumerate(product(RANKS, SHARES))):
             done = f"{number + 1} of {len(HEALTHY) + len(LONG)} kinds of healthy jobs, {kind}: job {len(jobs) + 1}"
             progress(f"{done} of {len(seeds) * len(RANKS) * len(SHARES)}, {hits} windows with a name")
