@@ -18,8 +18,8 @@ AMONG = (("no jitter", 0.0, 0.05), ("independent steps", 0.15, 0.8), ("turns of 
 FAULTS = ("idle", "compute", "every 4th step")
 #: Healthy windows before a fault: of a job that has just begun, and of others. Windows of the fault.
 YOUNG, OLDER, DURING = 5, (12, 40), 6
-#: A rank late from a job's first step on, while all ranks' steps vary together; own: how much each rank's vary besides.
-TOGETHER, OWN, FROM_FIRST, DURING_FIRST = 0.2, (0.0, 0.05), 0.15, 12
+#: A rank late from a job's first step on, while all ranks' steps vary together; noise of each rank besides.
+TOGETHER, NOISES, FROM_FIRST, DURING_FIRST = 0.2, (0.0, 0.05), 0.15, 12
 #: Windows in which a job has no past to be compared with, or little.
 FIRST = 8
 MOST_PER_1000, MOST_DELAY = 1.0, 2.0
@@ -48,9 +48,9 @@ def bench_names(count: int, seeds: Sequence[int] = (0,), progress: Progress = la
         delays, wrong = [delay for delays, _ in results for delay in delays], sum(count for _, count in results)
         _add_delays(report, name, delays, DURING, target)
         report.add(f"{name}other ranks named meanwhile", wrong, "windows")
-    for own in OWN:
-        delays = [delay for seed in seeds for delay in _from_first(own, seed)]
-        _add_delays(report, f"from the first step on, own steps vary by {own:.0%}: ", delays, DURING_FIRST, None)
+    for noise in NOISES:
+        delays = [delay for seed in seeds for delay in _from_first(noise, seed)]
+        _add_delays(report, f"from the first step on, own steps vary by {noise:.0%}: ", delays, DURING_FIRST, None)
     report.notes.append(
         "Turns of 20 steps and more are not among the healthy windows: a rank that is late for a whole window is a "
         "straggler for so long. The window in which a fault begins is the first. Faults among jitter cost 0.8 of a "
@@ -91,13 +91,13 @@ def _add_delays(report: BenchReport, name: str, delays: Sequence[int | None], mo
     report.add(f"{name}windows until the name, p95", p95, "windows", target=target, at_most=True)
 
 
-def _from_first(own: float, seed: int) -> list[int | None]:
+def _from_first(noise: float, seed: int) -> list[int | None]:
     """Return the windows until a rank is named that is late in each step from the first one on."""
     delays, steps = list[int | None](), WINDOW * DURING_FIRST
     for shape, ranks in product(FAULTS, RANKS):
         dice = np.random.default_rng(_seed(seed, 98, ranks))
         together = np.maximum(TOGETHER * dice.standard_normal((steps, 1)), -0.9)
-        more = STEP_NS * (together + own * dice.standard_normal((steps, ranks)))
+        more = STEP_NS * (together + noise * dice.standard_normal((steps, ranks)))
         idle = np.zeros((steps, ranks))
         (more if shape == "compute" else idle)[:, 1] += fault(shape, steps, 0, FROM_FIRST)
         hits = [at for at, verdict in enumerate(verdicts(windows(idle, more)), 1) if 1 in named(verdict)]

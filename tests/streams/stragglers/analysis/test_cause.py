@@ -101,16 +101,16 @@ def test_times_of_the_host_that_only_one_rank_knows_explain_its_idle_time():
     assert find_cause(GroupBudget(window, group, StragglerConfig()), 1).detail == "data_loader"
 
 
-@pytest.mark.parametrize(("light", "load_ns", "found"), [
+@pytest.mark.parametrize(("light", "load_ns", "expected"), [
     (True, 40.0, ("host_stall", "data_loader")), (True, 20.0, ("unknown", "mixed")),
     (False, 40.0, ("unknown", "mixed")),
 ])  # fmt: skip
-def test_where_compute_is_not_measured_the_hosts_time_explains_a_loss_by_itself(light, load_ns, found):
+def test_where_compute_is_not_measured_the_hosts_time_explains_a_loss_by_itself(light, load_ns, expected):
     window, group = table(idle_ns=30, compute_ns=28)
     window.budget["load_ns"][:] = 0.0
     window.budget["load_ns"][1] = load_ns
     result = find_cause(GroupBudget(replace(window, light=light), group, StragglerConfig()), 1, lost_ns=2 * 58.0)
-    assert (result.cause, result.detail) == found
+    assert (result.cause, result.detail) == expected
 
 
 #: compute of all ranks, of rank 1 more, idle of rank 1 more, loss over two steps -> cause and what compute explains.
