@@ -45,8 +45,10 @@ def interval_s(world_size: int, topic: str = "", is_moving: bool = False) -> flo
 
 def moves(progress: Batch) -> bool:
     """Return whether a process surely runs and moves, by a gpu.progress.v1 batch; one without rows is a heartbeat."""
-    quiet, states = progress.columns["quiet_ns"], progress.envelope["states"]
-    return progress.rows == 0 or (states == ["running"] and int(quiet.max()) < MOVING_NS)
+    if not progress.rows:
+        return True
+    states = {progress.envelope["states"][index] for index in set(progress.columns["state"].tolist())}
+    return states == {"running"} and int(progress.columns["quiet_ns"].max()) < MOVING_NS
 
 
 def allowance_ns(world_size: int) -> int:

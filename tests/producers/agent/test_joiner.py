@@ -6,6 +6,7 @@ from support.labs.sink import any_batch
 
 from drumline.producers.agent import joiner as module
 from drumline.producers.agent.joiner import MERGED_RANKS, REGISTRY_S, RecordJoiner
+from drumline.producers.rings.progress import STATES
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadSchema, RegistryUnavailable
 from drumline.schemas.joined.parts import MOST_PARTS, allowance_ns, interval_s
@@ -68,8 +69,8 @@ def test_records_are_due_on_a_grid_so_that_waiting_does_not_add(host):
 
 def progress(host, sequence, quiet_s, state="running", world_size=16_384):
     batch = any_batch(Topic.PROGRESS, 2, f"p{sequence}", sequence)
-    batch.envelope.update(world_size=world_size, states=[state])
-    batch.columns["state"][:] = 0
+    batch.envelope.update(world_size=world_size, states=[*STATES])
+    batch.columns["state"][:] = STATES.index(state)
     batch.columns["quiet_ns"][:] = round(quiet_s * 1e9)
     assert host.joiner.send(Topic.PROGRESS, "job", host.codec.encode(batch), lambda _: None)
 
