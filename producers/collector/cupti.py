@@ -40,7 +40,10 @@ class NoCupti(RuntimeError):
 
 
 class Cupti:
-    """Binds the functions of one libcupti; each returns the CUptiResult (0 = success). Calls may block on the GPU."""
+    """Binds the functions of one libcupti; each returns the CUptiResult (0 = success). Calls may block on the GPU.
+
+    `enable_alone`: cuptiActivityEnable with the GIL held, so that no Python thread makes an NVTX call meanwhile.
+    """
 
     def __init__(self, library: Any, path: str) -> None:
         self.path, self.library = path, library
@@ -50,6 +53,10 @@ class Cupti:
                 if isinstance(library, ctypes.CDLL):
                     function.argtypes, function.restype = arguments, ctypes.c_int
                 setattr(self, name, function)
+            self.enable_alone: Callable[..., int] = self.cuptiActivityEnable
+            if isinstance(library, ctypes.CDLL):
+                self.enable_alone = ctypes.PyDLL(path, handle=library._handle).cuptiActivityEnable
+                self.enable_alone.argtypes, self.enable_alone.restype = FUNCTIONS["cuptiActivityEnable"], ctypes.c_int
         except AttributeError as error:
             raise NoCupti(f"{path}: {error}") from None
 

@@ -59,10 +59,11 @@ class ActivityRecorder:
 
         From 13.2 on the first call creates it, and sets a flag for its tables before they exist. An NVTX call of
         another thread meanwhile crashes the process, and NCCL makes one when it starts (docs/design/cupti-issues.md).
-        Done once; an error shows in `start`.
+        A deep window comes later, when other threads run: Python's wait for the GIL. Done once; an error shows in
+        `start`.
         """
         self.finalized = False
-        if not self._subscribed and not self._cupti.cuptiActivityEnable(KINDS[-1]):
+        if not self._subscribed and not self._cupti.enable_alone(KINDS[-1]):
             self._cupti.cuptiActivityDisable(KINDS[-1])
             self._subscribed = True
 
