@@ -28,7 +28,8 @@ DAY_S = 86_400
 HEAD = """# What a fleet needs
 
 How many cores, how much bandwidth and disk do 1,024 to 100,000 GPUs take, and what do you buy? This page is computed
-from results in `bench/`; [scale](bench/scale.md) names machine, load and commit of its run.
+from results in `bench/`; [scale](bench/scale.md) names machine, load and commit of its run. A fleet runs jobs of at
+most {largest} ranks here: of the measured sizes, the largest whose partition one core carries.
 
 """
 
@@ -94,13 +95,18 @@ class Scale:
         return next((size for size in self.sizes if size >= ranks), self.sizes[-1])
 
     @property
+    def largest_job(self) -> int:
+        """Return the largest measured size whose partition one core carries."""
+        return max(size for size in self.sizes if self.of(size, "partition of the job") <= 1.0)
+
+    @property
     def stored(self) -> int:
         """Return the largest size whose storage was measured."""
         return max(size for size in self.sizes if f"{size:,} ranks: sink, CPU of a rank" in self.values)
 
     def cost(self, ranks: int) -> Cost:
-        """Return what a rank of a job of that size takes without CUPTI."""
-        size, stored = self.nearest(ranks), self.stored
+        """Return what a rank takes without CUPTI, in jobs of at most `largest_job` ranks."""
+        size, stored = min(self.nearest(ranks), self.largest_job), self.stored
         cpu = {"worker": self.of(size, "worker, CPU of a rank") / 1e6}
         cpu |= {name: self.of(stored, f"{name}, CPU of a rank") / 1e6 for name in PROGRAMS[1:]}
         mark = f"{stored:,} ranks: table "
@@ -163,20 +169,21 @@ def page() -> str:
     light = {fleet: scale.cost(fleet) for fleet in FLEETS}
     more = cupti(pipeline, codec)
     always = {fleet: cost.plus(more) for fleet, cost in light.items()}
-    parts = [NOTE.format(name="fleet_page"), HEAD]
+    parts = [NOTE.format(name="fleet_page"), HEAD.format(largest=f"{scale.largest_job:,}")]
     parts += ["## Without CUPTI: collectives, steps and samples\n\n", needs(light), "\n", purchase(light), "\n"]
     parts += ["## With CUPTI at every step: kernels and copies too\n\n", needs(always), "\n", purchase(always), "\n"]
-    return "".join([*parts, _growth(scale, light), _sources(scale)])
+    return "".join([*parts, _growth(scale, light, always), _sources(scale)])
 
 
-def _growth(scale: Scale, light: dict[int, Cost]) -> str:
+def _growth(scale: Scale, light: dict[int, Cost], always: dict[int, Cost]) -> str:
     measured = {size: scale.of(size, "partition of the job") for size in scale.sizes}
     fits = [size for size, cores in measured.items() if cores <= BUSY]
     largest = fits[-1] if fits else 0
     beyond = next((size for size in measured if size > largest), None)
     rows = [[f"{size:,}", _number(cores), "yes" if cores <= BUSY else "**no**"] for size, cores in measured.items()]
     limit = math.floor(BUSY / (measured[beyond or largest] / (beyond or largest)))
-    workers = {n: max(1, math.ceil(n * cost.cpu["worker"] / BUSY)) for n, cost in light.items()}
+    fleet = max(light)
+    workers, more = (math.ceil(fleet * costs[fleet].cpu["worker"] / BUSY) for costs in (light, always))
     return f"""## The largest job
 
 All steps, samples and lateness of one job lie in one partition, so one core must carry them.
@@ -187,8 +194,8 @@ partitions.
 
 ## How it grows
 
-- **Partitions:** as many as workers, or more, as each worker needs one: {max(workers.values()):,} for
-  {max(workers):,} GPUs. `DRUMLINE_KAFKA__PARTITIONS` holds for all topics that workers read, and
+- **Partitions:** as many as workers, or more, as each worker needs one: {workers:,} for {fleet:,}
+  GPUs, {more:,} with CUPTI. `DRUMLINE_KAFKA__PARTITIONS` holds for all topics that workers read, and
   `DRUMLINE_KAFKA__TOPIC_PARTITIONS` for single other ones. Choose it at the start.
 - **Workers:** cores / {BUSY:g}. Communicators and processes spread by their keys; a job's partition does not.
 - **Sinks:** cores / {BUSY:g}, at most one a partition. They wait for ClickHouse more than they compute.
@@ -203,7 +210,7 @@ def _sources(scale: Scale) -> str:
 
 | figure | from |
 |---|---|
-| messages, rows, bytes in Kafka, CPU of workers | [scale](bench/scale.md), the next size up to {scale.sizes[-1]:,} |
+| messages, rows, bytes in Kafka, CPU of workers | [scale](bench/scale.md), {scale.largest_job:,} ranks |
 | CPU of sink, engine, broker; bytes of tables | [scale](bench/scale.md), {scale.stored:,} ranks; sinks catch up |
 | kernels, copies and ranges a rank sends | the demo's recording at its own speed |
 | their CPU, by program; bytes on disk | [pipeline](bench/pipeline.md), a burst of full ranges |

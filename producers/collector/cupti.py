@@ -42,7 +42,7 @@ class NoCupti(RuntimeError):
 class Cupti:
     """Binds the functions of one libcupti; each returns the CUptiResult (0 = success). Calls may block on the GPU.
 
-    `enable_alone`: cuptiActivityEnable with the GIL held, so that no Python thread makes an NVTX call meanwhile.
+    `enable_exclusive`: cuptiActivityEnable with the GIL held, so that no Python thread makes an NVTX call meanwhile.
     """
 
     def __init__(self, library: Any, path: str) -> None:
@@ -53,10 +53,11 @@ class Cupti:
                 if isinstance(library, ctypes.CDLL):
                     function.argtypes, function.restype = arguments, ctypes.c_int
                 setattr(self, name, function)
-            self.enable_alone: Callable[..., int] = self.cuptiActivityEnable
+            self.enable_exclusive: Callable[..., int] = self.cuptiActivityEnable
             if isinstance(library, ctypes.CDLL):
-                self.enable_alone = ctypes.PyDLL(path, handle=library._handle).cuptiActivityEnable
-                self.enable_alone.argtypes, self.enable_alone.restype = FUNCTIONS["cuptiActivityEnable"], ctypes.c_int
+                function = ctypes.PyDLL(path, handle=library._handle).cuptiActivityEnable
+                function.argtypes, function.restype = FUNCTIONS["cuptiActivityEnable"], ctypes.c_int
+                self.enable_exclusive = function
         except AttributeError as error:
             raise NoCupti(f"{path}: {error}") from None
 

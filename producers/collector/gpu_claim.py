@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -28,21 +29,24 @@ def uuid_of(driver: Any, ordinal: int) -> str:
     return uuid.raw.hex()
 
 
-def claim(root: Path, gpu: str) -> bool:
-    """Claim a GPU and return whether no other process has it. Never waits. Raises OSError.
+def claim(root: Path, gpu: str) -> int:
+    """Claim a GPU and return a descriptor that holds the claim until it is closed; -1 = another process has it.
 
-    The lock ends with the process, and with the children that it forks. `root`: of the spool; processes that share the
-    GPU but not this folder do not see the claim. `gpu`: from `uuid_of`.
+    Never waits. The lock ends with the process, and with the children that it forks. Raises OSError. `root`: of the
+    spool; processes that share the GPU but not this folder do not see the claim. `gpu`: from `uuid_of`.
     """
     path = root / f"{PREFIX}{gpu}"
     try:
         descriptor = open_plain(path)  # without O_CREAT, which Linux may refuse for another user's file
     except FileNotFoundError:
         descriptor = open_plain(path, os.O_RDONLY | os.O_CREAT)
-        os.fchmod(descriptor, 0o644)  # a job of any user must open it
+        with contextlib.suppress(OSError):  # another user's process laid it meanwhile
+            os.fchmod(descriptor, 0o644)  # a job of any user must open it
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError as error:
         os.close(descriptor)
-        return False
-    return True
+        if isinstance(error, BlockingIOError):
+            return -1
+        raise
+    return descriptor

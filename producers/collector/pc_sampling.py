@@ -132,7 +132,7 @@ class PcSampler:
         self._buffers: list[_Buffer] = []
         self._reasons: list[tuple[int, str]] = []
         self._sent, self._from_ns, self._is_rejected = 0, 0, False
-        self._wanted, self._is_claimed = -1, False
+        self._wanted = -1
         # A thread prepares while the collector's ends the window, or a signal handler of its own starts a profiler.
         self._lock = threading.RLock()
 
@@ -188,7 +188,7 @@ class PcSampler:
     def _attempt(self, begin: Callable[[], None]) -> None:
         try:
             begin()
-        except (Rejected, gpu_claim.GpuUnknown, OSError, AttributeError, KeyError) as error:
+        except (Rejected, gpu_claim.GpuUnknown, OSError, AttributeError) as error:
             self._reject(str(error))
 
     def _reject(self, reason: str) -> None:
@@ -197,16 +197,21 @@ class PcSampler:
 
     def _enable(self) -> None:
         driver, device = self._load_driver(), self._wanted
-        root = Path(os.environ["DRUMLINE_SPOOL__ROOT"])
-        self._is_claimed = self._is_claimed or gpu_claim.claim(root, gpu_claim.uuid_of(driver, device))
-        if not self._is_claimed:
+        if not (root := os.environ.get("DRUMLINE_SPOOL__ROOT")):
+            raise Rejected("DRUMLINE_SPOOL__ROOT is not set, where processes see that one samples a GPU")
+        claimed = gpu_claim.claim(Path(root), gpu_claim.uuid_of(driver, device))
+        if claimed < 0:
             raise Rejected("another process samples this GPU until it ends; a second one would hang")
-        if code := driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device):
-            raise Rejected(f"cuDevicePrimaryCtxRetain fails (CUresult {code})")
         try:
-            self._call_plain("Enable")
-        except Rejected:
-            driver.cuDevicePrimaryCtxRelease(device)
+            if code := driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device):
+                raise Rejected(f"cuDevicePrimaryCtxRetain fails (CUresult {code})")
+            try:
+                self._call_plain("Enable")
+            except (Rejected, AttributeError):
+                driver.cuDevicePrimaryCtxRelease(device)
+                raise
+        except (Rejected, AttributeError):
+            os.close(claimed)
             raise
         self.is_enabled = True
         self._reasons = self._names()

@@ -63,7 +63,7 @@ class ActivityRecorder:
         `start`.
         """
         self.finalized = False
-        if not self._subscribed and not self._cupti.enable_alone(KINDS[-1]):
+        if not self._subscribed and not self._cupti.enable_exclusive(KINDS[-1]):
             self._cupti.cuptiActivityDisable(KINDS[-1])
             self._subscribed = True
 

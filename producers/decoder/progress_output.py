@@ -64,7 +64,11 @@ class ProgressOutput:
         self._due_ns = now_ns + INTERVAL_NS
         if self._losses != self._lost_records():
             self.calls.lost()
-        table = self.calls.table(now_ns, self.returned_ns or now_ns, self.step, state)
+        try:
+            table = self.calls.table(now_ns, self.returned_ns or now_ns, self.step, state)
+        except Exception as error:
+            self._problems["derive"] = f"{type(error).__name__}: {error}"
+            return
         writer.write(Topic.PROGRESS, table, FeedProgress(now_ns, 0))
 
     def _lost_records(self) -> list[int]:

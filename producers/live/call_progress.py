@@ -127,7 +127,9 @@ class CallProgress:
                 counts = {"called": called, "ended": called - open_, "exact": int(exact)}
                 rows.append({**shared, **counts, **_described(calls, int(at[place])), **last})
                 communicators.append(nccl.hash_text(number))
-        is_idle = is_stopped or (not is_waiting and now_ns - self._kernel_ns > STILL_NS)
+        # Without any kernel so far CUPTI may not report them: nothing is known of the GPU.
+        is_quiet = self._kernel_ns and now_ns - self._kernel_ns > STILL_NS
+        is_idle = is_stopped or bool(is_quiet and not is_waiting)
         counts = {"called": int(not is_idle), "ended": int(not (is_idle or is_waiting)), "exact": 1}
         rows.append({**shared, **counts, "start_ns": self._moved_ns})
         for row in rows:

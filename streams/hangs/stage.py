@@ -14,6 +14,7 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.joined.merged import MergedParts
+from drumline.schemas.joined.parts import allowance_ns
 from drumline.streams.core.budget import StateBudget, Store
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.isolation import IsolatedStage
@@ -167,7 +168,7 @@ class HangStage(IsolatedStage[str, JobProgress]):
         config = self.config
         if state.busy:
             return self._publish_end(unit, state, MOVING, "", now_ns)
-        if now_ns - state.first_seen_ns < config.join_ns:
+        if now_ns - state.first_seen_ns < config.join_ns + allowance_ns(state.world_size):
             return []
         known = [process for name, process in state.processes.items() if name not in state.silent]
         quiet_ns = min((process.quiet_ns for process in known if not process.has_ended), default=0)
