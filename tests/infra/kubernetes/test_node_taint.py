@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+from copy import deepcopy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -50,9 +51,10 @@ class ApiHandler(BaseHTTPRequestHandler):
         api = self.server
         api.calls.append(("list" if "?" in self.path else "get", "nodes"))
         listed = "node-bad" in self.path
-        self.answer(200, {"items": [api.node] if listed else []} if "?" in self.path else api.node)
-        if "?" not in self.path and api.meanwhile:
+        answer = deepcopy({"items": [api.node] if listed else []} if "?" in self.path else api.node)
+        if "?" not in self.path and api.meanwhile:  # before who asks can go on
             api.meanwhile.pop()()
+        self.answer(200, answer)
 
     def do_PATCH(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
