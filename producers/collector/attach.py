@@ -39,7 +39,8 @@ DRAIN_S = 2.0
 #: Most decoders of a process: one that was killed is replaced, but not for ever.
 MAX_DECODERS = 5
 #: Versions of CUPTI (cuptiGetVersion) that go after a window of `auto`. 13.0.85: 334 times, each followed by a window
-#: without a lost kernel (docs/results/gpu-sessions.md); 13.5.25: 61 times. Others were not tried.
+#: without a lost kernel (docs/results/gpu-sessions.md); 13.5.25: 61 times, each next one with kernels. Others were not
+#: tried.
 FINALIZED_VERSIONS = (130001, 130500)
 #: Variables that name a libcupti. Other profilers set them, and so does `prepare`, for this process and its children.
 _INJECTION_VARIABLES = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")

@@ -11,6 +11,7 @@ only one process samples: others hang until it ends.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -202,17 +203,13 @@ class PcSampler:
         claimed = gpu_claim.claim(Path(root), gpu_claim.uuid_of(driver, device))
         if claimed < 0:
             raise Rejected("another process samples this GPU until it ends; a second one would hang")
-        try:
+        with contextlib.ExitStack() as undone:
+            undone.callback(os.close, claimed)
             if code := driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device):
                 raise Rejected(f"cuDevicePrimaryCtxRetain fails (CUresult {code})")
-            try:
-                self._call_plain("Enable")
-            except (Rejected, AttributeError):
-                driver.cuDevicePrimaryCtxRelease(device)
-                raise
-        except (Rejected, AttributeError):
-            os.close(claimed)
-            raise
+            undone.callback(driver.cuDevicePrimaryCtxRelease, device)
+            self._call_plain("Enable")
+            undone.pop_all()
         self.is_enabled = True
         self._reasons = self._names()
         buffers = [_Buffer(len(self._reasons)) for _ in range(BUFFERS + 1)]

@@ -55,7 +55,7 @@ class CallProgress:
         self.moved(time_ns)
 
     def moved(self, time_ns: int) -> None:
-        """Note that the process began a step."""
+        """Note that the process began a step, or called or ran an operation."""
         self._moved_ns = max(self._moved_ns, time_ns)
 
     def lost(self) -> None:
