@@ -93,8 +93,7 @@ def explain(processes: Sequence[ProcessProgress]) -> Standstill:
     about = [p for p in points if p.explains and (not ordered or p.communicator == ordered[0].row.communicator)]
     wanted = Awaited.UNKNOWN if reason is Reason.INSUFFICIENT else Awaited.END
     point = max(about, key=lambda point: (point.awaited is wanted and not ordered, len(point.waiting)))
-    waiting = 0 if reason is Reason.NOT_STARTED and not ordered else len(point.waiting)
-    known = len(point.members)
+    waiting, known = len(point.waiting), len(point.members)
     return Standstill(reason, ordered, point.row, point.number, waiting, known, known + max(0, point.missing))
 
 
