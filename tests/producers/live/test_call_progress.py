@@ -27,7 +27,7 @@ class Rank:
         self.progress.recording(True, BEGIN, is_whole)
         identity = Identity("job", "run", number, number, 2, "host", "GPU-0", f"process-{number}", source="cupti")
         self.writer = BatchWriter(identity, lambda topic, key, batch: self.batches.append(batch))
-        self.held_since = 0
+        self.held_since, self.read_ns = 0, BEGIN + 3_600 * SECOND  # when buffers are read
 
     def call(self, *times, name="ncclAllReduce", comm=COMM, size=1_000, payload=True):
         ids = np.arange(self.ids, self.ids + len(times), dtype=np.uint32)
@@ -38,14 +38,15 @@ class Rank:
         }  # fmt: skip
         sizes = {"communicator": np.full(len(times), comm, np.uint64), "bytes": np.full(len(times), size, np.uint64)}
         payloads = Table({"id": ids, **sizes}).take(slice(None if payload else 0))
-        self.progress.add(NOTHING, NOTHING, Table(columns, {"names": NAMES, "domains": ("", "NCCL")}), payloads)
+        markers = Table(columns, {"names": NAMES, "domains": ("", "NCCL")})
+        self.progress.add(NOTHING, NOTHING, markers, payloads, self.read_ns)
 
-    def kernel(self, *times, name=1):
+    def kernel(self, *times, name=1, lasts=MS):
         columns = {
             "name": np.full(len(times), name, np.uint32), "start_ns": np.array(times, np.int64),
-            "duration_ns": np.full(len(times), MS, np.uint64), "graph": np.zeros(len(times), np.uint32),
+            "duration_ns": np.full(len(times), lasts, np.uint64), "graph": np.zeros(len(times), np.uint32),
         }  # fmt: skip
-        self.progress.add(Table(columns, {"names": KERNELS}), NOTHING, NOTHING, NOTHING)
+        self.progress.add(Table(columns, {"names": KERNELS}), NOTHING, NOTHING, NOTHING, self.read_ns)
 
     def steps(self, count):
         """One AllReduce a second, each of which ends."""
@@ -128,6 +129,31 @@ def test_counts_are_not_exact_when_calls_were_not_recorded(way):
     row = rank.rows(BEGIN + 10 * SECOND)[NAME]
     assert (row["called"], row["exact"]) == (3, 0)
     assert way != "off" or row["quiet_ns"] == SECOND, "what was not recorded is no standstill"
+
+
+@pytest.mark.parametrize("kernel", [{"lasts": 1 << 61}, {"begin": BEGIN * 9}, {"begin": BEGIN * 9, "lasts": 1 << 61}])
+def test_a_kernel_with_an_impossible_time_is_neither_movement_nor_work(kernel):
+    rank = Rank().steps(5)
+    rank.call(BEGIN + 6 * SECOND)
+    rank.read_ns, rank.held_since = BEGIN + 7 * SECOND, BEGIN + 6 * SECOND + MS
+    rank.kernel(kernel.get("begin", BEGIN + 6 * SECOND + MS), lasts=kernel.get("lasts", MS))
+    row = rank.rows(BEGIN + 20 * SECOND)[NAME]
+    assert shown(row) == [6, -1, 5, 1, "AllReduce", 1_000]
+    assert row["quiet_ns"] == 14 * SECOND
+
+
+def test_a_call_with_an_impossible_time_counts_and_is_made_when_it_is_read():
+    rank = Rank().steps(5)
+    rank.read_ns = BEGIN + 7 * SECOND
+    rank.call(BEGIN * 9)
+    row = rank.rows(BEGIN + 20 * SECOND)[NAME]
+    assert (*shown(row)[:3], row["quiet_ns"]) == (6, -1, 6, 13 * SECOND)
+
+
+def test_a_clock_that_is_set_back_hides_a_standstill_for_no_longer():
+    rank = Rank().steps(50)
+    assert rank.rows(BEGIN + 10 * SECOND)[NAME]["quiet_ns"] == 0
+    assert rank.rows(BEGIN + 30 * SECOND)[NAME]["quiet_ns"] == 20 * SECOND
 
 
 def test_sends_and_receives_are_no_collectives_but_movement():
