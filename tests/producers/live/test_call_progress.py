@@ -247,6 +247,20 @@ def test_an_operation_that_all_called_and_none_ends_is_neither_link_nor_peer():
     assert "CUPTI shows neither" in job.notes[0]
 
 
+@pytest.mark.parametrize("is_visible", [True, False])
+def test_two_communicators_called_in_another_order_are_a_deadlock_where_both_calls_are_known(is_visible):
+    ranks = [Rank(number).steps(5) for number in range(2)]
+    for rank, comm in zip(ranks, (COMM, OTHER), strict=True):
+        rank.call(BEGIN + 5 * SECOND + 100 * MS, comm=OTHER)
+        rank.kernel(BEGIN + 5 * SECOND + 101 * MS)
+        rank.held_since = BEGIN + 6 * SECOND + MS
+        if is_visible or comm == COMM:
+            rank.call(BEGIN + 6 * SECOND, comm=comm)
+    [(_, named)] = Ranks(*ranks).watch(range(6, 18)).results
+    expected = dict.fromkeys((-1, 0, 1), "deadlock") if is_visible else {-1: "insufficient_data"}
+    assert {rank: reason for rank, (reason, *_) in named.items()} == expected
+
+
 @pytest.mark.parametrize("state", ["stopped", "killed"])
 def test_a_rank_that_is_stopped_or_gone_is_named_so(state):
     ranks = [Rank(number).steps(5) for number in range(2)]
