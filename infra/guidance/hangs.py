@@ -67,9 +67,9 @@ HANGS: tuple[Entry, ...] = (
     ),
     Entry(
         "hung", "insufficient_data",
-        "not all ranks of the communicator are known, so none is named",
+        "not all ranks of the communicator are known, or CUPTI alone shows more GPUs idle than busy: none is named",
         "Which ranks are recorded? `drumline sql collecting --job JOB`.",
-        "Record all ranks with policy `auto` or `light`; look at the silent ones first.",
+        "Record all ranks with policy `auto` or `light`; look at the silent ones first, then at the busy GPU's.",
         DRUMLINE,
     ),
 )  # fmt: skip

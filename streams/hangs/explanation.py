@@ -93,7 +93,7 @@ def explain(processes: Sequence[ProcessProgress]) -> Standstill:
     reason = ordered[0].reason if ordered else _reason(points)
     about = [p for p in points if p.explains and (not ordered or p.communicator == ordered[0].row.communicator)]
     wanted = Awaited.UNKNOWN if reason is Reason.INSUFFICIENT else Awaited.END
-    point = max(about, key=lambda point: (point.awaited is wanted and not ordered, len(point.waiting)))
+    point = max(about, key=lambda p: (p.awaited is wanted and not ordered, p.communicator != UNNAMED, len(p.waiting)))
     waiting, members = len(point.waiting), len(point.members)
     return Standstill(reason, ordered, point.row, point.number, waiting, members, members + max(0, point.missing))
 

@@ -220,6 +220,24 @@ def test_the_rank_that_has_not_called_what_the_others_wait_in_is_named_and_no_ra
     assert f"Rank 1 has {note}" in job.notes[0]
 
 
+def test_of_one_busy_gpu_and_more_that_are_idle_either_may_wait_so_none_is_named_and_it_pages_all_the_same():
+    """They wait on their hosts for a kernel of minutes, or it waits for them in an operation that is not known."""
+    ranks = [Rank(number).steps(5) for number in range(3)]
+    ranks[1].held_since = BEGIN + 6 * SECOND
+    job = Ranks(*ranks).watch(range(6, 140))
+    assert job.results == [(state, {-1: ["insufficient_data", "", 0]}) for state in ("standing", "hung")]
+    running = "The GPU of 1 rank does not end what it runs, and more have nothing to do"
+    assert job.notes == [f"{running}: either may wait for the others."]
+
+
+@pytest.mark.parametrize(("state", "reason"), [("stopped", "stopped"), ("killed", "gone")])
+def test_of_many_idle_gpus_the_one_whose_process_does_not_run_is_named(state, reason):
+    ranks = [Rank(number).steps(5) for number in range(4)]
+    ranks[1].held_since = BEGIN + 6 * SECOND
+    job = Ranks(*ranks).watch(range(6, 18), lambda number: state if number == 3 else "running")
+    assert {rank: named for rank, (named, *_) in job.results[-1][1].items()} == {-1: reason, 3: reason}
+
+
 def test_an_operation_that_all_know_has_its_number():
     ranks = [Rank(number).steps(5) for number in range(2)]
     ranks[0].held_since = BEGIN + 6 * SECOND + MS
