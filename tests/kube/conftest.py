@@ -17,7 +17,7 @@ from support.kube.control_plane import ControlPlane
 
 CRDS = ("scaledobjects", "podmonitors", "prometheusrules", "kafkatopics", "kafkausers")
 #: API groups of the CRDs, which helm does not ask the server for while it only renders.
-GROUPS = ("kafka.strimzi.io/v1beta2", "keda.sh/v1alpha1", "monitoring.coreos.com/v1")
+GROUPS = ("keda.sh/v1alpha1", "monitoring.coreos.com/v1")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -43,10 +43,10 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def render() -> Callable[..., str]:
-    """render(values, *options): the chart's manifests."""
+    """render(values, *options): the chart's manifests, for a cluster with Strimzi's newest API or an older one."""
 
-    def template(values: Path, *options: str, version: str = tools.KUBERNETES) -> str:
-        groups = [f"--api-versions={group}" for group in GROUPS]
+    def template(values: Path, *options: str, version: str = tools.KUBERNETES, strimzi: str = "v1") -> str:
+        groups = [f"--api-versions={group}" for group in (*GROUPS, f"kafka.strimzi.io/{strimzi}")]
         return tools.run(
             tools.helm(), "template", "d", CHART, "--namespace", "drumline", "--values", values,
             "--kube-version", version, *groups, *options,

@@ -35,7 +35,8 @@ DEBIAN = {
     "/usr/lib/cni/bridge": "containernetworking-plugins", "/usr/bin/buildah": "buildah", "/usr/bin/podman": "podman",
     "/usr/bin/mmdebstrap": "mmdebstrap", "/bin/busybox": "busybox-static",
 }  # fmt: skip
-#: CRDs: Go module, version, file. Strimzi's are made from its classes.
+#: CRDs: Go module, version, file. Strimzi's are made from its classes: the last version with both of its APIs, v1beta2
+#: and v1, by the newest generator that Maven Central has.
 MODULES = {
     "scaledobjects": ("github.com/kedacore/keda/v2", "v2.17.2", "config/crd/bases/keda.sh_scaledobjects.yaml"),
     "podmonitors": (
@@ -47,8 +48,7 @@ MODULES = {
         "example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml",
     ),
 }  # fmt: skip
-#: Version of Strimzi's CRDs.
-STRIMZI = "0.45.0"
+STRIMZI, GENERATOR = "0.51.0", "0.45.0"
 
 
 def run(*command: str | Path, cwd: Path | None = None, **variables: str) -> str:
@@ -162,7 +162,7 @@ def program(name: str) -> Path:
 
 def crd(name: str) -> Path:
     """Return the file of a CRD."""
-    path = CACHE / "crds" / f"{name}.yaml"
+    path = CACHE / "crds" / f"{name}-{MODULES[name][1] if name in MODULES else STRIMZI}.yaml"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         if name in MODULES:
@@ -177,23 +177,23 @@ def crd(name: str) -> Path:
 
 def strimzi(folder: Path) -> None:
     """Make Strimzi's CRDs of topics and users from its classes, as its own build does."""
-    jars = CACHE / "strimzi"
+    jars = CACHE / f"strimzi-{STRIMZI}"
     jars.mkdir(parents=True, exist_ok=True)
     dependency = (
         "<dependency><groupId>io.strimzi</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
     )
     (jars / "pom.xml").write_text(
         "<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId><artifactId>x</artifactId><version>1</version>"
-        f"<dependencies>{dependency.format('api', STRIMZI)}{dependency.format('crd-generator', STRIMZI)}</dependencies>"
-        "</project>"
+        f"<dependencies>{dependency.format('api', STRIMZI)}{dependency.format('crd-generator', GENERATOR)}"
+        "</dependencies></project>"
     )
     run("mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars", cwd=jars)
     kinds = {"kafkatopics": "topic.KafkaTopic", "kafkausers": "user.KafkaUser"}
     run(
         "java", "-cp", f"{jars}/jars/*", "io.strimzi.crdgenerator.CrdGenerator", "--yaml", "--crd-api-version", "v1",
-        "--api-versions", "v1beta2", "--storage-version", "v1beta2", "--describe-api-versions", "v1beta2",
+        "--api-versions", "v1beta2,v1", "--storage-version", "v1beta2", "--describe-api-versions", "v1beta2+",
         "--target-kube", "1.25+",
-        *(f"io.strimzi.api.kafka.model.{kind}={folder / name}.yaml" for name, kind in kinds.items()),
+        *(f"io.strimzi.api.kafka.model.{kind}={folder / name}-{STRIMZI}.yaml" for name, kind in kinds.items()),
     )  # fmt: skip
 
 
