@@ -1,14 +1,32 @@
 """The chart renders what Kubernetes takes: by the strict schemas of its releases, and by a real API server."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
 from support.kube import tools
 from support.kube.chart import CHART, VALUES, resources
 
+from drumline.infra.config.replicas import of_each
+from drumline.infra.config.settings import Settings
+from drumline.infra.config.validation import server_address
+from drumline.infra.grafana.provisioning.files import data_source
+from drumline.infra.kafka.topics import declared_topics
+
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(1200)]
-RELEASES = ("1.29", "1.31", "1.33", "1.34", "1.36", "1.37")
+ROOT = Path(__file__).parents[2]
+#: Two servers, an own number of partitions, more replicas in sync than by default, groups of other names.
+SITE = (
+    "--set", "clickhouse.replicas.b.url=http://ch-b:9123",
+    "--set", "clickhouse.replicas.c.url=https://ch-c,clickhouse.replicas.c.acceptLoss=true",
+    "--set", "kafka.topicPartitions.gpu\\.stack\\.v1=2,kafka.minInsyncReplicas=3,strimzi.enabled=true",
+    "--set", "settings.DRUMLINE_SINK__GROUP=ours,settings.DRUMLINE_STREAM__APP_ID=our-streams",
+)  # fmt: skip
+#: From the oldest that the chart takes to the one that runs here.
+RELEASES = [f"1.{minor}" for minor in range(29, int(tools.KUBERNETES.split(".")[1]) + 1)]
 VALIDATE = """
 import sys, kubernetes_validate as k, yaml
 release, failed = sys.argv[1], []
@@ -33,6 +51,13 @@ def validate(release: str, text: str) -> str:
     return done.stdout.strip()
 
 
+def test_the_releases_are_those_that_chart_and_guide_name():
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"] == f">={RELEASES[0]}.0-0"
+    guide = (ROOT / "docs/guide/kubernetes.md").read_text()
+    assert f"schemas of Kubernetes {RELEASES[0]} to {RELEASES[-1]}, and by a {RELEASES[-1]} server" in guide
+    assert f"needs Kubernetes {RELEASES[0]}," in guide
+
+
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 def test_a_value_set_is_valid_by_the_strict_schemas_of_a_release(render, values, release):
@@ -45,11 +70,15 @@ def test_a_wrong_field_fails_the_schemas_with_its_name(render):
     assert "readynessProbe" in validate("1.37", text)
 
 
+@pytest.mark.parametrize("strimzi", ["v1", "v1beta2"])
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
-def test_a_value_set_is_taken_by_a_server_with_the_real_crds(plane, render, values):
+def test_a_value_set_is_taken_by_a_server_with_the_real_crds(plane, render, values, strimzi):
     plane.kubectl("create", "namespace", "kafka", check=False)  # of Strimzi's objects; the others go to the default
-    answered = plane.kubectl("apply", "--dry-run=server", "-f", "-", stdin=render(values))
-    assert answered.count("(server dry run)") == len(resources(render(values)))
+    text = render(values, strimzi=strimzi)
+    versions = {item["apiVersion"] for item in resources(text) if "strimzi" in item["apiVersion"]}
+    assert versions == ({f"kafka.strimzi.io/{strimzi}"} if values.name.startswith("full") else set())
+    answered = plane.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=text)
+    assert answered.count("(server dry run)") == len(resources(text))
 
 
 @pytest.mark.parametrize(
@@ -64,8 +93,8 @@ def test_a_value_set_is_taken_by_a_server_with_the_real_crds(plane, render, valu
 def test_a_wrong_field_is_refused_by_the_server_with_its_name(plane, render, right, wrong):
     plane.kubectl("create", "namespace", "kafka", check=False)
     text = render(CHART / "ci" / "full-values.yaml").replace(right, wrong)
-    answered = plane.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=text, check=False)
-    assert wrong in answered
+    with pytest.raises(AssertionError, match=rf"exit 1\n(.|\n)*{wrong}"):
+        plane.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=text)
 
 
 @pytest.mark.parametrize(
@@ -74,12 +103,19 @@ def test_a_wrong_field_is_refused_by_the_server_with_its_name(plane, render, rig
         ("worker.replica=3", "replica"),
         ("settings.DRUMLINE_KAFKA__BOOTSTRP=x", "DRUMLINE_KAFKA__BOOTSTRP"),
         ("kafka.bootstrap=kafka", "bootstrap"),
+        ("settings.DRUMLINE_KAFKA__REPLICATION=1", "DRUMLINE_KAFKA__REPLICATION"),
+        ("kafka.topicPartitions.kernels=8", "kernels"),
+        ("kafka.minInsyncReplicas=4", "kafka.minInsyncReplicas: 4; with kafka.replication 3"),
+        ("clickhouse.replicas.primary.url=http://b:1", "primary"),
+        ("clickhouse.replicas.b.urls=http://b:1", "urls"),
+        ("clickhouse.replicas.a-name-of-more-than-fifty-characters-with-the-release.url=http://b:1", "52 characters"),
+        ("grafana.dataSource.password=secret", "password"),
         ("agent.resources.limits.memory=lots", "memory"),
     ],
 )
 def test_a_wrong_value_fails_with_its_name(render, option, named):
-    with pytest.raises(RuntimeError, match=named):
-        render(VALUES[0], "--set", option)
+    with pytest.raises(RuntimeError, match=re.escape(named)):
+        render(CHART / "ci" / "default-values.yaml", "--set", option)
 
 
 def test_what_is_missing_is_asked_for(render):
@@ -109,3 +145,109 @@ def test_no_pod_but_the_agents_asks_for_a_right(render):
                 if kind != "DaemonSet":
                     assert pod["securityContext"]["runAsNonRoot"]
                     assert "add" not in context["capabilities"]
+
+
+def pods(text):
+    """Component -> the pod of its workload."""
+    templates = [item["spec"]["template"] for item in resources(text) if "template" in item.get("spec", {})]
+    return {item["metadata"]["labels"]["app.kubernetes.io/component"]: item["spec"] for item in templates}
+
+
+def settings_of(pod, monkeypatch):
+    """Settings of a program in a pod that has no secret."""
+    for variable in pod["containers"][0]["env"]:
+        monkeypatch.setenv(variable["name"], variable.get("value", "d-0"))
+    return Settings()
+
+
+def test_each_server_of_clickhouse_has_sinks_with_a_group_of_their_own(render, monkeypatch):
+    options = (*SITE, "--set", "sink.autoscaling.enabled=true,networkPolicy.enabled=true")
+    text = render(CHART / "ci" / "default-values.yaml", *options)
+    parts, items = pods(text), resources(text)
+    names = {"sink": "primary", "sink-b": "b", "sink-c": "c"}
+    assert {name for name in parts if name.startswith("sink")} == names.keys()
+    assert [parts[name]["containers"][0]["args"] for name in names] == [
+        ["sink"], ["sink", "--replica", "b"], ["sink", "--replica", "c", "--accept-loss"]
+    ]  # fmt: skip
+    for kind in ("StatefulSet", "Service", "PodDisruptionBudget"):
+        chosen = {}
+        for item in items:
+            if item["kind"] == kind and "-sink" in item["metadata"]["name"]:
+                selector = item["spec"]["selector"]
+                selector = selector.get("matchLabels", selector)
+                chosen[item["metadata"]["name"]] = selector["app.kubernetes.io/component"]
+        assert chosen == {f"d-{name}": name for name in names}, kind
+    replicas = of_each(settings_of(parts["sink-b"], monkeypatch))
+    groups = {replica: settings.sink.group for replica, settings in replicas.items()}
+    assert groups == {"primary": "ours", "b": "ours-b", "c": "ours-c"}
+    scaled = {
+        item["metadata"]["name"]: item["spec"]["triggers"][0]["metadata"]["consumerGroup"]
+        for item in items if item["kind"] == "ScaledObject"
+    }  # fmt: skip
+    assert scaled == {f"d-{name}": groups[replica] for name, replica in names.items()}
+    assert of_each(settings_of(parts["migrations"], monkeypatch)).keys() == groups.keys()  # `migrate` goes over all
+    [policy] = [item for item in items if item["kind"] == "NetworkPolicy"]
+    servers = {server_address(settings.clickhouse.url)[1] for settings in replicas.values()}
+    assert {port["port"] for port in policy["spec"]["egress"][1]["ports"]} == {9092, *servers}
+    users = {
+        item["metadata"]["name"]: item["spec"]["authorization"]["acls"] for item in items if item["kind"] == "KafkaUser"
+    }
+    for user, operation in (("d-sink", "Read"), ("d-auditor", "Describe")):
+        of_groups = [acl for acl in users[user] if acl["resource"]["type"] == "group"]
+        assert {acl["resource"]["name"] for acl in of_groups} == set(groups.values())
+        assert {tuple(acl["operations"]) for acl in of_groups} == {(operation,)}
+    names = {acl["resource"]["name"] for acl in users["d-worker"]}
+    assert {"our-streams", "our-streams-"} <= names
+    assert not {name for name in names if name.startswith("drumline-streams")}
+
+
+@pytest.mark.parametrize("options", [SITE, ("--set", "strimzi.enabled=true,kafka.replication=1")])
+def test_topics_of_strimzi_are_those_that_the_programs_declare(render, monkeypatch, options):
+    text = render(CHART / "ci" / "default-values.yaml", *options)
+    declared = declared_topics(settings_of(pods(text)["worker"], monkeypatch))
+    topics = {item["metadata"]["name"]: item["spec"] for item in resources(text) if item["kind"] == "KafkaTopic"}
+    assert topics == {
+        topic.name: {"partitions": topic.partitions, "replicas": topic.replication, "config": topic.config}
+        for topic in declared
+    }
+
+
+def test_the_data_sources_are_those_that_drumline_makes_without_a_password(render):
+    options = (*SITE, "--set", "grafana.dataSource.enabled=true,clickhouse.url=https://ch-a")
+    [config] = [
+        item for item in resources(render(CHART / "ci" / "default-values.yaml", *options))
+        if item["metadata"]["labels"].get("grafana_datasource")
+    ]  # fmt: skip
+    [text] = config["data"].values()
+    password = {"password": "$__env{DRUMLINE_CLICKHOUSE_PASSWORD}"}
+    assert yaml.safe_load(text)["datasources"] == [
+        {**data_source(host, port, "grafana", "gpu", secure, "http", replica), "secureJsonData": password}
+        for host, port, secure, replica in (
+            ("ch-a", 8443, True, ""), ("ch-b", 9123, False, "b"), ("ch-c", 8443, True, "c")
+        )
+    ]  # fmt: skip
+
+
+def test_the_guides_values_give_the_password_to_who_writes_alone(render, tmp_path):
+    [values] = re.findall(r"```yaml\n(image: .*?)```", (ROOT / "docs/guide/kubernetes.md").read_text(), re.DOTALL)
+    (tmp_path / "values.yaml").write_text(values)
+    for name, pod in pods(render(tmp_path / "values.yaml")).items():
+        has = any(volume["name"] == "secrets" for volume in pod["volumes"])
+        assert has == (name in ("sink", "migrations")), name
+
+
+def test_scraped_programs_have_the_labels_of_the_rules(render):
+    """As infra/prometheus/scrape.yml gives them, also to the sinks of a further server."""
+    text = render(CHART / "ci" / "default-values.yaml", *SITE, "--set", "podMonitor.enabled=true")
+    [monitor] = [item for item in resources(text) if item["kind"] == "PodMonitor"]
+    [example] = yaml.safe_load((ROOT / "infra/prometheus/scrape.yml").read_text())["scrape_configs"]
+    expected = {(example["job_name"], target["labels"]["program"]) for target in example["static_configs"]}
+    given = set()
+    for component in pods(text).keys() - {"migrations"}:
+        labels = {}
+        for rule in monitor["spec"]["podMetricsEndpoints"][0]["relabelings"]:
+            source = component if "component" in str(rule.get("sourceLabels")) else ""
+            if match := re.fullmatch(rule.get("regex", "(.*)"), source):
+                labels[rule["targetLabel"]] = match.expand(rule.get("replacement", "$1").replace("$", "\\"))
+        given.add((labels["job"], labels["program"]))
+    assert given == expected

@@ -6,11 +6,11 @@
 {{- else }}{{ $image.repository }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
-{{- /* Labels of a part's pods, and what selects them: dict "root" $ "part" "sink". */ -}}
+{{- /* Labels of a part's pods, and what selects them: dict "root" $ "part" "sink"; "component", where a part is several. */ -}}
 {{- define "drumline.selector" -}}
 app.kubernetes.io/name: drumline
 app.kubernetes.io/instance: {{ .root.Release.Name }}
-app.kubernetes.io/component: {{ .part }}
+app.kubernetes.io/component: {{ .component | default .part }}
 {{- end }}
 
 {{- define "drumline.labels" -}}
@@ -26,6 +26,29 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- mergeOverwrite (dict) .root.Values.secrets $own.secrets | toJson -}}
 {{- end }}
 
+{{- /* The consumer group of workers, or of the sinks of a server: "replica" is its name, none for the primary. */ -}}
+{{- define "drumline.group" -}}
+{{- $own := index .root.Values .part -}}
+{{- $names := mergeOverwrite (dict "DRUMLINE_STREAM__APP_ID" "drumline-streams" "DRUMLINE_SINK__GROUP" "drumline-sink") .root.Values.settings $own.settings -}}
+{{- if eq .part "worker" }}{{ $names.DRUMLINE_STREAM__APP_ID }}
+{{- else }}{{ $names.DRUMLINE_SINK__GROUP }}{{ with .replica }}-{{ . }}{{ end }}{{ end }}
+{{- end }}
+
+{{- /* Replicas that have a record before it is acknowledged. */ -}}
+{{- define "drumline.inSync" -}}
+{{- $kafka := .Values.kafka -}}
+{{- if gt (int $kafka.minInsyncReplicas) (int $kafka.replication) }}
+{{- fail (printf "kafka.minInsyncReplicas: %d; with kafka.replication %d Kafka would acknowledge nothing" (int $kafka.minInsyncReplicas) (int $kafka.replication)) }}
+{{- end }}
+{{- $kafka.minInsyncReplicas | default (min 2 $kafka.replication) -}}
+{{- end }}
+
+{{- /* The port of a ClickHouse server, as the programs take it. */ -}}
+{{- define "drumline.port" -}}
+{{- $url := urlParse . -}}
+{{- regexFind "[0-9]+$" (regexFind ":[0-9]+$" $url.host) | default (ternary "8443" "8123" (eq $url.scheme "https")) -}}
+{{- end }}
+
 {{- define "drumline.env" -}}
 {{- $own := index .root.Values .part -}}
 {{- $secrets := include "drumline.secrets" . | fromJson -}}
@@ -37,6 +60,10 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
     "DRUMLINE_CLICKHOUSE__DATABASE" .root.Values.clickhouse.database
     "DRUMLINE_METRICS_ADDRESS" "0.0.0.0"
     "DRUMLINE_LOG_JSON" "true" -}}
+{{- with .root.Values.kafka.topicPartitions }}{{ $_ := set $settings "DRUMLINE_KAFKA__TOPIC_PARTITIONS" (toJson .) }}{{ end -}}
+{{- if .root.Values.kafka.minInsyncReplicas }}{{ $_ := set $settings "DRUMLINE_KAFKA__MIN_INSYNC_REPLICAS" (include "drumline.inSync" .root) }}{{ end -}}
+{{- $replicas := dict }}{{ range $name, $replica := .root.Values.clickhouse.replicas }}{{ $_ := set $replicas $name $replica.url }}{{ end -}}
+{{- with $replicas }}{{ $_ := set $settings "DRUMLINE_CLICKHOUSE__REPLICAS" (toJson .) }}{{ end -}}
 {{- range $name := keys $secrets }}{{ $_ := set $settings $name (printf "/run/secrets/drumline/%s" $name) }}{{ end -}}
 {{- $settings = mergeOverwrite $settings .settings .root.Values.settings $own.settings -}}
 {{- range $name := keys $settings | sortAlpha }}
