@@ -96,6 +96,12 @@ def test_a_named_sink_with_other_topics_is_another_member():
     assert "group.instance.id" not in consumer_config(Settings(), [Topic.KERNEL])
 
 
+def test_a_host_with_a_rack_names_it_to_the_brokers():
+    settings = Settings(kafka=KafkaSettings(rack="zone-a"))
+    assert consumer_config(settings, [Topic.KERNEL])["client.rack"] == "zone-a"
+    assert "client.rack" not in consumer_config(Settings(), [Topic.KERNEL])
+
+
 @pytest.mark.parametrize(
     ("bounds", "error", "text"),
     [
