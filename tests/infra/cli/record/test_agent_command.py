@@ -1,19 +1,12 @@
-"""`drumline agent` as a program: exit codes, and the systemd unit that runs it."""
+"""`drumline agent` as a program: exit codes."""
 
-import configparser
 import fcntl
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from support.labs.agent_command import agent
 from support.wait_limit import WAIT_S
-
-from drumline.infra.cli.app import MODULES
-from drumline.infra.config.settings import Settings
-
-UNITS = Path(__file__).parents[4] / "infra" / "systemd"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
@@ -83,24 +76,3 @@ def test_a_spool_to_be_emptied_that_is_none_ends_with_2(tmp_path, spool, message
     _, errors = program.communicate(timeout=WAIT_S)
     assert (program.returncode, message in errors) == (2, True), errors
     assert not (tmp_path / "spoool").exists()
-
-
-def test_the_unit_runs_a_command_there_is_with_settings_there_are(monkeypatch, tmp_path):
-    unit = configparser.ConfigParser(strict=False)
-    unit.optionxform = str
-    unit.read(UNITS / "drumline-agent.service")
-    assert unit["Service"]["ExecStart"].split()[-1] in MODULES
-    assert unit["Service"]["CapabilityBoundingSet"] == ""
-    assert "AmbientCapabilities" not in unit["Service"]
-    kind, root, mode, user, *_ = (UNITS / "drumline.conf").read_text().splitlines()[-1].split()
-    assert (kind, Path(root), mode, user) == ("d", Settings().spool.root, "3777", unit["Service"]["User"])
-    lines = (UNITS / "agent.env").read_text().splitlines()
-    for line in lines:
-        name, _, value = line.removeprefix("#").partition("=")
-        if name.startswith("DRUMLINE_"):
-            part, _, field = name.removeprefix("DRUMLINE_").lower().partition("__")
-            section = Settings.model_fields[part]
-            assert not field or field in section.default.__class__.model_fields, name
-            if not line.startswith("#"):
-                monkeypatch.setenv(name, value)
-    assert Settings().spool.root == Path("/dev/shm/drumline")
