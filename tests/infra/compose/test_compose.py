@@ -20,6 +20,7 @@ import yaml
 from drumline.infra.cli.app import MODULES
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.unknown_variables import setting_names
+from drumline.infra.runtime.signals import LONGEST_S
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "infra" / "compose"
@@ -124,6 +125,11 @@ def test_every_file_that_is_named_is_there():
         if build := result.get("build"):
             context = FOLDER / build["context"]
             assert (context / build.get("dockerfile", "Dockerfile")).is_file(), build
+
+
+def test_our_programs_have_the_time_that_a_clean_end_takes():
+    for name, result in DRUMLINE.items():
+        assert int(result["stop_grace_period"].removesuffix("s")) >= 30 > LONGEST_S, name
 
 
 def test_every_variable_of_our_programs_is_a_setting():
