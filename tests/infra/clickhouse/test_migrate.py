@@ -7,9 +7,10 @@ from support import migrated_database
 from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse import migrate as module
 from drumline.infra.clickhouse.migrate import Migration, migrate, migrations, pending
 from drumline.infra.clickhouse.migration_lock import MigrationConflict
-from drumline.infra.config.servers import ClickHouseSettings, TieringSettings
+from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings, TieringSettings
 from drumline.infra.localstack.clickhouse.config import prepare_engine
 from drumline.infra.localstack.clickhouse.engine import answers, wait_until
 from drumline.infra.localstack.ephemeral import ephemeral_settings
@@ -94,6 +95,55 @@ def test_twice_is_once_and_every_table_can_deduplicate(clean_stack):
         assert int(row["window"] or 0) >= 10_000, f"{row['name']} lacks non_replicated_deduplication_window"
         assert "now(" not in row["engine_full"].split("PARTITION BY")[-1].split("ORDER BY")[0]
         assert "fsync_after_insert = 1" in row["engine_full"], row["name"]
+
+
+#: The oldest schema whose migrations are as they were: without the content and the epochs of the ledger.
+OLDEST, ROWS = 6, 20
+
+
+@pytest.mark.stack
+def test_rows_of_an_older_version_stay_as_they_were(clean_stack, monkeypatch):
+    """Random ones in every column of every table, from the oldest schema to the newest."""
+    client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
+    for_ever = dict.fromkeys(RetentionSettings.model_fields, 0)
+    clean_stack.clickhouse.retention = RetentionSettings(**for_ever)  # random times are old, or to come
+    with monkeypatch.context() as older:
+        older.setattr(module, "migrations", lambda: migrations()[:OLDEST])
+        migrate(client, clean_stack)
+    tables = clickhouse.rows(
+        client,
+        "SELECT table, groupArray(name) AS names, groupArray(concat(name, ' ', type)) AS structure "
+        "FROM (SELECT * FROM system.columns WHERE database = {d:String} AND default_kind IN ('', 'DEFAULT') "
+        "ORDER BY position) WHERE table IN (SELECT name FROM system.tables WHERE database = {d:String} "
+        "AND engine LIKE '%MergeTree' AND engine != 'AggregatingMergeTree' AND name NOT LIKE 'schema_%') "
+        "GROUP BY table",
+        {"d": database},
+    )
+    assert len(tables) > 10
+
+    def content():
+        """Table -> number of rows, and a sum that changes with each value of the older columns."""
+        answers = {}
+        for row in tables:
+            line = f"formatRowNoNewline('TSV', {', '.join(row['names'])})"
+            sql = f"SELECT count() AS n, sum(cityHash64({line})) AS hash FROM {database}.{row['table']}"
+            [answers[row["table"]]] = clickhouse.rows(client, sql)
+        return answers
+
+    for seed, row in enumerate(tables):
+        names, structure = ", ".join(row["names"]), ", ".join(row["structure"]).replace("'", "\\'")
+        client.command(
+            f"INSERT INTO {database}.{row['table']} ({names}) "
+            f"SELECT * FROM generateRandom('{structure}', {seed}, 8, 2) LIMIT {ROWS}"
+        )
+    before = content()
+    assert min(answer["n"] for answer in before.values()) > ROWS / 2, "a few have the same key, an empty one"
+    done = migrate(client, clean_stack)
+    assert done[: len(migrations()) - OLDEST] == [f"{m.version:04d}_{m.name}" for m in migrations()[OLDEST:]]
+    assert content() == before
+    views = "SELECT name FROM system.tables WHERE database = {d:String} AND engine = 'View'"
+    for view in clickhouse.rows(client, views, {"d": database}):
+        clickhouse.rows(client, f"SELECT * FROM {database}.{view['name']} LIMIT 1")
 
 
 @pytest.mark.stack

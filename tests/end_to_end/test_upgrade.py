@@ -1,0 +1,102 @@
+"""An older release is upgraded under load, in the order of docs/guide/deploy.md: nothing lost, nothing doubled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.older_release import before_migration, facts, unpack
+from support.pipeline import RESULTS, Pipeline
+from support.wait_limit import WAIT_S
+
+from drumline.infra.clickhouse.client import connect, rows
+from drumline.infra.clickhouse.migrate import migrations
+from drumline.infra.clickhouse.row_counts import counts
+from drumline.infra.config.servers import RetentionSettings
+from drumline.infra.config.settings import Settings
+from drumline.infra.kafka.offsets import Offsets
+from drumline.infra.localstack.clickhouse.engine import wait_until
+from drumline.infra.runtime.processes import ManagedProcess, check_all
+from drumline.schemas.topics import Topic
+from drumline.streams.core import records
+
+pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(1500)]
+
+#: At its own speed, half a minute, so that there is a middle; recorded time, so that windows fall alike.
+REPLAY = ("--loop", "2", "--keep-time", "--job", "upgraded")
+#: Of its 416 batches of kernels so many are in Kafka when the upgrade begins.
+MIDDLE = 80
+
+
+@pytest.mark.parametrize("number", [len(migrations())])
+def test_an_upgrade_in_the_middle_of_a_job_loses_and_doubles_nothing(
+    number: int, clean_stack: Settings, environment_of: Callable[[Settings], dict[str, str]], tmp_path: Path
+) -> None:
+    plain = environment_of(clean_stack)
+    (tmp_path / "new").mkdir()
+    (tmp_path / "old").mkdir()
+    new = Pipeline(clean_stack, plain, tmp_path / "new")
+    old = Pipeline(clean_stack, plain | unpack(before_migration(number), tmp_path / "old"), tmp_path / "old")
+    was = facts(old.environment)
+    assert (was["place"], was["migration"]) == (str(tmp_path / "old" / "drumline"), number - 1)
+    for pipeline, tables in ((old, was["retention"]), (new, RetentionSettings.model_fields)):  # recorded time grows old
+        pipeline.environment |= {f"DRUMLINE_CLICKHOUSE__RETENTION__{table.upper()}": "0" for table in tables}
+    old.drumline("topics", "apply")
+    old.drumline("migrate")
+    replay = None
+    try:
+        old.programs["stream"].start()
+        old.programs["sink"].start()
+        kernels = (offsets := Offsets(clean_stack)).places([Topic.KERNEL])
+        replay = old.start_replay(*REPLAY)
+        sent = lambda: sum(offsets.ends(kernels).values())  # noqa: E731
+        assert wait_until(lambda: sent() >= MIDDLE, WAIT_S, lambda: replay.poll() is None), "no middle"
+
+        new.drumline("topics", "apply")
+        assert f"{number:04d}_" in new.drumline("migrate")  # the older sink goes on meanwhile
+        check_all(old.programs.values())
+        assert [program.exits for program in old.programs.values()] == [[], []]
+        for name in ("sink", "stream"):
+            old.programs[name].stop(timeout_s=60)
+        by_the_older = new.query("SELECT count() AS n FROM kernels")[0]["n"]
+        if was["state"] != records._VERSION:
+            refused = ManagedProcess("stream", ["stream"], tmp_path / "refused.log", new.environment)
+            refused.start()
+            assert wait_until(lambda: (refused.check(), refused.exits)[1], WAIT_S)
+            refused.stop()
+            assert "set another DRUMLINE_STREAM__APP_ID" in refused.ends[0]
+            app = f"{clean_stack.stream.app_id}-next"
+            stream = new.settings.stream.model_copy(update={"app_id": app})
+            new.settings = new.settings.model_copy(update={"stream": stream})
+            new.environment["DRUMLINE_STREAM__APP_ID"] = app
+        for program in new.programs.values():
+            program.add_environment(new.environment)
+            program.start()
+        out, _ = replay.communicate(timeout=WAIT_S)  # an agent of the older release goes on
+        assert replay.returncode == 0
+        upgraded = json.loads(out)
+        new.wait_stored()
+
+        assert new.audit(upgraded["run"])["findings"] == []
+        client = connect(new.settings, database=new.settings.clickhouse.database)
+        stored = list(counts(lambda sql, values: rows(client, sql, values), upgraded["run"], upgraded["rows"]))
+        assert by_the_older, "the older sink stored a part"
+        assert [count for count in stored if count.published != count.stored] == []
+        results = new.results(upgraded["run"])
+        second = new.start_replay(*REPLAY)
+        again = json.loads(second.communicate(timeout=WAIT_S)[0])
+        new.wait_stored()
+        assert new.audit(again["run"])["findings"] == []
+        assert upgraded["rows"] == again["rows"]
+        undisturbed = new.results(again["run"])
+        assert all(undisturbed[table] for table in RESULTS)
+        for table in RESULTS:
+            assert results[table] == undisturbed[table], table
+        assert new.programs["sink"].exits == new.programs["stream"].exits == []
+    finally:
+        if replay is not None:
+            replay.kill()
+        for program in (*old.programs.values(), *new.programs.values()):
+            program.stop()
