@@ -104,8 +104,7 @@ def run_chaos(plan: Plan, report: ChaosReport, log: Log) -> None:
                         _round(round_, system, reference, rng, islice(drawn, min(left, plan.per_round)), log)
                     finally:
                         for part, program in system.programs.items():
-                            report.exits[part] = [*report.exits.get(part, []), *program.exits]
-                            program.exits.clear()
+                            report.take_ends(part, program)
                     log(f"round {len(report.rounds)}: {round_.line()}")
             fine = report.clean
         except ENDING_ERRORS as error:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from textwrap import indent
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from drumline.infra.chaos.reference import Difference
+from drumline.infra.runtime.processes import ManagedProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class ChaosReport:
     requested: kills that it was to make; 0 for as many as the time allows.
     problems: errors that ended it.
     exits: programs that ended by themselves, with their exit codes; they were restarted.
+    ends: of the same programs, the last lines that they wrote before each end.
     kept: folder with the state of a run that is not clean.
     """
 
@@ -84,6 +87,7 @@ class ChaosReport:
     rounds: list[Round] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     exits: dict[str, list[int]] = field(default_factory=dict)
+    ends: dict[str, list[str]] = field(default_factory=dict)
     seconds: float = 0.0
     was_interrupted: bool = False
     kept: str = ""
@@ -97,6 +101,14 @@ class ChaosReport:
     def clean(self) -> bool:
         """Return whether there were rounds and all of them are clean."""
         return bool(self.rounds) and all(round_.clean for round_ in self.rounds) and not self.problems
+
+    def take_ends(self, part: str, program: ManagedProcess) -> None:
+        """Take over how often and how a program ended by itself; the program forgets it."""
+        if program.exits:
+            self.exits[part] = [*self.exits.get(part, []), *program.exits]
+            self.ends[part] = [*self.ends.get(part, []), *program.ends]
+        program.exits.clear()
+        program.ends.clear()
 
     @property
     def missing(self) -> int:
@@ -166,6 +178,8 @@ def show(report: ChaosReport, console: Console) -> None:
         console.print(text, highlight=False)
     for name, codes in report.exits.items():
         console.print(f"{name} ended by itself {len(codes)} times, exit codes {dict(Counter(codes))}", highlight=False)
+        for text in report.ends.get(name, []):
+            console.print(indent(text or "(it wrote nothing)", "    "), markup=False, highlight=False, soft_wrap=True)
     if report.missing:
         text = f"{len(report.kills)} of {report.requested} kills made: it ended before the others"
         console.print(text, style="yellow", highlight=False)

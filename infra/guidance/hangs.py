@@ -27,9 +27,9 @@ HANGS: tuple[Entry, ...] = (
     ),
     Entry(
         "hung", "not_started",
-        "it called the operation, and its GPU has not begun it",
+        "it called the operation, and its GPU has not begun it; if no rank is named, no GPU has",
         "Look for a kernel that does not end, and for XIDs: `nvidia-smi`, `dmesg` on its host.",
-        f"A faulty GPU: drain the host. {_RESTART}",
+        f"A faulty GPU: drain the host. All GPUs: wait for the kernel of the program, or fix it. {_RESTART}",
         HOST,
     ),
     Entry(
@@ -67,9 +67,9 @@ HANGS: tuple[Entry, ...] = (
     ),
     Entry(
         "hung", "insufficient_data",
-        "not all ranks of the communicator are known, so none is named",
+        "not all ranks of the communicator are known, or CUPTI alone shows more GPUs idle than busy: none is named",
         "Which ranks are recorded? `drumline sql collecting --job JOB`.",
-        "Record all ranks with policy `auto` or `light`; look at the silent ones first.",
+        "Record all ranks with policy `auto` or `light`; look at the silent ones first, then at the busy GPU's.",
         DRUMLINE,
     ),
 )  # fmt: skip

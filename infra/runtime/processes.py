@@ -9,6 +9,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+#: Lines of a log that are kept of each process that ended.
+LAST_LINES = 30
+
 
 class ProcessFailed(RuntimeError):
     """A process ended more often than its restarts allow. The message names its log."""
@@ -19,13 +22,15 @@ class ManagedProcess:
 
     The owner calls `start`, then `check` again and again, and `stop` at the end. Only `kill` and `stop` block.
 
-    exits: the return code of each end that `check` found.
+    exits: the return code of each end that `check` found. ends: the last lines that the process had written by then.
     log: file that gets stdout and stderr.
     """
 
     def __init__(self, name: str, args: list[str], log: Path, env: Mapping[str, str], restarts: int = 5) -> None:
         self.name, self.args, self.log, self.restarts = name, args, log, restarts
         self.exits: list[int] = []
+        self.ends: list[str] = []
+        self._began = 0
         self._env = {**os.environ, **env}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -41,6 +46,7 @@ class ManagedProcess:
     def start(self) -> None:
         """Start the process in a session of its own."""
         with self.log.open("ab") as out:
+            self._began = out.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "drumline.infra.cli.app", *self.args],
                 stdin=subprocess.DEVNULL,
@@ -59,12 +65,18 @@ class ManagedProcess:
         if self._process is None or self._process.poll() is None:
             return
         self.exits.append(self._process.returncode)
+        self.ends.append(self._last_lines())
         if len(self.exits) > self.restarts:
-            end = "\n".join(self.log.read_text(errors="replace").splitlines()[-8:])
             raise ProcessFailed(
-                f"{self.name} ended {len(self.exits)} times (exit {self.exits[-1]}); {self.log}:\n{end}"
+                f"{self.name} ended {len(self.exits)} times (exit {self.exits[-1]}); {self.log}:\n{self.ends[-1]}"
             )
         self.start()
+
+    def _last_lines(self) -> str:
+        """Return the end of what the process has written since its start."""
+        with self.log.open(errors="replace") as log:
+            log.seek(self._began)
+            return "\n".join(log.read().splitlines()[-LAST_LINES:])
 
     def kill(self) -> None:
         """Send SIGKILL and wait; `exits` does not count it. `start` starts the process again."""

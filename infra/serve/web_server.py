@@ -10,10 +10,14 @@ import socket
 import ssl
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 from drumline.infra.config.servers import ServeSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.serve.access import require_safe
+
+if TYPE_CHECKING:
+    import uvicorn
 
 
 class CannotServe(RuntimeError):
@@ -46,8 +50,11 @@ def page_address(settings: ServeSettings, port: int) -> str:
     return settings.url.rstrip("/") or f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def serve(settings: Settings, listener: socket.socket) -> None:
-    """Answer requests until SIGINT or SIGTERM. No access log: addresses may have the token."""
+def server(settings: Settings) -> uvicorn.Server:
+    """Return a server of the page. No access log: addresses may have the token. Raises ModuleNotFoundError.
+
+    It runs until SIGINT or SIGTERM, and raises that again: after it the handlers apply that were there before.
+    """
     import uvicorn
 
     from drumline.infra.report import charts
@@ -60,7 +67,7 @@ def serve(settings: Settings, listener: socket.socket) -> None:
         lifespan="off", ws="none", limit_concurrency=128, timeout_keep_alive=20, timeout_graceful_shutdown=3,
         ssl_certfile=chosen.certificate, ssl_keyfile=chosen.key, ssl_version=ssl.PROTOCOL_TLS_SERVER,
     )  # fmt: skip
-    uvicorn.Server(config).run(sockets=[listener])
+    return uvicorn.Server(config)
 
 
 def main() -> None:
@@ -69,7 +76,8 @@ def main() -> None:
 
     config = settings()
     config = config.model_copy(update={"serve": config.serve.model_copy(update={"port": int(sys.argv[2])})})
-    serve(config, listen(config.serve))
+    listener = listen(config.serve)
+    server(config).run(sockets=[listener])
 
 
 if __name__ == "__main__":

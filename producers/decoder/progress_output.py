@@ -41,10 +41,10 @@ class ProgressOutput:
         self.step = number
         self.calls.moved(time_ns)
 
-    def take(self, decoded: Decoded) -> None:
-        """Take in what a buffer holds."""
+    def take(self, decoded: Decoded, now_ns: int) -> None:
+        """Take in what a buffer holds, read now."""
         try:
-            self.calls.add(decoded.kernels, decoded.copies, decoded.markers, decoded.payloads)
+            self.calls.add(decoded.kernels, decoded.copies, decoded.markers, decoded.payloads, now_ns)
         except Exception as error:
             self._problems["derive"] = f"{type(error).__name__}: {error}"
             self.calls.lost()

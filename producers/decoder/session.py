@@ -133,6 +133,7 @@ class Session:
     def _on_failed(self, event: dict[str, Any]) -> None:
         self.problems["collector"] = event["why"]
         self._recording = f"off: {event['why']}"
+        self._progress.recording(False, int(event["time_ns"]))
         warn(f"{event['why']}: nothing is recorded any more; the job goes on", self._environment)
         self._begin(int(event["time_ns"]))
         self._report_at = 0
@@ -242,7 +243,7 @@ class Session:
             if decoded.kernels.rows and decoded.kernels["graph"].any():
                 self.pool.header[Header.GRAPHS] = 1
             output.take(number, decoded, now_ns)
-            self._progress.take(decoded)
+            self._progress.take(decoded, now_ns)
         if decoded is None or decoded.invalid["kernels"]:
             output.unread(now_ns)
             self._progress.calls.lost()

@@ -31,7 +31,7 @@ class KeptFolder:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         above = _opened(str(folder), None)
         try:
-            self._descriptor = _create(quote(host, safe="")[:200].replace(".", "%2E") or "host", above)
+            self._descriptor = _create(name_of(host), above)
         finally:
             os.close(above)
         self._lock = -1
@@ -53,6 +53,11 @@ class KeptFolder:
             if descriptor >= 0:
                 os.close(descriptor)
         self._lock = self._descriptor = -1
+
+
+def name_of(host: str) -> str:
+    """Return the name of a host's folder."""
+    return quote(host, safe="")[:200].replace(".", "%2E") or "host"
 
 
 def write_private(path: Path, content: bytes) -> None:

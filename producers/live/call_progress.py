@@ -27,6 +27,8 @@ from drumline.schemas.columns import Array
 #: after their kernels (segment.SETTLE_NS). As long without a kernel, the GPU has nothing to do; half of the time after
 #: which a job stands still.
 STILL_NS = 5_000_000_000
+#: What has a time so much later than its buffer was read was recorded wrongly.
+LATEST_NS = 1_000_000_000
 #: `begun` where it is not known.
 UNKNOWN = -1
 #: Communicators of a process, as in a ring; and calls that wait for their kernels. Beyond these, counts are not exact.
@@ -62,12 +64,13 @@ class CallProgress:
         """Note that records were lost: counts are not exact any more."""
         self._is_whole = False
 
-    def add(self, kernels: Table, copies: Table, markers: Table, payloads: Table) -> None:
-        """Take in the activity of a buffer; columns as in Activity."""
+    def add(self, kernels: Table, copies: Table, markers: Table, payloads: Table, now_ns: int) -> None:
+        """Take in the activity of a buffer, read now; columns as in Activity."""
+        kernels, copies = (_possible(table, now_ns + LATEST_NS) for table in (kernels, copies))
         for table in (kernels, copies):
             if table.rows:
                 self._kernel_ns = max(self._kernel_ns, int(end_ns(table).max()))
-        if markers.rows and (calls := _calls(markers, payloads)) is not None:
+        if markers.rows and (calls := _calls(markers, payloads, now_ns)) is not None:
             self._add_calls(calls)
         if kernels.rows and self.is_known:
             is_nccl = self._are_nccl(kernels.dictionaries["names"])[kernels["name"]]  # those of CUDA graphs move too
@@ -100,6 +103,7 @@ class CallProgress:
         """Return the rows. `complete_ns`: activity of the host before has arrived, with the kernels that it launched,
         however long CUPTI holds a buffer; `state`: of the process (STATES).
         """
+        self._moved_ns = min(self._moved_ns, now_ns)  # the clock may have been set back
         is_held = now_ns - complete_ns > STILL_NS
         is_stopped = state == STOPPED  # then nothing asks CUPTI for its buffers
         shared = {
@@ -148,7 +152,15 @@ class CallProgress:
         return kept
 
 
-def _calls(markers: Table, payloads: Table) -> NcclCalls | None:
+def _possible(table: Table, latest_ns: int) -> Table:
+    """Return a table without what ends later: as movement it would hide a standstill until then."""
+    if not table.rows:
+        return table
+    is_possible = (table["start_ns"] <= latest_ns) & (end_ns(table) <= latest_ns)  # their sum may overflow
+    return table if is_possible.all() else table.take(is_possible)
+
+
+def _calls(markers: Table, payloads: Table, now_ns: int) -> NcclCalls | None:
     """Return the NCCL calls that begin in a buffer, by start; ends may lie in the next one. None = there are none.
 
     Only names of NCCL's own ranges are looked at: a job may have thousands of others.
@@ -162,7 +174,7 @@ def _calls(markers: Table, payloads: Table) -> NcclCalls | None:
     columns = {
         "name": names,
         "domain": starts["domain"],
-        "start_ns": starts["time_ns"],
+        "start_ns": np.minimum(starts["time_ns"], now_ns),
         "duration_ns": np.zeros(starts.rows, np.uint64),
         "id": starts["id"],
     }

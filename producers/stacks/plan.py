@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from drumline.producers.host.targets import RecordedProcess
 from drumline.producers.stacks.verdicts import CAPTURE, Verdict
 
-#: Shortest time between two verdicts of a job that are followed; s of Kafka's time, the same for all agents.
+#: Shortest time between two verdicts of a job and kind that are followed; s of Kafka's time, the same for all agents.
+#: A hang is not refused for a straggler before it: who is paged has its line.
 PERIOD_S = 60.0
 #: Age at which a verdict is not followed any more, since the stacks are no longer its; s.
 MOST_AGE_S = 60.0
-#: Verdicts of a job that are followed a day: 24 minutes of sampling at most.
+#: Verdicts of a job and kind that are followed a day: 24 minutes of sampling at most.
 MOST_PER_DAY = 240
 #: Samplings of this host a day, whatever jobs it has.
 MOST_SAMPLINGS_PER_DAY = 960
-#: Jobs whose last verdict is remembered.
+#: Jobs and kinds whose last verdict is remembered.
 MOST_JOBS = 4_096
 DAY_S = 86_400
 CULPRIT, PEER = "culprit", "peer"
@@ -33,7 +34,7 @@ class Sampling:
 
 
 @dataclass(slots=True)
-class _JobLimit:
+class _Limit:
     at_s: float
     day: int
     followed: int = 1
@@ -48,7 +49,7 @@ class SamplingPlan:
     """
 
     skipped: dict[str, int] = field(default_factory=dict)
-    _jobs: dict[str, _JobLimit] = field(default_factory=dict)
+    _limits: dict[tuple[str, str], _Limit] = field(default_factory=dict)
     _day: int = -1
     _sampled: int = 0
 
@@ -71,20 +72,20 @@ class SamplingPlan:
         return self._within_budget(wanted, now_s)
 
     def _accepts(self, verdict: Verdict) -> bool:
-        """Count the verdict for its job, and return whether the job's limits allow it."""
-        day = int(verdict.at_s // DAY_S)
-        limit = self._jobs.get(verdict.job)
+        """Count the verdict for its job and kind, and return whether their limits allow it."""
+        day, key = int(verdict.at_s // DAY_S), (verdict.job, verdict.kind)
+        limit = self._limits.get(key)
         if limit is None:
-            if len(self._jobs) >= MOST_JOBS:
-                del self._jobs[min(self._jobs, key=lambda job: self._jobs[job].at_s)]
-            self._jobs[verdict.job] = _JobLimit(verdict.at_s, day)
+            if len(self._limits) >= MOST_JOBS:
+                del self._limits[min(self._limits, key=lambda oldest: self._limits[oldest].at_s)]
+            self._limits[key] = _Limit(verdict.at_s, day)
             return True
         if 0 <= verdict.at_s - limit.at_s < PERIOD_S:
             return False
         followed = limit.followed if limit.day == day else 0
         if followed >= MOST_PER_DAY:
             return False
-        self._jobs[verdict.job] = _JobLimit(verdict.at_s, day, followed + 1)
+        self._limits[key] = _Limit(verdict.at_s, day, followed + 1)
         return True
 
     def _within_budget(self, wanted: list[Sampling], now_s: float) -> list[Sampling]:

@@ -85,17 +85,17 @@ def explain(processes: Sequence[ProcessProgress]) -> Standstill:
     sure = [point for point in points if point.sure]
     if not named and sure != points and (certain := _named(sure))[1]:  # who sent may have gone on
         points, (joined, named) = sure, certain
-    if not named and all(point.awaited in (Awaited.CALL, Awaited.START) for point in points):
-        named = _circle(points, joined)
+    known = [point for point in points if point.communicator != UNNAMED]  # a GPU's row shows no order of calls
+    if not named and all(point.awaited in (Awaited.CALL, Awaited.START) for point in known):
+        named = next(filter(None, (_circle(point, joined) for point in known)), {})
     order = list(Reason)
     ordered = tuple(sorted(named.values(), key=lambda rank: (order.index(rank.reason), rank.process.rank)))
     reason = ordered[0].reason if ordered else _reason(points)
     about = [p for p in points if p.explains and (not ordered or p.communicator == ordered[0].row.communicator)]
     wanted = Awaited.UNKNOWN if reason is Reason.INSUFFICIENT else Awaited.END
-    point = max(about, key=lambda point: (point.awaited is wanted and not ordered, len(point.waiting)))
-    waiting = 0 if reason is Reason.NOT_STARTED and not ordered else len(point.waiting)
-    known = len(point.members)
-    return Standstill(reason, ordered, point.row, point.number, waiting, known, known + max(0, point.missing))
+    point = max(about, key=lambda p: (p.awaited is wanted and not ordered, p.communicator != UNNAMED, len(p.waiting)))
+    waiting, members = len(point.waiting), len(point.members)
+    return Standstill(reason, ordered, point.row, point.number, waiting, members, members + max(0, point.missing))
 
 
 def _works(process: ProcessProgress) -> bool:
@@ -180,20 +180,25 @@ def _row_of(row: ProgressRow, number: int) -> ProgressRow:
     )  # fmt: skip
 
 
-def _circle(points: Sequence[Rendezvous], joined: _Joined) -> dict[int, NamedRank]:
-    """Return ranks that wait for each other: each of them waits, in its operation, for the next."""
+def _circle(point: Rendezvous, joined: _Joined) -> dict[int, NamedRank]:
+    """Return ranks that wait for each other, found from a rendezvous on: each waits, in its operation, for the next.
+
+    None where it leads to ranks of which only the GPU is known to wait.
+    """
     path: list[tuple[Participant, Rendezvous]] = []
     places: dict[int, int] = {}
-    point, member = points[0], points[0].waiting[0]
+    member = point.waiting[0]
     while id(member.process) not in places:
         places[id(member.process)] = len(path)
         path.append((member, point))
-        member = point.blocking[0]
-        point = next(other for other in joined[id(member.process)] if other is not point)
-    circle = path[places[id(member.process)] :]
+        onward = ((m, other) for m in point.blocking for other in joined.get(id(m.process), ()) if other is not point)
+        step = next((pair for pair in onward if pair[1].communicator != UNNAMED), None)
+        if step is None:
+            return {}
+        member, point = step
     return {
         id(m.process): NamedRank(m.process, Reason.DEADLOCK, point.row, point.number, len(point.waiting))
-        for m, point in circle
+        for m, point in path[places[id(member.process)] :]
     }
 
 

@@ -87,8 +87,7 @@ def _sentence(named: NamedRank) -> str:
     operation = _operation(named.row, named.number)
     peers = "1 rank waits" if named.waiting == 1 else f"{named.waiting} ranks wait"
     if named.row.communicator == UNNAMED and named.reason is Reason.NOT_CALLED:
-        peers = "the GPU of 1 rank does" if named.waiting == 1 else f"the GPUs of {named.waiting} ranks do"
-        return f"has given its GPU nothing to do; {peers} not end what it runs"
+        return f"has given its GPU nothing to do; {_running(named.waiting)}"
     return {
         Reason.ENDED: f"has ended; {peers} for it in {operation}",
         Reason.STOPPED: f"is stopped by a signal; {peers} for it in {operation}",
@@ -100,9 +99,18 @@ def _sentence(named: NamedRank) -> str:
     }[named.reason]
 
 
+def _running(gpus: int) -> str:
+    if gpus == 1:
+        return "the GPU of 1 rank does not end what it runs"
+    return f"the GPUs of {gpus} ranks do not end what they run"
+
+
 def _job_note(explanation: Standstill) -> str:
     if explanation.row is None:
         return "No rank waits in an operation of NCCL, and none calls one."
+    if explanation.row.communicator == UNNAMED:
+        running = _running(explanation.waiting)
+        return f"{running[0].upper()}{running[1:]}, and more have nothing to do: either may wait for the others."
     operation = _operation(explanation.row, explanation.number)
     if explanation.reason is Reason.INSUFFICIENT and not explanation.row.ranks:
         known = "CUPTI shows neither whether their GPUs have begun it nor who else has to call it"

@@ -115,7 +115,10 @@ def _collective(communicator: str, reported: Sequence[Participant]) -> Rendezvou
         blocking = [m for m in members if m.row.called == m.ended or m.process.has_ended]
     row, missing = waiting[0].row, max(m.row.ranks for m in members) - len(members)
     awaited = Awaited.CALL
-    if not blocking and (missing > 0 or communicator == UNNAMED):
+    halted = [m for m in blocking if m.process.state != "running"]
+    if communicator == UNNAMED and len(blocking) - len(halted) > len(waiting):  # these may wait for it on their hosts
+        blocking, awaited = halted or blocking, Awaited.CALL if halted else Awaited.UNKNOWN
+    elif not blocking and (missing > 0 or communicator == UNNAMED):
         awaited = Awaited.UNKNOWN
     elif not blocking:
         running = [m for m in waiting if m.row.begun > m.ended]

@@ -36,9 +36,9 @@ WAYS = PYTHON_WAYS | NCCL_WAYS
 HANGING = Path(__file__).parents[1] / "support" / "labs" / "hanging_python.py"
 #: The function of a way, where its name is another.
 FUNCTIONS = {"exception": "retry"}
-#: Most time from the last operation until a job stands still, by the worker's clock; s. It is 10 s and a round of the
-#: agent, at most 12 s, on a machine with a free core.
-STANDING_S = 60.0
+#: Most time from the last operation until a job stands still, by the worker's clock; s. The target is 12 s: 10 s and a
+#: round of the agent. More than twice as long is wrong at any load.
+STANDING_S = 30.0
 
 
 def expected_lines():
@@ -105,9 +105,10 @@ def test_a_hanging_rank_is_named_in_the_store_and_the_job_goes_over_to_hung_and_
             named |= launch(NCCL_WAYS)
             standing = wait_for(partial(results, "standing"), named)
             assert standing.keys() == named, "a rank that waits is named"
-            for way, (reason, _) in WAYS.items():
-                row = standing[way, 1]
-                assert (row["reason"], row["number"]) == (reason, STEPS + 1), standing
+            for (way, rank), row in standing.items():
+                operation = "AllGather" if (way, rank) == ("operation", 1) else "AllReduce"
+                shown = row["reason"], row["operation"], row["number"]
+                assert shown == (WAYS[way][0], operation, STEPS + 1), standing
             took = sorted(row["took_s"] for row in standing.values())
             print(f"standing after {took[0]:.1f} to {took[-1]:.1f} s, load {os.getloadavg()[0]:.1f}")
             assert took[-1] <= STANDING_S, took

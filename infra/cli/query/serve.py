@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -31,9 +33,9 @@ def serve(
 
     Exit codes: 0 ended by SIGTERM. 2 the address cannot be used, or would be open to others. 130 Ctrl-C.
     """
+    from drumline.infra.runtime.signals import ShutdownSignal
     from drumline.infra.serve.access import AccessNotSafe
-    from drumline.infra.serve.web_server import CannotServe, listen, page_address
-    from drumline.infra.serve.web_server import serve as run
+    from drumline.infra.serve.web_server import CannotServe, listen, page_address, server
     from drumline.infra.telemetry.insecure import is_loopback
 
     changed = {name: value for name, value in (("address", address), ("port", port)) if value is not None}
@@ -45,4 +47,9 @@ def serve(
     if config.serve.certificate is None and not is_loopback(config.serve.address):
         echo("drumline serve: http shows the token to the network; DRUMLINE_SERVE__CERTIFICATE encrypts", err=True)
     with exit_on_error("serve", ModuleNotFoundError, code=BAD_INPUT):
-        run(config, listener)
+        page = server(config)
+    stopping = ShutdownSignal()
+    page.run(sockets=[listener])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(stopping.code)  # a request that waits for ClickHouse must not delay the exit

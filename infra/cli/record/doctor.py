@@ -29,12 +29,14 @@ def doctor(
     GPU        driver, NVML, CUPTI as the jobs' PyTorch loads it, reading between processes, the compiled callbacks
     NCCL       drumline's plugin and the user's, NCCL's interface, the rings of running processes
     spool      write permission of jobs, backlog of the agent, validity of the policy
+    kept rows  the folder of policy rollup, where DRUMLINE_AGENT__KEPT_FOLDER names one: rights and room
     Kafka      connection, topics
 
     On a host without GPUs: --no-gpu. Exit code 0 when nothing failed, 1 when something did. Nothing is changed.
     """
-    from drumline.producers.doctor import checks, nccl_checks
+    from drumline.producers.doctor import checks, kept_checks, nccl_checks
     from drumline.producers.doctor import spool_checks as checks_spool
+    from drumline.producers.identity import host_name
     from drumline.producers.spool.quota import PROCESSES
 
     chosen = settings()
@@ -49,6 +51,11 @@ def doctor(
     together = PROCESSES * (chosen.spool.max_mb << 20)
     results.append(checks.safely("spool", lambda: checks_spool.spool(chosen.spool.root, together)))
     results += checks_spool.policy(chosen.spool.root)
+    if (folder := chosen.agent.kept_folder) is not None:
+        quota, host = chosen.agent.kept_mb << 20, host_name(chosen.host)
+        results.append(
+            checks.safely("kept rows", lambda: kept_checks.kept_rows(folder, host, quota, chosen.spool.root))
+        )
     results.append(checks.safely("Kafka", lambda: checks.Check("Kafka", *kafka())))
     failed = sum(check.state == checks.FAIL for check in results)
     if as_json:

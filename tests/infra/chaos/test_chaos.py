@@ -33,7 +33,7 @@ from drumline.infra.chaos.targets import SIGNALS, targets
 from drumline.infra.cli.develop import chaos as command_chaos
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.state_dir import StackError
-from drumline.infra.runtime.processes import ProcessFailed
+from drumline.infra.runtime.processes import ManagedProcess, ProcessFailed
 from drumline.sinks.ranges.intent import Intent, write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
 
@@ -317,6 +317,33 @@ def test_fewer_kills_than_requested_are_reported_as_missing(rounds, tmp_path):
     assert 0 < report.as_json()["kills_missing"] == 100_000 - report.as_json()["kills"] < 100_000
     show(report, Console(file=text))
     assert f"{len(report.kills)} of 100000 kills made" in text.getvalue()
+
+
+def test_what_a_program_wrote_before_it_ended_by_itself_is_in_the_report_of_a_clean_run(rounds, monkeypatch, tmp_path):
+    program, text = ManagedProcess("sink", ["sink", "--no-such-option"], tmp_path / "log", {}), StringIO()
+    program.log.write_text("of an earlier program\n")
+
+    @contextmanager
+    def one_program(*_):
+        yield SimpleNamespace(programs={"sink": program})
+
+    def end_once(_):
+        program.start()
+        while not program.exits:
+            program.check()
+        program.stop()
+
+    monkeypatch.setattr(chaos_run, "running", one_program)
+    rounds.insert(0, end_once)
+    report = ChaosReport(1)
+    chaos_run.run_chaos(Plan(targets("sink"), 60.0, 16, 1, tmp_path), report, lambda _: None)
+    assert (report.clean, report.kept, len(report.rounds), report.exits) == (True, "", 2, {"sink": [2]})
+    [end] = report.as_json()["ends"]["sink"]
+    assert "--no-such-option" in end
+    assert "earlier" not in end
+    show(report, Console(file=text))
+    assert "sink ended by itself 1 times, exit codes {2: 1}" in text.getvalue()
+    assert "--no-such-option" in text.getvalue()
 
 
 @pytest.mark.parametrize(

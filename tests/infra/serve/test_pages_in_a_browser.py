@@ -15,7 +15,7 @@ from drumline.infra.clickhouse.client import connect
 from drumline.infra.config.servers import ClickHouseSettings
 from drumline.infra.grafana.provisioning.rules import rules
 from drumline.infra.localstack.ephemeral import ephemeral_settings
-from drumline.infra.serve.web_server import listen, page_address, serve
+from drumline.infra.serve.web_server import listen, page_address, server
 
 CHROMIUM = next((path for name in ("chromium", "chromium-headless-shell") if (path := shutil.which(name))), None)
 playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright: pip install 'drumline[browser]'")
@@ -47,28 +47,24 @@ def axe(tmp_path_factory):
 
 
 @contextmanager
-def served(settings, monkeypatch):
+def served(settings):
     """Yield the address of a server of the pages."""
-    import uvicorn
-
-    servers = []
-    begin = uvicorn.Server.run
-    monkeypatch.setattr(uvicorn.Server, "run", lambda self, **more: (servers.append(self), begin(self, **more)))
     settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"port": 0})})
     listener = listen(settings.serve)
-    thread = threading.Thread(target=serve, args=(settings, listener), daemon=True)
+    pages = server(settings)
+    thread = threading.Thread(target=pages.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     yield page_address(settings.serve, listener.getsockname()[1])
-    servers[0].should_exit = True
+    pages.should_exit = True
     thread.join(20)
 
 
 @pytest.fixture
-def address(clean_stack, monkeypatch):
+def address(clean_stack):
     """The address of a server of the pages with a stored job."""
     migrated_database.create(clean_stack)
     store(clean_stack)
-    with served(clean_stack, monkeypatch) as address:
+    with served(clean_stack) as address:
         yield address
 
 
@@ -129,9 +125,9 @@ def test_no_page_is_wider_than_the_screen_or_has_a_fault_that_axe_finds(address,
 
 
 @SCREENS
-def test_the_page_without_clickhouse_has_no_fault_either(chromium, axe, width, scheme, tmp_path, monkeypatch):
+def test_the_page_without_clickhouse_has_no_fault_either(chromium, axe, width, scheme, tmp_path):
     away = ClickHouseSettings(url="http://127.0.0.1:9", reader_password="a-password")
-    with served(ephemeral_settings(tmp_path, clickhouse=away), monkeypatch) as address:
+    with served(ephemeral_settings(tmp_path, clickhouse=away)) as address:
         page = scan(chromium, axe, width, scheme, [address + "/"])
         assert "ClickHouse does not answer" in page.locator("h1").inner_text()
 

@@ -522,3 +522,26 @@ def test_collectives_steps_and_progress_of_a_process_with_a_ring_are_not_publish
     topics = {topic for topic, _, batch in batches(tmp_path)[0] if batch.rows}
     assert topics == (published or {*topics, "gpu.step.v1", "gpu.progress.v1"})
     assert {str(topic) for topic in FROM_RING} == {"gpu.collective.v1", "gpu.step.v1", "gpu.progress.v1"}
+
+
+def test_a_collector_that_failed_ends_what_is_known_of_progress(tmp_path, pool, capsys):
+    begin = time.time_ns()
+    session = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, begin)
+
+    def report(event, **more):
+        session.event(b"J" + json.dumps({"event": event, "time_ns": begin, "why": "broken"} | more).encode())
+
+    def progress():
+        return [batch for topic, _, batch in batches(tmp_path)[0] if topic == Topic.PROGRESS and batch.rows]
+
+    report("recording", on=True)
+    for seconds in (0, 2):
+        session.tick(begin + seconds * 1_000_000_000)
+    assert len(progress()) == 2
+    report("failed")
+    for seconds in (4, 6):
+        session.tick(begin + seconds * 1_000_000_000)
+    assert len(progress()) == 2
+    session.finish(begin + 7_000_000_000)
+    assert progress()[-1].strings("state", "states")[0] == "killed"
+    assert "broken: nothing is recorded any more" in capsys.readouterr().err

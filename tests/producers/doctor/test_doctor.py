@@ -14,10 +14,11 @@ from support.labs.spool import KERNEL, PROCESS, body
 from typer.testing import CliRunner
 
 from drumline.infra.cli.record import doctor as command_doctor
-from drumline.infra.config.settings import Settings, SpoolSettings
+from drumline.infra.config.settings import AgentSettings, Settings, SpoolSettings
 from drumline.producers.agent.cursor import Cursor
-from drumline.producers.doctor import checks, nccl_checks
+from drumline.producers.doctor import checks, kept_checks, nccl_checks
 from drumline.producers.doctor import spool_checks as checks_spool
+from drumline.producers.kept.folder import ROWS, KeptFolder
 from drumline.producers.rings.ring_file import LAYOUT, MAGIC, HeaderField
 from drumline.producers.spool import quota
 from drumline.producers.spool.quota import SpoolLimits
@@ -223,6 +224,76 @@ def test_rights_of_the_root_by_which_users_can_harm_each_other_are_reported(tmp_
     assert (text in reason[0] and str(root) in reason[1]) if text else reason is None
 
 
+def lay(folder, state):
+    """Put something in the place of the folder of kept rows."""
+    elsewhere = folder.with_name("elsewhere")
+    if state == "a link":
+        elsewhere.mkdir()
+        folder.symlink_to(elsewhere)
+    elif state == "a file":
+        folder.write_text("")
+    elif state == "below a file":
+        folder.parent.write_text("")
+    elif state:
+        KeptFolder(folder, "node-1").close()
+        (folder / "node-1" if state == "its own, open to all" else folder).chmod(0o700 if state == "whole" else 0o777)
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("", ""), ("whole", ""), ("a link", "is a link"), ("a file", "is a link or a file"),
+        ("below a file", "may not write in"), ("open to all", "written by others"),
+        ("its own, open to all", "node-1 may be written by others"),
+    ],
+)  # fmt: skip
+def test_the_folder_of_kept_rows_fails_where_the_agent_would(tmp_path, state, text):
+    folder = tmp_path / "above" / "kept"
+    (tmp_path if state == "below a file" else folder.parent).mkdir(exist_ok=True)
+    lay(folder, state)
+    before = sorted(tmp_path.rglob("*"))
+    check = kept_checks.kept_rows(folder, "node-1", GB, tmp_path / "no-spool")
+    assert sorted(tmp_path.rglob("*")) == before, "nothing is created"
+    assert (check.state == checks.FAIL, text in check.text) == (bool(text), True), check
+    try:
+        KeptFolder(folder, "node-1").close()
+    except OSError:
+        assert text
+    else:
+        assert not text
+
+
+def test_room_for_kept_rows_is_asked_of_the_disk(tmp_path, monkeypatch):
+    KeptFolder(tmp_path / "kept", "node-1").close()
+    (tmp_path / "kept" / "node-1" / ROWS / "one").write_bytes(bytes(3_000_000))
+    place = tmp_path / "kept", "node-1", 16_000_000
+    check = kept_checks.kept_rows(*place, tmp_path / "no-spool")
+    assert (check.state, "3 of at most 16 MB" in check.text) == (checks.OK, True), check
+    check = kept_checks.kept_rows(*place, tmp_path)
+    assert (check.state, "spool's file system" in check.text, "on a disk" in check.fix) == (checks.WARN, True, True)
+    for free, state in ((13_000_000, checks.OK), (12_999_999, checks.WARN)):
+        disk = SimpleNamespace(f_blocks=100, f_bavail=free, f_frsize=1)
+        monkeypatch.setattr(kept_checks.os, "statvfs", lambda path, disk=disk: disk)
+        check = kept_checks.kept_rows(*place, tmp_path / "no-spool")
+        assert (check.state, "DRUMLINE_AGENT__KEPT_MB" in check.fix) == (state, state == checks.WARN), check
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "text"),
+    [(4_001, 0o700, ""), (0, 0o700, "user 4001, the agent's, may not write"), (5_001, 0o700, "belongs to user 5001")],
+)
+def test_kept_rows_belong_to_the_user_whose_agent_served_the_spool(tmp_path, owner, mode, text):
+    if os.geteuid():
+        pytest.skip("only root can give files away")
+    (tmp_path / ".agent").mkdir()
+    os.chown(tmp_path / ".agent", 4_001, 4_001)
+    folder = tmp_path / "kept"
+    folder.mkdir(mode=mode)
+    os.chown(folder, owner, owner)
+    check = kept_checks.kept_rows(folder, "node-1", 1, tmp_path)
+    assert (check.state == checks.FAIL, text in check.text) == (bool(text), True), check
+
+
 def test_the_command_fails_when_something_failed_and_prints_json(monkeypatch, tmp_path):
     monkeypatch.setattr(command_doctor, "kafka", lambda: ("fail", "no broker", "start one"))
     monkeypatch.setattr(command_doctor, "settings", lambda: Settings(spool=SpoolSettings(root=tmp_path)))
@@ -235,3 +306,9 @@ def test_the_command_fails_when_something_failed_and_prints_json(monkeypatch, tm
     assert "to do: start one" in done.stdout
     monkeypatch.setattr(command_doctor, "kafka", lambda: ("ok", "all topics are there", ""))
     assert CliRunner().invoke(command_doctor.app, ["--no-gpu"]).exit_code == 0
+    (tmp_path / "kept").write_text("")
+    kept = Settings(spool=SpoolSettings(root=tmp_path), agent=AgentSettings(kept_folder=tmp_path / "kept"))
+    monkeypatch.setattr(command_doctor, "settings", lambda: kept)
+    done = CliRunner().invoke(command_doctor.app, ["--no-gpu", "--json"])
+    assert done.exit_code == 1
+    assert [check["name"] for check in json.loads(done.stdout)["checks"]] == ["spool", "kept rows", "Kafka"]

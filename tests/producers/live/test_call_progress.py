@@ -27,7 +27,7 @@ class Rank:
         self.progress.recording(True, BEGIN, is_whole)
         identity = Identity("job", "run", number, number, 2, "host", "GPU-0", f"process-{number}", source="cupti")
         self.writer = BatchWriter(identity, lambda topic, key, batch: self.batches.append(batch))
-        self.held_since = 0
+        self.held_since, self.read_ns = 0, BEGIN + 3_600 * SECOND  # when buffers are read
 
     def call(self, *times, name="ncclAllReduce", comm=COMM, size=1_000, payload=True):
         ids = np.arange(self.ids, self.ids + len(times), dtype=np.uint32)
@@ -38,14 +38,15 @@ class Rank:
         }  # fmt: skip
         sizes = {"communicator": np.full(len(times), comm, np.uint64), "bytes": np.full(len(times), size, np.uint64)}
         payloads = Table({"id": ids, **sizes}).take(slice(None if payload else 0))
-        self.progress.add(NOTHING, NOTHING, Table(columns, {"names": NAMES, "domains": ("", "NCCL")}), payloads)
+        markers = Table(columns, {"names": NAMES, "domains": ("", "NCCL")})
+        self.progress.add(NOTHING, NOTHING, markers, payloads, self.read_ns)
 
-    def kernel(self, *times, name=1):
+    def kernel(self, *times, name=1, lasts=MS):
         columns = {
             "name": np.full(len(times), name, np.uint32), "start_ns": np.array(times, np.int64),
-            "duration_ns": np.full(len(times), MS, np.uint64), "graph": np.zeros(len(times), np.uint32),
+            "duration_ns": np.full(len(times), lasts, np.uint64), "graph": np.zeros(len(times), np.uint32),
         }  # fmt: skip
-        self.progress.add(Table(columns, {"names": KERNELS}), NOTHING, NOTHING, NOTHING)
+        self.progress.add(Table(columns, {"names": KERNELS}), NOTHING, NOTHING, NOTHING, self.read_ns)
 
     def steps(self, count):
         """One AllReduce a second, each of which ends."""
@@ -130,6 +131,31 @@ def test_counts_are_not_exact_when_calls_were_not_recorded(way):
     assert way != "off" or row["quiet_ns"] == SECOND, "what was not recorded is no standstill"
 
 
+@pytest.mark.parametrize("kernel", [{"lasts": 1 << 61}, {"begin": BEGIN * 9}, {"begin": BEGIN * 9, "lasts": 1 << 61}])
+def test_a_kernel_with_an_impossible_time_is_neither_movement_nor_work(kernel):
+    rank = Rank().steps(5)
+    rank.call(BEGIN + 6 * SECOND)
+    rank.read_ns, rank.held_since = BEGIN + 7 * SECOND, BEGIN + 6 * SECOND + MS
+    rank.kernel(kernel.get("begin", BEGIN + 6 * SECOND + MS), lasts=kernel.get("lasts", MS))
+    row = rank.rows(BEGIN + 20 * SECOND)[NAME]
+    assert shown(row) == [6, -1, 5, 1, "AllReduce", 1_000]
+    assert row["quiet_ns"] == 14 * SECOND
+
+
+def test_a_call_with_an_impossible_time_counts_and_is_made_when_it_is_read():
+    rank = Rank().steps(5)
+    rank.read_ns = BEGIN + 7 * SECOND
+    rank.call(BEGIN * 9)
+    row = rank.rows(BEGIN + 20 * SECOND)[NAME]
+    assert (*shown(row)[:3], row["quiet_ns"]) == (6, -1, 6, 13 * SECOND)
+
+
+def test_a_clock_that_is_set_back_hides_a_standstill_for_no_longer():
+    rank = Rank().steps(50)
+    assert rank.rows(BEGIN + 10 * SECOND)[NAME]["quiet_ns"] == 0
+    assert rank.rows(BEGIN + 30 * SECOND)[NAME]["quiet_ns"] == 20 * SECOND
+
+
 def test_sends_and_receives_are_no_collectives_but_movement():
     rank = Rank().steps(2)
     rank.call(BEGIN + 9 * SECOND, name="ncclSend")
@@ -194,6 +220,24 @@ def test_the_rank_that_has_not_called_what_the_others_wait_in_is_named_and_no_ra
     assert f"Rank 1 has {note}" in job.notes[0]
 
 
+def test_of_one_busy_gpu_and_more_that_are_idle_either_may_wait_so_none_is_named_and_it_pages_all_the_same():
+    """They wait on their hosts for a kernel of minutes, or it waits for them in an operation that is not known."""
+    ranks = [Rank(number).steps(5) for number in range(3)]
+    ranks[1].held_since = BEGIN + 6 * SECOND
+    job = Ranks(*ranks).watch(range(6, 140))
+    assert job.results == [(state, {-1: ["insufficient_data", "", 0]}) for state in ("standing", "hung")]
+    running = "The GPU of 1 rank does not end what it runs, and more have nothing to do"
+    assert job.notes == [f"{running}: either may wait for the others."]
+
+
+@pytest.mark.parametrize(("state", "reason"), [("stopped", "stopped"), ("killed", "gone")])
+def test_of_many_idle_gpus_the_one_whose_process_does_not_run_is_named(state, reason):
+    ranks = [Rank(number).steps(5) for number in range(4)]
+    ranks[1].held_since = BEGIN + 6 * SECOND
+    job = Ranks(*ranks).watch(range(6, 18), lambda number: state if number == 3 else "running")
+    assert {rank: named for rank, (named, *_) in job.results[-1][1].items()} == {-1: reason, 3: reason}
+
+
 def test_an_operation_that_all_know_has_its_number():
     ranks = [Rank(number).steps(5) for number in range(2)]
     ranks[0].held_since = BEGIN + 6 * SECOND + MS
@@ -219,6 +263,20 @@ def test_an_operation_that_all_called_and_none_ends_is_neither_link_nor_peer():
     job = Ranks(*ranks).watch(range(6, 18))
     assert job.results == [("standing", {-1: ["insufficient_data", "AllReduce", 6]})]
     assert "CUPTI shows neither" in job.notes[0]
+
+
+@pytest.mark.parametrize("is_visible", [True, False])
+def test_two_communicators_called_in_another_order_are_a_deadlock_where_both_calls_are_known(is_visible):
+    ranks = [Rank(number).steps(5) for number in range(2)]
+    for rank, comm in zip(ranks, (COMM, OTHER), strict=True):
+        rank.call(BEGIN + 5 * SECOND + 100 * MS, comm=OTHER)
+        rank.kernel(BEGIN + 5 * SECOND + 101 * MS)
+        rank.held_since = BEGIN + 6 * SECOND + MS
+        if is_visible or comm == COMM:
+            rank.call(BEGIN + 6 * SECOND, comm=comm)
+    [(_, named)] = Ranks(*ranks).watch(range(6, 18)).results
+    expected = dict.fromkeys((-1, 0, 1), "deadlock") if is_visible else {-1: "insufficient_data"}
+    assert {rank: reason for rank, (reason, *_) in named.items()} == expected
 
 
 @pytest.mark.parametrize("state", ["stopped", "killed"])

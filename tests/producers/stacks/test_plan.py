@@ -13,7 +13,7 @@ from drumline.producers.stacks.plan import (
     PERIOD_S,
     SamplingPlan,
 )
-from drumline.producers.stacks.verdicts import STRAGGLER, Verdict
+from drumline.producers.stacks.verdicts import HANG, STRAGGLER, Verdict
 
 DAY = 20_000 * DAY_S
 
@@ -22,8 +22,8 @@ def local(rank, job="j", run="r", pid=100, **more):
     return RecordedProcess({"job": job, "run": run, "rank": rank, "pid": pid, **more}, pid, 1000)
 
 
-def verdict(at_s=DAY, job="j", named=(1,), peer=0):
-    return Verdict(STRAGGLER, job, "r", at_s, named, peer)
+def verdict(at_s=DAY, job="j", named=(1,), peer=0, kind=STRAGGLER):
+    return Verdict(kind, job, "r", at_s, named, peer)
 
 
 def roles(samplings):
@@ -59,6 +59,15 @@ def test_a_job_is_sampled_once_a_period_by_kafkas_time_and_others_go_on():
     times = [0, 1, PERIOD_S - 1, PERIOD_S, PERIOD_S + 1, 2 * PERIOD_S]
     assert [bool(plan.samplings(verdict(DAY + t), processes, DAY + t)) for t in times] == [1, 0, 0, 1, 0, 1]
     assert plan.samplings(verdict(DAY + 3, job="k"), processes, DAY + 3)
+
+
+def test_a_hang_is_sampled_whenever_a_straggler_of_its_job_was_and_once_a_period_too():
+    plan, processes = SamplingPlan(), [local(1)]
+    sampled = [
+        bool(plan.samplings(verdict(DAY + t, kind=kind), processes, DAY + t))
+        for kind, t in ((STRAGGLER, 0), (HANG, 10), (HANG, 50), (STRAGGLER, 59), (STRAGGLER, 60), (HANG, 70))
+    ]
+    assert sampled == [True, True, False, False, True, True]
 
 
 def test_agents_follow_the_same_verdicts_wherever_the_processes_are():

@@ -141,6 +141,24 @@ def test_an_operation_that_no_rank_ends_names_the_operation_and_no_rank():
     assert job.states == ["standing", "hung"]
 
 
+def test_an_operation_that_no_gpu_begins_names_no_rank_and_pages_after_the_setting():
+    job = Job(WORLD).run_for(30)
+    for rank in job.ranks.values():
+        rank.gpu_stalls = True
+    job.run_for(119)
+    assert (job.states, job.named) == (["standing"], {})
+    [whole] = job.rows[-1]
+    shown = [whole[name] for name in ("reason", "operation", "number", "waiting")]
+    assert shown == ["not_started", "AllReduce", 31, 4]
+    assert "no GPU has begun it" in whole["note"]
+    job.run_for(5)
+    assert (job.states, job.named) == (["standing", "hung"], {})
+    for rank in job.ranks.values():
+        rank.gpu_stalls = False
+    job.run_for(2)
+    assert job.states[-1] == "moving"
+
+
 def test_a_receive_names_the_end_of_the_chain_of_senders():
     job = Job({"p": [0, 1, 2]}).run_for(30)
     for rank in job.ranks.values():
