@@ -62,11 +62,11 @@ def test_an_upgrade_in_the_middle_of_a_job_loses_and_doubles_nothing(
             old.programs[name].stop(timeout_s=60)
         by_the_older = new.query("SELECT count() AS n FROM kernels")[0]["n"]
         if was["state"] != records._VERSION:
-            refused = ManagedProcess("stream", ["stream"], tmp_path / "refused.log", new.environment)
-            refused.start()
-            assert wait_until(lambda: (refused.check(), refused.exits)[1], WAIT_S)
-            refused.stop()
-            assert "set another DRUMLINE_STREAM__APP_ID" in refused.ends[0]
+            rejected = ManagedProcess("stream", ["stream"], tmp_path / "rejected.log", new.environment)
+            rejected.start()
+            assert wait_until(lambda: (rejected.check(), rejected.exits)[1], WAIT_S)
+            rejected.stop()
+            assert "set another DRUMLINE_STREAM__APP_ID" in rejected.ends[0]
             app = f"{clean_stack.stream.app_id}-next"
             stream = new.settings.stream.model_copy(update={"app_id": app})
             new.settings = new.settings.model_copy(update={"stream": stream})

@@ -91,12 +91,12 @@ def test_the_settings_of_a_unit_are_settings_and_load(name, monkeypatch, tmp_pat
     known = set(setting_names(Settings))
     for comment, variable, value in given:
         assert variable in known
-        found = re.fullmatch(r"/run/credentials/([\w@.-]+)/(\w+)", value)
-        if found:
-            assert found[1].replace("@1", "@") == name
-            assert found[2] in credentials
+        credential_of = re.fullmatch(r"/run/credentials/([\w@.-]+)/(\w+)", value)
+        if credential_of:
+            assert credential_of[1].replace("@1", "@") == name
+            assert credential_of[2] in credentials
         if not comment:
-            monkeypatch.setenv(variable, str(tmp_path / found[2]) if found else value)
+            monkeypatch.setenv(variable, str(tmp_path / credential_of[2]) if credential_of else value)
     Settings()
 
 
@@ -122,7 +122,7 @@ def test_the_spools_root_belongs_to_the_agents_user():
 
 
 @pytest.mark.parametrize("wrong", ["", "MemoryMaxx=1G\n"])
-def test_systemd_takes_every_unit_and_refuses_a_misspelt_key(tmp_path, wrong):
+def test_systemd_takes_every_unit_and_rejects_a_misspelt_key(tmp_path, wrong):
     if not (analyze := shutil.which("systemd-analyze")):
         pytest.skip("no systemd-analyze on this machine")
     for name, path in UNITS.items():  # the program is not installed here
@@ -130,5 +130,5 @@ def test_systemd_takes_every_unit_and_refuses_a_misspelt_key(tmp_path, wrong):
         (tmp_path / name).write_text(text.replace("[Service]\n", f"[Service]\n{wrong}"))
     command = [analyze, "verify", "--man=no", "--recursive-errors=no", *sorted(map(str, tmp_path.iterdir()))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    of_ours = [line for line in done.stderr.splitlines() if "drumline" in line]
-    assert (done.returncode == 0, len(of_ours)) == (not wrong, len(UNITS) if wrong else 0), done.stderr
+    reasons = [line for line in done.stderr.splitlines() if "drumline" in line]
+    assert (done.returncode == 0, len(reasons)) == (not wrong, len(UNITS) if wrong else 0), done.stderr
