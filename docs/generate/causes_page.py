@@ -16,6 +16,8 @@ A verdict names a rank: what does its cause mean, how do you check it, and what 
 with its evidence.
 
 A section without a detail holds where no detail could be found. In each, "it" is the named rank, or the job (rank -1).
+Of a `host_stall` without one, alert, report and `drumline explain` show the line that its Python was in most, where
+it was sampled (`stacks`); the row of the verdict does not have it.
 """
 
 

@@ -50,7 +50,8 @@ CAUSES: tuple[Entry, ...] = (
     Entry(
         "host_stall", "cpu_throttled",
         "its cgroup had used up its CPU quota",
-        "Look at `throttled_ns` in the evidence and in `host_samples`; `cpu.stat` of its cgroup.",
+        "Look at `throttled_ns` in the evidence and in `host_samples`; `cpu.stat` of its cgroup. It is -1 where the "
+        "agent does not see that cgroup: its log has the reason.",
         "Raise the limit of the container (Kubernetes: CPU limit), or take it away.",
         HOST,
     ),

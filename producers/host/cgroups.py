@@ -1,9 +1,10 @@
-"""Counters of cgroups (v2) and of the whole host: throttling, and time in which tasks waited for something (PSI)."""
+"""Counters of cgroups and of the whole host: throttling, and time in which tasks waited for something (PSI, v2)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.producers.batches.sample_envelopes import UNKNOWN
@@ -17,7 +18,7 @@ class CounterFile:
 
     def __init__(self, path: Path | str) -> None:
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
         except OSError:
             self._descriptor = -1
 
@@ -62,20 +63,26 @@ class Pressure:
             file.close()
 
 
+@dataclass(frozen=True, slots=True)
+class CgroupPlace:
+    """Folders of a process's cgroup: `quotas`, on any of which a quota may lie; `pressure`, which has PSI."""
+
+    quotas: tuple[Path, ...] = ()
+    pressure: Path | None = None
+
+
 class Cgroup:
     """Counters of one cgroup; a quota may lie on it or on one above."""
 
-    def __init__(self, root: Path, path: str) -> None:
-        parts = [part for part in path.split("/") if part and part != ".."]
-        folders = [root.joinpath(*parts[:count]) for count in range(1, len(parts) + 1)]
-        self._quotas = [CounterFile(folder / "cpu.stat") for folder in folders]
-        self._pressure = Pressure(folders[-1] if folders else root, tuple(f"{kind}.pressure" for kind in PRESSURES))
+    def __init__(self, place: CgroupPlace) -> None:
+        self._quotas = [CounterFile(folder / "cpu.stat") for folder in place.quotas]
+        names = tuple(f"{kind}.pressure" for kind in PRESSURES)
+        self._pressure = Pressure(place.pressure or Path(os.devnull), names)
 
     def read(self) -> dict[str, int]:
         """Return column -> ns in total."""
-        throttled = [number_after(file.text(), b"throttled_usec") for file in self._quotas]
-        known = [total for total in throttled if total >= 0]
-        return {"throttled_ns": sum(known) * 1_000 if known else UNKNOWN, **self._pressure.read()}
+        known = [total for file in self._quotas if (total := _throttled_ns(file.text())) >= 0]
+        return {"throttled_ns": sum(known) if known else UNKNOWN, **self._pressure.read()}
 
     def close(self) -> None:
         """Close the files."""
@@ -84,15 +91,46 @@ class Cgroup:
         self._pressure.close()
 
 
-def cgroup_root(mounted: Path) -> Path:
-    """Return where cgroup v2 is mounted: in a hybrid setup, one folder below."""
-    unified = mounted / "unified"
-    return unified if unified.is_dir() else mounted
+def _throttled_ns(text: bytes) -> int:
+    in_us = number_after(text, b"throttled_usec")
+    return in_us * 1_000 if in_us >= 0 else number_after(text, b"throttled_time")  # v1
 
 
-def cgroup_of(text: str) -> str:
-    """Return the path in /proc/PID/cgroup; "" without v2."""
-    return next((line[3:] for line in text.splitlines() if line.startswith("0::")), "")
+def cgroup_place(text: str, mounted: Path, root: Path) -> CgroupPlace:
+    """Return where the cgroups of a process are; without folders where they are not seen.
+
+    `text`: of its /proc/PID/cgroup. `mounted`: where cgroups are mounted here. `root`: /proc/PID/root.
+    """
+    paths = {names: path for _, names, path in (line.split(":", 2) for line in text.splitlines())}
+    unified = mounted / "unified"  # in a hybrid setup
+    joint = _folders(unified if unified.is_dir() else mounted, paths[""], root) if "" in paths else ()
+    of_cpu = (_folders(mounted / names, path, root) for names, path in paths.items() if "cpu" in names.split(","))
+    return CgroupPlace(next(of_cpu, ()) or joint, joint[-1] if joint else None)
+
+
+def _folders(mounted: Path, path: str, root: Path) -> tuple[Path, ...]:
+    """Return the folders of a cgroup and of those above it.
+
+    One outside of what is mounted here, as that of another container, is where the process itself has it.
+    """
+    parts = [part for part in path.split("/") if part]
+    inside = root / mounted.relative_to(mounted.anchor)
+    try:
+        if ".." not in parts and mounted.joinpath(*parts).is_dir():
+            return _down(mounted, parts)
+        if inside.stat().st_dev != mounted.stat().st_dev:
+            return ()
+        parts = [part for part in parts if part != ".."]  # of a process of the host they lead from the first cgroup
+        if inside.joinpath(*parts).is_dir():
+            return _down(inside, parts)
+        is_root = not any((inside / name).exists() for name in ("cgroup.events", "tasks"))  # of all cgroups, v2
+        return () if is_root else (inside,)
+    except OSError:  # the process is gone, or may not be traced
+        return ()
+
+
+def _down(folder: Path, parts: list[str]) -> tuple[Path, ...]:
+    return tuple(folder.joinpath(*parts[:count]) for count in range(len(parts) + 1))
 
 
 def increase(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from drumline.producers.batches.sample_envelopes import UNKNOWN
-from drumline.producers.host.cgroups import PRESSURES, Cgroup, Pressure, cgroup_of, cgroup_root, increase
+from drumline.producers.host.cgroups import PRESSURES, Cgroup, CgroupPlace, Pressure, cgroup_place, increase
 from drumline.producers.host.counters import ProcessCounters, ProcessEnded
 from drumline.producers.host.targets import NotReadable, RecordedProcess, boot_ns, find_pid
 
@@ -33,9 +33,11 @@ class ProcessSample(NamedTuple):
 class _Sampled:
     """State of one process between two samples."""
 
-    def __init__(self, process: RecordedProcess, pid: int, counters: ProcessCounters, now: float) -> None:
+    def __init__(
+        self, process: RecordedProcess, pid: int, counters: ProcessCounters, cgroup: CgroupPlace, now: float
+    ) -> None:
         self.process, self.pid, self.counters = process, pid, counters
-        self.cgroup, self.at = cgroup_of(counters.cgroup()), now
+        self.cgroup, self.at = cgroup, now
         self.before: dict[str, int] = {}
 
 
@@ -51,12 +53,13 @@ class HostSamples:
         cgroups: Path = Path("/sys/fs/cgroup"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._proc, self._root, self._clock = proc, cgroup_root(cgroups), clock
+        self._proc, self._mounted, self._clock = proc, cgroups, clock
         self._boot_ns = boot_ns()
         self._has_delays = _enabled(proc / "sys/kernel/task_delayacct")
         self._host = Pressure(proc / "pressure", PRESSURES, "host_")
         self._sampled: dict[str, _Sampled] = {}
-        self._cgroups: dict[str, Cgroup] = {}
+        self._cgroups: dict[CgroupPlace, Cgroup] = {}
+        self._misses_quotas = False
         self._left_out: set[str] = set()
         self._many: set[int] = set()
 
@@ -92,9 +95,11 @@ class HostSamples:
                 self._left_out.add(name)
                 log.warning("no samples of a process", process=name, rank=wanted[name].record["rank"], why=str(error))
                 continue
-            self._sampled[name] = sampled = _Sampled(wanted[name], pid, counters, self._clock())
-            if sampled.cgroup not in self._cgroups:
-                self._cgroups[sampled.cgroup] = Cgroup(self._root, sampled.cgroup)
+            cgroup = cgroup_place(counters.cgroup(), self._mounted, self._proc / str(pid) / "root")
+            self._report_unseen(cgroup, wanted[name])
+            self._sampled[name] = sampled = _Sampled(wanted[name], pid, counters, cgroup, self._clock())
+            if cgroup not in self._cgroups:
+                self._cgroups[cgroup] = Cgroup(cgroup)
             try:
                 sampled.before = self._totals(sampled, {})[0]
             except ProcessEnded:
@@ -107,7 +112,7 @@ class HostSamples:
 
     def read(self, now_ns: int) -> Iterator[ProcessSample]:
         """Yield a row for each process, of the time since its last one."""
-        shared = {f"cgroup {path}": cgroup.read() for path, cgroup in self._cgroups.items()}
+        shared: dict[Any, dict[str, int]] = {place: cgroup.read() for place, cgroup in self._cgroups.items()}
         shared["host"] = self._host.read()
         for name, sampled in list(self._sampled.items()):
             try:
@@ -134,9 +139,19 @@ class HostSamples:
             self._forget(name)
         self._host.close()
 
-    def _totals(self, sampled: _Sampled, shared: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+    def _report_unseen(self, place: CgroupPlace, process: RecordedProcess) -> None:
+        """Log, once, that the quota of a process's cgroup is not seen."""
+        if not place.quotas and not self._misses_quotas:
+            self._misses_quotas = True
+            log.warning(
+                "CPU throttling is not seen", job=process.record["job"], rank=process.record["rank"],
+                why="its cgroup is neither mounted here nor readable where the process has it: the agent needs "
+                "CAP_SYS_PTRACE for that",
+            )  # fmt: skip
+
+    def _totals(self, sampled: _Sampled, shared: Mapping[Any, Any]) -> tuple[dict[str, int], dict[str, int]]:
         totals, since = sampled.counters.read()
-        of_cgroup = shared.get(f"cgroup {sampled.cgroup}") or self._cgroups[sampled.cgroup].read()
+        of_cgroup = shared.get(sampled.cgroup) or self._cgroups[sampled.cgroup].read()
         return {**totals, **of_cgroup, **(shared.get("host") or self._host.read())}, since
 
     def _forget(self, name: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from drumline.producers.host import counters, host_samples
-from drumline.producers.host.cgroups import Cgroup, Pressure, cgroup_of, cgroup_root, increase
+from drumline.producers.host.cgroups import Cgroup, Pressure, cgroup_place, increase
 from drumline.producers.host.host_samples import HostSamples
 from drumline.producers.host.process_sampler import HostBatches
 from drumline.producers.host.targets import NotReadable, RecordedProcess, find_pid, recorded_process, stat_fields
@@ -248,14 +248,58 @@ def test_counters_of_a_cgroup_and_of_those_above_it(tmp_path):
     (tmp_path / "pod" / "cpu.stat").write_text("usage_usec 9\nnr_throttled 2\nthrottled_usec 1500\n")
     (inner / "cpu.stat").write_text("usage_usec 9\nthrottled_usec 500\n")
     (inner / "io.pressure").write_text("some avg10=0.00 total=70\nfull avg10=0.00 total=30\n")
-    cgroup = Cgroup(tmp_path, cgroup_of("4:memory:/x\n0::/pod/main\n"))
+    cgroup = Cgroup(cgroup_place("4:memory:/x\n0::/pod/main\n", tmp_path, tmp_path / "root"))
     expected = {"throttled_ns": 2_000_000, "io_pressure_ns": 70_000, "cpu_pressure_ns": -1, "memory_pressure_ns": -1}
     assert cgroup.read() == expected
     cgroup.close()
-    assert Cgroup(tmp_path, "").read()["throttled_ns"] == -1
-    assert cgroup_root(tmp_path) == tmp_path
+    assert Cgroup(cgroup_place("", tmp_path, tmp_path / "root")).read()["throttled_ns"] == -1
     host = Pressure(Path("/proc/pressure"), ("cpu", "io", "memory"), "host_")
     assert set(host.read()) == {"host_cpu_pressure_ns", "host_io_pressure_ns", "host_memory_pressure_ns"}
+
+
+@pytest.mark.parametrize(
+    ("path", "files", "throttled_ns"),
+    [
+        ("0::/", {"cgroup/cpu.stat": 7}, 7_000),  # the agent is in the same container
+        ("0::/../pod/main", {"root/{}/cpu.stat": 7, "root/{}/cgroup.events": 0, "pod/main/cpu.stat": 1}, 7_000),
+        ("0::/../pod/main", {"root/{}/cpu.stat": 7}, -1),  # of all cgroups
+        ("0::/../../slice/job", {"root/{}/slice/job/cpu.stat": 5, "root/{}/slice/cpu.stat": 2}, 7_000),  # of the host
+        ("0::/../pod/main", {"cgroup/pod/main/cpu.stat": 1, "pod/main/cpu.stat": 1}, -1),
+        ("0::/pod/gone", {"cgroup/pod/cpu.stat": 1}, -1),
+    ],
+)
+def test_a_cgroup_outside_of_the_agents_is_read_where_the_process_has_it(tmp_path, path, files, throttled_ns):
+    mounted = tmp_path / "cgroup"
+    mounted.mkdir()
+    for name, throttled_us in files.items():
+        file = tmp_path / name.format(str(mounted)[1:])
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"usage_usec 9\nthrottled_usec {throttled_us}\n")
+    cgroup = Cgroup(cgroup_place(path, mounted, tmp_path / "root"))
+    assert cgroup.read()["throttled_ns"] == throttled_ns
+    cgroup.close()
+
+
+def test_quotas_of_version_1_lie_in_its_own_hierarchy_and_pressure_in_the_joint_one(tmp_path):
+    for folder, name, text in (
+        ("cpu,cpuacct/user/1", "cpu.stat", "nr_periods 3\nnr_throttled 1\nthrottled_time 900\n"),
+        ("cpu,cpuacct/user", "cpu.stat", "nr_periods 0\nnr_throttled 0\nthrottled_time 50\n"),
+        ("unified/user/1", "cpu.stat", "usage_usec 5\n"), ("unified/user/1", "cpu.pressure", "some total=4\n"),
+    ):  # fmt: skip
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / name).write_text(text)
+    place = cgroup_place("3:cpuset:/\n2:cpu,cpuacct:/user/1\n0::/user/1\n", tmp_path, tmp_path / "root")
+    assert {"throttled_ns": 950, "cpu_pressure_ns": 4_000}.items() <= Cgroup(place).read().items()
+
+
+def test_a_quota_that_is_not_seen_is_logged_once(child, tmp_path):
+    samples = HostSamples(cgroups=tmp_path / "none")
+    with capture_logs() as lines:
+        samples.follow([recorded(child(IDLE).pid, rank) for rank in range(2)])
+    assert [sample.row["throttled_ns"] for sample in samples.read(time.time_ns())] == [-1, -1]
+    samples.close()
+    assert [line["event"] for line in lines] == ["CPU throttling is not seen"]
+    assert "CAP_SYS_PTRACE" in lines[0]["why"]
 
 
 def test_a_difference_of_unknown_or_fallen_counters_is_unknown():
