@@ -25,7 +25,7 @@ def run(how: str, folder: Path) -> None:
     while True:
         attach.step(step)
         if step == LAST and rank == 1 and how == "sleep":
-            time.sleep(3_600)
+            time.sleep(3_600)  # sleep
         job.begin_ns = time.time_ns() - step * STEP_NS
         data, places = job.records(step)
         fake.busy = True
