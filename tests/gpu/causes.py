@@ -68,14 +68,13 @@ class Part:
 
 HOST = ["data_loader", "garbage_collection", "checkpoint", "python_lock"]
 HOST += ["cpu_contention", "cpu_throttled", "page_faults", "disk"]
-KINDS = ["garbage_collection", "python_lock", "cpu_contention", "page_faults", "disk"]
 SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
 LINKS = [("slow_link:1.5e9", 1, 8.0), ("slow_link:7e8", 0, 8.0)]
 PARTS = {
     part.name: part
     for part in (
         Part("host-light", "ddp", "light", between([(fault, 1 - i % 2, 11) for i, fault in enumerate(HOST)], 10, 3)),
-        Part("trainer-light", "trainer", "light", between([("data_loader", 1, 7), ("save", 0, 6)], 14, 4)),
+        Part("trainer-light", "trainer", "light", between([("data_loader", 1, 10), ("save", 0, 8)], 14, 4)),
         Part("gpu-always", "ddp", "always", between(
             [("synchronisation", 1, 6.0), ("batch", 0, 6.0), ("shared_gpu", 1, 7.0), ("batch", -1, 5.0),
              ("data_loader", 0, 5.0), ("garbage_collection", 1, 5.0), ("checkpoint", 0, 5.0)], 8, 3)),
@@ -85,10 +84,10 @@ PARTS = {
         Part("lightning-light", "lightning", "light", between([("cpu_contention", 1, 5.0)], 10, 3)),
         Part("accelerate-light", "accelerate", "light", between([("python_lock", 1, 5.0)], 10, 3)),
         Part("link-always", "link", "always", between(LINKS, 12, 4), SOCKETS),
-        # Kinds that need many windows, and CUPTI's finer causes, once more by themselves.
-        Part("host-kinds", "ddp", "light", between([(fault, 1 - i % 2, 12) for i, fault in enumerate(KINDS)], 6, 3)),
+        # The same long enough for ten windows of each kind.
+        Part("host-kinds", "ddp", "light", between([(fault, 1 - i % 2, 21) for i, fault in enumerate(HOST)], 10, 4)),
         Part("gpu-kinds", "ddp", "always", between(
-            [("synchronisation", 1, 7.0), ("batch", 0, 6.0), ("shared_gpu", 1, 7.0)], 6, 3)),
+            [("synchronisation", 1, 20.0), ("shared_gpu", 1, 16.0)], 8, 4)),
         Part("trainer-always", "trainer", "always", between([("checkpoint", 1, 5.0)], 8, 3)),
     )
 }  # fmt: skip
