@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 #: Time between the question and its first step: the agents take the record (under 1 s), job and decoder read their file
-#: once a second, and CUPTI is attached (0.4 s on an H200). A rank records as soon as it can.
+#: four times a second, and CUPTI is attached (0.4 s on an H200). A rank records as soon as it can.
 LEAD_S = 5.0
 #: Time that a window may take beyond its steps, as they are not all as long; s.
 SLACK_S = 15.0

@@ -20,8 +20,8 @@ import time
 
 from drumline.infra.runtime import sys_path as own_packages
 
-#: Interval at which buffers are polled; s.
-POLL_S = 0.05
+#: Interval at which buffers are polled while records come, and otherwise; s. A poll takes 0.5 ms of CPU.
+POLL_S, IDLE_S = 0.05, 0.25
 #: Scheduling priority below the job's.
 NICE = 5
 #: Longest message: paths, versions, and some hundred GPUs.
@@ -41,7 +41,7 @@ def serve(pool_fd: int, events_fd: int, pid: int) -> None:
     session = Session(pool, pid, os.environ, time.time_ns())
     alive = True
     while alive:
-        ready, _, _ = select.select([events], [], [], POLL_S)
+        ready, _, _ = select.select([events], [], [], POLL_S if session.is_busy else IDLE_S)
         while ready:
             message = events.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT) if select.select([events], [], [], 0)[0] else None
             if message is None:

@@ -35,7 +35,7 @@ from drumline.schemas.topics import Topic
 ADVANCE_NS = 500_000_000
 REPORT_NS = 10_000_000_000
 #: Interval at which the control file is read; ns.
-CONTROL_NS = 1_000_000_000
+CONTROL_NS = 250_000_000
 #: Time after the end of recording until the last segment of activity is closed; ns.
 CLOSE_AFTER_OFF_NS = 2 * ADVANCE_NS + 500_000_000
 #: Name of a mark that begins a step: of the API, or of the hook on optimizers.
@@ -151,6 +151,11 @@ class Session:
     def _on_pc_rejected(self, event: dict[str, Any]) -> None:
         self._policy_file.reject(str(event["why"]))
         self.pool.header[Header.PC] = self._report_at = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """True while records come: CUPTI is on, or what it recorded is not derived yet."""
+        return self._recording.startswith("on") or self._off_at > 0
 
     def tick(self, now_ns: int) -> bool:
         """Read completed buffers and publish what is due. Returns whether a buffer was read."""
