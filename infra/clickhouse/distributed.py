@@ -26,6 +26,8 @@ SPREAD = {
     "offender_notices_versions": "cityHash64(host)",
 }
 BY_RANK = "cityHash64(job, rank)"
+#: A statement of a migration about columns: of a view, or of a table that may be there already.
+_ALTERED = re.compile(r"ALTER TABLE \w+\.(?P<name>\w+)\s.*\b(ADD|COMMENT|MODIFY) COLUMN", re.DOTALL)
 
 
 def distribute(client: Client, database: str, cluster: str, into: str) -> list[str]:
@@ -55,6 +57,6 @@ def distribute(client: Client, database: str, cluster: str, into: str) -> list[s
             if statement.startswith("CREATE OR REPLACE VIEW"):
                 command(client, statement)
                 names.append(statement.split(f"{into}.", 1)[1].split()[0])
-            elif re.search("(ADD|COMMENT|MODIFY) COLUMN", statement):  # of a view, or of a table that is there already
+            elif (altered := _ALTERED.match(statement)) and altered["name"] in names:  # a materialized view is not there
                 command(client, statement)
     return names
