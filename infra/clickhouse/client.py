@@ -25,6 +25,8 @@ PERMANENT = frozenset(
 #: Codes of a missing column, identifier, table or database: those of a server that is not migrated, or not far enough.
 NOT_MIGRATED = frozenset({16, 47, 60, 81})
 
+#: Over the Distributed tables of several servers a subquery is answered once, by all; a reader's profile has it.
+WRITER_SETTINGS: dict[str, str] = {"distributed_product_mode": "global"}
 #: Settings that versions of ClickHouse give different defaults; exactly-once inserts rely on each of them.
 INSERT_SETTINGS: dict[str, str | int] = {
     "async_insert": 0,
@@ -143,6 +145,7 @@ def connect_to(
             autogenerate_session_id=False,
             compress=False,
             query_retries=0,
+            settings={} if reader else WRITER_SETTINGS,
             **clickhouse_tls.options(settings),
         )
     except Exception as error:

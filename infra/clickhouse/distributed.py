@@ -57,6 +57,6 @@ def distribute(client: Client, database: str, cluster: str, into: str) -> list[s
             if statement.startswith("CREATE OR REPLACE VIEW"):
                 command(client, statement)
                 names.append(statement.split(f"{into}.", 1)[1].split()[0])
-            elif (altered := _ALTERED.match(statement)) and altered["name"] in names:  # a materialized view is not there
+            elif (altered := _ALTERED.match(statement)) and altered["name"] in names:  # no materialized view
                 command(client, statement)
     return names

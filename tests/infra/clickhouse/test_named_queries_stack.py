@@ -1,11 +1,13 @@
 """Each query of docs/reference/cookbook.md on the engine: as on the page, as either reader, and over two servers."""
 
 import dataclasses
+import json
 import re
 
 import cookbook
 import pytest
 from support import migrated_database
+from support.pipeline import Pipeline
 from support.wait_limit import WAIT_S
 
 from drumline.infra.bench.direct_load import JobCopy, load
@@ -252,3 +254,36 @@ def test_an_insert_repeated_over_two_servers_counts_once(two):
     stored = rows(client, "SELECT count() AS n FROM gpu_all.kernels")[0]["n"]
     load(client, over, JobCopy(cookbook.JOBS["fusion"], "fusion", "r1"))
     assert rows(client, "SELECT sum(launches) AS n FROM gpu_all.kernels_per_minute")[0]["n"] == before == stored
+
+
+@pytest.mark.long
+def test_a_sink_that_is_killed_stores_a_job_over_two_servers_once(two, clean_stack, environment_of, tmp_path):
+    servers, over = two
+    passwords = {user: local_password(over, user) for user in ("writer", "analyst")}
+    database = over.clickhouse.model_copy(
+        update={
+            "url": over.clickhouse_url,
+            "password": passwords["writer"],
+            "reader_password": passwords["analyst"],
+        }
+    )
+    settings = clean_stack.model_copy(update={"clickhouse": database})
+    variables = {
+        **environment_of(settings),
+        "DRUMLINE_CLICKHOUSE__PASSWORD": passwords["writer"].get_secret_value(),
+        "DRUMLINE_CLICKHOUSE__READER_PASSWORD": passwords["analyst"].get_secret_value(),
+    }
+    pipeline = Pipeline(settings, variables, tmp_path)
+    pipeline.drumline("topics", "apply")
+    stored, client = "SELECT count() AS n FROM {}.kernels WHERE job = 'shards'", clickhouse.connect(settings)
+    with pipeline.running():
+        replay = pipeline.start_replay("--speed", "4", "--keep-time", "--job", "shards")
+        has_begun = lambda: rows(client, stored.format("gpu_all"))[0]["n"] > 0  # noqa: E731
+        assert wait_until(has_begun, WAIT_S), (tmp_path / "sink.log").read_text()[-3000:]
+        pipeline.kill("sink")
+        summary = json.loads(replay.communicate(timeout=WAIT_S)[0])
+        pipeline.wait_stored()
+        assert pipeline.audit(summary["run"])["findings"] == []
+    held = [rows(clickhouse.connect(s), stored.format("gpu"))[0]["n"] for s in servers]
+    assert all(held)
+    assert sum(held) == summary["rows"]["gpu.kernel.v1"]
