@@ -58,10 +58,20 @@ LAST_RECORD = f"""
 RECORDED_RUNS = "SELECT DISTINCT job, run FROM records_per_minute WHERE @minute AND run != ''"
 
 
-def owners(runs: str, keys: str = "job, run") -> str:
-    """Return SQL of team and user by run (or `keys`), from `drumline run --label team=... --label user=...`."""
+def places(runs: str, keys: str, number: str = "") -> str:
+    """Return SQL of GPU and pod (or Slurm job, or `none`) by `keys`, of the newest process; `number`: for `rank`."""
+    named = keys.replace("rank", f"rank AS {number}") if number else keys
     return f"""
-    SELECT {keys}, max(labels['team']) AS team, max(labels['user']) AS user
+    SELECT {named}, argMax(concat('GPU ', toString(gpu_index), ' ', gpu_uuid), p.published) AS gpu,
+        argMax(if({PLACE} = '', 'none', {PLACE}), p.published) AS pod
+    FROM processes AS p WHERE (job, run) IN ({runs}) GROUP BY {keys}
+    """
+
+
+def owners(runs: str, keys: str = "job, run") -> str:
+    """Return SQL of team, user and namespace by run (or `keys`); `drumline run --label team=... --label user=...`."""
+    return f"""
+    SELECT {keys}, max(labels['team']) AS team, max(labels['user']) AS user, max(k8s_namespace) AS namespace
     FROM processes WHERE (job, run) IN ({runs}) GROUP BY {keys}
     """
 

@@ -9,7 +9,7 @@ from drumline.infra.grafana.alerts.standstill import HUNG, STALLED
 from drumline.infra.grafana.limits import BANDWIDTH as BANDWIDTH_LIMIT
 from drumline.infra.grafana.limits import PAGEABLE as PAGEABLE_LIMIT
 from drumline.infra.grafana.limits import STRAGGLER, limits_of_jobs
-from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_FORCE, PLACE
+from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_FORCE, places
 from drumline.infra.grafana.thresholds import BANDWIDTH_RATIO, LEVEL_WARNING, PAGEABLE_SHARE
 from drumline.infra.guidance.entry import JOB, NETWORK, cause_page
 
@@ -27,11 +27,7 @@ def _late(value: str, more: str = "", names: str = "") -> str:
                 if(number < 0, 'all hosts', argMax(s.host, window_end)) AS host, toFloat64({value}) AS value{more}
             FROM stragglers AS s WHERE (job, run) IN ({ACTIVE_RUNS}) AND @window AND {IN_FORCE}
             GROUP BY job, run, number HAVING countIf(@bad) > 0
-        ) AS late LEFT JOIN (
-            SELECT job, run, rank AS number, concat('GPU ', toString(any(gpu_index)), ' ', any(gpu_uuid)) AS gpu,
-                if(any({PLACE}) = '', 'none', any({PLACE})) AS pod
-            FROM processes GROUP BY job, run, rank
-        ) AS places USING (job, run, number)
+        ) AS late LEFT JOIN ({places(ACTIVE_RUNS, "job, run, rank", "number")}) AS places USING (job, run, number)
     """
 
 

@@ -33,10 +33,11 @@ class Values:
 
 
 def with_owner(text: str, runs: str = RECORDED_RUNS, keys: str = "job, run", ref: str = "A") -> Values:
-    """Return values with the labels job_team and job_user, by which notification policies may route."""
+    """Return values with the labels job_team, job_user and job_namespace, by which notification policies may route."""
     return Values(
         f"""
-        SELECT whole.*, if(team = '', 'none', team) AS job_team, if(user = '', 'none', user) AS job_user
+        SELECT whole.*, if(team = '', 'none', team) AS job_team, if(user = '', 'none', user) AS job_user,
+            if(namespace = '', 'none', namespace) AS job_namespace
         FROM ({text}) AS whole LEFT JOIN ({owners(runs, keys)}) AS owners USING ({keys})
         """,
         ref,

@@ -6,7 +6,7 @@ from drumline.infra.grafana.alerts.rule import Rule, Values, of_active
 from drumline.infra.grafana.limits import HUNG as HUNG_LIMIT
 from drumline.infra.grafana.limits import STALLED as STALLED_LIMIT
 from drumline.infra.grafana.limits import limits_of_jobs
-from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_ORDER, LAST_RECORDS, not_recorded
+from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_ORDER, LAST_RECORDS, not_recorded, places
 from drumline.infra.grafana.thresholds import HUNG_MARGIN_S, STALLED_PAUSES, STALLED_S, STALLED_STEPS, STANDING_S
 from drumline.infra.guidance.entry import cause_page
 
@@ -92,13 +92,16 @@ def _hung(value: str, texts: str, join: tuple[str, str]) -> str:
     """Return a row for each rank that a hung job waits for, or for the job (`all`) where none is named."""
     return f"""
         SELECT job, run, if(number < 0, 'all', toString(number)) AS rank,
-            if(number < 0, 'any host', host) AS host{texts}, toFloat64({value}) AS value
+            if(number < 0, 'any host', host) AS host,
+            if(number < 0, 'any', if(places.pod = '', 'none', places.pod)) AS pod{texts}, toFloat64({value}) AS value
         FROM (
             SELECT job, run, h.rank AS number, host, h.reason AS reason, operation, note, h.start AS since,
                 if(h.state = 'hung', dateDiff('second', since, $__toTime_ms), 0) AS ago_s,
                 countIf(h.rank >= 0) OVER (PARTITION BY job, run) AS named
             FROM hangs_now AS h WHERE (job, run) IN ({ACTIVE_RUNS})
-        ) AS standing LEFT JOIN ({join[0]}) AS joined USING ({join[1]}) WHERE number >= 0 OR named = 0
+        ) AS standing LEFT JOIN ({join[0]}) AS joined USING ({join[1]})
+        LEFT JOIN ({places(ACTIVE_RUNS, "job, run, rank", "number")}) AS places USING (job, run, number)
+        WHERE number >= 0 OR named = 0
         """
 
 
@@ -120,8 +123,9 @@ HUNG = Rule(
     "gt", (0.0,), 86_400,
     "{{ $labels.job }} is hung: rank {{ $labels.rank }} on {{ $labels.host }} ({{ $values.WHY.Labels.reason }} "
     "{{ $values.WHY.Labels.operation }})",
-    "{{ $values.WHY.Labels.note }} Run {{ $labels.run }} has stood still for {{ humanizeDuration $values.A.Value "
-    "}}. Rank `all`: no rank could be named. Its Python: {{ $values.WHY.Labels.line }}.",
+    "{{ $values.WHY.Labels.note }} Pod or Slurm job: {{ $labels.pod }}. Run {{ $labels.run }} has stood still for "
+    "{{ humanizeDuration $values.A.Value }}. Rank `all`: no rank could be named. Its Python: "
+    "{{ $values.WHY.Labels.line }}.",
     "Look at the named rank: its log, and `drumline sql hot-stacks --job JOB`. `not_called`: what its Python does "
     "instead. `gone`, `stopped`: who ended or stopped its process. `not_started`, `not_ended`: its GPU and link "
     "(XID, `nvidia-smi`).",

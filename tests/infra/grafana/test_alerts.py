@@ -47,6 +47,25 @@ def shift(column, seconds):
 AGAIN = "arrayJoin(range(0, 1200, 13))"
 
 
+def place(db, job, **changed):
+    """The recorded ranks of another job in pods, which took the place of old ones. Returns the pod of a rank."""
+    db.copy("ledger", job, published=shift("published", AGAIN))
+    for name, seconds in (("old", 0), ("new", 1)):
+        pod = {
+            "k8s_namespace": "'research'",
+            "k8s_pod": f"concat('{name}-', toString(rank))",
+            "k8s_container": "'main'",
+        }
+        db.copy(
+            "processes_versions", job, process_id=f"'{name}'", published=shift("published", seconds), **pod, **changed
+        )
+    return "research/new-{}/main".format
+
+
+def description(evaluator, alert):
+    return evaluator.rendered(evaluator.rule.description, alert)
+
+
 def hang(db, job, revision, state, *ranks, reason="not_called", waiting=0, seconds=0):
     """Rows of `hangs` for a recorded job, so long after it: the job's, and one for each rank that is named."""
     start = round((db.last + seconds) * 1000)
@@ -130,7 +149,7 @@ def test_straggler_critical_on_recorded_faults_names_rank_host_gpu_cause_cost_an
 IDENTITY = {
     "job", "run", "rank", "host", "gpu", "pod", "gpu_uuid", "xid", "operation", "communicator", "topic", "device",
 }  # fmt: skip
-ROUTING = {"job_team", "job_user", "severity"}
+ROUTING = {"job_team", "job_user", "job_namespace", "severity"}
 
 
 @pytest.mark.parametrize("uid", RULES)
@@ -140,7 +159,7 @@ def test_labels_are_who_it_is_and_a_job_has_its_owners(db, uid):
     assert labels <= IDENTITY | ROUTING
     text = RULES[uid].summary + RULES[uid].description
     assert [label for label in labels & IDENTITY if f"{{{{ $labels.{label} }}}}" not in text] == [], "text alone"
-    assert ({"job_team", "job_user"} <= labels) == ("job" in labels)
+    assert (ROUTING - {"severity"} <= labels) == ("job" in labels)
     assert ("severity" in labels) == bool(RULES[uid].level), "two severities of one alert"
 
 
@@ -219,7 +238,7 @@ def described(db, job):
     end = db.phase("late_rank_60ms")[1] / 1e9
     evaluator = run(db, "drumline-straggler", end, end)
     [alert] = fired(evaluator, job=job, rank="1", severity="critical")
-    return evaluator.rendered(evaluator.rule.description, alert)
+    return description(evaluator, alert)
 
 
 #: A bad window of the rank that is late, before the end of that phase.
@@ -279,7 +298,7 @@ def test_job_stalled_when_recorded_processes_report_on_after_the_last_step(db):
     [alert] = fired(evaluator, job="stalled")
     assert not fired(evaluator, job=JOB), "it ended: no process reports"
     assert "no step for 4" in evaluator.rendered(evaluator.rule.summary, alert), "seconds, not times a limit"
-    assert "within 300" in evaluator.rendered(evaluator.rule.description, alert)
+    assert "within 300" in description(evaluator, alert)
 
 
 def test_a_job_of_which_nothing_or_only_windows_are_recorded_is_not_stalled(db):
@@ -380,9 +399,12 @@ def samples(db, job, where="1", **changed):
 
 
 def test_throttling_when_recorded_samples_show_hardware_slowdown(db):
+    pod = place(db, "hot")
     samples(db, "hot", throttle_reasons="bitOr(throttle_reasons, if(gpu_index = 2, 0x48, 0))")
     evaluator = run(db, "drumline-gpu-throttled", db.first + 600, db.first + 600)
     [alert] = fired(evaluator, job="hot")
+    assert alert["job_namespace"] == "research"
+    assert f"job hot, pod or Slurm job {pod(2)}: in" in description(evaluator, alert)
     assert evaluator.rendered(evaluator.rule.summary, alert).endswith(
         "2 of node-b is slowed down: HW slowdown + HW thermal"
     )
@@ -396,11 +418,13 @@ def test_a_moments_heat_is_no_alert(db):
 
 
 def test_xid_when_one_recorded_sample_carries_one(db):
+    pod = place(db, "broken")
     db.copy("device_samples", "broken", xid="if(gpu_index = 1, toInt64(79), NULL)")
     evaluator = run(db, "drumline-gpu-xid", db.last, db.last)
     [alert] = fired(evaluator, job="broken")
     assert (alert["gpu"], alert["xid"]) == ("1", "79")
     assert "XID 79" in evaluator.rendered(evaluator.rule.summary, alert)
+    assert f"job broken, pod or Slurm job {pod(1)}. 13," in description(evaluator, alert)
 
 
 def test_every_xid_of_a_minute_is_an_alert_whichever_number_is_larger(db):
@@ -445,12 +469,13 @@ def lost(db, uuid, job, seconds, state):
 def test_a_lost_gpu_alerts_within_a_minute_with_the_job_it_took_along_until_it_answers(db):
     period = INTERVALS["drumline-gpu-lost"]
     assert 1 + SinkSettings().bulk_flush_s + period <= 60, "a sample, the sink, an evaluation"
+    pod = place(db, "taken", gpu_uuid="if(rank = 1, 'GPU-a', gpu_uuid)")
     lost(db, "GPU-a", "taken", 0, 0)
     lost(db, "GPU-a", "taken", 61, 1)
     evaluator = run(db, "drumline-gpu-lost", db.last + 1, db.last + 62 + period)
     [alert] = fired(evaluator, gpu_uuid="GPU-a")
     assert evaluator.rendered(evaluator.rule.summary, alert) == f"GPU 1 of {alert['host']} is lost"
-    assert "job taken:" in evaluator.rendered(evaluator.rule.description, alert)
+    assert f"job taken, pod or Slurm job {pod(1)}: it" in description(evaluator, alert)
     for minutes in range(2, 8):
         lost(db, "GPU-a", "", 60 * minutes + 61, 1)
         evaluator.evaluate(db.last + 60 * minutes + 62)
@@ -465,12 +490,16 @@ def test_a_lost_gpu_without_a_job_is_an_alert_all_the_same(db):
     evaluator = run(db, "drumline-gpu-lost", db.last + 60, db.last + 60)
     [alert] = fired(evaluator, gpu_uuid="GPU-b")
     assert alert["job"] == ""
+    assert "pod or Slurm job none: it" in description(evaluator, alert)
 
 
 def test_ecc_when_the_recorded_counter_grows(db):
+    pod = place(db, "corrupt")
     samples(db, "corrupt", ecc_uncorrected=f"if(gpu_index = 0, toInt64(intDiv({AGAIN}, 600)), 5)")
     evaluator = run(db, "drumline-gpu-ecc", db.first + 900, db.first + 900)
-    assert {a["gpu"] for a in fired(evaluator, job="corrupt")} == {"0"}
+    [alert] = fired(evaluator, job="corrupt")
+    assert alert["gpu"] == "0"
+    assert f"pod or Slurm job {pod(0)}: in" in description(evaluator, alert)
 
 
 def test_ecc_counter_that_starts_again_is_no_error_and_counts_from_there(db):
@@ -485,9 +514,12 @@ def test_ecc_counter_that_starts_again_is_no_error_and_counts_from_there(db):
 
 
 def test_idle_gpu_when_recorded_utilisation_is_set_to_nothing_for_twenty_minutes(db):
+    pod = place(db, "idle")
     samples(db, "idle", util_gpu="if(gpu_index = 3, toInt64(0), util_gpu)")
     evaluator = run(db, "drumline-gpu-idle", db.first + 840, db.first + 1140)
-    assert {a["gpu"] for a in fired(evaluator, job="idle")} == {"3"}
+    [alert] = fired(evaluator, job="idle")
+    assert alert["gpu"] == "3"
+    assert f"pod or Slurm job {pod(3)}: utilisation 0" in description(evaluator, alert)
 
 
 def test_pipeline_lag_when_recorded_kernels_come_on_and_results_do_not(db):
@@ -534,14 +566,15 @@ def test_dead_letters_when_recorded_records_are_rejected(db):
     assert fired(run(db, "drumline-dead-letters", db.last, db.last)) == [{"topic": "gpu.step.v1"}]
 
 
-def test_a_hung_job_names_rank_host_operation_and_reason_until_it_goes_on(db):
+def test_a_hung_job_names_rank_host_pod_operation_and_reason_until_it_goes_on(db):
     uid = "drumline-job-hung"
-    for job in ("standing", "hung", "hung, unknown", "moving"):
+    pod = place(db, "stuck")
+    for job in ("standing", "stuck", "stuck, unknown", "moving"):
         db.copy("ledger", job, published=shift("published", TICKS))
         hang(db, job, 0, "standing", 2)
     assert not fired(run(db, uid, db.last + 130, db.last + 130))
-    hang(db, "hung", 1, "hung", 2)
-    hang(db, "hung, unknown", 1, "hung", reason="insufficient_data")
+    hang(db, "stuck", 1, "hung", 2)
+    hang(db, "stuck, unknown", 1, "hung", reason="insufficient_data")
     hang(db, "moving", 1, "hung", 2)
     hang(db, "moving", 2, "moving", 2)
     for second, line in ((15, 88), (75, 89)):  # sampled twice; its label stays
@@ -549,16 +582,19 @@ def test_a_hung_job_names_rank_host_operation_and_reason_until_it_goes_on(db):
         db.writer.command(
             "INSERT INTO stacks (job, run, rank, named_rank, verdict, role, is_main, samples, window_start, time, "
             "caller) "
-            f"SELECT 'hung', '{RUN}', 2, 2, 'hang', 'culprit', 1, 99, {start}, {start} + {second}, "
+            f"SELECT 'stuck', '{RUN}', 2, 2, 'hang', 'culprit', 1, 99, {start}, {start} + {second}, "
             f"'save (/job/train.py:{line})'"
         )
     evaluator = run(db, uid, db.last + 130, db.last + 130)
-    assert {(a["job"], a["rank"]) for a in fired(evaluator)} == {("hung", "2"), ("hung, unknown", "all")}
-    [alert] = fired(evaluator, job="hung")
+    assert {(a["job"], a["rank"]) for a in fired(evaluator)} == {("stuck", "2"), ("stuck, unknown", "all")}
+    assert fired(evaluator, job="stuck, unknown")[0]["pod"] == "any"
+    [alert] = fired(evaluator, job="stuck")
+    assert (alert["pod"], alert["job_namespace"]) == (pod(2), "research")
+    assert f"Pod or Slurm job: {pod(2)}. Run" in description(evaluator, alert)
     summary = evaluator.rendered(evaluator.rule.summary, alert)
-    assert summary == "hung is hung: rank 2 on node-a (not_called AllReduce)"
-    assert "has not called AllReduce 41. Run" in evaluator.rendered(evaluator.rule.description, alert)
-    assert "Its Python: save (/job/train.py:88)." in evaluator.rendered(evaluator.rule.description, alert)
+    assert summary == "stuck is hung: rank 2 on node-a (not_called AllReduce)"
+    assert "has not called AllReduce 41. Pod" in description(evaluator, alert)
+    assert "Its Python: save (/job/train.py:88)." in description(evaluator, alert)
 
 
 def test_quarantine_when_a_recorded_verdict_of_the_job_states_it(db):
@@ -694,9 +730,7 @@ def test_a_rank_that_may_save_for_longer_is_hung_later(db):
         evaluator.evaluate(db.last + seconds)
         assert [len(fired(evaluator, job=job)) for job in ("saves long", "hangs now")] == expected
     [alert] = fired(evaluator, job="saves long")
-    assert "has stood still for 6" in evaluator.rendered(evaluator.rule.description, alert), (
-        "seconds since, all of them"
-    )
+    assert "has stood still for 6" in description(evaluator, alert), "seconds since, all of them"
 
 
 def test_a_job_whose_gpus_may_be_hot_or_idle_raises_no_alert_and_a_stricter_one_does(db):
@@ -713,7 +747,7 @@ def test_a_job_whose_gpus_may_be_hot_or_idle_raises_no_alert_and_a_stricter_one_
     evaluator = run(db, "drumline-gpu-throttled", db.first + 600, db.first + 600)
     assert [len(fired(evaluator, job=f"hot may{more} be")) for more in ("", " not")] == [0, 1]
     [alert] = fired(evaluator, job="hot may not be")
-    assert "in 5 of the last 5 minutes" in evaluator.rendered(evaluator.rule.description, alert)
+    assert "in 5 of the last 5 minutes" in description(evaluator, alert)
     assert fired(run(db, "drumline-gpu-throttled", db.last, db.last), job="warm may not be")
     evaluator = run(db, "drumline-gpu-idle", db.first + 840, db.first + 1140)
     assert [len(fired(evaluator, job=f"idle may{more} be")) for more in ("", " not")] == [0, 1]
