@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from drumline.schemas.avro_check import number_behind
 from drumline.schemas.batch import Batch, decode, encode
@@ -20,8 +21,9 @@ from drumline.schemas.errors import (
     UnknownSchema,
     WrongSchema,
 )
-from drumline.schemas.joined.merged import MERGED, SHARED, MergedParts, merged
+from drumline.schemas.joined.merged import MERGED, SHARED, merged
 from drumline.schemas.joined.parts import JOINED_BY_AGENTS, PARTS, joined, split
+from drumline.schemas.joined.table import MergedParts
 from drumline.schemas.model import JOB_ENVELOPE, RecordModel, model
 from drumline.schemas.registry import Registry, lock_file_registry
 from drumline.schemas.tenants import TenantGuard
@@ -29,6 +31,24 @@ from drumline.schemas.topics import DERIVED_TOPICS
 
 #: Registries give ids below it: 32-bit integers.
 _IDS = 1 << 31
+
+
+class JoinedRecord(NamedTuple):
+    """Holds a record with parts that was checked, as a whole; its parts are not read yet.
+
+    `job`: of all of them. `writer`, `id`: the schema of the parts of a table; None and 0 of a record whose parts have
+    schemas of their own.
+    """
+
+    job: str
+    record: Batch
+    writer: RecordModel | None = None
+    id: int = 0
+
+    @property
+    def unit(self) -> tuple[int, str, str] | None:
+        """Return what records have in common whose tables may be read together; None for one without a table."""
+        return None if self.writer is None else (self.id, self.job, str(self.record.envelope["run"]))
 
 
 class Parts:
@@ -107,6 +127,19 @@ class Codec:
 
         Options and errors: see `decode`.
         """
+        of = self.joined_record(topic, value, key, headers, bounded=bounded)
+        return None if of is None else self.parts_of(topic, of)
+
+    def joined_record(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Iterable[Header] | None = None,
+        *,
+        bounded: bool = True,
+    ) -> JoinedRecord | None:
+        """Return a record with parts; None if it is a batch itself. Options and errors: see `decode`."""
         if topic not in JOINED_BY_AGENTS:
             return None
         number = schema_id(value, topic)
@@ -125,11 +158,23 @@ class Codec:
         if bounded and self._guard is not None:
             self._guard.check(topic, key, value, headers or (), job)
         if reader.topic == PARTS:
-            return Parts(job, split(record, topic))
+            return JoinedRecord(job, record)
         number = int(record.envelope["schema"])
         if not 0 <= number < _IDS:
             raise UnknownSchema(f"schema id {number} of its parts is none", topic=topic)
-        return Parts(job, merged=MergedParts(record, self._writer(number, topic), model(topic)), id=number)
+        return JoinedRecord(job, record, self._writer(number, topic), number)
+
+    def parts_of(self, topic: str, of: JoinedRecord) -> Parts:
+        """Return the parts of a record. Raises BadEnvelope for parts that are none."""
+        if of.writer is None:
+            return Parts(of.job, split(of.record, topic))
+        return Parts(of.job, merged=self.together(topic, [of]), id=of.id)
+
+    def together(self, topic: str, records: Sequence[JoinedRecord]) -> MergedParts:
+        """Return all parts of records of one `unit`, which have tables, as one table. Raises as `MergedParts` does."""
+        writer = records[0].writer
+        assert writer is not None
+        return MergedParts([of.record for of in records], writer, model(topic))
 
     def decode(
         self,

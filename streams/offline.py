@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+import numpy as np
+
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.merged import MergedParts
+from drumline.schemas.joined.table import MergedParts
 from drumline.schemas.topics import Topic
 from drumline.streams.core.stage import Stage
 from drumline.streams.core.thresholds import StragglerConfig
@@ -31,7 +33,7 @@ def results(
         for topics, stage in stages:
             if batch.topic in topics:
                 if isinstance(batch, MergedParts):
-                    yield from sent(stage, stage.on_merged(batch, first, now))
+                    yield from sent(stage, stage.on_merged(batch, np.arange(first, offset + 1), now))
                 else:
                     yield from sent(stage, stage.on_batch(batch, first, now))
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from drumline.producers.replay.recording import TimedBatch
 from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.codec import Codec
-from drumline.schemas.joined.merged import MergedParts
 from drumline.schemas.joined.parts import interval_s
+from drumline.schemas.joined.table import MergedParts
 from drumline.schemas.keys import derived_process_id, record_key
 from drumline.schemas.topics import Topic
 from drumline.streams.core.records import run_key

@@ -13,7 +13,8 @@ from drumline.schemas.bounds.limits import AHEAD_NS, PAST_NS, Bound, bounds
 from drumline.schemas.bounds.plan import plan
 from drumline.schemas.columns import Column
 from drumline.schemas.errors import BadEnvelope
-from drumline.schemas.joined.merged import MergedParts, layout
+from drumline.schemas.joined.merged import layout
+from drumline.schemas.joined.table import MergedParts
 from drumline.schemas.model import model
 
 _NS_PER_MS = 1_000_000
@@ -87,17 +88,17 @@ def _ends(column: Column, bound: Bound) -> tuple[float, float]:
     return max(np.iinfo(column.dtype).min, bound.low), min(np.iinfo(column.dtype).max, bound.high)
 
 
-def is_inside(parts: MergedParts, appended_ms: int | None = None) -> bool:
+def is_inside(parts: MergedParts, *appended_ms: int | None) -> bool:
     """Return whether all parts are surely within their bounds; if not, `check` says so of each part.
 
-    `appended_ms`: when Kafka took the record in; without it, times are not compared with it.
+    `appended_ms`: when Kafka took their records in; without it, times are not compared with it.
     """
     limits = _limits(parts.topic)
     if not limits.is_known or parts.writer is not parts.reader:
         return False
     latest, earliest = math.inf, -math.inf
-    if appended_ms and appended_ms > 0:
-        latest, earliest = appended_ms * _NS_PER_MS + AHEAD_NS, appended_ms * _NS_PER_MS - PAST_NS
+    if known := [ms for ms in appended_ms if ms and ms > 0]:
+        latest, earliest = min(known) * _NS_PER_MS + AHEAD_NS, max(known) * _NS_PER_MS - PAST_NS
     lowest, highest = parts.lowest, parts.highest
     if not (all(map(le, limits.lows, lowest)) and all(map(le, highest, limits.highs))):
         return False
@@ -136,7 +137,8 @@ def _are_indices_inside(parts: MergedParts, limits: _Limits, sizes: dict[int, in
 def _list_sizes(parts: MergedParts, limits: _Limits) -> dict[int, int] | None:
     """Return the number of items of each text that is a list, None if one, or another text, is out of bounds."""
     of_lists = set(parts.fields[parts.layout.lists].ravel().tolist()) if parts.layout.lists else ()
-    texts = (text for at, text in enumerate(parts.texts) if at not in of_lists)
+    strings = [line for line in parts.layout.texts if line not in parts.layout.lists]
+    texts = (parts.texts[index] for index in set(parts.fields[strings].ravel().tolist()))
     if max(len(parts.job), len(parts.run), *map(len, texts)) > limits.length:
         return None
     sizes = {}

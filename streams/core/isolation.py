@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.merged import MergedParts
+from drumline.schemas.joined.merged import Ints
+from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.budget import ChargedStore, OverBudget, StateBudget, Store
 from drumline.streams.core.records import UnreadableValue, split_run_key
 
@@ -80,15 +81,15 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         """Apply a batch to its unit (see `Stage.on_batch`)."""
 
     def _unit_of_merged(self, parts: MergedParts) -> Unit:
-        """Return the unit of all parts of a record, which have one Kafka key."""
+        """Return the unit of all parts, which have one Kafka key."""
         return self._unit_of(parts.batch(0))
 
-    def _apply_merged(self, unit: Unit, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
-        """Apply all parts of a record to their unit (see `Stage.on_merged`)."""
+    def _apply_merged(self, unit: Unit, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
+        """Apply all parts to their unit (see `Stage.on_merged`)."""
         return [
             result
-            for part in range(parts.parts)
-            for result in self._apply(unit, parts.batch(part), offset + part, now_ns)
+            for part, offset in enumerate(offsets.tolist())
+            for result in self._apply(unit, parts.batch(part), offset, now_ns)
         ]
 
     @abstractmethod
@@ -127,10 +128,10 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         unit = self._unit_of(batch)
         return self._take(unit, batch.rows, partial(self._apply, unit, batch, offset, now_ns), now_ns)
 
-    def on_merged(self, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
-        """Apply all parts of a record (see `Stage`). Raises what the unit's state raised, as `on_batch` does."""
+    def on_merged(self, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
+        """Apply all parts (see `Stage`). Raises what the unit's state raised, as `on_batch` does."""
         unit = self._unit_of_merged(parts)
-        return self._take(unit, parts.rows, partial(self._apply_merged, unit, parts, offset, now_ns), now_ns)
+        return self._take(unit, parts.rows, partial(self._apply_merged, unit, parts, offsets, now_ns), now_ns)
 
     def _take(self, unit: Unit, rows: int, work: Callable[[], list[Batch]], now_ns: int) -> list[Batch]:
         """Return the results of rows of input, unless their unit takes none."""

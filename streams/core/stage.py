@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.merged import MergedParts
+from drumline.schemas.joined.merged import Ints
+from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.isolation import Incident
 
 
@@ -33,8 +34,8 @@ class Stage(Protocol):
         the batch is in quarantine; the input goes to the dead-letter topic, and the worker continues.
         """
 
-    def on_merged(self, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
-        """Apply all parts of a record at once; see `on_batch`. `offset`: of the first part, the others follow it."""
+    def on_merged(self, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
+        """Apply all parts of one record or more at once; see `on_batch`. `offsets`: of each part, rising."""
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
         """Close what has timed out and return the batches to produce; called about once a second.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,8 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.merged import MergedParts
+from drumline.schemas.joined.merged import Ints
+from drumline.schemas.joined.table import MergedParts
 
+#: States of a process that has ended.
+ENDED = frozenset({"killed", "exited"})
 #: Columns that change when a process moves, or another one has to be named.
 _MOVING = ("called", "begun", "ended", "closed", "peer", "communicator")
 _TEXTS = {
@@ -94,7 +98,7 @@ class ProcessProgress:
     @property
     def has_ended(self) -> bool:
         """Return whether the process has ended."""
-        return self.state in ("killed", "exited")
+        return self.state in ENDED
 
     def progress(self) -> tuple[ProgressRow, ...]:
         """Return the rows; converted at the first call, as they are of no use while the job moves."""
@@ -119,30 +123,63 @@ class ProcessProgress:
         return cls(**{**value, "rows": rows, "size": len(rows), "seen_ns": 0, "mark": b""})
 
 
-def processes_of(parts: MergedParts, now_ns: int, standing_ns: int) -> Iterator[tuple[str, ProcessProgress | None]]:
-    """Yield process id and progress of each part; None for a part without rows.
+class Told(NamedTuple):
+    """Holds what parts tell of a process: its newest progress, None = heartbeats; and the number of those parts."""
 
-    A process that has been quiet for less than `standing_ns` has moved: it gets no mark, which nobody compares.
+    process_id: str
+    process: ProcessProgress | None
+    parts: int = 1
+
+
+def processes_of(parts: MergedParts, now_ns: int, standing_ns: int) -> Iterator[Told]:
+    """Yield what parts tell of their processes, in their order.
+
+    A process that has been quiet for less than `standing_ns` has moved: it gets no mark, which nobody compares. Where
+    all of them have moved, only the last part of each tells anything.
     """
     if not parts.rows:  # heartbeats only
-        yield from ((process_id, None) for process_id in parts.text("process_id"))
+        yield from (Told(process_id, None) for process_id in parts.text("process_id"))
         return
-    columns, ends = parts.columns, parts.ends
+    columns, ends = parts.columns, np.array(parts.ends)
     first = np.minimum(ends[:-1], parts.rows - 1)
-    quiet_of, state_of = columns["quiet_ns"][first].tolist(), columns["state"][first].tolist()
-    numbers = (parts.number(name).tolist() for name in ("rank", "sequence"))
-    texts = (parts.text(name) for name in ("host", "gpu_uuid", "process_id", "communicators", "states"))
-    of_parts = zip(*numbers, *texts, parts.lists("states"), quiet_of, state_of, strict=True)
-    for part, (rank, sequence, host, gpu_uuid, process_id, *marks, states, quiet_ns, state) in enumerate(of_parts):
-        begin, end = ends[part], ends[part + 1]
+    quiet, sequences = columns["quiet_ns"][first], parts.number("sequence")
+    told, counts = np.arange(parts.parts), np.ones(parts.parts, np.int64)
+    if parts.counts.all() and (quiet < standing_ns).all() and not _ended(parts):
+        told, counts = _last_of_each(parts, sequences)
+    numbers = (values[told].tolist() for values in (parts.number("rank"), sequences))
+    texts = (parts.text(name, told) for name in ("host", "gpu_uuid", "process_id", "communicators", "states"))
+    of_rows = quiet[told].tolist(), columns["state"][first[told]].tolist(), ends[told].tolist(), ends[told + 1].tolist()
+    states_of = parts.lists("states")
+    of_parts = zip(told.tolist(), counts.tolist(), *numbers, *texts, *of_rows, strict=True)
+    for part, count, rank, sequence, host, gpu_uuid, process_id, *marks, quiet_ns, state, begin, end in of_parts:
         if begin == end:
-            yield process_id, None
+            yield Told(process_id, None)
             continue
         mark = b""
         if quiet_ns >= standing_ns:
             moving = (columns[name][begin:end].tobytes() for name in _MOVING)
             mark = b"".join((*moving, *(text.encode() for text in marks)))
-        yield process_id, ProcessProgress(
-            rank, host, gpu_uuid, sequence, str(states[state]), quiet_ns, now_ns, mark, size=end - begin,
+        process = ProcessProgress(
+            rank, host, gpu_uuid, sequence, str(states_of[part][state]), quiet_ns, now_ns, mark, size=end - begin,
             read=partial(parts.batch, part),
         )  # fmt: skip
+        yield Told(process_id, process, count)
+
+
+def _ended(parts: MergedParts) -> bool:
+    """Return whether some processes may have ended, by the states that parts name."""
+    return not ENDED.isdisjoint(state for states in {*parts.text("states")} for state in json.loads(states))
+
+
+def _last_of_each(parts: MergedParts, sequences: Ints) -> tuple[Ints, Ints]:
+    """Return the last part of each process, rising, and the number of its parts; all parts where they do not rise."""
+    known: dict[str, int] = {}
+    process = np.array([known.setdefault(name, len(known)) for name in parts.text("process_id")])
+    order = np.argsort(process, kind="stable")
+    same = process[order[1:]] == process[order[:-1]]
+    if (same & (sequences[order[1:]] <= sequences[order[:-1]])).any():
+        return np.arange(parts.parts), np.ones(parts.parts, np.int64)
+    ends = np.flatnonzero(np.append(~same, True))
+    last, counts = order[ends], np.diff(ends, prepend=-1)
+    by_part = np.argsort(last)
+    return last[by_part], counts[by_part]

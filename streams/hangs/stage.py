@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.merged import MergedParts
+from drumline.schemas.joined.merged import Ints
 from drumline.schemas.joined.parts import allowance_ns
+from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.budget import StateBudget, Store
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.isolation import IsolatedStage
@@ -22,7 +23,7 @@ from drumline.streams.core.records import key, key_parts, pack_rows, run_key, sp
 from drumline.streams.hangs.config import HangConfig
 from drumline.streams.hangs.explanation import Reason, Standstill, explain
 from drumline.streams.hangs.hang_batch import WHOLE_JOB, HangRow, digest, hang_batch, standing_rows
-from drumline.streams.hangs.snapshot import ProcessProgress, processes_of
+from drumline.streams.hangs.snapshot import ProcessProgress, Told, processes_of
 
 NO_ROWS = np.dtype([("none", "u1")])
 #: Kind of a key -> number of its parts before the `run_key`: h|run_key, what is published; e|process|run_key, a process
@@ -105,29 +106,28 @@ class HangStage(IsolatedStage[str, JobProgress]):
     def _apply(self, unit: str, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Take in the newest progress of a process."""
         process = ProcessProgress.of(batch, now_ns) if batch.rows else None
-        return self._take_in(unit, [(str(batch.envelope["process_id"]), process)], batch.envelope["world_size"], now_ns)
+        told = Told(str(batch.envelope["process_id"]), process)
+        return self._take_in(unit, [told], batch.envelope["world_size"], now_ns)
 
     def _unit_of_merged(self, parts: MergedParts) -> str:
         return run_key(parts.job, parts.run)
 
-    def _apply_merged(self, unit: str, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
-        """Take in the newest progress of all parts of a record."""
+    def _apply_merged(self, unit: str, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
+        """Take in the newest progress of all parts."""
         processes = processes_of(parts, now_ns, self.config.standing_ns)
         return self._take_in(unit, processes, int(parts.number("world_size").max()), now_ns)
 
-    def _take_in(
-        self, unit: str, processes: Iterable[tuple[str, ProcessProgress | None]], world_size: int, now_ns: int
-    ) -> list[Batch]:
-        """Take in processes by their ids, None = a heartbeat, and return the results that change."""
+    def _take_in(self, unit: str, processes: Iterable[Told], world_size: int, now_ns: int) -> list[Batch]:
+        """Take in what is told of processes, and return the results that change."""
         state = self.states.setdefault(unit, JobProgress())
         state.first_seen_ns = state.first_seen_ns or now_ns
         out: list[Batch] = []
-        for process_id, process in processes:
+        for process_id, process, parts in processes:
             before = state.processes.get(process_id)
             if process is None:
                 continue
             if before is not None and process.sequence <= before.sequence:
-                self.duplicates += 1
+                self.duplicates += parts
                 continue
             state.processes[process_id] = process
             state.rows += process.size - (0 if before is None else before.size)

@@ -12,8 +12,9 @@ from functools import partial
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.merged import MergedParts
+from drumline.schemas.joined.merged import Ints
 from drumline.schemas.joined.parts import allowance_ns
+from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
@@ -102,9 +103,9 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         out = super().on_batch(batch, offset, now_ns)
         return out + self._emit_completed(self._unit_of(batch)[0], now_ns)
 
-    def on_merged(self, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
-        """Apply all parts of a gpu.collective.v1 record, which are of one communicator; see `on_batch`."""
-        out = super().on_merged(parts, offset, now_ns)
+    def on_merged(self, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
+        """Apply all parts of gpu.collective.v1 records, which are of one communicator; see `on_batch`."""
+        out = super().on_merged(parts, offsets, now_ns)
         return out + self._emit_completed(self._unit_of_merged(parts)[0], now_ns)
 
     def _emit_completed(self, run_name: str, now_ns: int) -> list[Batch]:
@@ -138,9 +139,9 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         self._note_completed(unit, now_ns)
         return []
 
-    def _apply_merged(self, unit: Key, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
+    def _apply_merged(self, unit: Key, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
         """Apply all parts of a gpu.collective.v1 record, and note whether they complete a step."""
-        self._state(unit).apply_merged(parts, offset, now_ns)
+        self._state(unit).apply_merged(parts, offsets, now_ns)
         self._note_completed(unit, now_ns)
         return []
 

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array
-from drumline.schemas.joined.merged import MergedParts
+from drumline.schemas.joined.merged import Ints
+from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.frontier import Frontier
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import Rows, key, newest_steps, pack_rows, split_run_key, stacked, unpack_rows
@@ -171,15 +172,15 @@ class CommunicatorState:
         report = MemberReport(*values)
         self.counts.duplicates += self._apply(int(envelope["rank"]), report, collective_rows(batch), offset, now_ns)
 
-    def apply_merged(self, parts: MergedParts, offset: int, now_ns: int) -> None:
-        """Apply all parts of a gpu.collective.v1 record, those of one rank together; `offset` is of the first one."""
+    def apply_merged(self, parts: MergedParts, offsets: Ints, now_ns: int) -> None:
+        """Apply all parts of a gpu.collective.v1 record, those of one rank together."""
         rows = merged_collective_rows(parts)
         inside = rows["step"] >= 0  # others belong to no step
         steps = rows["step"][inside]
         spread = int(steps.max() - steps.min()) if len(steps) else 0
         if spread >= self._max_steps:  # each part has its own bounds then
-            for part in range(parts.parts):
-                self.apply(parts.batch(part), offset + part, now_ns)
+            for part, offset in enumerate(offsets.tolist()):
+                self.apply(parts.batch(part), offset, now_ns)
             return
         self.light |= NCCL in parts.text("source")
         sizes, completes = (parts.number(name).tolist() for name in ("world_size", "complete_step"))
@@ -190,7 +191,7 @@ class CommunicatorState:
         for rank, reports in reports_of.items():
             taken = inside if len(reports_of) == 1 else inside & (parts.ranks == rank)
             last = reports[-1]._replace(complete=max(part.complete for part in reports))
-            is_duplicate = self._apply(rank, last, rows[taken], offset + parts.parts - 1, now_ns)
+            is_duplicate = self._apply(rank, last, rows[taken], int(offsets[-1]), now_ns)
             self.counts.duplicates += len(reports) * is_duplicate
 
     def _apply(self, rank: int, report: MemberReport, received: Rows, offset: int, now_ns: int) -> bool:

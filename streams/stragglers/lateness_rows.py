@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.bounds.limits import HIDDEN, KINDS
@@ -22,9 +24,14 @@ def lateness_rows(batch: Batch) -> Rows:
     rows = np.zeros(batch.rows, LATENESS_ROW)
     for name in LATENESS_ROW.names or ():
         rows[name] = batch.columns[name]
-    known = [OPERATIONS.index(name) for name in batch.envelope["operations"]]
-    rows["worst_operation"] = np.array(known, "u1")[batch.columns["worst_operation"]]
+    rows["worst_operation"] = _operations(tuple(batch.envelope["operations"]))[batch.columns["worst_operation"]]
     return rows
+
+
+@lru_cache(256)
+def _operations(names: tuple[str, ...]) -> NDArray[np.uint8]:
+    """Return the numbers of operations: each record has them by name."""
+    return np.array([OPERATIONS.index(name) for name in names], "u1")
 
 
 def lists_of_steps(batch: Batch) -> dict[int, dict[str, list[Any]]]:

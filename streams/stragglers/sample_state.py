@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.merged import MergedParts
-from drumline.streams.core.records import Rows, pack_rows, stacked, unpack_rows
+from drumline.schemas.joined.merged import Ints
+from drumline.schemas.joined.table import MergedParts
+from drumline.streams.core.records import Rows, pack_text, stacked, unpack_rows
 from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW, sample_rows
 from drumline.streams.stragglers.analysis.host_cause import HOST_ROW, host_rows
+from drumline.streams.stragglers.slices import RANKS_OF_VALUE, cut
 
-#: Ranks whose rows are in one value: a record of a host, of 8 GPUs as a rule, changes one value, not one of each rank.
-RANKS_OF_VALUE = 8
 #: Time that one stored value covers, in ns, and the number of values kept of a rank.
 BUCKET_NS, BUCKETS = 10_000_000_000, 32
 #: Rows of a value from which on those that are there twice are looked for.
@@ -54,44 +54,46 @@ class SampleState:
         self.store, self.run_key, self.kind = store, run_key, kind
         self.buckets: dict[int, set[int]] = {}
 
-    def apply(self, batch: Batch | MergedParts, offset: int) -> tuple[int, int] | None:
-        """Apply a batch, or all parts of a record, and return the first and last time of it, None without rows.
+    def apply(self, batch: Batch | MergedParts, offsets: Ints) -> tuple[int, int] | None:
+        """Apply a batch, or all parts of records, and return the first and last time of it, None without rows.
 
-        A bucket that was written at this offset or later stays as it is.
+        A part that a bucket has already, by its offset, does not count again in it.
         """
         sampled = self.kind.rows_of(batch)
         rows = np.zeros(len(sampled), self.kind.stored)
         for name in self.kind.dtype.names or ():
             rows[name] = sampled[name]
-        rows["rank"] = batch.ranks if isinstance(batch, MergedParts) else int(batch.envelope["rank"])
-        slice_of, bucket_of = rows["rank"] // RANKS_OF_VALUE, rows["time_ns"] // BUCKET_NS
-        places = sorted(set(zip(slice_of.tolist(), bucket_of.tolist(), strict=True)))
-        for part, bucket in places:
-            new = rows if len(places) == 1 else rows[(slice_of == part) & (bucket_of == bucket)]
-            if self._add(part, bucket, new, offset):
-                self.buckets.setdefault(part, set()).add(bucket)
-        for part in {part for part, _ in places}:
-            kept = self.buckets.get(part, set())
-            for bucket in sorted(kept)[:-BUCKETS]:
-                kept.discard(bucket)
-                self.store.pop(self._key(bucket, part), None)
+        if isinstance(batch, MergedParts):
+            rows["rank"], part_of = batch.ranks, batch.part_of
+        else:
+            rows["rank"], part_of = int(batch.envelope["rank"]), np.zeros(len(rows), np.int64)
+        for (bucket, part), new, of_rows in cut(rows, rows["time_ns"] // BUCKET_NS, part_of):
+            if not self._add(part, bucket, new, offsets[of_rows]):
+                continue
+            kept = self.buckets.setdefault(part, set())
+            kept.add(bucket)
+            for old in sorted(kept)[:-BUCKETS] if len(kept) > BUCKETS else ():
+                kept.discard(old)
+                self.store.pop(self._key(old, part), None)
         if not len(rows):
             return None
         begin = rows["time_ns"] - (rows["interval_ns"] if "interval_ns" in (self.kind.dtype.names or ()) else 0)
         return int(begin.min()), int(rows["time_ns"].max())
 
-    def _add(self, part: int, bucket: int, new: Rows, offset: int) -> bool:
-        """Add rows to a bucket and return whether this offset is new to it."""
+    def _add(self, part: int, bucket: int, new: Rows, offsets: Ints) -> bool:
+        """Add rows to a bucket, and return whether some are new to it. `offsets`: of each."""
         name = self._key(bucket, part)
         data, rows = self.store.get(name), new
         if data is not None:
             old = unpack_rows(data, self.kind.stored)
-            if offset <= old.offset:
+            if offsets.min() <= old.offset:
+                new = new[offsets > old.offset]
+            if not len(new):
                 return False
             rows = stacked([old.rows, new])
             if len(rows) // MANY_ROWS > len(old.rows) // MANY_ROWS:
                 rows = _once(rows)
-        self.store[name] = pack_rows(offset, {}, rows)
+        self.store[name] = pack_text(int(offsets.max()), b"{}", rows)
         return True
 
     def rows(self, rank: int, start_ns: int, end_ns: int) -> Rows:

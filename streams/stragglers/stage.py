@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.merged import MergedParts
+from drumline.schemas.joined.merged import Ints
 from drumline.schemas.joined.parts import allowance_ns
+from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
@@ -96,11 +97,11 @@ class JobStage(IsolatedStage[str, JobState]):
             return []
         return super().on_batch(batch, offset, now_ns)
 
-    def on_merged(self, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
-        """Apply all parts of a record (see `Stage`), except samples of GPUs that no job uses."""
+    def on_merged(self, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
+        """Apply all parts (see `Stage`), except samples of GPUs that no job uses."""
         if parts.topic == "gpu.device.v1" and not parts.job:
             return []
-        return super().on_merged(parts, offset, now_ns)
+        return super().on_merged(parts, offsets, now_ns)
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
         """Close what has timed out (see `Stage`)."""
@@ -116,20 +117,20 @@ class JobStage(IsolatedStage[str, JobState]):
             self._state(unit).apply_lateness(batch, offset, now_ns)
         else:
             if unit in self.states:  # samples do not begin a run
-                self.states[unit].apply_samples(batch, offset)
+                self.states[unit].apply_samples(batch, np.array([offset]))
             return []
         return self._evaluate_ready(self.states[unit], now_ns)
 
     def _unit_of_merged(self, parts: MergedParts) -> str:
         return run_key(parts.job, parts.run)
 
-    def _apply_merged(self, unit: str, parts: MergedParts, offset: int, now_ns: int) -> list[Batch]:
-        """Apply all parts of a record and return the verdicts of windows that they complete."""
+    def _apply_merged(self, unit: str, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
+        """Apply all parts and return the verdicts of windows that they complete."""
         if parts.topic == "gpu.step.v1":
-            self._state(unit).apply_merged_steps(parts, offset, now_ns)
+            self._state(unit).apply_merged_steps(parts, offsets, now_ns)
             return self._evaluate_ready(self.states[unit], now_ns)
         if unit in self.states:
-            self.states[unit].apply_samples(parts, offset + parts.parts - 1)
+            self.states[unit].apply_samples(parts, offsets)
         return []
 
     def _evaluate_ready(self, state: JobState, now_ns: int) -> list[Batch]:

@@ -13,22 +13,27 @@ in. The index in memory is rebuilt by `restore_jobs`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.merged import MergedParts
+from drumline.schemas.joined.merged import Ints
+from drumline.schemas.joined.table import MergedParts
 from drumline.schemas.topics import Topic
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import (
     Rows,
+    StateRecord,
+    as_json,
     differs,
     key,
     newest_steps,
     pack_rows,
+    pack_text,
     split_run_key,
     stacked,
     unpack_rows,
@@ -38,7 +43,8 @@ from drumline.streams.lateness.collective_join import PIPELINE
 from drumline.streams.stragglers.analysis.lateness_history import healthy_windows
 from drumline.streams.stragglers.lateness_rows import NO_LISTS, WHOLE, lateness_rows, lists_of_steps, part_of
 from drumline.streams.stragglers.lateness_state import Index, LatenessState, as_text
-from drumline.streams.stragglers.sample_state import DEVICE, HOST, RANKS_OF_VALUE, SampleState
+from drumline.streams.stragglers.sample_state import DEVICE, HOST, SampleState
+from drumline.streams.stragglers.slices import RANKS_OF_VALUE, cut
 from drumline.streams.stragglers.sources import Place, Sources
 from drumline.streams.stragglers.step_rows import STEP_ROW, latest_steps, merged_step_rows, step_rows
 
@@ -53,6 +59,12 @@ AT_ONCE_KINDS = "v"
 LONGEST_SAMPLE_NS = 10_000_000_000
 #: Time behind a window whose readings of a GPU are about it too: NVML's are means of up to a second; ns.
 DEVICE_BEHIND_NS = 1_000_000_000
+
+
+_RANK = np.dtype([("rank", "<i4")])
+#: Characters, or numbers, whose JSON is kept between records.
+SHORT = 256
+_NOTHING, _NO_STEPS = np.zeros(0, NO_ROWS), (np.zeros(0, STEP_ROW), np.zeros(0, np.int64))
 
 
 class RankReport(NamedTuple):
@@ -142,75 +154,103 @@ class JobState:
             int(envelope["complete_step"]), int(envelope["world_size"]), envelope["host"], envelope["gpu_uuid"],
             envelope.get("steps_from") or "",
         )  # fmt: skip
-        self.counts.duplicates += self._apply_rows(rows, [(int(envelope["rank"]), report)], offset, now_ns)
+        rank = int(envelope["rank"])
+        ranks, completes = np.array([rank]), np.array([report.complete])
+        kept = {rank: self._update_rank(rank, report, now_ns)}
+        self._apply_rows(rows, np.zeros(len(rows), np.int64), (ranks, completes, np.array([offset])), kept)
 
-    def apply_merged_steps(self, parts: MergedParts, offset: int, now_ns: int) -> None:
-        """Apply all parts of a gpu.step.v1 record at once; `offset` is that of the first one."""
-        rows, sizes = merged_step_rows(parts), parts.number("world_size")
+    def apply_merged_steps(self, parts: MergedParts, offsets: Ints, now_ns: int) -> None:
+        """Apply all parts of gpu.step.v1 records at once."""
+        (rows, part_of), sizes = merged_step_rows(parts), parts.number("world_size")
         spread = int(rows["step"].max() - rows["step"].min()) if len(rows) else 0
         if spread >= self.config.max_steps or sizes.min() < sizes.max():  # each part has its own bounds then
-            for part in range(parts.parts):
-                self.apply_steps(parts.batch(part), offset + part, now_ns)
+            for part, offset in enumerate(offsets.tolist()):
+                self.apply_steps(parts.batch(part), offset, now_ns)
             return
-        numbers = (parts.number(name).tolist() for name in ("complete_step", "world_size"))
-        of_parts = map(RankReport, *numbers, *map(parts.text, ("host", "gpu_uuid", "steps_from")))
-        reports = zip(parts.number("rank").tolist(), of_parts, strict=True)
-        is_duplicate = self._apply_rows(rows, reports, offset + parts.parts - 1, now_ns)
-        self.counts.duplicates += parts.parts * is_duplicate
+        ranks, completes = parts.number("rank"), parts.number("complete_step")
+        of_ranks, first_of = np.unique(ranks, return_inverse=True)
+        most, last = np.full(len(of_ranks), completes.min()), np.zeros(len(of_ranks), np.int64)
+        np.maximum.at(most, first_of, completes)
+        np.maximum.at(last, first_of, np.arange(parts.parts))
+        origins = {}
+        named = np.flatnonzero(~parts.has_text("steps_from", ""))
+        if len(named):
+            origins = dict(zip(ranks[named].tolist(), parts.text("steps_from", named), strict=True))
+        kept, world_size = {}, int(sizes[0])
+        of_last = most.tolist(), parts.text("host", last), parts.text("gpu_uuid", last)
+        for rank, complete, host, gpu_uuid in zip(of_ranks.tolist(), *of_last, strict=True):
+            report = RankReport(complete, world_size, host, gpu_uuid, origins.get(rank, ""))
+            kept[rank] = self._update_rank(rank, report, now_ns)
+        self._apply_rows(rows, part_of, (ranks, completes, offsets), kept)
 
-    def _apply_rows(self, rows: Rows, reports: Iterable[tuple[int, RankReport]], offset: int, now_ns: int) -> bool:
-        """Add rows of steps and what their ranks report, by part; return whether some came before."""
-        config, reports_of = self.config, dict[int, list[RankReport]]()
-        for rank, report in reports:
-            reports_of.setdefault(rank, []).append(report)
-        last = {rank: self._update_rank(rank, known, now_ns) for rank, known in reports_of.items()}
-        window_of = rows["step"] // config.window_steps
+    def _apply_rows(
+        self, rows: Rows, part_of: Ints, of_parts: tuple[Ints, Ints, Ints], kept: Mapping[int, RankReport]
+    ) -> None:
+        """Add rows of steps, and what ranks report. `part_of`: of each row; `of_parts`: rank, complete step and offset
+        of each part; `kept`: the report of each rank.
+
+        A part that a value has already does not count again in it.
+        """
+        ranks, completes, offsets = of_parts
+        window_steps = self.config.window_steps
+        window_of = rows["step"] // window_steps
         self.counts.too_old += int((window_of < self.horizon).sum())
-        touched = set(zip(window_of.tolist(), rows["rank"].tolist(), strict=True))
-        completed = ((rank, report.complete) for rank, known in reports_of.items() for report in known)
-        touched |= {(config.window_of(complete), rank) for rank, complete in completed if complete >= 0}
-        ranks_of: dict[int, set[int]] = {}  # window -> ranks that report something of it
-        for window, rank in touched:
-            ranks_of.setdefault(window, set()).add(rank)
-        is_duplicate = False
-        for window in sorted(window for window in ranks_of if window >= self.horizon):
-            slices = {rank // RANKS_OF_VALUE for rank in ranks_of[window]}
-            inside = rows if len(ranks_of) == 1 else rows[window_of == window]
-            for part in sorted(slices):
-                new = inside if len(slices) == 1 else inside[inside["rank"] // RANKS_OF_VALUE == part]
-                of_part = {rank: last[rank] for rank in ranks_of[window] if rank // RANKS_OF_VALUE == part}
-                is_duplicate |= not self._store_steps(window, part, new, of_part, offset)
-        return is_duplicate
+        rows_at = {place: (inside, of_rows) for place, inside, of_rows in cut(rows, window_of, part_of)}
+        completing = np.flatnonzero(completes >= 0)  # a part tells of this window too, perhaps without a row
+        told = np.concatenate([part_of, completing])
+        reports = np.zeros(len(told), _RANK)
+        reports["rank"] = ranks[told]
+        windows = np.concatenate([window_of, completes[completing] // window_steps])
+        repeated: set[int] = set()
+        for place, of_ranks, new in cut(reports, windows, told):
+            if place[0] < self.horizon:
+                continue
+            data = self.store.get(self._steps_key(*place))
+            old = None if data is None else unpack_rows(data, STEP_ROW)
+            inside, of_rows = rows_at.get(place, _NO_STEPS)
+            fresh = offsets[new]
+            if old is not None and fresh.min() <= old.offset:
+                is_new = fresh > old.offset
+                repeated.update(new[~is_new].tolist())
+                of_ranks, fresh = of_ranks[is_new], fresh[is_new]
+                inside = inside[offsets[of_rows] > old.offset]
+            if len(fresh):
+                known = {rank: kept[rank] for rank in dict.fromkeys(of_ranks["rank"].tolist())}
+                self._store_steps(place, old, inside, known, int(fresh.max()))
+        self.counts.duplicates += len(repeated)
 
-    def _update_rank(self, rank: int, reports: Sequence[RankReport], now_ns: int) -> RankReport:
-        """Record what a rank reports, in its order, and return what is kept of it."""
-        source = self.sources.update_rank(rank, max([report.complete for report in reports]), now_ns)
-        last = reports[-1]
-        if source.place != (last.host, last.gpu_uuid):
-            source.place = Place(last.host, last.gpu_uuid)
-        origins = [report.steps_from for report in reports if report.steps_from]
-        source.steps_from = origins[-1] if origins else source.steps_from
-        self.world_size = max(self.world_size, last.world_size)
-        return RankReport(source.complete, last.world_size, last.host, last.gpu_uuid, source.steps_from)
+    def _update_rank(self, rank: int, report: RankReport, now_ns: int) -> RankReport:
+        """Record what a rank reports and return what is kept of it."""
+        source = self.sources.update_rank(rank, report.complete, now_ns)
+        if source.place != (report.host, report.gpu_uuid):
+            source.place = Place(report.host, report.gpu_uuid)
+        source.steps_from = report.steps_from or source.steps_from
+        self.world_size = max(self.world_size, report.world_size)
+        return report._replace(complete=source.complete, steps_from=source.steps_from)
 
-    def _store_steps(self, window: int, part: int, new: Rows, reports: Mapping[int, RankReport], offset: int) -> bool:
-        """Add to the value of a slice of ranks and return whether this offset is new to it."""
-        name = self._steps_key(window, part)
-        data, rows = self.store.get(name), new
-        if data is not None:
-            old = unpack_rows(data, STEP_ROW)
-            if offset <= old.offset:
-                return False
+    def _store_steps(
+        self, place: tuple[int, int], old: StateRecord | None, new: Rows, reports: Mapping[int, RankReport], offset: int
+    ) -> None:
+        """Add to the value of a window and slice of ranks."""
+        (window, part), rows = place, new
+        if old is not None:
             rows = stacked([old.rows, new])
             if len(rows) > RANKS_OF_VALUE * self.config.window_steps:
                 rows = latest_steps(rows)
         cells = self.windows.setdefault(window, Cells())
         known = cells.reports.setdefault(part, {})
         known.update(reports)
-        self.store[name] = pack_rows(offset, {"window_steps": self.config.window_steps, "ranks": known}, rows)
+        self.store[self._steps_key(window, part)] = pack_text(offset, self._steps_head(known), rows)
         if len(new):
             self.dirty.add(window)
-        return True
+
+    def _steps_head(self, reports: Mapping[int, RankReport]) -> bytes:
+        """Return the head of a value with steps: JSON, of which each rank writes the same names each time."""
+        of_ranks = [
+            f'"{rank}":[{of.complete},{of.world_size},{_as_items(of.host, of.gpu_uuid, of.steps_from)}]'
+            for rank, of in reports.items()
+        ]
+        return b'{"window_steps":%d,"ranks":{%b}}' % (self.config.window_steps, ",".join(of_ranks).encode())
 
     def _steps_key(self, window: int, part: int) -> str:
         return f"s|{window}|{part}|{self.run_key}"
@@ -253,9 +293,11 @@ class JobState:
         self.counts.duplicates += is_duplicate
         pipeline = ranks if part == WHOLE else self.members[communicator]
         self._update_pipeline(communicator, pipeline if envelope["point_to_point"] == PIPELINE else ())
-        head = {"complete": source.complete, "ranks": self.members[communicator]}
-        head |= {"world_size": self.world_size, "pipeline": sorted(self.pipelines.get(communicator, ()))}
-        name, value = key("c", communicator, self.run_key), pack_rows(offset, head, np.zeros(0, NO_ROWS))
+        head = b'{"complete":%d,"ranks":%b,"world_size":%d,"pipeline":%b}' % (
+            source.complete, _as_list(self.members[communicator]), self.world_size,
+            _as_list(tuple(sorted(self.pipelines.get(communicator, ())))),
+        )  # fmt: skip
+        name, value = key("c", communicator, self.run_key), pack_text(offset, head, _NOTHING)
         if differs(self.store.get(name), value):
             self.store[name] = value
 
@@ -263,10 +305,13 @@ class JobState:
         cells = self.windows.get(self.config.window_of(step))
         return cells is not None and part in self.lateness.parts(cells.lateness, step, communicator)
 
-    def apply_samples(self, batch: Batch | MergedParts, offset: int) -> None:
-        """Apply gpu.device.v1 or gpu.host.v1: windows whose cause depends on samples are evaluated again."""
+    def apply_samples(self, batch: Batch | MergedParts, offsets: Ints) -> None:
+        """Apply gpu.device.v1 or gpu.host.v1: windows whose cause depends on samples are evaluated again.
+
+        `offsets`: of the batch, or of each part.
+        """
         kind = HOST if batch.topic == Topic.HOST else DEVICE
-        times = self.samples[kind.key].apply(batch, offset)
+        times = self.samples[kind.key].apply(batch, offsets)
         if times is not None and self.watched:
             first = times[0] - (DEVICE_BEHIND_NS if kind is DEVICE else 0)
             self.dirty |= {w for w, (start, end) in self.watched.items() if first <= end and start <= times[1]}
@@ -345,3 +390,23 @@ class JobState:
         for communicator in self.sources.communicators:
             self.store.pop(key("c", communicator, self.run_key), None)
         self.store.pop(key("h", self.run_key), None)
+
+
+@lru_cache(1 << 15)
+def _short_items(*texts: str) -> str:
+    return as_json(texts)[1:-1].decode()
+
+
+def _as_items(*texts: str) -> str:
+    """Return texts as the items of a JSON array; those of a rank are the same with each record."""
+    return _short_items(*texts) if sum(map(len, texts)) <= SHORT else as_json(texts)[1:-1].decode()
+
+
+@lru_cache(1 << 12)
+def _short_list(ranks: tuple[int, ...]) -> bytes:
+    return as_json(ranks)
+
+
+def _as_list(ranks: tuple[int, ...]) -> bytes:
+    """Return ranks as a JSON array; those of a communicator are the same with each record."""
+    return _short_list(ranks) if len(ranks) <= SHORT else as_json(ranks)

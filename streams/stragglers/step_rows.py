@@ -9,7 +9,8 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array
-from drumline.schemas.joined.merged import MergedParts
+from drumline.schemas.joined.merged import Ints
+from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.records import Rows
 from drumline.streams.lateness.state import NCCL
 
@@ -27,13 +28,17 @@ STEP_ROW = np.dtype(
 
 def step_rows(batch: Batch) -> Rows:
     """Return the STEP_ROW rows of a gpu.step.v1 batch that have a step number."""
-    return _rows(batch.columns, batch.envelope["rank"], batch.envelope.get("source") == NCCL)
+    rows = _rows(batch.columns, batch.envelope["rank"], batch.envelope.get("source") == NCCL)
+    numbered = rows["step"] >= 0
+    return rows if numbered.all() else rows[numbered]
 
 
-def merged_step_rows(parts: MergedParts) -> Rows:
-    """Return the STEP_ROW rows of all parts of a gpu.step.v1 record that have a step number."""
-    light = np.repeat(np.array([source == NCCL for source in parts.text("source")]), parts.counts)
-    return _rows(parts.columns, parts.ranks, light)
+def merged_step_rows(parts: MergedParts) -> tuple[Rows, Ints]:
+    """Return the STEP_ROW rows of all parts of gpu.step.v1 records that have a step number, and the part of each."""
+    part_of = parts.part_of
+    rows = _rows(parts.columns, parts.ranks, parts.has_text("source", NCCL)[part_of])
+    numbered = rows["step"] >= 0
+    return (rows, part_of) if numbered.all() else (rows[numbered], part_of[numbered])
 
 
 def _rows(columns: Mapping[str, Array], rank: Any, light: Any) -> Rows:
@@ -41,8 +46,7 @@ def _rows(columns: Mapping[str, Array], rank: Any, light: Any) -> Rows:
     for name in ("step", "start_ns", "duration_ns", "skipped", *BUDGET):
         rows[name] = columns[name]
     rows["rank"], rows["light"] = rank, light
-    numbered = rows["step"] >= 0
-    return rows if numbered.all() else rows[numbered]
+    return rows
 
 
 def latest_steps(rows: Rows) -> Rows:

@@ -30,16 +30,17 @@ class Output:
 
 @dataclass(slots=True)
 class Delivery:
-    """Holds the output of one message.
+    """Holds the output of messages of one partition that were processed together.
 
-    `acknowledge`: marks the message as done in Faust, at once or with the next checkpoint (checkpoints.py).
-    `is_buried`: the whole message has its dead letter.
+    `acknowledge`: marks them as done in Faust, at once or with the next checkpoint (checkpoints.py).
+    `buried`: offsets of those that have a dead letter as a whole. `messages`: their number.
     """
 
     acknowledge: Callable[[], object]
     writes: list[Awaitable[object]] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
-    is_buried: bool = False
+    buried: set[int] = field(default_factory=set)
+    messages: int = 1
 
     def add(self, writes: Iterable[Awaitable[object]], outputs: Iterable[Output]) -> None:
         """Add the output of one stage."""
@@ -50,7 +51,7 @@ class Delivery:
 class AckQueue:
     """Settles the deliveries of one agent in order, in a task of its own.
 
-    Created and cancelled by `StreamWorker`. `put` blocks while `depth` messages are unsettled. `on_failure` is called
+    Created and cancelled by `StreamWorker`. `put` blocks while `depth` deliveries are unsettled. `on_failure` is called
     once, with the error of a broker that rejected a record: the worker must end then, and its successor replays.
     `unsettled`: messages in work, `settled`: acknowledged ones so far.
     """
@@ -64,7 +65,7 @@ class AckQueue:
 
     async def put(self, delivery: Delivery) -> None:
         """Queue a delivery; wait while the queue is full."""
-        self.unsettled += 1
+        self.unsettled += delivery.messages
         if self._queue is None:
             self._queue = asyncio.Queue(self._depth)
             self._task = asyncio.create_task(self._run(self._queue), name="settle")
@@ -76,9 +77,9 @@ class AckQueue:
                 deliveries = [await queue.get()]
                 while not queue.empty():
                     deliveries.append(queue.get_nowait())
-                async for _ in settle(deliveries):
-                    self.unsettled -= 1
-                    self.settled += 1
+                async for delivery in settle(deliveries):
+                    self.unsettled -= delivery.messages
+                    self.settled += delivery.messages
         except asyncio.CancelledError:
             raise
         except BaseException as error:

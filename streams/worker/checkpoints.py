@@ -51,8 +51,8 @@ class Checkpoints:
     ) -> None:
         self._app, self._runners = app, runners
         self._check_halt, self._on_failure, self._clock = check_halt, on_failure, clock
-        self._held: list[tuple[Any, Sequence[PartitionStore]]] = []  # message, stores that it changed
-        self._in_flight = 0
+        self._held: list[tuple[Sequence[Any], Sequence[PartitionStore]]] = []  # messages, stores that they changed
+        self._unsettled = self._in_flight = 0  # numbers of messages
         self._failed = False
         self._began = self._last = clock()
         self._lock = asyncio.Lock()
@@ -61,7 +61,7 @@ class Checkpoints:
     @property
     def held(self) -> int:
         """Return the number of records that wait for a checkpoint."""
-        return len(self._held) + self._in_flight
+        return self._unsettled + self._in_flight
 
     @property
     def waiting(self) -> int:
@@ -73,15 +73,18 @@ class Checkpoints:
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="checkpoints")
 
-    def acknowledger(self, event: Any, readers: Iterable[Runner]) -> Callable[[], object]:
-        """Return what acknowledges a record: at once, or with the next checkpoint of the stages that read it."""
-        message = event.message
-        stores = [store for runner in readers for store in runner.checkpointed(message.partition)]
-        return partial(self._hold, message, stores) if stores else event.ack
+    def acknowledger(self, messages: Sequence[Any], readers: Iterable[Runner]) -> Callable[[], object]:
+        """Return what acknowledges records of one partition: at once, or with the next checkpoint of the stages that
+        read them.
+        """
+        stores = [store for runner in readers for store in runner.checkpointed(messages[0].partition)]
+        return partial(self._hold, messages, stores) if stores else partial(self._settle, messages, ())
 
-    def _hold(self, message: Any, stores: Sequence[PartitionStore]) -> None:
-        message.key = message.value = None  # it was processed
-        self._held.append((message, stores))
+    def _hold(self, messages: Sequence[Any], stores: Sequence[PartitionStore]) -> None:
+        for message in messages:
+            message.key = message.value = None  # it was processed
+        self._held.append((messages, stores))
+        self._unsettled += len(messages)
         self._last = self._clock()
 
     async def below_limit(self) -> None:
@@ -99,26 +102,28 @@ class Checkpoints:
             self._check_halt()
             held, self._held, self._began = self._held, [], self._clock()
             changes = [(store, *change) for store in self._stores() for change in store.take_checkpoint()]
-            self._in_flight = len(held)
+            self._in_flight, self._unsettled = self._unsettled, 0
             try:
                 for at in range(0, len(changes), PIECE):
                     piece = changes[at : at + PIECE]
-                    for sent in [store.write(key, value) for store, key, value in piece if not store.closed]:
+                    for sent in [await store.write(key, value) for store, key, value in piece if not store.closed]:
                         await sent
             except BaseException:
                 self._failed = True
                 raise
             self._check_halt()
-            for message, stores in held:
-                self._settle(message, stores)
+            for messages, stores in held:
+                self._settle(messages, stores)
             self._in_flight = 0
 
-    def _settle(self, message: Any, stores: Sequence[PartitionStore]) -> None:
-        """Acknowledge a record, unless its partition was lost: then it is read again, by this worker or another."""
-        if any(store.closed for store in stores):
-            self._app.consumer._unacked_messages.discard(message)  # which a rebalance would wait for
-        else:
-            message.ack(self._app.consumer)
+    def _settle(self, messages: Sequence[Any], stores: Sequence[PartitionStore]) -> None:
+        """Acknowledge records, unless their partition was lost: then they are read again, by this worker or another."""
+        is_lost = any(store.closed for store in stores)
+        for message in messages:
+            if is_lost:
+                self._app.consumer._unacked_messages.discard(message)  # which a rebalance would wait for
+            else:
+                message.ack(self._app.consumer)
 
     async def _run(self) -> None:
         while True:
@@ -139,7 +144,7 @@ class Checkpoints:
         """
         is_leaving = self._app.rebalancing or self._app.should_stop
         is_idle = now - self._last >= IDLE_S
-        return is_leaving or is_idle or len(self._held) >= MOST_HELD or now - self._began >= CHECKPOINT_S
+        return is_leaving or is_idle or self._unsettled >= MOST_HELD or now - self._began >= CHECKPOINT_S
 
     def _stores(self) -> list[PartitionStore]:
         return [store for runner in self._runners for store in runner.checkpointed()]

@@ -15,7 +15,7 @@ from drumline.infra.runtime.retry import backoff_s
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
-from drumline.schemas.codec import Codec, Parts
+from drumline.schemas.codec import Codec, JoinedRecord, Parts
 from drumline.schemas.dead_letters import Header
 from drumline.schemas.errors import BadRecord, RegistryRejected, RegistryUnavailable
 
@@ -39,11 +39,12 @@ class RecordDecoder:
     ) -> None:
         self._codec, self._health, self._leaving, self._sleep = codec, health, leaving, sleep
 
-    async def parts(
+    async def joined_record(
         self, topic: str, value: bytes | None, key: bytes | None, headers: Iterable[Header] | None
-    ) -> Parts | None:
-        """Return the parts of a record, None if it is a batch itself. Errors: see `decode`."""
-        return await self._retried(topic, value, partial(self._codec.parts, topic, value, key=key, headers=headers))
+    ) -> JoinedRecord | None:
+        """Return a record with parts, None if it is a batch itself. Errors: see `decode`."""
+        read = partial(self._codec.joined_record, topic, value, key, headers)
+        return await self._retried(topic, value, read)
 
     async def decode(
         self,

@@ -23,10 +23,10 @@ class Lag:
         self._moved: dict[Any, tuple[int | None, float]] = {}  # partition -> (position, since when)
         self.count = 0
 
-    def handled(self, tp: Any, offset: int) -> None:
-        """Record that a record was applied."""
+    def handled(self, tp: Any, offset: int, records: int = 1) -> None:
+        """Record that records were applied; `offset`: of the last one."""
         self._done[tp] = offset + 1
-        self.count += 1
+        self.count += records
 
     def reset(self) -> None:
         """Drop all positions, after partitions moved."""

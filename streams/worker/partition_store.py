@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 #: Sends one change (None = tombstone) to the changelog; the awaitable is done when the broker has it.
 Write = Callable[[str, bytes | None], Awaitable[object]]
+#: Does the same in two steps: awaited once, the producer has the change; awaited again, the broker has it.
+Send = Callable[[str, bytes | None], Awaitable[Awaitable[object]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +33,18 @@ class PartitionStore(MutableMapping[str, bytes]):
 
     Owned by `StageRunner`; used in the worker's event loop; nothing blocks. `data`: the recovered state. Changes are
     pending until `take_pending` returns them. A closed store (its partition was revoked) ignores changes: the new owner
-    replays unacknowledged messages. `order`: None = no change waits for a checkpoint.
+    replays unacknowledged messages. `order`: None = no change waits for a checkpoint. `send`: sends changes of
+    checkpoints, for less than `write` does one by one.
     """
 
-    def __init__(self, data: dict[str, bytes], write: Write, order: CheckpointOrder | None = None) -> None:
+    def __init__(
+        self, data: dict[str, bytes], write: Write, order: CheckpointOrder | None = None, send: Send | None = None
+    ) -> None:
         self._data = data
-        self._write = write
+        self._write, self._send = write, send
         self._order = order
         self._pending: list[Awaitable[object]] = []
+        self._last: Awaitable[object] | None = None  # the newest change that was written at once
         self._changed: dict[str, bool] = {}  # key -> whether the changelog has a value of it
         self._ready: list[tuple[str, bytes | None]] = []
         self._behind: set[str] = set()  # deleted or kept by the last checkpoint, which may still be written
@@ -62,7 +68,8 @@ class PartitionStore(MutableMapping[str, bytes]):
             return
         if self._order is None or self._is_at_once(key, self._order):
             self._data[key] = value
-            self._pending.append(self._write(key, value))
+            self._last = self._write(key, value)
+            self._pending.append(self._last)
             return
         if key in self._changed and key not in self._data:  # deleted since the checkpoint: all before it comes first
             self._cut()
@@ -119,6 +126,11 @@ class PartitionStore(MutableMapping[str, bytes]):
         self._behind = {key for key, value in taken if value is None or key[0] in at_once}
         return taken
 
-    def write(self, key: str, value: bytes | None) -> Awaitable[object]:
+    async def write(self, key: str, value: bytes | None) -> Awaitable[object]:
         """Send a change of a checkpoint."""
-        return self._write(key, value)
+        if self._send is None:
+            return self._write(key, value)
+        if self._last is not None and self._order is not None and key[0] in self._order.at_once:
+            last, self._last = self._last, None
+            await last  # it took the slower way, and this change may be of the same key
+        return await self._send(key, value)

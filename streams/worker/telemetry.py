@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.merged import MergedParts
+from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.stage import Stage
 
 #: Ticks come back from Kafka every second; without any for so long no other record comes either; s.
@@ -48,12 +48,14 @@ def _input_metrics(topic: str) -> tuple[Any, Any, Any]:
 
 
 def count_merged(parts: MergedParts, now_ns: int) -> None:
-    """Count the parts of a record that were read, before they are applied; their delay is that of the oldest."""
+    """Count the parts of records that were read, before they are applied; their delay is that of the oldest."""
     rows, batch_rows, delay = _input_metrics(parts.topic)
     rows.inc(parts.rows)
-    batch_rows.observe(parts.rows)
-    if sent := [at for at in parts.number("sent_ns").tolist() if at > 0]:
-        delay.observe(max(0, now_ns - min(sent)) / 1e9)
+    for count in parts.rows_of:
+        batch_rows.observe(count)
+    sent_ns = parts.number("sent_ns")
+    if (sent_ns > 0).any():
+        delay.observe(max(0, now_ns - int(sent_ns[sent_ns > 0].min())) / 1e9)
 
 
 def count_output(batch: Batch) -> None:

@@ -14,7 +14,8 @@ from drumline.streams.core.records import Rows, key, pack_rows, run_key
 from drumline.streams.core.thresholds import WARNING, StragglerConfig
 from drumline.streams.lateness.collective_join import LATENESS_ROW
 from drumline.streams.stragglers.lateness_state import STEPS_OF_VALUE
-from drumline.streams.stragglers.sample_state import BUCKET_NS, DEVICE, RANKS_OF_VALUE
+from drumline.streams.stragglers.sample_state import BUCKET_NS, DEVICE
+from drumline.streams.stragglers.slices import RANKS_OF_VALUE
 from drumline.streams.stragglers.stage import JobStage
 from drumline.streams.stragglers.state import NO_ROWS, RankReport
 from drumline.streams.stragglers.step_rows import BUDGET, STEP_ROW

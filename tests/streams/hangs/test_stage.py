@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from support.standing_job import SECOND, Job
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
+from drumline.streams.hangs.stage import HangStage
 
 WORLD = {"c0": [0, 1, 2, 3]}
 MINUTE = 60
@@ -208,7 +210,51 @@ def test_a_merged_record_of_heartbeats_changes_nothing_and_fails_nothing():
         values.append(codec.encode(Batch(batch.topic, {**batch.envelope, "rows": 0}, {})))
     parts = codec.parts(Topic.PROGRESS, codec.merge(Topic.PROGRESS, values)).merged
     assert (parts.parts, parts.rows) == (4, 0)
-    assert job.stage.on_merged(parts, 0, job.now) == []
+    assert job.stage.on_merged(parts, np.arange(parts.parts), job.now) == []
     assert not job.stage.quarantine
     [after] = [state.processes for state in job.stage.states.values()]
     assert after == before
+
+
+def told(batches):
+    return [(batch.envelope, {name: column.tolist() for name, column in batch.columns.items()}) for batch in batches]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_records_of_many_seconds_tell_together_is_what_their_batches_tell(ends):
+    """A job moves, stands still, goes on and stands still again; a rank may end. Records are of 2 ranks."""
+    job, codec = Job(WORLD), Codec()
+    alone, together = HangStage({}, job.config), HangStage({}, job.config)
+    out, offset, applied = [], 0, []
+    for seconds in (4, 8, 4, 30, 12, 4, 30):
+        waiting = {0: [], 1: []}
+        for _ in range(seconds):
+            job.now += SECOND
+            job.move()
+            for rank in job.ranks.values():
+                if not rank.silent:
+                    waiting[rank.number // 2].append(job.batch(rank))
+                    rank.silent = rank.state in ("killed", "exited")
+        if seconds == 4:
+            job.ranks[2].host_stalls = not job.ranks[2].host_stalls
+        if seconds == 12 and ends:
+            job.ranks[3].state = "exited"
+        batches = [batch for of_host in waiting.values() for batch in of_host]
+        values = [codec.merge(Topic.PROGRESS, [*map(codec.encode, of_host)]) for of_host in waiting.values()]
+        table = codec.together(Topic.PROGRESS, [codec.joined_record(Topic.PROGRESS, value) for value in values])
+        of_both = [
+            [result for at, batch in enumerate(batches) for result in alone.on_batch(batch, offset + at, job.now)],
+            together.on_merged(table, offset + np.arange(table.parts), job.now),
+        ]
+        offset += len(batches)
+        applied.append(len(batches))
+        for results, stage in zip(of_both, (alone, together), strict=True):
+            results += stage.on_tick(job.now, True)
+        assert told(of_both[0]) == told(of_both[1])
+        out += of_both[0]
+    assert {batch.envelope["state"] for batch in out} >= {"standing", "moving"}
+    [states] = zip(alone.states.values(), together.states.values(), strict=True)
+    assert states[0].busy == states[1].busy
+    assert [p.sequence for p in states[0].processes.values()] == [p.sequence for p in states[1].processes.values()]
+    assert together.on_merged(table, np.arange(table.parts), job.now) == []
+    assert together.duplicates == applied[-1]

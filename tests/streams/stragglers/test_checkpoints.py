@@ -1,5 +1,6 @@
 """State that is written by checkpoints: a kill loses what came since the last one, and the records bring it back."""
 
+import asyncio
 import random
 
 import pytest
@@ -90,7 +91,7 @@ class Worker:
         before, place = self.written, (self.read, self.read_late)
         for store in self.stores:
             for key, value in store.take_checkpoint():
-                store.write(key, value)
+                asyncio.run(store.write(key, value))
         self.acknowledged = place
         return before
 

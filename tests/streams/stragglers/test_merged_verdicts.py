@@ -28,9 +28,14 @@ def tables(stream, seed):
 
     def table(place):
         batches = waiting.pop(place)
-        [(last_ns, _), parts] = batches[-1], CODEC.parts(place[0], CODEC.merge(place[0], [v for _, v in batches]))
-        assert is_inside(parts.merged)
-        return last_ns, parts.merged
+        (last_ns, _), values, records = batches[-1], [value for _, value in batches], []
+        while values:  # of several hosts, which consumers read together
+            count = chance.randint(1, 4)
+            records.append(CODEC.joined_record(place[0], CODEC.merge(place[0], values[:count])))
+            del values[:count]
+        merged = CODEC.together(place[0], records)
+        assert is_inside(merged)
+        return last_ns, merged
 
     out = []
     for time_ns, batch in stream:
@@ -92,7 +97,7 @@ def test_tables_that_come_again_after_a_restart_change_nothing():
         now_ns, table = tabled[at]
         for stage, read in zip(stages, topics, strict=True):
             if table.topic in read:
-                deliver(stage, stage.on_merged(table, offsets[at], now_ns))
+                deliver(stage, stage.on_merged(table, offsets[at] + np.arange(table.parts), now_ns))
         at += 1
         if chance.random() < 0.1:
             stages, at = built(), max(0, at - chance.randrange(5))
@@ -119,6 +124,6 @@ def test_rows_of_no_step_do_not_take_a_table_apart(steps, applied, monkeypatch):
     monkeypatch.setattr(CommunicatorState, "apply", lambda *of: (taken.append(of), apply(*of))[1])
     table = CODEC.parts(Topic.COLLECTIVE, CODEC.merge(Topic.COLLECTIVE, values)).merged
     stage = CommunicatorStage({}, StragglerConfig())
-    stage.on_merged(table, 0, 1)
+    stage.on_merged(table, np.arange(table.parts), 1)
     [state] = stage.states.values()
     assert (len(taken), sorted(state.members)) == (applied, [0, 1, 2])

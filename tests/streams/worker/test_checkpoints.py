@@ -52,8 +52,7 @@ class Worker:
         message = Message(self, number)
         self.messages.add(message)
         self.store.update({key: str(value).encode() for key, value in changes.items()})
-        event = SimpleNamespace(message=message, ack=lambda: self.acknowledged.append("at once"))
-        self.checkpoints.acknowledger(event, [self])()
+        self.checkpoints.acknowledger([message], [self])()
 
     async def pass_time(self, seconds):
         """Poll after a time, until the broker or the end."""
@@ -183,8 +182,11 @@ def test_after_a_rejected_change_nothing_is_written_or_acknowledged(monkeypatch)
     run(test, error=denied)
 
 
-def test_a_record_that_comes_while_the_stages_are_closed_is_neither_buried_nor_acknowledged(tmp_path, monkeypatch):
-    """Whoever recovers the partition reads it again, behind the records that were held."""
+@pytest.mark.parametrize("before_a_rebalance", [False, True])
+def test_records_that_come_while_the_stages_are_closed_are_neither_buried_nor_acknowledged(
+    tmp_path, monkeypatch, before_a_rebalance
+):
+    """Whoever recovers the partition reads them again, behind the records that were held."""
     wirings = [Wiring("lateness", (Topic.COLLECTIVE,), lambda store: None, CheckpointOrder("ab"))]
     worker = StreamWorker(Settings(stream={"data_dir": tmp_path}), wirings, WorkerTopics(1, {}), Codec())
     acknowledged, buried, waiting = [], [], set()
@@ -192,13 +194,19 @@ def test_a_record_that_comes_while_the_stages_are_closed_is_neither_buried_nor_a
     async def send_dead_letter(message, error, part=0, value=None):
         buried.append(message)
 
-    monkeypatch.setattr(worker._output, "send_dead_letter", send_dead_letter)
+    monkeypatch.setattr(worker.records._output, "send_dead_letter", send_dead_letter)
     monkeypatch.setattr(worker.app, "consumer", SimpleNamespace(_unacked_messages=waiting), raising=False)
-    place = {"topic": Topic.COLLECTIVE, "partition": 0, "offset": 7, "tp": (Topic.COLLECTIVE, 0)}
-    message = Unread(**place, value=b"no record", key=b"k", headers=[], timestamp=1.0)
-    waiting.add(message)
-    event = SimpleNamespace(message=message, ack=lambda: acknowledged.append(message))
-    assert asyncio.run(worker._on_record(event)) is None
+    if before_a_rebalance:  # the partition is this worker's again
+        [runner] = worker.runners.values()
+        runner._parts[0] = SimpleNamespace(release=lambda: None), PartitionStore({}, None)
+    place = {"topic": Topic.COLLECTIVE, "partition": 0, "tp": (Topic.COLLECTIVE, 0)}
+    place |= {"generation_id": worker.app.consumer_generation_id - before_a_rebalance}
+    messages = [
+        Unread(**place, offset=offset, value=b"no record", key=b"k", headers=[], timestamp=1.0, ack=acknowledged.append)
+        for offset in (7, 8)
+    ]
+    waiting.update(messages)
+    assert asyncio.run(worker._process(messages)) is None
     assert (acknowledged, buried, waiting) == ([], [], set())
     worker.close()
 
@@ -244,10 +252,10 @@ def test_what_no_record_brings_back_is_written_at_once_but_never_ahead_of_its_de
     store["v0"] = b"newer"  # while it is written
     assert len(written) == 1
     for change in taken + store.take_checkpoint():
-        store.write(*change)
+        asyncio.run(store.write(*change))
     store["v0"] = b"newest"  # while that is written
     for change in store.take_checkpoint():
-        store.write(*change)
+        asyncio.run(store.write(*change))
     assert [value for key, value in written if key == "v0"] == [None, b"new", b"newer", b"newest"]
 
 
@@ -261,8 +269,33 @@ def test_a_value_does_not_overtake_the_one_of_a_checkpoint_that_is_still_written
     store["v1"] = b"2"
     for checkpoint in (first, store.take_checkpoint()):
         for change in checkpoint:
-            store.write(*change)
+            asyncio.run(store.write(*change))
     assert written == [("v1", b"0"), ("v1", None), ("v1", b"1"), ("v1", b"2")]
     store.take_checkpoint()
     store["v1"] = b"3"
     assert written[-1] == ("v1", b"3"), "at once again"
+
+
+def test_a_change_of_a_checkpoint_does_not_overtake_a_value_that_was_written_at_once():
+    """What is written at once waits in Faust's buffer, and a checkpoint goes past it."""
+    written = []
+
+    async def test():
+        async def slow(key, value):
+            await asyncio.sleep(0)
+            written.append((key, value))
+
+        async def send(key, value):
+            written.append((key, value))
+
+        def write(key, value):
+            return asyncio.ensure_future(slow(key, value))
+
+        store = PartitionStore({}, write, CheckpointOrder("av", "v"), send)
+        store["v1"], store["a1"] = b"1", b"1"
+        del store["v1"]
+        for change in store.take_checkpoint():
+            await store.write(*change)
+
+    asyncio.run(test())
+    assert written == [("a1", b"1"), ("v1", b"1"), ("v1", None)]

@@ -14,15 +14,18 @@ from drumline.schemas.joined.parts import JOINED_BY_AGENTS
 from drumline.schemas.keys import record_key
 from drumline.schemas.tenants import SIGNATURE_HEADER
 from drumline.schemas.topics import Topic
+from drumline.streams.core.records import unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.offline import verdicts
 from drumline.streams.stragglers.stage import JobStage
+from drumline.streams.stragglers.step_rows import STEP_ROW
 from drumline.streams.worker.ack_queue import Delivery
 from drumline.streams.worker.checks.preflight import WorkerTopics
-from drumline.streams.worker.faust_app import PartitionRevoked, StreamWorker, Wiring
+from drumline.streams.worker.faust_app import StreamWorker, Wiring
 from drumline.streams.worker.offsets import TopicPositions
 from drumline.streams.worker.partition_store import PartitionStore
+from drumline.streams.worker.record_handler import PartitionRevoked
 
 SECOND = 1_000_000_000
 CONFIG = StragglerConfig(window_steps=12)
@@ -63,7 +66,7 @@ def worker(tmp_path, monkeypatch):
 
     for runner in created.runners.values():
         monkeypatch.setattr(runner, "_send", send)
-    monkeypatch.setattr(created._output, "send_dead_letter", send_dead_letter)
+    monkeypatch.setattr(created.records._output, "send_dead_letter", send_dead_letter)
     yield created
     created.close()
 
@@ -82,7 +85,7 @@ async def handle(worker, records):
     async def deliver(topic, key, value):
         offsets[topic] += 1
         delivery = Delivery(lambda: None)
-        await worker._handle(message(topic, key, value, offsets[topic]), delivery)
+        await worker.records.handle([message(topic, key, value, offsets[topic])], delivery)
         for output in delivery.outputs:
             output.stage.mark_sent(output.batch)
 
@@ -94,7 +97,7 @@ async def handle(worker, records):
                 await deliver(Topic.LATENESS, "job", CODEC.encode(batch))
 
     for now, topic, key, value in records:
-        worker._clock = lambda now=now: now
+        worker.records.clock = lambda now=now: now
         await deliver(topic, key, value)
         await follow()
     for _ in range(3):
@@ -134,8 +137,10 @@ def test_verdicts_on_joined_records_are_those_on_the_batches(worker, most):
 @pytest.mark.parametrize("most", [1, 4, 7])
 def test_verdicts_on_merged_records_are_those_on_the_batches(worker, monkeypatch, most):
     expected, by_batch = seen(verdicts(STREAM, CONFIG)), []
-    handle_batch = worker._handle_batch
-    monkeypatch.setattr(worker, "_handle_batch", lambda *of: (by_batch.append(of[0].topic), handle_batch(*of))[1])
+    handle_batch = worker.records._handle_batch
+    monkeypatch.setattr(
+        worker.records, "_handle_batch", lambda *of: (by_batch.append(of[0].topic), handle_batch(*of))[1]
+    )
     asyncio.run(handle(worker, joined(STREAM, most, merge)))
     assert seen(b for b in worker.published if b.topic == Topic.STRAGGLER) == expected
     assert not worker.buried
@@ -147,9 +152,9 @@ def test_a_merged_part_outside_its_bounds_is_a_dead_letter_and_the_others_count(
     values = [CODEC.encode(batch) for batch in steps]
     bad = Batch(Topic.STEP, {**steps[1].envelope, "world_size": -1}, steps[1].columns)
     values[1] = CODEC.encode(bad)
-    worker._clock = lambda: STREAM[-1][0]
+    worker.records.clock = lambda: STREAM[-1][0]
     record = CODEC.merge(Topic.STEP, values)
-    asyncio.run(worker._handle(message(Topic.STEP, "job", record, 4), Delivery(lambda: None)))
+    asyncio.run(worker.records.handle([message(Topic.STEP, "job", record, 4)], Delivery(lambda: None)))
     assert worker.buried == [(4, 2, values[1])]
     assert len(worker.stages["job"].states["3:job|run"].sources.ranks) == 2
 
@@ -159,8 +164,8 @@ def test_a_merged_record_on_which_its_stage_fails_is_one_dead_letter(worker):
     names = [CODEC.decode(Topic.COLLECTIVE, value).envelope["communicator"] for value in values]
     other = next(at for at, name in enumerate(names) if name != names[0])
     record = CODEC.merge(Topic.COLLECTIVE, [values[0], values[other]])
-    worker._clock = lambda: STREAM[-1][0]
-    asyncio.run(worker._handle(message(Topic.COLLECTIVE, "job:c", record, 4), Delivery(lambda: None)))
+    worker.records.clock = lambda: STREAM[-1][0]
+    asyncio.run(worker.records.handle([message(Topic.COLLECTIVE, "job:c", record, 4)], Delivery(lambda: None)))
     assert worker.buried == [(4, 0, None)]
 
 
@@ -171,9 +176,9 @@ def test_parts_of_one_record_that_are_of_one_rank_all_count_and_come_again_in_va
 
     async def twice():
         for _ in range(2):
-            await worker._handle(message(*record[1:], 0), Delivery(lambda: None))
+            await worker.records.handle([message(*record[1:], 0)], Delivery(lambda: None))
 
-    worker._clock = lambda: record[0]
+    worker.records.clock = lambda: record[0]
     asyncio.run(twice())
     stage = worker.stages["job"]
     assert stage.duplicates >= 5
@@ -187,8 +192,8 @@ def test_a_bad_part_is_a_dead_letter_and_the_others_count(worker):
     values = [CODEC.encode(batch) for _, batch in steps]
     bad = values[1][:-3]
     record = CODEC.join("job", [values[0], bad, values[2]])
-    worker._clock = lambda: steps[-1][0]
-    asyncio.run(worker._handle(message(Topic.STEP, "job", record, 4), Delivery(lambda: None)))
+    worker.records.clock = lambda: steps[-1][0]
+    asyncio.run(worker.records.handle([message(Topic.STEP, "job", record, 4)], Delivery(lambda: None)))
     assert worker.buried == [(4, 2, bad)]
     assert len(worker.stages["job"].states["3:job|run"].sources.ranks) == 2
 
@@ -197,7 +202,7 @@ def test_bad_parts_that_were_signed_together_are_one_dead_letter_of_the_record(w
     value = CODEC.encode(next(batch for _, batch in STREAM if batch.topic == Topic.STEP))
     signed = message(Topic.STEP, "job", CODEC.join("job", [value[:-3], value, value[:-3]]), 4)
     signed.headers = [(SIGNATURE_HEADER, b"s")]
-    asyncio.run(worker._handle(signed, Delivery(lambda: None)))
+    asyncio.run(worker.records.handle([signed], Delivery(lambda: None)))
     assert worker.buried == [(4, 0, None)]
 
 
@@ -215,5 +220,109 @@ def test_parts_do_not_go_on_into_a_stage_that_was_built_while_one_was_in_work(wo
 
     monkeypatch.setattr(runner, "apply", rebuilt_meanwhile)
     with pytest.raises(PartitionRevoked):
-        asyncio.run(worker._handle(message(Topic.STEP, "job", CODEC.join("job", values), 4), Delivery(lambda: None)))
+        asyncio.run(
+            worker.records.handle([message(Topic.STEP, "job", CODEC.join("job", values), 4)], Delivery(lambda: None))
+        )
+    assert len(applied) == 1
+
+
+def in_hosts(stream, most):
+    """The records of joined batches, several of one topic and time together as a worker that has many takes them."""
+    waiting = []
+    for time_ns, topic, key, value in joined(stream, most, merge):
+        if waiting and (waiting[-1][1] != topic or len(waiting) == 5):
+            yield waiting
+            waiting = []
+        waiting.append((time_ns, topic, key, value))
+    yield waiting
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_records_that_are_applied_together_give_the_state_that_they_give_one_by_one(worker, most):
+    steps = [(at, batch) for at, batch in STREAM if batch.topic == Topic.STEP]
+    worker.records.clock = lambda: STREAM[-1][0]
+    alone = JobStage({}, CONFIG)
+
+    async def together():
+        offset = 0
+        for records in in_hosts(steps, most):
+            messages = [message(topic, key, value, offset + at) for at, (_, topic, key, value) in enumerate(records)]
+            await worker.records.handle(messages, Delivery(lambda: None))
+            offset += len(messages)
+
+    asyncio.run(together())
+    for number, (_, batch) in enumerate(steps):
+        alone.on_batch(batch, number, STREAM[-1][0])
+    of_both = [stage.states["3:job|run"] for stage in (worker.stages["job"], alone)]
+    assert {*of_both[0].windows} == {*of_both[1].windows}
+    for window in of_both[0].windows:
+        for rank in range(4):
+            [rows, expected] = (state.rank_rows(window, rank) for state in of_both)
+            assert rows.tolist() == expected.tolist()
+    assert of_both[0].sources.ranks == of_both[1].sources.ranks
+
+
+def test_a_bad_record_among_others_is_a_dead_letter_and_the_others_count(worker):
+    steps = [batch for _, batch in STREAM if batch.topic == Topic.STEP][:4]
+    bad = Batch(Topic.STEP, {**steps[1].envelope, "world_size": -1}, steps[1].columns)
+    values = [CODEC.encode(batch) for batch in (steps[0], bad, *steps[2:])]
+    records = [CODEC.merge(Topic.STEP, [value]) for value in values]
+    records.insert(2, records[0][:-3])
+    messages = [message(Topic.STEP, "job", value, offset) for offset, value in enumerate(records)]
+    worker.records.clock = lambda: STREAM[-1][0]
+    asyncio.run(worker.records.handle(messages, Delivery(lambda: None)))
+    assert worker.buried == [(2, 0, None), (1, 1, values[1])]
+    assert len(worker.stages["job"].states["3:job|run"].sources.ranks) == 3
+
+
+def test_records_on_which_their_stage_fails_are_all_dead_letters(worker, monkeypatch):
+    values = [CODEC.encode(batch) for _, batch in STREAM if batch.topic == Topic.STEP][:3]
+
+    def fail(*_):
+        raise ValueError
+
+    monkeypatch.setattr(worker.stages["job"], "_apply_merged", fail)
+    worker.records.clock = lambda: STREAM[-1][0]
+    messages = [message(Topic.STEP, "job", CODEC.merge(Topic.STEP, [v]), offset) for offset, v in enumerate(values)]
+    asyncio.run(worker.records.handle(messages, Delivery(lambda: None)))
+    assert worker.buried == [(offset, 0, None) for offset in range(3)]
+
+
+def test_records_that_come_again_in_other_company_do_not_count_twice(worker):
+    """After a restart a record may be read with others than before."""
+    steps = [batch for _, batch in STREAM if batch.topic == Topic.STEP][:8]
+    records = [CODEC.merge(Topic.STEP, [CODEC.encode(batch)]) for batch in steps]
+    messages = [message(Topic.STEP, "job", value, offset) for offset, value in enumerate(records)]
+    worker.records.clock = lambda: STREAM[-1][0]
+
+    async def test():
+        for begin, end in ((0, 3), (3, 6), (1, 5), (2, 8), (0, 8)):
+            await worker.records.handle(messages[begin:end], Delivery(lambda: None))
+
+    asyncio.run(test())
+    stage = worker.stages["job"]
+    state = stage.states["3:job|run"]
+    stored = [
+        len(unpack_rows(value, STEP_ROW).rows) for window in state.windows for value in state.stored_steps(window)
+    ]
+    assert sum(stored) == sum(batch.rows for batch in steps)
+    assert stage.duplicates == 4 + 4 + 8
+
+
+def test_records_do_not_go_on_into_a_stage_that_was_built_while_one_was_in_work(worker, monkeypatch):
+    values = [CODEC.encode(batch) for _, batch in STREAM if batch.topic == Topic.STEP][:3]
+    runner = worker.runners["job"]
+    apply, applied = runner.apply, []
+
+    async def rebuilt_meanwhile(partition, work):
+        applied.append(work)
+        result = await apply(partition, work)
+        store = PartitionStore({}, written)
+        runner._parts[0] = JobStage(store, CONFIG), store
+        return result
+
+    monkeypatch.setattr(runner, "apply", rebuilt_meanwhile)
+    messages = [message(Topic.STEP, "job", value, offset) for offset, value in enumerate(values)]
+    with pytest.raises(PartitionRevoked):
+        asyncio.run(worker.records.handle(messages, Delivery(lambda: None)))
     assert len(applied) == 1

@@ -40,8 +40,12 @@ def tick(worker, done, error):
     for name, runner in worker.runners.items():
         runner.apply = stage(name)
     worker._ticks._gaps.clear()
-    event = SimpleNamespace(ack=lambda: None, message=SimpleNamespace(partition=0))
-    return asyncio.run(worker._on_tick_record(event))
+    worker.app.consumer = None
+
+    async def deliveries():
+        return [delivery async for delivery in worker._on_ticks([SimpleNamespace(ack=lambda _: None, partition=0)])]
+
+    return asyncio.run(deliveries())
 
 
 def failed():
@@ -50,7 +54,7 @@ def failed():
 
 def test_a_stage_that_fails_on_a_tick_is_counted_and_reported_and_the_next_one_still_runs(worker):
     done, before = [], failed()
-    assert tick(worker, done, KeyError("compute_overlapped_ns")) is not None
+    assert len(tick(worker, done, KeyError("compute_overlapped_ns"))) == 1
     assert (done, failed() - before, worker.failure) == (["works"], 1, None)
     assert worker.readiness.health.ready() == {"tick": "fails on ticks, see the log: fails"}
 

@@ -9,7 +9,14 @@ from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from faust.types import TP
 
-from drumline.streams.worker.faust_patches.fetch import FETCH_WAIT_MS, HELD_S, end_of_fetching, limit_fetch_delay
+from drumline.streams.worker.faust_patches.fetch import (
+    FETCH_WAIT_MS,
+    FEW,
+    GATHER_S,
+    HELD_S,
+    end_of_fetching,
+    limit_fetch_delay,
+)
 
 
 def bounded_consumer(folder):
@@ -49,6 +56,28 @@ def test_faust_asks_for_a_moment_only_while_it_leaves_full_partitions_out(consum
     assert timeouts(consumer, monkeypatch) == [HELD_S, HELD_S]
     consumer.on_buffer_drop(TP("busy", 0))
     assert timeouts(consumer, monkeypatch) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("records", "waits"), [(0, []), (1, [GATHER_S]), (FEW, [])])
+def test_after_few_records_more_are_waited_for(consumer, monkeypatch, records, waits):
+    waited, sleep = [], asyncio.sleep
+
+    async def fetched(active_partitions, timeout):
+        return {TP("busy", 0): [object()] * records}
+
+    async def pass_time(seconds):
+        waited.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(consumer._thread, "getmany", fetched)
+    monkeypatch.setattr(asyncio, "sleep", pass_time)
+
+    async def loop():
+        for _ in range(2):
+            await consumer._getmany(None, 1.0)
+
+    asyncio.run(loop())
+    assert [seconds for seconds in waited if seconds] == waits
 
 
 def test_a_broker_without_news_answers_soon(consumer):

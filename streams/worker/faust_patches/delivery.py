@@ -1,0 +1,57 @@
+"""Deliver fetched messages to agents' buffers at once where nothing holds them back.
+
+Faust delivers each message in a task of its own, beside three that wait for the consumer's end: together they cost more
+than the message does. Only where a buffer is full, the producer is behind, or partitions move, is there anything to
+wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator
+from types import coroutine
+from typing import Any
+
+
+def deliver_at_once(app: Any) -> None:
+    """Replace how `app`'s consumer waits for a delivery. Call once, before the app starts."""
+    consumer = app.consumer
+    wait_first = consumer.wait_first
+
+    async def wait_briefly(delivery: Any, *others: Any, **options: Any) -> Any:
+        """Wait until a message is delivered, or one of the others is done, as `Service.wait_first` does.
+
+        Without others it is no delivery.
+        """
+        held = consumer.suspend_flow, consumer._stopped, consumer._crashed
+        if others and not any(event.is_set() for event in held):
+            try:
+                awaited = delivery.send(None)
+            except BaseException as end:
+                for other in others:
+                    other.close()
+                if isinstance(end, StopIteration):  # delivered
+                    return None
+                raise
+            delivery = _resumed(delivery, awaited)
+        return await wait_first(delivery, *others, **options)
+
+    consumer.wait_first = wait_briefly
+
+
+async def _resumed(begun: Coroutine[Any, Any, None], awaited: Any) -> None:
+    """Await the rest of a coroutine that was begun without a task, and waits for `awaited`."""
+    await _steps(begun, awaited)
+
+
+@coroutine
+def _steps(begun: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+    while True:
+        try:
+            try:
+                answer = yield awaited
+            except BaseException as error:  # such as the task's cancellation
+                awaited = begun.throw(error)
+            else:
+                awaited = begun.send(answer)
+        except StopIteration:
+            return

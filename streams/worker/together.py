@@ -1,0 +1,57 @@
+"""Take the records of a large job together: many are read and applied in one pass, which costs a part of one by one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
+
+#: Topics of which a large job has many records, a few kB each.
+TOGETHER = frozenset({Topic.STEP, Topic.DEVICE, Topic.HOST, Topic.PROGRESS, Topic.LATENESS})
+#: Bytes of records that are taken together: they are in memory, with all that is made of them.
+MOST_BYTES = 1 << 20
+
+
+def take_waiting(app: Any, stream: Any) -> list[Any]:
+    """Return the events that lie in a stream's buffer already, as the stream itself would yield them one by one.
+
+    It yields none that came before the last rebalance, and Faust waits for those that it has yielded.
+    """
+    queue, consumer, out = stream.channel.queue, app.consumer, []
+    while queue.qsize() and not queue._errors:
+        event = queue.get_nowait()
+        message = event.message
+        if app.flow_control.is_active() and message.generation_id == app.consumer_generation_id:
+            if not message.tracked:
+                message.tracked = True
+                consumer.track_message(message)
+            out.append(event)
+    return out
+
+
+def pieces(messages: Sequence[Any], codec: Codec) -> Iterator[list[Any]]:
+    """Yield messages of one topic that are processed together: of one partition, in their order, and bounded.
+
+    A message that needs the registry is alone: it may wait, and nothing waits with it.
+    """
+    of_partition: dict[int, list[Any]] = defaultdict(list)
+    for message in messages:
+        of_partition[message.partition].append(message)
+    for of_one in of_partition.values():
+        piece: list[Any] = []
+        size = 0
+        for message in of_one:
+            is_alone = message.topic not in TOGETHER or not codec.decodes_at_once(message.value)
+            size += len(message.value or b"")
+            if piece and (is_alone or size > MOST_BYTES):
+                yield piece
+                piece, size = [], len(message.value or b"")
+            piece.append(message)
+            if is_alone:
+                yield piece
+                piece, size = [], 0
+        if piece:
+            yield piece

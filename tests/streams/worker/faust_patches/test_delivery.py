@@ -1,0 +1,121 @@
+"""Messages are delivered at once where nothing holds them back, and as Faust does it where something does."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from drumline.streams.worker.faust_patches.delivery import deliver_at_once
+
+
+class Consumer:
+    """Waits as Faust's: for the first of several."""
+
+    def __init__(self):
+        self.suspend_flow, self._stopped, self._crashed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.tasks = []
+
+    async def wait_first(self, *waited, timeout=None):
+        self.tasks = [asyncio.ensure_future(one) for one in waited]
+        done, pending = await asyncio.wait(self.tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        return [task.result() for task in done]
+
+
+def run(test):
+    async def begin():
+        consumer = Consumer()
+        deliver_at_once(SimpleNamespace(consumer=consumer))
+        await asyncio.wait_for(test(consumer), 30)
+
+    asyncio.run(begin())
+
+
+def test_a_message_is_delivered_without_a_task():
+    delivered = []
+
+    async def test(consumer):
+        async def deliver():
+            delivered.append(1)
+
+        await consumer.wait_first(deliver(), consumer.suspend_flow.wait())
+        assert (delivered, consumer.tasks) == ([1], [])
+
+    run(test)
+
+
+def test_a_delivery_that_waits_goes_on_where_it_was():
+    async def test(consumer):
+        is_free, steps = asyncio.Event(), []
+
+        async def deliver():
+            steps.append("begun")
+            await is_free.wait()
+            await asyncio.sleep(0)
+            steps.append("delivered")
+
+        waiting = asyncio.ensure_future(consumer.wait_first(deliver(), consumer.suspend_flow.wait()))
+        await asyncio.sleep(0)
+        assert (steps, waiting.done()) == (["begun"], False)
+        is_free.set()
+        await waiting
+        assert steps == ["begun", "delivered"]
+
+    run(test)
+
+
+def test_partitions_that_move_end_a_delivery_that_waits():
+    async def test(consumer):
+        ended = []
+
+        async def deliver():
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+
+        waiting = asyncio.ensure_future(consumer.wait_first(deliver(), consumer.suspend_flow.wait()))
+        await asyncio.sleep(0)
+        consumer.suspend_flow.set()
+        await waiting
+        await asyncio.gather(*consumer.tasks, return_exceptions=True)
+        assert ended == ["cancelled"]
+
+    run(test)
+
+
+@pytest.mark.parametrize("held", ["suspend_flow", "_stopped", "_crashed"])
+def test_what_is_held_is_faust_s_own(held):
+    async def test(consumer):
+        async def deliver():
+            await asyncio.sleep(0)
+
+        getattr(consumer, held).set()
+        await consumer.wait_first(deliver(), consumer.suspend_flow.wait())
+        assert len(consumer.tasks) == 2
+
+    run(test)
+
+
+def test_an_error_of_a_delivery_is_raised():
+    async def test(consumer):
+        async def fail(later):
+            if later:
+                await asyncio.sleep(0)
+            raise ValueError("no such partition")
+
+        for later in (False, True):
+            with pytest.raises(ValueError, match="no such partition"):
+                await consumer.wait_first(fail(later), consumer.suspend_flow.wait())
+
+    run(test)
+
+
+def test_other_waits_are_as_they_were():
+    async def test(consumer):
+        await consumer.wait_first(asyncio.Event().wait(), timeout=0.01)
+        assert len(consumer.tasks) == 1
+
+    run(test)
