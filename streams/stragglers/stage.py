@@ -158,12 +158,18 @@ class JobStage(IsolatedStage[str, JobState]):
             del self.states[unit]
             return []
         last = self._through(state, now_ns)
-        held = state.published if self._reads_back else ()
+        held = {w for w in state.published if self._reads_back or self._rests(state, w, now_ns)}
         out = self._evaluate(state, [w for w in state.dirty if self._last_step(w) <= last and w not in held], now_ns)
         if stopped and (stop := stalled_window(state, now_ns, self.config)):
             _, end_ns = load_window(state, stop[0] - 1).span_ns
             out += self._publish(state, *stop, (end_ns, end_ns), now_ns)
         return out
+
+    def _rests(self, state: JobState, window: int, now_ns: int) -> bool:
+        """Return whether a published window is not evaluated again yet: hosts of a large job send their samples within
+        the time that they join them, a window takes seconds then, and its last verdict is the same.
+        """
+        return now_ns - state.evaluated_ns.get(window, 0) < allowance_ns(state.world_size)
 
     def _mark_sent(self, unit: str, batch: Batch) -> None:
         """Store the batch as its window's published verdict."""
@@ -239,6 +245,7 @@ class JobStage(IsolatedStage[str, JobState]):
         return out
 
     def _evaluate_window(self, state: JobState, window: int, now_ns: int) -> list[Batch]:
+        state.evaluated_ns[window] = now_ns
         before_it = {w: state.published[w] for w in sorted(state.published) if w < window}
         earlier = list(before_it.values())
         data, span_ns, world_size = load_window(state, window)

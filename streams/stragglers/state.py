@@ -106,6 +106,7 @@ class JobState:
         dirty: windows to evaluate.
         published: window -> head of the verdict that was returned last (`JobStage`).
         watched: window -> (start, end) in ns, for windows whose cause depends on samples.
+        evaluated_ns: window -> worker's clock when it was evaluated last.
         horizon: first window that still takes rows.
         counts: of the stage; rows for dropped windows are too old.
     """
@@ -124,6 +125,7 @@ class JobState:
         self.lateness = LatenessState(store, run_key, config.window_steps)
         self.samples = {kind.key: SampleState(store, run_key, kind) for kind in (DEVICE, HOST)}
         self.watched: dict[int, tuple[int, int]] = {}
+        self.evaluated_ns: dict[int, int] = {}
         self.horizon = 0
         self._spans: dict[tuple[int, int], tuple[bytes, dict[int, tuple[int, int]]]] = {}  # with the value they are of
 
@@ -369,6 +371,7 @@ class JobState:
         self.dirty = {w for w in self.dirty if w >= self.horizon}
         self._spans = {place: spans for place, spans in self._spans.items() if place[0] >= self.horizon}
         self.watched = {w: span for w, span in self.watched.items() if w >= self.horizon}
+        self.evaluated_ns = {w: at for w, at in self.evaluated_ns.items() if w >= self.horizon}
         # The past must outlast a fault of any length: the baseline, and in jobs with jitter, which keep none, lateness.
         closed = [w for w in sorted(self.published) if w < self.horizon]  # the others may be evaluated again
         dropped = closed[: -self.config.history_windows]

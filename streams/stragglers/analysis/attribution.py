@@ -20,6 +20,7 @@ from drumline.streams.stragglers.analysis.window_data import (
     Ints,
     WindowData,
     comparable,
+    comparables,
     peer_median,
     peer_medians,
     step_length,
@@ -73,7 +74,8 @@ def attribute_lost_time(data: WindowData, quorum: float, hidden_waiting: HiddenW
     lost, via = np.zeros(count), np.full(count, -1)
     compared = np.zeros((count, len(data.steps)), bool)
     groups = data.communicators
-    exposed_of = [comparable(data, group, "comm_exposed_ns", quorum) for group in groups]
+    values_of = comparables(data, groups, ("comm_exposed_ns", "gpu_duration_ns"), quorum)
+    exposed_of = values_of["comm_exposed_ns"]
     peers_of = peer_medians(groups, exposed_of)
     met_of = [np.isfinite(exposed) & np.isfinite(peers) for exposed, peers in zip(exposed_of, peers_of, strict=True)]
     # Without known waiting: the growth of the peers' waiting, which `exposed` is for a group with a baseline.
@@ -82,7 +84,7 @@ def attribute_lost_time(data: WindowData, quorum: float, hidden_waiting: HiddenW
         for group, exposed, met in zip(groups, exposed_of, met_of, strict=True)
     ]
     waited_of = peer_medians(groups, waiting_of)
-    mismatch_of = _interval_mismatch(data, met_of, quorum)
+    mismatch_of = _interval_mismatch(groups, met_of, values_of["gpu_duration_ns"])
     hidden_of = _hidden(groups, hidden_waiting)
     for index, group in enumerate(groups):
         members, exposed, peers, met = group.members, exposed_of[index], peers_of[index], met_of[index]
@@ -109,14 +111,15 @@ def _hidden(groups: Sequence[CommunicatorWindow], hidden_waiting: HiddenWaiting 
     return [np.zeros(len(group.members)) for group in groups] if hidden_waiting is None else hidden_waiting(groups)
 
 
-def _interval_mismatch(data: WindowData, met_of: Sequence[NDArray[np.bool_]], quorum: float) -> list[Floats]:
+def _interval_mismatch(
+    groups: Sequence[CommunicatorWindow], met_of: Sequence[NDArray[np.bool_]], interval_of: Sequence[Floats]
+) -> list[Floats]:
     """Return [m] ns for each group, by which the length of a member's steps differs from its peers'.
 
     It is 0 but for jitter, unless ranks number steps differently. Then a step that is long for all ranks lies in the
     windows of some ranks only, and the difference does not show who worked longer.
     """
-    interval_of = [comparable(data, group, "gpu_duration_ns", quorum) for group in data.communicators]
-    peers_of = peer_medians(data.communicators, interval_of)
+    peers_of = peer_medians(groups, interval_of)
     return [
         np.abs(np.where(met, interval - peers, 0.0).sum(1))
         for met, interval, peers in zip(met_of, interval_of, peers_of, strict=True)

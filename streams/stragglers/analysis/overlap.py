@@ -19,7 +19,7 @@ from drumline.streams.stragglers.analysis.window_data import (
     CommunicatorWindow,
     Floats,
     WindowData,
-    comparable,
+    comparables,
     peer_medians,
     step_length,
 )
@@ -50,36 +50,53 @@ def hidden_waiting(
     alike = [at for at, group in enumerate(groups) if group.baseline is None and group.roles is None]
     compared = [groups[at] for at in alike]
     columns = (*WORK, *TIMES, "comm_exposed_ns")
-    values = {name: [comparable(data, group, name, quorum) for group in compared] for name in columns}
+    values = comparables(data, compared, columns, quorum)
     medians = {name: peer_medians(compared, values[name]) for name in columns}
     out = [np.zeros(len(group.members)) for group in groups]
     length = step_length(data)
-    for number, at in enumerate(alike):
-        sides = tuple({name: side[name][number] for name in columns} for side in (values, medians))
-        out[at] = _hidden_wait(length, groups[at], sides, equal_ratio, baseline_step)
+    for numbers in _of_one_shape(compared):
+        sides = tuple(
+            {name: np.stack([side[name][number] for number in numbers]) for name in columns}
+            for side in (values, medians)
+        )
+        is_guessed = compared[numbers[0]].guessed
+        lag_ns = None if is_guessed else np.stack([compared[number].lag_ns for number in numbers])
+        hidden = _hidden_wait(length, lag_ns, sides, equal_ratio, baseline_step)
+        for number, of_group in zip(numbers, hidden, strict=True):
+            out[alike[number]] = of_group
     return out
+
+
+def _of_one_shape(groups: Sequence[CommunicatorWindow]) -> list[list[int]]:
+    """Return the indices of groups of one size that are all guessed, or none is."""
+    out: dict[tuple[object, ...], list[int]] = {}
+    for number, group in enumerate(groups):
+        out.setdefault((group.wait_ns.shape, group.guessed), []).append(number)
+    return [*out.values()]
 
 
 def _hidden_wait(
     length: Floats,
-    group: CommunicatorWindow,
+    lag_ns: Floats | None,
     sides: tuple[Sums, ...],
     equal_ratio: float,
     baseline_step: Mapping[str, float],
 ) -> Floats:
-    """Return the hidden waits of one group. `length`: of each step; `sides`: [m, S] of members, and of their peers."""
+    """Return the hidden waits of G groups, [G, m]. `length`: of each step; `lag_ns`: [G, m, S], None = the groups are
+    guessed; `sides`: [G, m, S] of members, and of their peers.
+    """
     values, medians = sides
     both = np.isfinite(medians["comm_exposed_ns"]) & np.isfinite(values["comm_exposed_ns"])
     member, peer = (
-        {name: np.where(both, column, 0.0).sum(1) for name, column in side.items()} for side in (values, medians)
+        {name: np.where(both, column, 0.0).sum(2) for name, column in side.items()} for side in (values, medians)
     )
     alike = _same_work(member, peer, equal_ratio)
     peer_hidden = np.where(alike, _growth(member, peer), 0.0)
     member_hidden = np.where(alike, _growth(peer, member), 0.0)
-    if baseline_step and not group.guessed:
-        base = {name: baseline_step[name] * both.sum(1) for name in (*WORK, *TIMES)}
+    if baseline_step and lag_ns is not None:
+        base = {name: baseline_step[name] * both.sum(2) for name in (*WORK, *TIMES)}
         peer_as_base = _same_work(peer, base, equal_ratio)
-        steps_grew = np.where(both, length - baseline_step[STEP], 0.0).sum(1)
+        steps_grew = np.where(both, length - baseline_step[STEP], 0.0).sum(2)
         seen = peer["comm_exposed_ns"] - member["comm_exposed_ns"]
         peer_hidden = np.where(peer_as_base, np.clip(steps_grew - seen, 0.0, _growth(base, peer)), peer_hidden)
         # With less work than the baseline, compute does not show how much of it was waiting: at most the added overlap.
@@ -87,8 +104,8 @@ def _hidden_wait(
         more = np.where(_no_more(member, base, equal_ratio), more, 0.0)
         measured = np.where(_same_work(member, base, equal_ratio), _growth(base, member), more)
         member_hidden = np.where(peer_as_base, measured, member_hidden)
-    if not group.guessed:
-        behind = np.maximum(np.where(both, group.lag_ns, 0.0).sum(1), 0.0)
+    if lag_ns is not None:
+        behind = np.maximum(np.where(both, lag_ns, 0.0).sum(2), 0.0)
         peer_hidden = np.clip(peer_hidden, 0.0, behind)
     return peer_hidden - member_hidden
 

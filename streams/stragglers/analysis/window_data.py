@@ -98,9 +98,11 @@ def peer_medians(groups: Sequence[CommunicatorWindow], values: Sequence[Floats])
     out = [np.empty(column.shape) for column in values]
     alike: dict[tuple[int, int], list[tuple[int, Ints]]] = {}
     for number, group in enumerate(groups):
-        roles = np.zeros(len(values[number]), np.int64) if group.roles is None else group.roles
-        for role in np.unique(roles).tolist():
-            members = np.flatnonzero(roles == role)
+        if group.roles is None:
+            alike.setdefault(values[number].shape, []).append((number, np.arange(len(values[number]))))
+            continue
+        for role in np.unique(group.roles).tolist():
+            members = np.flatnonzero(group.roles == role)
             alike.setdefault((len(members), values[number].shape[1]), []).append((number, members))
     for (_, steps), blocks in alike.items():
         medians = peers_median(np.concatenate([values[number][members] for number, members in blocks], axis=1))
@@ -119,6 +121,31 @@ def comparable(data: WindowData, group: CommunicatorWindow, column: str, quorum:
         values -= group.baseline.get(column, np.full(len(group.members), np.nan))[:, None]
     values[:, np.isfinite(values).sum(0) < max(2.0, quorum * group.size)] = np.nan
     return values
+
+
+def comparables(
+    data: WindowData, groups: Sequence[CommunicatorWindow], columns: Sequence[str], quorum: float
+) -> dict[str, list[Floats]]:
+    """Return column -> `comparable` of many groups; those of one size, without a baseline, are side by side."""
+    out: dict[str, list[Floats]] = {column: [np.zeros((0, 0))] * len(groups) for column in columns}
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for number, group in enumerate(groups):
+        if group.baseline is None:
+            alike.setdefault(group.wait_ns.shape, []).append(number)
+        else:
+            for column in columns:
+                out[column][number] = comparable(data, group, column, quorum)
+    for numbers in alike.values():
+        is_met = np.isfinite(np.stack([groups[number].wait_ns for number in numbers]))
+        members = np.stack([groups[number].members for number in numbers])
+        least = np.maximum(2.0, quorum * np.array([groups[number].size for number in numbers]))
+        for column in columns:
+            values = np.where(is_met, data.budget[column][members], np.nan)
+            too_few = np.isfinite(values).sum(1) < least[:, None]
+            values[np.broadcast_to(too_few[:, None], values.shape)] = np.nan
+            for number, of_group in zip(numbers, values, strict=True):
+                out[column][number] = of_group
+    return out
 
 
 def step_length(data: WindowData) -> Floats:
