@@ -123,37 +123,37 @@ class ProcessProgress:
         return cls(**{**value, "rows": rows, "size": len(rows), "seen_ns": 0, "mark": b""})
 
 
-class Told(NamedTuple):
-    """Holds what parts tell of a process: its newest progress, None = heartbeats; and the number of those parts."""
+class Report(NamedTuple):
+    """Holds what parts report of a process: its newest progress, None = heartbeats; and the number of those parts."""
 
     process_id: str
     process: ProcessProgress | None
     parts: int = 1
 
 
-def processes_of(parts: MergedParts, now_ns: int, standing_ns: int) -> Iterator[Told]:
-    """Yield what parts tell of their processes, in their order.
+def processes_of(parts: MergedParts, now_ns: int, standing_ns: int) -> Iterator[Report]:
+    """Yield what parts report of their processes, in their order.
 
     A process that has been quiet for less than `standing_ns` has moved: it gets no mark, which nobody compares. Where
     all of them have moved, only the last part of each tells anything.
     """
     if not parts.rows:  # heartbeats only
-        yield from (Told(process_id, None) for process_id in parts.text("process_id"))
+        yield from (Report(process_id, None) for process_id in parts.text("process_id"))
         return
     columns, ends = parts.columns, np.array(parts.ends)
     first = np.minimum(ends[:-1], parts.rows - 1)
     quiet, sequences = columns["quiet_ns"][first], parts.number("sequence")
-    told, counts = np.arange(parts.parts), np.ones(parts.parts, np.int64)
+    kept, counts = np.arange(parts.parts), np.ones(parts.parts, np.int64)
     if parts.counts.all() and (quiet < standing_ns).all() and not _ended(parts):
-        told, counts = _last_of_each(parts, sequences)
-    numbers = (values[told].tolist() for values in (parts.number("rank"), sequences))
-    texts = (parts.text(name, told) for name in ("host", "gpu_uuid", "process_id", "communicators", "states"))
-    of_rows = quiet[told].tolist(), columns["state"][first[told]].tolist(), ends[told].tolist(), ends[told + 1].tolist()
+        kept, counts = _last_of_each(parts, sequences)
+    numbers = (values[kept].tolist() for values in (parts.number("rank"), sequences))
+    texts = (parts.text(name, kept) for name in ("host", "gpu_uuid", "process_id", "communicators", "states"))
+    of_rows = quiet[kept].tolist(), columns["state"][first[kept]].tolist(), ends[kept].tolist(), ends[kept + 1].tolist()
     states_of = parts.lists("states")
-    of_parts = zip(told.tolist(), counts.tolist(), *numbers, *texts, *of_rows, strict=True)
+    of_parts = zip(kept.tolist(), counts.tolist(), *numbers, *texts, *of_rows, strict=True)
     for part, count, rank, sequence, host, gpu_uuid, process_id, *marks, quiet_ns, state, begin, end in of_parts:
         if begin == end:
-            yield Told(process_id, None)
+            yield Report(process_id, None)
             continue
         mark = b""
         if quiet_ns >= standing_ns:
@@ -163,7 +163,7 @@ def processes_of(parts: MergedParts, now_ns: int, standing_ns: int) -> Iterator[
             rank, host, gpu_uuid, sequence, str(states_of[part][state]), quiet_ns, now_ns, mark, size=end - begin,
             read=partial(parts.batch, part),
         )  # fmt: skip
-        yield Told(process_id, process, count)
+        yield Report(process_id, process, count)
 
 
 def _ended(parts: MergedParts) -> bool:

@@ -23,7 +23,7 @@ from drumline.streams.core.records import key, key_parts, pack_rows, run_key, sp
 from drumline.streams.hangs.config import HangConfig
 from drumline.streams.hangs.explanation import Reason, Standstill, explain
 from drumline.streams.hangs.hang_batch import WHOLE_JOB, HangRow, digest, hang_batch, standing_rows
-from drumline.streams.hangs.snapshot import ProcessProgress, Told, processes_of
+from drumline.streams.hangs.snapshot import ProcessProgress, Report, processes_of
 
 NO_ROWS = np.dtype([("none", "u1")])
 #: Kind of a key -> number of its parts before the `run_key`: h|run_key, what is published; e|process|run_key, a process
@@ -106,8 +106,8 @@ class HangStage(IsolatedStage[str, JobProgress]):
     def _apply(self, unit: str, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Take in the newest progress of a process."""
         process = ProcessProgress.of(batch, now_ns) if batch.rows else None
-        told = Told(str(batch.envelope["process_id"]), process)
-        return self._take_in(unit, [told], batch.envelope["world_size"], now_ns)
+        report = Report(str(batch.envelope["process_id"]), process)
+        return self._take_in(unit, [report], batch.envelope["world_size"], now_ns)
 
     def _unit_of_merged(self, parts: MergedParts) -> str:
         return run_key(parts.job, parts.run)
@@ -117,7 +117,7 @@ class HangStage(IsolatedStage[str, JobProgress]):
         processes = processes_of(parts, now_ns, self.config.standing_ns)
         return self._take_in(unit, processes, int(parts.number("world_size").max()), now_ns)
 
-    def _take_in(self, unit: str, processes: Iterable[Told], world_size: int, now_ns: int) -> list[Batch]:
+    def _take_in(self, unit: str, processes: Iterable[Report], world_size: int, now_ns: int) -> list[Batch]:
         """Take in what is told of processes, and return the results that change."""
         state = self.states.setdefault(unit, JobProgress())
         state.first_seen_ns = state.first_seen_ns or now_ns

@@ -199,12 +199,12 @@ class JobState:
         self.counts.too_old += int((window_of < self.horizon).sum())
         rows_at = {place: (inside, of_rows) for place, inside, of_rows in cut(rows, window_of, part_of)}
         completing = np.flatnonzero(completes >= 0)  # a part tells of this window too, perhaps without a row
-        told = np.concatenate([part_of, completing])
-        reports = np.zeros(len(told), _RANK)
-        reports["rank"] = ranks[told]
+        reporting = np.concatenate([part_of, completing])
+        reports = np.zeros(len(reporting), _RANK)
+        reports["rank"] = ranks[reporting]
         windows = np.concatenate([window_of, completes[completing] // window_steps])
         repeated: set[int] = set()
-        for place, of_ranks, new in cut(reports, windows, told):
+        for place, of_ranks, new in cut(reports, windows, reporting):
             if place[0] < self.horizon:
                 continue
             data = self.store.get(self._steps_key(*place))

@@ -44,13 +44,13 @@ def pieces(messages: Sequence[Any], codec: Codec) -> Iterator[list[Any]]:
         piece: list[Any] = []
         size = 0
         for message in of_one:
-            is_alone = message.topic not in TOGETHER or not codec.decodes_at_once(message.value)
+            is_single = message.topic not in TOGETHER or not codec.decodes_at_once(message.value)
             size += len(message.value or b"")
-            if piece and (is_alone or size > MOST_BYTES):
+            if piece and (is_single or size > MOST_BYTES):
                 yield piece
                 piece, size = [], len(message.value or b"")
             piece.append(message)
-            if is_alone:
+            if is_single:
                 yield piece
                 piece, size = [], 0
         if piece:

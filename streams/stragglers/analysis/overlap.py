@@ -62,8 +62,8 @@ def hidden_waiting(
         is_guessed = compared[numbers[0]].guessed
         lag_ns = None if is_guessed else np.stack([compared[number].lag_ns for number in numbers])
         hidden = _hidden_wait(length, lag_ns, sides, equal_ratio, baseline_step)
-        for number, of_group in zip(numbers, hidden, strict=True):
-            out[alike[number]] = of_group
+        for number, block in zip(numbers, hidden, strict=True):
+            out[alike[number]] = block
     return out
 
 

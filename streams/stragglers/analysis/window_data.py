@@ -143,8 +143,8 @@ def comparables(
             values = np.where(is_met, data.budget[column][members], np.nan)
             too_few = np.isfinite(values).sum(1) < least[:, None]
             values[np.broadcast_to(too_few[:, None], values.shape)] = np.nan
-            for number, of_group in zip(numbers, values, strict=True):
-                out[column][number] = of_group
+            for number, block in zip(numbers, values, strict=True):
+                out[column][number] = block
     return out
 
 

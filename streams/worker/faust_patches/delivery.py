@@ -17,23 +17,23 @@ def deliver_at_once(app: Any) -> None:
     consumer = app.consumer
     wait_first = consumer.wait_first
 
-    async def wait_briefly(delivery: Any, *others: Any, **options: Any) -> Any:
-        """Wait until a message is delivered, or one of the others is done, as `Service.wait_first` does.
+    async def wait_briefly(delivery: Any, *events: Any, **options: Any) -> Any:
+        """Wait until a message is delivered, or one of the events is done, as `Service.wait_first` does.
 
-        Without others it is no delivery.
+        Without events it is no delivery.
         """
         held = consumer.suspend_flow, consumer._stopped, consumer._crashed
-        if others and not any(event.is_set() for event in held):
+        if events and not any(state.is_set() for state in held):
             try:
                 awaited = delivery.send(None)
             except BaseException as end:
-                for other in others:
-                    other.close()
+                for waiting in events:
+                    waiting.close()
                 if isinstance(end, StopIteration):  # delivered
                     return None
                 raise
             delivery = _resumed(delivery, awaited)
-        return await wait_first(delivery, *others, **options)
+        return await wait_first(delivery, *events, **options)
 
     consumer.wait_first = wait_briefly
 

@@ -1,4 +1,4 @@
-"""Records of one job that are read together are one table: each of their parts is what it is alone."""
+"""Records of one job that are read together are one table: each of their parts is what it is by itself."""
 
 import numpy as np
 import pytest
@@ -36,16 +36,16 @@ def test_each_part_is_what_it_is_alone(topic, hosts):
     sent = [record(topic, rows, host) for host, rows in enumerate(hosts)]
     together = CODEC.together(topic, read(topic, [value for value, _ in sent]))
     assert (together.sizes, together.rows_of) == ([*map(len, hosts)], [*map(sum, hosts)])
-    alone = [CODEC.decode(topic, value) for _, values in sent for value in values]
-    assert together.parts == len(alone)
-    for part, batch in enumerate(alone):
+    batches = [CODEC.decode(topic, value) for _, values in sent for value in values]
+    assert together.parts == len(batches)
+    for part, batch in enumerate(batches):
         now = together.batch(part)
         assert now.envelope == batch.envelope
         assert {name: column.tolist() for name, column in now.columns.items()} == {
             name: column.tolist() for name, column in batch.columns.items()
         }
-    assert together.part_of.tolist() == [part for part, batch in enumerate(alone) for _ in range(batch.rows)]
-    assert together.ranks.tolist() == [batch.envelope["rank"] for batch in alone for _ in range(batch.rows)]
+    assert together.part_of.tolist() == [part for part, batch in enumerate(batches) for _ in range(batch.rows)]
+    assert together.ranks.tolist() == [batch.envelope["rank"] for batch in batches for _ in range(batch.rows)]
     assert not together.values.flags.writeable
     assert is_inside(together)
 
@@ -101,9 +101,9 @@ def test_a_text_that_is_a_list_of_one_field_is_no_name_in_another(fields, inside
     assert is_inside(CODEC.together(Topic.PROGRESS, [joined._replace(record=spoiled)])) is inside
 
 
-def test_differences_begin_anew_in_each_record():
+def test_differences_begin_again_in_each_record():
     sent = [record(Topic.COLLECTIVE, rows, host)[0] for host, rows in enumerate([(0,), (3, 1), (0, 0), (2,), (0,)])]
     together = CODEC.together(Topic.COLLECTIVE, read(Topic.COLLECTIVE, sent))
-    alone = [CODEC.parts(Topic.COLLECTIVE, value).merged for value in sent]
+    batches = [CODEC.parts(Topic.COLLECTIVE, value).merged for value in sent]
     assert len(together.layout.delta)
-    assert together.values.tolist() == np.concatenate([of.values for of in alone], axis=1).tolist()
+    assert together.values.tolist() == np.concatenate([of.values for of in batches], axis=1).tolist()

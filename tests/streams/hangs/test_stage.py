@@ -216,15 +216,15 @@ def test_a_merged_record_of_heartbeats_changes_nothing_and_fails_nothing():
     assert after == before
 
 
-def told(batches):
+def contents(batches):
     return [(batch.envelope, {name: column.tolist() for name, column in batch.columns.items()}) for batch in batches]
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_what_records_of_many_seconds_tell_together_is_what_their_batches_tell(ends):
+def test_records_of_many_seconds_give_the_results_of_their_batches(ends):
     """A job moves, stands still, goes on and stands still again; a rank may end. Records are of 2 ranks."""
     job, codec = Job(WORLD), Codec()
-    alone, together = HangStage({}, job.config), HangStage({}, job.config)
+    single, together = HangStage({}, job.config), HangStage({}, job.config)
     out, offset, applied = [], 0, []
     for seconds in (4, 8, 4, 30, 12, 4, 30):
         waiting = {0: [], 1: []}
@@ -239,21 +239,21 @@ def test_what_records_of_many_seconds_tell_together_is_what_their_batches_tell(e
             job.ranks[2].host_stalls = not job.ranks[2].host_stalls
         if seconds == 12 and ends:
             job.ranks[3].state = "exited"
-        batches = [batch for of_host in waiting.values() for batch in of_host]
-        values = [codec.merge(Topic.PROGRESS, [*map(codec.encode, of_host)]) for of_host in waiting.values()]
+        batches = [batch for batch_list in waiting.values() for batch in batch_list]
+        values = [codec.merge(Topic.PROGRESS, [*map(codec.encode, batch_list)]) for batch_list in waiting.values()]
         table = codec.together(Topic.PROGRESS, [codec.joined_record(Topic.PROGRESS, value) for value in values])
         of_both = [
-            [result for at, batch in enumerate(batches) for result in alone.on_batch(batch, offset + at, job.now)],
+            [result for at, batch in enumerate(batches) for result in single.on_batch(batch, offset + at, job.now)],
             together.on_merged(table, offset + np.arange(table.parts), job.now),
         ]
         offset += len(batches)
         applied.append(len(batches))
-        for results, stage in zip(of_both, (alone, together), strict=True):
+        for results, stage in zip(of_both, (single, together), strict=True):
             results += stage.on_tick(job.now, True)
-        assert told(of_both[0]) == told(of_both[1])
+        assert contents(of_both[0]) == contents(of_both[1])
         out += of_both[0]
     assert {batch.envelope["state"] for batch in out} >= {"standing", "moving"}
-    [states] = zip(alone.states.values(), together.states.values(), strict=True)
+    [states] = zip(single.states.values(), together.states.values(), strict=True)
     assert states[0].busy == states[1].busy
     assert [p.sequence for p in states[0].processes.values()] == [p.sequence for p in states[1].processes.values()]
     assert together.on_merged(table, np.arange(table.parts), job.now) == []

@@ -277,7 +277,7 @@ def test_a_value_does_not_overtake_the_one_of_a_checkpoint_that_is_still_written
 
 
 def test_a_change_of_a_checkpoint_does_not_overtake_a_value_that_was_written_at_once():
-    """What is written at once waits in Faust's buffer, and a checkpoint goes past it."""
+    """Changes that are written at once wait in Faust's buffer, and a checkpoint goes past it."""
     written = []
 
     async def test():

@@ -241,7 +241,7 @@ def in_hosts(stream, most):
 def test_records_that_are_applied_together_give_the_state_that_they_give_one_by_one(worker, most):
     steps = [(at, batch) for at, batch in STREAM if batch.topic == Topic.STEP]
     worker.records.clock = lambda: STREAM[-1][0]
-    alone = JobStage({}, CONFIG)
+    single = JobStage({}, CONFIG)
 
     async def together():
         offset = 0
@@ -252,8 +252,8 @@ def test_records_that_are_applied_together_give_the_state_that_they_give_one_by_
 
     asyncio.run(together())
     for number, (_, batch) in enumerate(steps):
-        alone.on_batch(batch, number, STREAM[-1][0])
-    of_both = [stage.states["3:job|run"] for stage in (worker.stages["job"], alone)]
+        single.on_batch(batch, number, STREAM[-1][0])
+    of_both = [stage.states["3:job|run"] for stage in (worker.stages["job"], single)]
     assert {*of_both[0].windows} == {*of_both[1].windows}
     for window in of_both[0].windows:
         for rank in range(4):

@@ -16,7 +16,7 @@ class Consumer:
         self.tasks = []
 
     async def wait_first(self, *waited, timeout=None):
-        self.tasks = [asyncio.ensure_future(one) for one in waited]
+        self.tasks = [asyncio.ensure_future(event) for event in waited]
         done, pending = await asyncio.wait(self.tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()

@@ -58,8 +58,8 @@ def test_faust_asks_for_a_moment_only_while_it_leaves_full_partitions_out(consum
     assert timeouts(consumer, monkeypatch) == [1.0, 1.0]
 
 
-@pytest.mark.parametrize(("records", "waits"), [(0, []), (1, [GATHER_S]), (FEW, [])])
-def test_after_few_records_more_are_waited_for(consumer, monkeypatch, records, waits):
+@pytest.mark.parametrize(("records", "pauses"), [(0, []), (1, [GATHER_S]), (FEW, [])])
+def test_after_few_records_more_are_waited_for(consumer, monkeypatch, records, pauses):
     waited, sleep = [], asyncio.sleep
 
     async def fetched(active_partitions, timeout):
@@ -77,7 +77,7 @@ def test_after_few_records_more_are_waited_for(consumer, monkeypatch, records, w
             await consumer._getmany(None, 1.0)
 
     asyncio.run(loop())
-    assert [seconds for seconds in waited if seconds] == waits
+    assert [seconds for seconds in waited if seconds] == pauses
 
 
 def test_a_broker_without_news_answers_soon(consumer):
