@@ -28,12 +28,13 @@ from drumline.infra.localstack.kafka import broker
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(1500)]
 ROOT = Path(__file__).parents[2]
-REPETITIONS, ROUNDS = 250, 6
+#: Ranks, steps and collectives of a step of the C program (fake_nccl.c).
+RANKS, STEPS, PER_STEP = 2, 20, 2
 #: Python of the images' base, Debian's.
 BASE = {"python_full_version": "3.11.2", "python_version": "3.11"}
 INDEX = "batch.kubernetes.io/job-completion-index"
-#: Tables with rows of the job's processes, and of the agent's samples of them.
-TABLES = ("processes", "kernels", "memcpys", "steps", "collectives", "host_samples", "progress")
+#: Tables that have rows of the job's processes, and of the agent's samples of them, at least.
+TABLES = {"processes", "kernels", "memcpys", "steps", "collectives", "host_samples", "progress"}
 
 
 class Front(Proxy):
@@ -154,7 +155,8 @@ def chart(plane, options):
     plane.helm("uninstall", "d", "-n", "node", "--wait", "--timeout", "120s")
 
 
-def job():
+def job(control):
+    """The job; it ends when the folder `control` of the node has the file `end`."""
     container = {
         "name": "main", "image": images.JOB, "imagePullPolicy": "Never", "command": ["sh", "/job/run.sh"],
         "env": [
@@ -162,11 +164,16 @@ def job():
             {"name": "RAW_CUPTI_PLAIN", "value": "/job/plain"},
             {"name": "WORLD_SIZE", "value": "2"},
             {"name": "RANK", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}},
-            {"name": "REPETITIONS", "value": str(REPETITIONS)}, {"name": "ROUNDS", "value": str(ROUNDS)},
+            {"name": "END", "value": "/control/end"},
         ],
+        "volumeMounts": [{"name": "control", "mountPath": "/control", "readOnly": True}],
     }  # fmt: skip
+    volume = {"name": "control", "hostPath": {"path": str(control), "type": "Directory"}}
     labels = {"drumline.dev/record": "true", "team": "vision"}
-    template = {"metadata": {"labels": labels}, "spec": {"restartPolicy": "Never", "containers": [container]}}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"restartPolicy": "Never", "containers": [container], "volumes": [volume]},
+    }
     spec = {"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimit": 0, "template": template}
     return {
         "apiVersion": "batch/v1",
@@ -209,57 +216,103 @@ def settled_audit(settings):
     return audit
 
 
-def test_rows_of_an_injected_job_reach_clickhouse_while_pods_are_killed(plane, chart, options, stack, node):
+def printed(plane):
+    """Return what the pods of the job had to be recorded of: lines of JSON."""
+    text = plane.kubectl("-n", "node-train", "logs", "-l", "job-name=train", "-c", "main", "--tail=-1")
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def kill(plane, part):
+    """Kill the pod of a part, and wait for the next one."""
+    pod = pod_of(plane, part)
+    plane.kubectl("-n", "node", "delete", "pod", pod["metadata"]["name"], "--grace-period=0", "--force")
+
+    def replaced():
+        now = pod_of(plane, part)
+        return is_ready(now) and now["metadata"]["uid"] != pod["metadata"]["uid"]
+
+    plane.wait(replaced, 240, f"another {part}")
+
+
+@pytest.fixture
+def query(stack):
     settings, _, _ = stack
-    plane.apply(job())
-    plane.wait(
-        lambda: plane.get("job", "train", "-n", "node-train")["status"].get("ready") == 2 or finished(plane),
-        180,
-        "its pods run",
-    )
+    client = connect(settings, database="gpu")
+    yield lambda sql: rows(client, sql)
+    client.close()
+
+
+def test_rows_of_an_injected_job_reach_clickhouse_while_pods_are_killed(plane, chart, options, stack, node, query):
+    settings, _, _ = stack
+    control = node.folder / "control"
+    control.mkdir()
+    plane.apply(job(control))
+
+    def kernels():
+        assert not finished(plane), "it goes on until it is told"
+        return query("SELECT count() AS n FROM kernels")[0]["n"]
+
+    plane.wait(kernels, 300, "its pods run, and rows of theirs are stored")
     for part in ("agent", "worker", "sink"):
-        name = pod_of(plane, part)["metadata"]["name"]
-        plane.kubectl("-n", "node", "delete", "pod", name, "--grace-period=0", "--force")
+        kill(plane, part)
     plane.helm("upgrade", "d", str(CHART), *options, "--set-string", "settings.DRUMLINE_LOG_LEVEL=DEBUG")
+    before = kernels()
+    plane.wait(lambda: kernels() > before, 240, "more is stored")
+    (control / "end").touch()
     plane.wait(lambda: finished(plane), 240, "the job ends")
     uid = plane.get("job", "train", "-n", "node-train")["metadata"]["uid"]
     plane.wait(lambda: is_published(node.folder / "spool"), 240, "the agent publishes the rest")
-    stored = with_status_of(settings, plane, node)
-    waited = wait_stored(stored, 240)
+    waited = wait_stored(with_status_of(settings, plane, node), 240)
     assert waited, waited.reason
-    client = connect(settings, reader=True, database="gpu")
-
-    def query(sql):
-        return rows(client, sql)
-
-    try:
-        processes = query(
-            "SELECT job, rank, run, host, k8s_namespace, k8s_pod, k8s_container, labels FROM processes WHERE job != ''"
-        )
-        assert {(row["job"], row["rank"]) for row in processes} == {
-            ("train", 0),
-            ("train", 1),
-            ("c-job", 0),
-            ("c-job", 1),
-        }
-        assert {row["run"] for row in processes} == {uid}
-        assert {(row["host"], row["k8s_namespace"], row["k8s_container"]) for row in processes} == {
-            ("node-a", "node-train", "main")
-        }
-        assert {row["k8s_pod"].rpartition("-")[0] for row in processes} == {"train-0", "train-1"}
-        assert all(row["labels"] == {"team": "vision"} for row in processes)
-        counts = {}
-        for table in TABLES:
-            [stored] = query(f"SELECT count() AS n, groupUniqArray(host) AS hosts FROM {table}")
-            counts[table] = stored["n"]
-            assert (table, stored["hosts"]) == (table, ["node-a"])
-        lost = query("SELECT topic, sum(dropped_before) AS rows FROM ledger GROUP BY topic HAVING rows > 0")
-        assert lost == []
-        print(counts)
-    finally:
-        client.close()
+    processes = query(
+        "SELECT job, rank, run, host, k8s_namespace, k8s_pod, k8s_container, labels FROM processes WHERE job != ''"
+    )
+    assert {(row["job"], row["rank"]) for row in processes} == {
+        ("train", 0),
+        ("train", 1),
+        ("c-job", 0),
+        ("c-job", 1),
+    }
+    assert {row["run"] for row in processes} == {uid}
+    assert {(row["host"], row["k8s_namespace"], row["k8s_container"]) for row in processes} == {
+        ("node-a", "node-train", "main")
+    }
+    assert {row["k8s_pod"].rpartition("-")[0] for row in processes} == {"train-0", "train-1"}
+    assert all(row["labels"] == {"team": "vision"} for row in processes)
+    assert query("SELECT topic, sum(dropped_before) AS rows FROM ledger GROUP BY topic HAVING rows > 0") == []
+    lines = printed(plane)
+    delivered = [line["delivered"] for line in lines if "delivered" in line]
+    [rounds] = [line["rounds"] for line in lines if "rounds" in line]
+    assert len(delivered) == 2
+    expected = {
+        "kernels": sum(kinds["10"] for kinds in delivered),
+        "memcpys": sum(kinds["1"] + kinds["2"] for kinds in delivered),
+        "collectives": RANKS * STEPS * PER_STEP * rounds,
+        "steps": RANKS * STEPS * rounds,
+    }
+    counted = {
+        table: query(f"SELECT count() AS n FROM {table}{where}")[0]["n"]
+        for table, where in {
+            "kernels": "", "memcpys": "", "collectives": " WHERE source = 'nccl'", "steps": " WHERE source = 'nccl'"
+        }.items()
+    }  # fmt: skip
+    assert counted == expected, "what is stored is what the fakes delivered"
+    print(counted)
+    assert hosts(query) == {"node-a"}
     audit = settled_audit(settings)
     assert audit["clean"], audit
+
+
+def hosts(query):
+    """Return the hosts that rows name, of all tables; TABLES must have some. Rows of a whole job have none."""
+    tables = query("SELECT DISTINCT table AS place FROM system.columns WHERE database = 'gpu' AND name = 'host'")
+    named = {}
+    for place in (row["place"] for row in tables):
+        [answer] = query(f"SELECT groupUniqArray(toString(host)) AS hosts FROM {place} WHERE host != ''")
+        if answer["hosts"]:
+            named[place] = set(answer["hosts"])
+    assert named.keys() >= TABLES, named
+    return set().union(*named.values())
 
 
 def test_programs_end_in_order_when_they_are_asked_to(plane, chart, node):
