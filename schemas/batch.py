@@ -107,6 +107,32 @@ def decode(
     decode, value out of range, trailing bytes) or BadColumn (length, dictionary index).
     """
     target = reader or writer
+    topic, record = target.topic, _read(writer, target, body, start, bounded=bounded)
+    rows = record["rows"]
+    columns: dict[str, Array] = {}
+    written = target.fields if target is writer else writer.fields
+    for column in target.columns:
+        data = record.pop(column.name)
+        if column.name not in written:  # added after this batch was written
+            columns[column.name] = filled(column, rows)
+            continue
+        columns[column.name] = array = unpack(column, data, rows, record["base_time_ns"], topic)
+        if column.dictionary and (fault := _outside(column, array, record)):
+            raise BadColumn(fault, topic=topic, field=column.name)
+    for name in () if target is writer else target.envelope.keys() - set(written):
+        record[name] = copy.copy(record[name])  # fastavro hands out the schema's own default object
+    return Batch(topic, record, columns)
+
+
+def decode_fields(schema: RecordModel, body: bytes, start: int) -> dict[str, Any]:
+    """Return the fields of a body that was written with `schema`, columns as bytes; the caller checks the bounds.
+
+    Raises BadEnvelope.
+    """
+    return _read(schema, schema, body, start, bounded=True)
+
+
+def _read(writer: RecordModel, target: RecordModel, body: bytes, start: int, *, bounded: bool) -> dict[str, Any]:
     topic = target.topic
     if fault := malformed(writer, body, start):
         name, _, detail = fault.partition(": ")
@@ -128,19 +154,8 @@ def decode(
     rows = record["rows"]
     if not 0 <= rows <= max_rows(target):
         raise BadEnvelope(f"{rows} rows, allowed are 0..{max_rows(target)}", topic=topic, field="rows")
-    columns: dict[str, Array] = {}
-    written = target.fields if target is writer else writer.fields
-    for column in target.columns:
-        data = record.pop(column.name)
-        if column.name not in written:  # added after this batch was written
-            columns[column.name] = filled(column, rows)
-            continue
-        columns[column.name] = array = unpack(column, data, rows, record["base_time_ns"], topic)
-        if column.dictionary and (fault := _outside(column, array, record)):
-            raise BadColumn(fault, topic=topic, field=column.name)
-    for name in () if target is writer else target.envelope.keys() - set(written):
-        record[name] = copy.copy(record[name])  # fastavro hands out the schema's own default object
-    return Batch(topic, record, columns)
+    fields: dict[str, Any] = record
+    return fields
 
 
 def _outside(column: Column, array: Array, record: dict[str, Any]) -> str:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from drumline.schemas.avro_check import number_behind
 from drumline.schemas.batch import Batch, decode, encode
-from drumline.schemas.bounds.check import check, check_size
+from drumline.schemas.batch_table import BatchTable
+from drumline.schemas.bounds.check import check, check_columns, check_envelope, check_size, checks_together
 from drumline.schemas.compatibility import unreadable
 from drumline.schemas.confluent import HEADER, header, schema_id
 from drumline.schemas.dead_letters import Header
@@ -31,6 +32,15 @@ from drumline.schemas.topics import DERIVED_TOPICS
 
 #: Registries give ids below it: 32-bit integers.
 _IDS = 1 << 31
+
+
+class Received(NamedTuple):
+    """Holds a record of Kafka. `appended_ms`: when Kafka took it in."""
+
+    value: bytes
+    appended_ms: int
+    key: bytes | None = None
+    headers: Iterable[Header] | None = None
 
 
 class JoinedRecord(NamedTuple):
@@ -213,6 +223,38 @@ class Codec:
             if of is None and self._guard is not None:
                 self._guard.check(topic, key, value, headers or (), batch.envelope["job"])
         return batch
+
+    def decode_together(self, topic: str, records: Sequence[Received]) -> BatchTable | None:
+        """Return the batches of records that need no registry (`decodes_at_once`) as a table.
+
+        None where one of them is no batch of the topic's current schema within its bounds: `decode` shows which one.
+        """
+        schema, known = model(topic), [record.appended_ms for record in records if record.appended_ms > 0]
+        if not checks_together(topic):
+            return None
+        try:
+            for record in records:
+                check_size(topic, record.key, record.value, record.headers or ())
+                if self._writer(schema_id(record.value, topic), topic) is not schema:
+                    return None
+            table = BatchTable(schema, [record.value for record in records], HEADER.size)
+            if table.rows:
+                check_columns(Batch(topic, {"rows": table.rows}, table.columns), min(known, default=None))
+            for record, envelope in zip(records, table.envelopes, strict=True):
+                text_bytes = len(record.value) - envelope["rows"] * schema.row_bytes
+                check_envelope(topic, envelope, record.appended_ms, text_bytes)
+                self._check_origin(topic, record, envelope["job"])
+        except BadRecord:
+            return None
+        return table
+
+    def _check_origin(self, topic: str, record: Received, job: str) -> None:
+        """Check the epoch and the signature of a record. Raises OutOfBounds, and what the guard raises."""
+        if topic in DERIVED_TOPICS and is_ahead(read_epoch(record.headers)[0], record.appended_ms or 0):
+            detail = f"{EPOCH_HEADER} is more than 24 hours after Kafka took the record in"
+            raise OutOfBounds(detail, topic=topic)
+        if self._guard is not None:
+            self._guard.check(topic, record.key, record.value, record.headers or (), job)
 
     def decodes_at_once(self, value: bytes | None) -> bool:
         """Return True if `parts` and `decode` need no network: the schemas are in memory, or the bytes name none."""

@@ -20,7 +20,7 @@ from drumline.schemas.bounds.limits import (
     bounds,
     max_bytes,
 )
-from drumline.schemas.bounds.plan import BoundsPlan, ColumnGroup, plan
+from drumline.schemas.bounds.plan import ColumnGroup, plan
 from drumline.schemas.columns import Array
 from drumline.schemas.dead_letters import Header
 from drumline.schemas.errors import OutOfBounds
@@ -61,7 +61,14 @@ def check(batch: Batch, appended_ms: int | None = None, text_bytes: int | None =
     `appended_ms`: when Kafka took the record in, by the broker's clock; without it, times are not compared with it.
     `text_bytes`: all texts of the batch together have at most so many; a list with room for them is not read.
     """
-    topic, envelope = batch.topic, batch.envelope
+    if check_envelope(batch.topic, batch.envelope, appended_ms, text_bytes)["rows"]:
+        check_columns(batch, appended_ms)
+
+
+def check_envelope(
+    topic: str, envelope: Mapping[str, Any], appended_ms: int | None = None, text_bytes: int | None = None
+) -> Mapping[str, Any]:
+    """Return the envelope of a batch with all fields, see `check`. Raises OutOfBounds."""
     checks = plan(topic)
     if len(envelope) < checks.envelope_count:
         envelope = {**model(topic).defaults, **envelope}
@@ -98,12 +105,19 @@ def check(batch: Batch, appended_ms: int | None = None, text_bytes: int | None =
             raise _too_many(topic, name, bound)
         if any(len(text) > bound.length for pair in pairs.items() for text in pair):
             raise OutOfBounds(f"a {bound.meaning} of more than {bound.length} characters", topic=topic, field=name)
-    if envelope["rows"]:
-        _check_columns(checks, batch, appended_ns)
+    return envelope
 
 
-def _check_columns(checks: BoundsPlan, batch: Batch, appended_ns: int) -> None:
-    topic, columns = batch.topic, batch.columns
+def checks_together(topic: str) -> bool:
+    """Return whether `check_columns` may check the columns of many batches of a topic as those of one."""
+    checks = plan(topic)
+    return not checks.totals and not any(group.bound.is_recent for group in checks.groups)
+
+
+def check_columns(batch: Batch, appended_ms: int | None = None) -> None:
+    """Check the columns of a batch with rows, see `check`. Raises OutOfBounds."""
+    topic, columns, checks = batch.topic, batch.columns, plan(batch.topic)
+    appended_ns = appended_ms * _NS_PER_MS if appended_ms and appended_ms > 0 else 0
     if len(columns) < checks.column_count:
         columns = {c.name: columns.get(c.name, np.zeros(batch.rows, c.dtype)) for c in model(topic).columns}
     for group in checks.groups:

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.batch_table import BatchTable
 from drumline.schemas.joined.merged import Ints
 from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.budget import ChargedStore, OverBudget, StateBudget, Store
@@ -132,6 +133,14 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         """Apply all parts (see `Stage`). Raises what the unit's state raised, as `on_batch` does."""
         unit = self._unit_of_merged(parts)
         return self._take(unit, parts.rows, partial(self._apply_merged, unit, parts, offsets, now_ns), now_ns)
+
+    def on_batches(self, table: BatchTable, offsets: Ints, now_ns: int) -> list[Batch]:
+        """Apply many input batches (see `Stage`). Raises what a unit's state raised, as `on_batch` does."""
+        return [
+            result
+            for number, offset in enumerate(offsets.tolist())
+            for result in self.on_batch(table.batch(number), offset, now_ns)
+        ]
 
     def _take(self, unit: Unit, rows: int, work: Callable[[], list[Batch]], now_ns: int) -> list[Batch]:
         """Return the results of rows of input, unless their unit takes none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.batch_table import BatchTable
 from drumline.schemas.joined.merged import Ints
 from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.isolation import Incident
@@ -36,6 +37,9 @@ class Stage(Protocol):
 
     def on_merged(self, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
         """Apply all parts of one record or more at once; see `on_batch`. `offsets`: of each part, rising."""
+
+    def on_batches(self, table: BatchTable, offsets: Ints, now_ns: int) -> list[Batch]:
+        """Apply many input batches at once; see `on_batch`. `offsets`: of each, rising."""
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
         """Close what has timed out and return the batches to produce; called about once a second.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.batch_table import BatchTable
 from drumline.schemas.bounds.limits import HIDDEN, KINDS
 from drumline.streams.core.records import Rows
 from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, slice_of
@@ -19,12 +22,15 @@ WHOLE = -1
 NO_LISTS = b'{"kinds":[],"hidden":[]}'
 
 
-def lateness_rows(batch: Batch) -> Rows:
-    """Return the LATENESS_ROW rows of a gpu.lateness.v1 batch."""
-    rows = np.zeros(batch.rows, LATENESS_ROW)
+def lateness_rows(of: Batch | BatchTable, counts: Sequence[int], envelopes: Sequence[Mapping[str, Any]]) -> Rows:
+    """Return the LATENESS_ROW rows of gpu.lateness.v1 batches. `counts`, `envelopes`: of each batch."""
+    rows = np.zeros(of.rows, LATENESS_ROW)
     for name in LATENESS_ROW.names or ():
-        rows[name] = batch.columns[name]
-    rows["worst_operation"] = _operations(tuple(batch.envelope["operations"]))[batch.columns["worst_operation"]]
+        rows[name] = of.columns[name]
+    known = [_operations(tuple(envelope["operations"])) for envelope in envelopes]
+    begins = [*accumulate((len(numbers) for numbers in known[:-1]), initial=0)]  # of each batch's among all
+    operation = of.columns["worst_operation"] + np.repeat(begins, counts)
+    rows["worst_operation"] = np.concatenate(known)[operation]
     return rows
 
 
@@ -34,9 +40,8 @@ def _operations(names: tuple[str, ...]) -> NDArray[np.uint8]:
     return np.array([OPERATIONS.index(name) for name in names], "u1")
 
 
-def lists_of_steps(batch: Batch) -> dict[int, dict[str, list[Any]]]:
+def lists_of_steps(envelope: Mapping[str, Any]) -> dict[int, dict[str, list[Any]]]:
     """Return step -> its `kinds` (operation, bytes, number, sum of floors), and what shows hidden waits (HIDDEN)."""
-    envelope = batch.envelope
     out: dict[int, dict[str, list[Any]]] = {}
     for step, operation, *rest in zip(*(envelope[name] for name in KINDS), strict=True):
         lists = out.setdefault(step, {"kinds": [], "hidden": []})
@@ -46,7 +51,7 @@ def lists_of_steps(batch: Batch) -> dict[int, dict[str, list[Any]]]:
     return out
 
 
-def part_of(batch: Batch) -> int:
+def part_of(envelope: Mapping[str, Any]) -> int:
     """Return the number of the slice of ranks that a batch is about, or WHOLE."""
-    ranks = batch.envelope["rank_list"]
-    return WHOLE if len(ranks) >= int(batch.envelope["ranks"]) else slice_of(min(ranks, default=0))
+    ranks = envelope["rank_list"]
+    return WHOLE if len(ranks) >= int(envelope["ranks"]) else slice_of(min(ranks, default=0))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.batch_table import BatchTable
 from drumline.schemas.joined.merged import Ints
 from drumline.schemas.joined.parts import allowance_ns
 from drumline.schemas.joined.table import MergedParts
@@ -31,6 +32,7 @@ from drumline.streams.stragglers.analysis.lateness_history import load_lateness
 from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute, kept_hidden
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
 from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB, Samples
+from drumline.streams.stragglers.lateness_rows import lateness_rows
 from drumline.streams.stragglers.restore import restore_key, unit_of_key
 from drumline.streams.stragglers.stalled import add_silent_ranks, mark_silent, stalled_window
 from drumline.streams.stragglers.state import NO_ROWS, JobState, Store
@@ -103,6 +105,22 @@ class JobStage(IsolatedStage[str, JobState]):
             return []
         return super().on_merged(parts, offsets, now_ns)
 
+    def on_batches(self, table: BatchTable, offsets: Ints, now_ns: int) -> list[Batch]:
+        """Apply many input batches (see `Stage`): lateness of one run in one pass."""
+        units = {run_key(envelope["job"], envelope["run"]) for envelope in table.envelopes}
+        if table.topic != "gpu.lateness.v1" or len(units) > 1:
+            return super().on_batches(table, offsets, now_ns)
+        [unit] = units
+        return self._take(unit, table.rows, partial(self._apply_lateness, unit, table, offsets, now_ns), now_ns)
+
+    def _apply_lateness(self, unit: str, table: BatchTable, offsets: Ints, now_ns: int) -> list[Batch]:
+        """Apply batches of lateness and return the verdicts of windows that they complete."""
+        state, rows = self._state(unit), lateness_rows(table, table.counts, table.envelopes)
+        of_batches = zip(table.envelopes, table.begins, table.counts, offsets.tolist(), strict=True)
+        for envelope, begin, count, offset in of_batches:
+            state.apply_lateness(envelope, rows[begin : begin + count], offset, now_ns)
+        return self._evaluate_ready(state, now_ns)
+
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
         """Close what has timed out (see `Stage`)."""
         self._first_tick_ns = self._first_tick_ns or now_ns
@@ -114,7 +132,8 @@ class JobStage(IsolatedStage[str, JobState]):
         if batch.topic == "gpu.step.v1":
             self._state(unit).apply_steps(batch, offset, now_ns)
         elif batch.topic == "gpu.lateness.v1":
-            self._state(unit).apply_lateness(batch, offset, now_ns)
+            rows = lateness_rows(batch, [batch.rows], [batch.envelope])
+            self._state(unit).apply_lateness(batch.envelope, rows, offset, now_ns)
         else:
             if unit in self.states:  # samples do not begin a run
                 self.states[unit].apply_samples(batch, np.array([offset]))

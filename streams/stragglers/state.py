@@ -41,7 +41,7 @@ from drumline.streams.core.records import (
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import PIPELINE
 from drumline.streams.stragglers.analysis.lateness_history import healthy_windows
-from drumline.streams.stragglers.lateness_rows import NO_LISTS, WHOLE, lateness_rows, lists_of_steps, part_of
+from drumline.streams.stragglers.lateness_rows import NO_LISTS, WHOLE, lists_of_steps, part_of
 from drumline.streams.stragglers.lateness_state import Index, LatenessState, as_text
 from drumline.streams.stragglers.sample_state import DEVICE, HOST, SampleState
 from drumline.streams.stragglers.slices import RANKS_OF_VALUE, cut
@@ -257,22 +257,25 @@ class JobState:
     def _steps_key(self, window: int, part: int) -> str:
         return f"s|{window}|{part}|{self.run_key}"
 
-    def apply_lateness(self, batch: Batch, offset: int, now_ns: int) -> None:
+    def apply_lateness(self, envelope: Mapping[str, Any], received: Rows, offset: int, now_ns: int) -> None:
         """Apply a gpu.lateness.v1 batch: its steps replace the stored ones, except those from this offset or later.
 
         Of a communicator with more ranks than a record holds, it replaces its slice.
         """
-        envelope, part, lists_of = batch.envelope, part_of(batch), lists_of_steps(batch)
+        part, lists_of = part_of(envelope), lists_of_steps(envelope)
         communicator, ranks = envelope["communicator"], envelope["rank_list"]
         source = self.sources.update_communicator(communicator, int(envelope["complete_step"]), now_ns)
         members = self.members.get(communicator, ())
         if tuple(ranks) != members:
             self.members[communicator] = tuple(sorted({*members, *ranks}))
         self.world_size = max(self.world_size, int(envelope["world_size"]))
-        rows = newest_steps(lateness_rows(batch), self.config.max_steps)
-        self.counts.too_old += batch.rows - len(rows)
-        self.counts.too_old += int((rows["step"] // self.config.window_steps < self.horizon).sum())
-        steps_seen = set(rows["step"].tolist())
+        rows, steps_seen = received, set(received["step"].tolist())
+        if steps_seen and max(steps_seen) - min(steps_seen) >= self.config.max_steps:
+            rows = newest_steps(received, self.config.max_steps)
+            self.counts.too_old += len(received) - len(rows)
+            steps_seen = set(rows["step"].tolist())
+        if steps_seen and self.config.window_of(min(steps_seen)) < self.horizon:
+            self.counts.too_old += int((rows["step"] // self.config.window_steps < self.horizon).sum())
         missing = (step for step in lists_of if step not in steps_seen)
         emptied = (step for step in missing if self._has_lateness(step, communicator, part))  # all ranks are left out
         lists_at: dict[int, dict[int, bytes]] = {}  # first step of a value -> its steps -> their lists

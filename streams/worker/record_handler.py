@@ -11,8 +11,9 @@ import numpy as np
 import structlog
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.batch_table import BatchTable
 from drumline.schemas.bounds.merged_check import is_inside
-from drumline.schemas.codec import Codec, JoinedRecord, Parts
+from drumline.schemas.codec import Codec, JoinedRecord, Parts, Received
 from drumline.schemas.dead_letters import is_counted
 from drumline.schemas.errors import BadRecord, RegistryUnavailable
 from drumline.schemas.joined.merged import Ints
@@ -25,7 +26,7 @@ from drumline.streams.worker.ack_queue import Delivery
 from drumline.streams.worker.decoder import RecordDecoder
 from drumline.streams.worker.output import OutputProducer, ProducerFailed
 from drumline.streams.worker.stage_runner import StageRunner
-from drumline.streams.worker.telemetry import count_input, count_merged
+from drumline.streams.worker.telemetry import count_batches, count_input, count_merged
 
 log = structlog.get_logger()
 
@@ -63,6 +64,8 @@ class RecordHandler:
         """Process messages of one topic and partition, those that have tables of one unit and follow each other
         together. Raises PartitionRevoked, ProducerFailed, RegistryUnavailable.
         """
+        if len(messages) > 1 and messages[0].topic in DERIVED_TOPICS and await self._handle_batches(messages, delivery):
+            return
         tables: list[tuple[Any, JoinedRecord]] = []
         stages = self._stages(messages[0])
         for message in messages:
@@ -157,6 +160,28 @@ class RecordHandler:
         except Exception as error:
             await self._bury_failed(message, delivery, error, part, value)
 
+    async def _handle_batches(self, messages: Sequence[Any], delivery: Delivery) -> bool:
+        """Process messages with results of a stage as one, and return True; False where some are bad, or fenced: then
+        nothing was processed. Raises as `handle` does.
+        """
+        last = messages[-1]
+        received = [Received(of.value or b"", _appended_ms(of), of.key, of.headers) for of in messages]
+        table = self._codec.decode_together(last.topic, received)
+        if table is None or any(runner.is_fenced(of) for runner in self._owned(last) for of in messages):
+            return False
+        try:
+            count_batches(table, self.clock())
+            for runner in self._owned(last):
+                offsets = [runner.position(last.topic, last.partition, message.offset, 0) for message in messages]
+                work = partial(_on_batches, table=table, offsets=np.array(offsets), now_ns=self.clock())
+                delivery.add(*await runner.apply(last.partition, work))
+        except (PartitionRevoked, ProducerFailed):
+            raise
+        except Exception as error:  # as of `_handle_merged`
+            for message in messages:
+                await self._bury_failed(message, delivery, error)
+        return True
+
     async def _handle_merged(self, messages: Sequence[Any], delivery: Delivery, parts: MergedParts) -> None:
         """Process all parts of messages at once: they are within their bounds. Raises as `handle` does."""
         last = messages[-1]
@@ -202,6 +227,10 @@ class RecordHandler:
 
 def _on_batch(stage: Stage, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
     return stage.on_batch(batch, offset, now_ns)
+
+
+def _on_batches(stage: Stage, table: BatchTable, offsets: Ints, now_ns: int) -> list[Batch]:
+    return stage.on_batches(table, offsets, now_ns)
 
 
 def _on_merged(stage: Stage, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
+from drumline.schemas.batch_table import BatchTable
 from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.stage import Stage
 
@@ -56,6 +57,16 @@ def count_merged(parts: MergedParts, now_ns: int) -> None:
     sent_ns = parts.number("sent_ns")
     if (sent_ns > 0).any():
         delay.observe(max(0, now_ns - int(sent_ns[sent_ns > 0].min())) / 1e9)
+
+
+def count_batches(table: BatchTable, now_ns: int) -> None:
+    """Count batches that were read, before they are applied; their delay is that of the oldest."""
+    rows, batch_rows, delay = _input_metrics(table.topic)
+    rows.inc(table.rows)
+    for count in table.counts:
+        batch_rows.observe(count)
+    if sent := [envelope["sent_ns"] for envelope in table.envelopes if envelope["sent_ns"] > 0]:
+        delay.observe(max(0, now_ns - min(sent)) / 1e9)
 
 
 def count_output(batch: Batch) -> None:

@@ -77,24 +77,26 @@ def message(topic, key, value, offset):
     )
 
 
-async def handle(worker, records):
+async def handle(worker, records, lateness_together=1):
     """Process records as agents join them, and what the lateness stage publishes; time passes to the end."""
     offsets, read = dict.fromkeys(Topic, -1), 0
     now = 0
 
-    async def deliver(topic, key, value):
-        offsets[topic] += 1
+    async def deliver(topic, key, *values):
+        first, offsets[topic] = offsets[topic] + 1, offsets[topic] + len(values)
         delivery = Delivery(lambda: None)
-        await worker.records.handle([message(topic, key, value, offsets[topic])], delivery)
+        messages = [message(topic, key, value, offset) for offset, value in enumerate(values, first)]
+        await worker.records.handle(messages, delivery)
         for output in delivery.outputs:
             output.stage.mark_sent(output.batch)
 
     async def follow():
         nonlocal read
         while read < len(worker.published):
-            batch, read = worker.published[read], read + 1
-            if batch.topic == Topic.LATENESS:
-                await deliver(Topic.LATENESS, "job", CODEC.encode(batch))
+            batches, read = worker.published[read:], len(worker.published)
+            values = [CODEC.encode(batch) for batch in batches if batch.topic == Topic.LATENESS]
+            for at in range(0, len(values), lateness_together):
+                await deliver(Topic.LATENESS, "job", *values[at : at + lateness_together])
 
     for now, topic, key, value in records:
         worker.records.clock = lambda now=now: now
@@ -132,6 +134,49 @@ def test_verdicts_on_joined_records_are_those_on_the_batches(worker, most):
     asyncio.run(handle(worker, joined(STREAM, most)))
     assert seen(b for b in worker.published if b.topic == Topic.STRAGGLER) == seen(verdicts(STREAM, CONFIG))
     assert not worker.buried
+
+
+def test_verdicts_on_lateness_that_is_applied_together_are_those_on_each_record(worker, monkeypatch):
+    taken, handle_batches = [], worker.records._handle_batches
+
+    async def seen_together(messages, delivery):
+        done = await handle_batches(messages, delivery)
+        taken.append((len(messages), done))
+        return done
+
+    monkeypatch.setattr(worker.records, "_handle_batches", seen_together)
+    asyncio.run(handle(worker, joined(STREAM, 4), 3))
+    assert seen(b for b in worker.published if b.topic == Topic.STRAGGLER) == seen(verdicts(STREAM, CONFIG))
+    assert not worker.buried
+    assert {size for size, _ in taken} == {2, 3}
+    assert all(done for _, done in taken)
+
+
+def test_lateness_that_is_bad_is_a_dead_letter_and_what_comes_with_it_counts(worker):
+    stage = CommunicatorStage({}, CONFIG)
+    results = [b for at, batch in STREAM if batch.topic == Topic.COLLECTIVE for b in stage.on_batch(batch, at, at)]
+    values = [CODEC.encode(batch) for batch in results[:3]]
+    values.insert(1, values[0][:-3])
+    worker.records.clock = lambda: STREAM[-1][0]
+    messages = [message(Topic.LATENESS, "job", value, offset) for offset, value in enumerate(values)]
+    asyncio.run(worker.records.handle(messages, Delivery(lambda: None)))
+    assert worker.buried == [(1, 0, None)]
+    state = worker.stages["job"].states["3:job|run"]
+    assert {*state.sources.communicators} == {batch.envelope["communicator"] for batch in results[:3]}
+
+
+def test_lateness_on_which_its_stage_fails_is_all_dead_letters(worker, monkeypatch):
+    stage = CommunicatorStage({}, CONFIG)
+    results = [b for at, batch in STREAM if batch.topic == Topic.COLLECTIVE for b in stage.on_batch(batch, at, at)]
+
+    def fail(*_):
+        raise ValueError
+
+    monkeypatch.setattr(worker.stages["job"], "_apply_lateness", fail)
+    worker.records.clock = lambda: STREAM[-1][0]
+    messages = [message(Topic.LATENESS, "job", CODEC.encode(b), offset) for offset, b in enumerate(results[:2])]
+    asyncio.run(worker.records.handle(messages, Delivery(lambda: None)))
+    assert worker.buried == [(0, 0, None), (1, 0, None)]
 
 
 @pytest.mark.parametrize("most", [1, 4, 7])
