@@ -11,7 +11,10 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 SMALL = str(CHART / "ci" / "small-values.yaml")
 GPU = {"nvidia.com/gpu.present": "true"}
 NODES = {"gpu-1": GPU, "gpu-2": GPU, "cpu-1": {}}
-OPTIONS = ("--values", SMALL, "--set", "sink.replicas=2", "--set", "inject.failurePolicy=Fail")
+OPTIONS = (
+    "--values", SMALL, "--set", "sink.replicas=2", "--set", "inject.failurePolicy=Fail",
+    "--set", "clickhouse.replicas.b.url=http://clickhouse-b:8123",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +55,16 @@ def evict(cluster, pod):
 def test_agents_run_on_gpu_nodes_and_the_others_have_names_of_their_own(cluster):
     assert sorted(pod["spec"]["nodeName"] for pod in pods(cluster, "agent")) == ["gpu-1", "gpu-2"]
     assert sorted(pod["metadata"]["name"] for pod in pods(cluster, "sink")) == ["d-sink-0", "d-sink-1"]
+    assert sorted(pod["metadata"]["name"] for pod in pods(cluster, "sink-b")) == ["d-sink-b-0", "d-sink-b-1"]
 
 
-def test_a_second_eviction_is_denied(cluster):
+def test_a_second_eviction_is_denied_but_for_sinks_of_another_server(cluster):
     names = ["d-sink-0", "d-sink-1"]
     assert '"status":"Success"' in evict(cluster, names[0]).replace(" ", "")
     assert "disruption budget" in evict(cluster, names[1])
-    cluster.wait(lambda: len(ready(cluster, "d-sink")) == 2, 60, "sinks are ready again")
+    assert '"status":"Success"' in evict(cluster, "d-sink-b-0").replace(" ", "")
+    for name in ("d-sink", "d-sink-b"):
+        cluster.wait(lambda name=name: len(ready(cluster, name)) == 2, 60, f"pods of {name} are ready again")
 
 
 def ready(cluster, name):
