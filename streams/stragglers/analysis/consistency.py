@@ -130,7 +130,8 @@ class ConsistencyTest:
         """Return whether a rank is named in its first window: by three steps, late by far or almost without jitter."""
         least = self._config.suspect * self._step_ns * self._attribution.steps[index]
         steady = times_spread(UNSTEADY, self._degrees(index)) * spread(self._attribution.behind_ns[index])
-        by_far = max(norm.sure_limit, steady) if norm.is_known else self._config.sure_ratio**2 * limit
+        far = self._config.sure_ratio**2
+        by_far = max(min(norm.sure_limit, far * norm.most), steady) if norm.is_known else far * limit
         if limit <= self._config.warning * self._step_ns:
             clear = limit if norm.is_known else self._limit_by_steps(index, norm, self._config.chance**2)
             by_far = min(by_far, clear)

@@ -114,6 +114,13 @@ def test_a_late_rank_of_a_young_job_is_named_though_its_first_windows_are_not(ki
     assert result[8:] == [{1}] * 7
 
 
+@pytest.mark.parametrize("kind", ["independent steps", "turns of 3 steps", "drift of 3 steps"])
+def test_what_is_many_times_later_than_any_earlier_window_names_a_rank_at_once(kind):
+    late = lateness(kind, 8, 300, 0.1, seed=3)
+    late[100:, 1] += 10 * STEP_NS
+    assert [named(verdict) for verdict in verdicts(windows(late))] == [set()] * 5 + [{1}] * 10
+
+
 @pytest.mark.parametrize("common", [0.05, 0.2, 0.4])
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_steps_that_vary_on_all_ranks_together_hide_no_rank_that_is_late_from_the_first_one_on(ranks, common):
