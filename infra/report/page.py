@@ -39,7 +39,7 @@ def page(data: ReportData, created: datetime | None = None, web_page: str = "") 
         .render(
             **sections(data, cause_url),
             style=style(),
-            summary=text.summary(data),
+            summary=text.summary(data, web_page=web_page),
             version=metadata.version("drumline"),
             created=f"{created or datetime.now(UTC):%Y-%m-%d %H:%M}",
         )

@@ -14,6 +14,7 @@ from typing import Any
 
 from drumline.infra.guidance.causes import guidance
 from drumline.infra.guidance.entry import cause_text
+from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report.data import ReportData, Row
 from drumline.infra.runtime.terminal import escape_controls
 
@@ -153,9 +154,9 @@ def by_rank(data: ReportData) -> list[Row]:
     return sorted(totals.values(), key=lambda row: -row["gpu_seconds"])
 
 
-def summary(data: ReportData, most: int = 5) -> list[str]:
-    """Return sentences, the most important first."""
-    return [*map(hang, data.hangs), *_late_ranks(data, most)]
+def summary(data: ReportData, most: int = 5, web_page: str = "") -> list[str]:
+    """Return sentences, the most important first. `web_page`: of `drumline serve`, which has the guides; "" = none."""
+    return [*(hang(row) + _guide(row["reason"], web_page) for row in data.hangs), *_late_ranks(data, most)]
 
 
 def hang(row: Row) -> str:
@@ -164,6 +165,14 @@ def hang(row: Row) -> str:
     if not row["lasts"]:
         begin = f"The job stood still for {span(row['seconds'])} at {row['started'][:19]} UTC"
     return f"{begin}: {row['note']}"
+
+
+def _guide(reason: str, web_page: str) -> str:
+    """Return where the guide of a reason is; "" for one that is not known."""
+    if (entry := hang_guidance(reason)) is None:
+        return ""
+    place = web_page + entry.page if web_page else f"docs/reference/causes.md, hung, {reason}."
+    return f" What to do: {place}"
 
 
 def _late_ranks(data: ReportData, most: int) -> list[str]:

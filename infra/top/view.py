@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report.data import Row
 from drumline.infra.report.text import LEVELS, OWNERS, action, labelled
 from drumline.infra.runtime.terminal import escape_controls, terminal_console
@@ -49,7 +50,7 @@ def view(
     if state.has_help:
         parts += [Text(line, style="bold") for line in HELP]
     jobs = [job for job in seen.jobs if job["job"] == seen.detail.job] if state.is_focused else seen.jobs
-    parts += [_jobs(jobs, width, state.selected), Text(), *_heading(seen, width)]
+    parts += [_jobs(jobs, width, state.selected), Text(), *_heading(seen, width, state.web_page)]
     below, latest = _below(seen.detail, width, state), _latest(seen.detail)
     shown = latest
     if height < PIPE[1]:
@@ -123,7 +124,7 @@ def age(seconds: float) -> Text:
     return Text(text, style="green" if seconds < OLD_S else "yellow")
 
 
-def _heading(seen: TopSnapshot, width: int) -> list[RenderableType]:
+def _heading(seen: TopSnapshot, width: int, web_page: str) -> list[RenderableType]:
     """Return the job's name, the steps that are compared, and whether it stands still."""
     detail = seen.detail
     assert detail is not None
@@ -138,7 +139,7 @@ def _heading(seen: TopSnapshot, width: int) -> list[RenderableType]:
         title += ": insufficient data: no window of steps could be evaluated yet"
     else:
         title += f": steps {whole['first_step']} to {whole['last_step']}, the last that could be evaluated"
-    return [Text(title, style="bold"), *(_hang(row) for row in detail.hang)]
+    return [Text(title, style="bold"), *(_hang(row, web_page) for row in detail.hang)]
 
 
 def _below(detail: Detail, width: int, state: ViewState) -> list[RenderableType]:
@@ -150,9 +151,11 @@ def _below(detail: Detail, width: int, state: ViewState) -> list[RenderableType]
     return [line] if state.is_focused else [Text(), _verdicts(detail, width, state.web_page), line]
 
 
-def _hang(row: Row) -> Text:
+def _hang(row: Row, web_page: str) -> Text:
     since = f"{row['seconds']:.0f} s" if row["seconds"] < 120 else f"{row['seconds'] / 60:.0f} min"
-    text = f"{row['state']} for {since}: {row['note']}"
+    entry = hang_guidance(row["reason"])
+    more = f" More: {web_page}{entry.page}" if entry and web_page else ""
+    text = f"{row['state']} for {since}: {row['note']}{more}"
     return Text(escape_controls(text), style="bold red" if row["state"] == "hung" else "bold yellow")
 
 

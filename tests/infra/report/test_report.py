@@ -271,10 +271,12 @@ def test_names_with_control_characters_are_drawn_and_shown_escaped():
 
 
 def test_times_at_which_the_job_stood_still_come_first():
-    row = {"episode": 1, "hung": 1, "lasts": 0, "note": "Rank 1 has not called AllReduce 41.",
+    row = {"episode": 1, "hung": 1, "lasts": 0, "reason": "not_called", "note": "Rank 1 has not called AllReduce 41.",
            "started": "2026-01-02 00:00:10.000000000", "seconds": 200}  # fmt: skip
-    sentences = report_text.summary(report_data(hangs=[row, {**row, "lasts": 1}]))
+    hangs = [row, {**row, "lasts": 1, "reason": ""}]
+    sentences = report_text.summary(report_data(hangs=hangs), web_page="http://web")
     assert sentences[:2] == [
-        "The job stood still for 200 s at 2026-01-02 00:00:10 UTC: Rank 1 has not called AllReduce 41.",
+        "The job stood still for 200 s at 2026-01-02 00:00:10 UTC: Rank 1 has not called AllReduce 41."
+        " What to do: http://web/cause/hung#not_called",
         "The job has stood still since 2026-01-02 00:00:10 UTC: Rank 1 has not called AllReduce 41.",
     ]

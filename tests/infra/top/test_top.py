@@ -52,9 +52,9 @@ def snapshot(ranks=4):
     )
 
 
-def text(seen, width=120, height=40, error=""):
+def text(seen, width=120, height=40, error="", web_page=""):
     console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
-    console.print(view(seen, width, height, "drumline top", error))
+    console.print(view(seen, width, height, "drumline top", error, ViewState(web_page=web_page)))
     return console.file.getvalue()
 
 
@@ -78,6 +78,8 @@ def test_a_job_that_stands_still_has_a_line_with_its_reason(state, seconds, expe
     row = {"state": state, "reason": "not_called", "seconds": seconds, "note": "Rank 1 has not called AllReduce 41."}
     seen.detail.hang.append(row)
     assert f"{state} for {expected}: Rank 1 has not called AllReduce 41." in text(seen)
+    shown = text(seen, web_page="http://web")
+    assert "called AllReduce 41. More: http://web/cause/hung#not_called" in shown
     assert "has not called" not in text(snapshot())
 
 

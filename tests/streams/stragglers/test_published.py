@@ -11,7 +11,10 @@ from drumline.streams.core.thresholds import SUSPECT
 FOLDER = Path(__file__).parents[2] / "data" / "published"
 
 
-@pytest.mark.parametrize(("name", "window"), [("host-kinds", 20), ("trainer", 12), ("gpu", 20), ("gpu-light", 20), ("cpu", 20), ("link", 15)])
+@pytest.mark.parametrize(
+    ("name", "window"),
+    [("host-kinds", 20), ("trainer", 12), ("gpu", 20), ("gpu-light", 20), ("cpu", 20), ("link", 15)],
+)
 def test_injected_causes_are_named_with_their_detail(name, window):
     phases, rows = read_phases(FOLDER / name), list(straggler_rows(FOLDER / name, window))
     assert evaluate_phases(phases, rows).right
