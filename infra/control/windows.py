@@ -41,6 +41,8 @@ WHERE {_RUN} AND rank >= 0 AND pid > 0 GROUP BY rank ORDER BY rank
 _SINCE = "start >= fromUnixTimestamp64Nano({since:Int64})"
 _NS = "toInt64(toUnixTimestamp64Nano(max(start)))"
 _OF_RUN = f"WHERE {_RUN} AND {_SINCE}"
+_WANTED = f"{_OF_RUN} AND step BETWEEN {{first:Int64}} AND {{last:Int64}}"
+# A step counts where a kernel of its rank begins in it: a rank that switches on late, or loses records, has fewer.
 ROWS = f"""
 SELECT rank, sum(k) AS kernels, sum(c) AS copies, sum(l) AS launches, sum(s) AS steps, sum(p) AS stacks,
        sum(g) AS samples, max(newest) >= max(begun) AND max(begun) > 0 AS is_whole
@@ -50,8 +52,12 @@ FROM (
     UNION ALL SELECT rank, 0, count(), 0, 0, 0, 0, 0, 0 FROM memcpys {_OF_RUN} GROUP BY rank
     UNION ALL SELECT rank, 0, 0, count(), 0, 0, 0, 0, 0 FROM launches {_OF_RUN} GROUP BY rank
     UNION ALL SELECT rank, 0, 0, 0, 0, 0, sum(samples), 0, 0 FROM stalls {_OF_RUN} GROUP BY rank
-    UNION ALL SELECT rank, 0, 0, 0, uniqExact(step), 0, 0, 0, if(max(step) = {{last:Int64}}, {_NS}, 0) FROM steps
-        {_OF_RUN} AND step BETWEEN {{first:Int64}} AND {{last:Int64}} GROUP BY rank
+    UNION ALL SELECT rank, 0, 0, 0, 0, 0, 0, 0, if(max(step) = {{last:Int64}}, {_NS}, 0)
+        FROM steps {_WANTED} GROUP BY rank
+    UNION ALL SELECT k.rank, 0, 0, 0, uniqExact(s.step), 0, 0, 0, 0
+        FROM (SELECT rank, start FROM kernels {_OF_RUN}) AS k
+        ASOF INNER JOIN (SELECT rank, step, start, end_time FROM steps {_WANTED}) AS s
+        ON k.rank = s.rank AND k.start >= s.start WHERE k.start < s.end_time GROUP BY k.rank
     UNION ALL SELECT rank, 0, 0, 0, 0, count(), 0, 0, 0 FROM stacks
         WHERE {_RUN} AND time >= fromUnixTimestamp64Nano({{since:Int64}}) GROUP BY rank
 ) GROUP BY rank
@@ -78,7 +84,7 @@ def kinds_of(text: str, ranks: Sequence[int]) -> frozenset[str]:
 class RankState:
     """Holds the answer of a rank, and the number of rows that are stored of it since the question.
 
-    `is_whole`: the last step that was wanted is stored, and kernels behind its begin.
+    `steps`: those that were wanted, with kernels. `is_whole`: the last one is stored, and kernels behind its begin.
     """
 
     rank: int
@@ -181,6 +187,12 @@ def is_complete(states_now: Sequence[RankState], ranks: Sequence[int], unchanged
     if all(state.is_whole or state.answer == REJECTED for state in states_now):
         return bool(states_now)
     return unchanged_s >= COLLECTED_S
+
+
+def short_of_steps(states_now: Sequence[RankState], window: Control) -> list[RankState]:
+    """Return the ranks that have kernels, but not of all steps that were wanted."""
+    wanted = window.last_step - window.first_step + 1 if window.last_step >= 0 else 0
+    return [state for state in states_now if state.kernels and state.steps < wanted]
 
 
 def as_row(state: RankState) -> Row:

@@ -58,7 +58,9 @@ def capture(
     ends the window. Clocks of hosts may differ by seconds. After pc, a process whose kernels are switched off has none
     until it ends, nor does torch.profiler. DRUMLINE_LOG_LEVEL=WARNING leaves out the progress.
 
-    Exit codes: 0 all ranks gave kernels. 1 some did not, it states why; or a server does not answer or rejects. 2 no
+    A rank that switches on late misses steps: --lead waits longer.
+
+    Exit codes: 0 all ranks gave kernels of all steps. 1 some did not, it states why; or a server does not answer or rejects. 2 no
     such job, run or rank, or no step to begin with. 130 Ctrl-C.
     """
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows
@@ -116,6 +118,11 @@ def capture(
         exit_with(
             "capture", FAILED, f"no kernels of rank {', '.join(map(str, missing))}: {_reasons(states_now, missing)}"
         )
+    if short := windows.short_of_steps(states_now, window):
+        of = f"of {window.last_step - window.first_step + 1} steps"
+        texts = ", ".join(f"{state.steps} {of} of rank {state.rank}" for state in short[:5])
+        more = f", and of {len(short) - 5} more ranks not all" if len(short) > 5 else ""
+        exit_with("capture", FAILED, f"kernels {texts}{more}: it switched on late (give a longer --lead) or lost records")
 
 
 def _wait(

@@ -1,7 +1,12 @@
 """Deep windows: steps that lie ahead of all ranks, and what the answers add up to."""
 
-import pytest
+import time
+from dataclasses import replace
 
+import pytest
+from support import migrated_database
+
+from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.control import windows
 from drumline.infra.control.ranks import BadRankList, ranks_of
 from drumline.infra.control.windows import (
@@ -9,6 +14,7 @@ from drumline.infra.control.windows import (
     culprit,
     is_complete,
     kinds_of,
+    short_of_steps,
     states,
     window_of_seconds,
     window_of_steps,
@@ -92,6 +98,15 @@ def test_a_window_is_complete_when_all_ranks_are_done_and_their_rows_are_stored(
     assert not is_complete([], [], 0.0)
 
 
+def test_a_rank_that_has_kernels_of_fewer_steps_than_were_wanted_is_named():
+    query = answering(NEWEST=[{"last": 100, "step_ns": S // 10, "age_s": 1.0}])
+    window = window_of_steps(query, "j", "r", [], 20, NOW)
+    all_of_it, late, none = (windows.RankState(rank, "h", "done", "", kernels, 0, steps, 0)
+                             for rank, kernels, steps in ((0, 90, 20), (1, 80, 13), (2, 0, 0)))  # fmt: skip
+    assert short_of_steps([all_of_it, late, none], window) == [late]
+    assert short_of_steps([late], window_of_seconds("j", "r", [], 5.0, NOW)) == [], "no step was wanted"
+
+
 def test_ranks_are_written_as_numbers_and_spans():
     assert ranks_of("") == []
     assert ranks_of("7, 0-2,1") == [0, 1, 2, 7]
@@ -110,3 +125,37 @@ def test_samples_of_the_gpu_are_of_one_named_rank_and_stand_beside_kernels_only(
     ):  # fmt: skip
         with pytest.raises(CannotCapture, match=reason):
             kinds_of(text, ranks)
+
+
+@pytest.mark.stack
+def test_a_step_of_the_window_counts_where_a_kernel_of_its_rank_begins_in_it(clean_stack):
+    migrated_database.create(clean_stack)
+    client = clickhouse.connect(clean_stack, database=clean_stack.clickhouse.database)
+    begun = time.time_ns() - 60 * S  # older rows would expire
+    at = f"fromUnixTimestamp64Nano({begun} + toInt64(%s * 1e9))"
+    for sql in (
+        # Steps 0 to 29 of a second each; the window has 10 to 19.
+        "INSERT INTO steps (job, run, rank, step, start, duration_ns) SELECT 'j', 'r', number % 3, intDiv(number, 3), "
+        f"{at % 'intDiv(number, 3)'}, 900000000 FROM numbers(90)",
+        # Two kernels a step: of rank 0 from step 8 on, of rank 1 from 13 on; of rank 2 only between the steps.
+        "INSERT INTO kernels (job, run, rank, name, start, duration_ns) SELECT 'j', 'r', intDiv(number, 50), 'k', "
+        f"{at % '(8 + intDiv(number % 50, 2) + (number % 2) * 0.4)'}, 1000 FROM numbers(100) "
+        "WHERE number < 50 OR number >= 60",
+        "INSERT INTO kernels (job, run, rank, name, start, duration_ns) SELECT 'j', 'r', 2, 'k', "
+        f"{at % '(number + 0.95)'}, 1000 FROM numbers(30)",
+    ):
+        clickhouse.command(client, sql)
+    window = replace(window_of_seconds("j", "r", [], 5.0, begun), first_step=10, last_step=19)
+    processes = answering(PROCESSES=[{"rank": rank, "host": "h", "answers": []} for rank in range(3)])
+
+    def query(sql, values):
+        return clickhouse.rows(client, sql, values) if sql == windows.ROWS else processes(sql, values)
+
+    result = states(query, window, "j", "r")
+    client.close()
+    assert [(state.rank, state.steps, state.is_whole) for state in result] == [
+        (0, 10, True),
+        (1, 7, True),
+        (2, 0, True),
+    ]
+    assert [state.rank for state in short_of_steps(result, window)] == [1, 2]
