@@ -96,6 +96,7 @@ class Codec:
         self.registry = registry or lock_file_registry()
         self._guard = guard
         self._readable: set[tuple[int, str]] = set()
+        self._shapes = {shape.name: shape for shape in map(model, (PARTS, MERGED))}
 
     def encode(self, batch: Batch) -> bytes:
         """Return the Kafka value of a batch.
@@ -158,7 +159,7 @@ class Codec:
             writer = self.registry.model_of(number)
         except UnknownSchema:  # `decode` says so
             return None
-        reader = next((shape for shape in map(model, (PARTS, MERGED)) if shape.name == writer.name), None)
+        reader = self._shapes.get(writer.name)
         if reader is None:
             return None
         if bounded:
@@ -262,7 +263,8 @@ class Codec:
             number = schema_id(value)
             if not self.registry.in_memory(number):
                 return False
-            if value is None or self.registry.model_of(number).name != model(MERGED).name:
+            shape = self._shapes.get(self.registry.model_of(number).name)
+            if value is None or shape is None or shape.topic != MERGED:
                 return True
             of_parts = number_behind(JOB_ENVELOPE.values(), value, HEADER.size)
             return not 0 <= of_parts < _IDS or self.registry.in_memory(of_parts)
