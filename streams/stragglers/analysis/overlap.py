@@ -9,7 +9,8 @@ is limited to the growth of the overlap of compute and communication; otherwise 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ from drumline.streams.stragglers.analysis.window_data import (
 WORK = ("kernels", "blocks")
 TIMES = ("compute_ns", "compute_overlapped_ns")
 Sums = Mapping[str, Floats]
+#: Steps of members that are compared together: some MB with all that is computed of them.
+PASS_VALUES = 1 << 16
 
 
 def hidden_waiting(
@@ -50,29 +53,28 @@ def hidden_waiting(
     alike = [at for at, group in enumerate(groups) if group.baseline is None and group.roles is None]
     compared = [groups[at] for at in alike]
     columns = (*WORK, *TIMES, "comm_exposed_ns")
-    values = comparables(data, compared, columns, quorum)
-    medians = {name: peer_medians(compared, values[name]) for name in columns}
     out = [np.zeros(len(group.members)) for group in groups]
     length = step_length(data)
-    for numbers in _of_one_shape(compared):
-        sides = tuple(
-            {name: np.stack([side[name][number] for number in numbers]) for name in columns}
-            for side in (values, medians)
-        )
-        is_guessed = compared[numbers[0]].guessed
-        lag_ns = None if is_guessed else np.stack([compared[number].lag_ns for number in numbers])
+    for numbers in _passes(compared):
+        alongside = [compared[number] for number in numbers]
+        values = comparables(data, alongside, columns, quorum)
+        medians = {name: peer_medians(alongside, values[name]) for name in columns}
+        sides = tuple({name: np.stack(side[name]) for name in columns} for side in (values, medians))
+        lag_ns = None if alongside[0].guessed else np.stack([group.lag_ns for group in alongside])
         hidden = _hidden_wait(length, lag_ns, sides, equal_ratio, baseline_step)
         for number, block in zip(numbers, hidden, strict=True):
             out[alike[number]] = block
     return out
 
 
-def _of_one_shape(groups: Sequence[CommunicatorWindow]) -> list[list[int]]:
-    """Return the indices of groups of one size that are all guessed, or none is."""
-    out: dict[tuple[object, ...], list[int]] = {}
+def _passes(groups: Sequence[CommunicatorWindow]) -> Iterator[list[int]]:
+    """Yield the indices of groups of one size that are all guessed, or none is, and that fill some MB at most."""
+    alike: dict[tuple[tuple[int, ...], bool], list[int]] = {}
     for number, group in enumerate(groups):
-        out.setdefault((group.wait_ns.shape, group.guessed), []).append(number)
-    return [*out.values()]
+        alike.setdefault((group.wait_ns.shape, group.guessed), []).append(number)
+    for (shape, _), numbers in alike.items():
+        most = max(1, PASS_VALUES // max(1, math.prod(shape)))
+        yield from (numbers[begin : begin + most] for begin in range(0, len(numbers), most))
 
 
 def _hidden_wait(
