@@ -24,6 +24,7 @@ CONFIG = StragglerConfig(window_steps=12)
 SHAPE = mesh(2, 2)
 STREAM = batches(simulate(SHAPE, 60, (Fault(1, "idle", 25 * MS, first=12, last=35), Fault(2, "copy", 9 * MS, 2))))
 SECOND = 1_000_000_000
+JOB_TOPICS = ("gpu.lateness.v1", "gpu.step.v1")
 
 
 def published(stream, config=CONFIG):
@@ -425,3 +426,25 @@ def test_no_communicator_is_silent_while_the_worker_that_reads_it_is_halted():
     out, during = beside_a_halted_worker(config, halt, paced=True)
     assert not during
     assert seen(out) == published(STREAM, config)
+
+
+@pytest.mark.parametrize(("world_size", "rests_s"), [(4, 0), (16_384, 4)])
+def test_a_published_window_of_a_large_job_is_evaluated_again_once_in_the_time_that_its_samples_come(
+    world_size, rests_s, monkeypatch
+):
+    """Each tick of it would take seconds; the last verdict is the same."""
+    communicators, jobs = CommunicatorStage({}, CONFIG), JobStage({}, CONFIG)
+    assert list(results(STREAM, [(("gpu.collective.v1",), communicators), (JOB_TOPICS, jobs)], CONFIG.idle_ns))
+    [state] = jobs.states.values()
+    state.world_size, state.settled = world_size, True
+    now_ns = max(state.evaluated_ns.values())
+    window = max(state.published)
+    evaluated_at, evaluate = [], jobs._evaluate_window
+    monkeypatch.setattr(jobs, "_evaluate_window", lambda *of: (evaluated_at.append(of[2]), evaluate(*of))[1])
+    state.evaluated_ns[window] = now_ns
+    for second in range(1, 8):
+        state.dirty.add(window)  # a sample of it came
+        jobs.on_tick(now_ns + second * SECOND, True)
+    assert [(at - now_ns) // SECOND for at in evaluated_at] == ([4] if rests_s else [1, 2, 3, 4, 5, 6, 7])
+    jobs.on_tick(now_ns + 8 * SECOND, True)
+    assert not state.dirty
