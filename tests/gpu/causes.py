@@ -88,6 +88,10 @@ PARTS = {
         Part("host-kinds", "ddp", "light", between([(fault, 1 - i % 2, 21) for i, fault in enumerate(HOST)], 10, 4)),
         Part("gpu-kinds", "ddp", "always", between(
             [("synchronisation", 1, 20.0), ("shared_gpu", 1, 16.0)], 8, 4)),
+        # Long healthy jobs, of which each name is a false one.
+        Part("healthy-ddp", "ddp", "light", [("healthy", -1, 200.0)]),
+        Part("healthy-trainer", "trainer", "light", [("healthy", -1, 120.0)]),
+        Part("healthy-lightning", "lightning", "light", [("healthy", -1, 70.0)]),
         Part("trainer-always", "trainer", "always", between([("checkpoint", 1, 5.0)], 8, 3)),
     )
 }  # fmt: skip
