@@ -303,6 +303,13 @@ COMMANDS = {
     "dlq, no ACL": ("producer", ["dlq", "list"], "", 1, "user producer lacks ACLs"),
     "audit, no ACL": ("sink", ["audit"], "GROUP", 10, "Describe on group other"),
     "tail, no ACL": ("producer", ["topics", "tail", "gpu.lateness.v1"], "", 1, "Read on topic gpu.lateness.v1"),
+    "policy, no ACL": (
+        "producer",
+        ["policy", "set", "always"],
+        "",
+        1,
+        "denies user producer: Write on topic drumline.control.v1",
+    ),
     "migrate, no grant": ("reader", ["migrate"], "", 1, "Not enough privileges"),
     "sql, no grant": ("reader", ["sql", "SELECT * FROM system.users"], "", 1, "grant SELECT ON system.users"),
 }
