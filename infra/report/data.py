@@ -20,6 +20,8 @@ BINS, WINDOW_BINS, RANKS = 300, 120, 64
 LISTED, LONGEST = 10, 60
 #: Rows of the question stalls that are looked at, and the least share of a kernel's samples that is listed; %.
 MOST_STALLS, LEAST_STALL = 500, 10.0
+#: Stacks of the flame graph.
+MOST_STACKS = 1_000
 #: Episodes whose deep window is compared: a job has one in ten minutes at the most, and each is a second of ClickHouse.
 DEEP = 3
 
@@ -51,6 +53,7 @@ class ReportData:
     families: list[Row]
     memcpys: list[Row]
     hot_lines: list[Row]
+    hot_stacks: list[Row]
     stalls: list[Row]
     devices: list[Row]
     device_times: list[Row]
@@ -127,7 +130,8 @@ def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu
         kernels=query(queries.KERNELS, scope),
         families=query(queries.FAMILIES, scope),
         memcpys=query(queries.MEMCPYS, scope),
-        hot_lines=_hot_lines(query, scope, price_per_gpu_hour),
+        hot_lines=(hot_lines := _hot_lines(query, scope, price_per_gpu_hour)),
+        hot_stacks=_hot_lines(query, scope, 0.0, "stack", MOST_STACKS) if hot_lines else [],
         stalls=_stalls(query, scope),
         devices=query(queries.DEVICES, scope),
         device_times=query(queries.DEVICE_TIMES, {**scope, "length_ns": length_ns, "bins": WINDOW_BINS}),
@@ -144,11 +148,11 @@ def _stalls(query: Query, scope: Row) -> list[Row]:
     return [row for row in rows if row["percent"] >= LEAST_STALL][:LISTED]
 
 
-def _hot_lines(query: Query, scope: Row, price: float) -> list[Row]:
-    """Return the lines that launched most GPU time, of deep windows; [] where none recorded launches."""
+def _hot_lines(query: Query, scope: Row, price: float, by: str = "line", most: int = LISTED) -> list[Row]:
+    """Return the lines or stacks that launched most GPU time, of deep windows; [] where none recorded launches."""
     question = named_query("hot-lines")
     given = {name: str(scope[name])[:23] for name in ("since", "until")} | {"job": scope["job"], "run": scope["run"]}
-    return query(question.sql, question.values({**given, "price": str(price), "limit": str(LISTED)}))
+    return query(question.sql, question.values({**given, "price": str(price), "by": by, "limit": str(most)}))
 
 
 def _place(episode: Row) -> Row:

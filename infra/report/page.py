@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -11,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 from drumline.infra.guidance.entry import cause_page
 from drumline.infra.report import charts, text
 from drumline.infra.report.data import ReportData
+from drumline.infra.report.flame_graph import speedscope
 from drumline.infra.runtime.terminal import LAYOUT, escape_controls
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+#: Most bytes of the flame graph in a page; the stacks with least GPU time are left out.
+MOST_FLAME_GRAPH = 1 << 18
 #: Column of a GPU sample -> (unit on the axis, caption).
 DEVICES = {
     "util": ("%", "Busy: any kernel running, as NVML reports it"),
@@ -94,6 +98,7 @@ def sections(data: ReportData, cause_url: Callable[[str, str], str] = cause_page
         "shown_ranks": len({row["rank"] for row in data.lateness}),
         "total_s": data.ranks * data.length_s,
         "kernel_s": sum(row["gpu_s"] for row in data.families),
+        "flame_graph": _flame_graph(data),
         "cause_url": cause_url,
         "copy_name": charts.copy_name,
         "number": _number,
@@ -110,6 +115,17 @@ def _charts(data: ReportData) -> dict[str, charts.Spec]:
     }
     specs |= {name: charts.device(data, name, unit) for name, (unit, _) in DEVICES.items()}
     return {name: spec for name, spec in specs.items() if spec is not None}
+
+
+def _flame_graph(data: ReportData) -> str:
+    """Return GPU time by stack as the URL of a file for speedscope, which the page holds; "" without stacks."""
+    stacks = data.hot_stacks
+    while stacks:
+        content = b64encode(speedscope(stacks, f"{data.job}, run {data.run['run']}").encode())
+        if len(content) <= MOST_FLAME_GRAPH:
+            return f"data:application/json;base64,{content.decode()}"
+        stacks = stacks[: len(stacks) // 2]
+    return ""
 
 
 def _number(value: Any, form: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from drumline.infra.report.data import Row
-from drumline.infra.timeline.flame_graph import frame_parts
+from drumline.infra.report.flame_graph import frame_parts
 from drumline.infra.timeline.lanes import Span
 from drumline.infra.timeline.trace_writer import TraceWriter
 

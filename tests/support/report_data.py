@@ -56,6 +56,7 @@ def report_data(**changes):
                      "most_rank": 3, "most_gigabytes": 0.6}],
         "hot_lines": [{"place": "attend (/job/model.py:31)", "gpu_s": 1.25, "percent": 62.5, "money": 0.001,
                        "kernels": 100}],
+        "hot_stacks": [{"place": "main (/job/train.py:9);attend (/job/model.py:31)", "gpu_s": 1.25}],
         "stalls": [{"kernel": "gemm", "reason": "long_scoreboard", "percent": 41.5, "idle_percent": 38.1,
                     "gpu_percent": 70.0, "samples": 1000}],
         "devices": [{"host": "node-a", "gpu": 0, "rank": 0, "samples": 9, "util": 90.0, "memory_gb": 20.0,

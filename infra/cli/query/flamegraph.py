@@ -41,7 +41,7 @@ def flamegraph(
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
     from drumline.infra.report.data import NoSuchRun, find_run
-    from drumline.infra.timeline.flame_graph import speedscope
+    from drumline.infra.report.flame_graph import speedscope
 
     config, question = settings(), named_query("hot-lines")
     with (

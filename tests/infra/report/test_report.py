@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b64decode
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -134,7 +135,7 @@ def test_page_shows_every_part_and_loads_nothing():
     loads = [
         v for _, a in reader.elements for k, v in a.items() if k in ("src", "href", "xlink:href", "srcset", "data")
     ]
-    assert loads == ["data:,"]
+    assert [url.partition(",")[0] for url in loads] == ["data:", "data:application/json;base64"]
     assert "model GPT, team vision, user ada</p>" in text
     assert "default-src 'none'" in text
     assert not re.search(r"url\(|@import", text)
@@ -144,6 +145,25 @@ def test_page_shows_every_part_and_loads_nothing():
     assert "2026-01-02 03:04 UTC" in reader.text
     assert "25%, registers" in text
     assert "Achieved over all kernels and pauses, by GPM: 31%." in text
+
+
+def flame_graph(text):
+    """The flame graph that a page holds, as speedscope reads it; None without one."""
+    urls = [a["href"] for tag, a in Reader(text).elements if tag == "a" and "download" in a]
+    return json.loads(b64decode(urls[0].partition(",")[2])) if urls else None
+
+
+def test_the_page_holds_gpu_time_by_stack_as_a_file_for_speedscope():
+    content = flame_graph(page(report_data(), CREATED))
+    assert [frame["name"] for frame in content["shared"]["frames"]] == ["main", "attend"]
+    assert content["profiles"][0]["weights"] == [1.25]
+    assert flame_graph(page(report_data(hot_stacks=[]), CREATED)) is None
+    many = [{"place": f"{HOSTILE} {n} {'x' * 1_000} (a.py:{n})", "gpu_s": 1_000 - n} for n in range(1_000)]
+    text = page(report_data(hot_stacks=many), CREATED)
+    weights = flame_graph(text)["profiles"][0]["weights"]
+    assert 100 < len(weights) < 1_000
+    assert weights[0] == 1_000, "those with least GPU time are left out"
+    assert len(text) < 500_000
 
 
 def test_causes_lead_to_the_web_page_that_readers_reach_and_else_state_their_section():

@@ -2,7 +2,7 @@
 
 import json
 
-from drumline.infra.timeline.flame_graph import SCHEMA, speedscope
+from drumline.infra.report.flame_graph import SCHEMA, speedscope
 
 ROWS = [
     {"place": "main (train.py:9);attend (model.py:31)", "gpu_s": 1.5},

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-
-from drumline.infra.report.data import Row
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _FRAME = re.compile(r"^(.*) \((.*):(\d{1,10})\)$", re.DOTALL)
 
 
-def speedscope(rows: Sequence[Row], name: str) -> str:
+def speedscope(rows: Sequence[Mapping[str, Any]], name: str) -> str:
     """Return the file's text. `rows`: of the question hot-lines by stack: place, gpu_s. `name`: of the profile."""
     frames: dict[tuple[str, str, int], int] = {}
     samples, weights = [], []
