@@ -14,13 +14,19 @@ from pathlib import Path
 
 import psutil
 import pytest
+from confluent_kafka import Producer
 from support import migrated_database
 from support.fakes.cupti import RawBuffer
+from support.labs.verdicts import verdict
+from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse.client import connect, rows
+from drumline.infra.kafka.config import producer_config
 from drumline.infra.localstack.stack import wait_until
 from drumline.infra.runtime.processes import ManagedProcess
 from drumline.producers.spool.location import make_rings
+from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
 
 TESTS = Path(__file__).parents[1]
 RANKS, CAPTURES, LEAD = (int(os.environ.get(f"DRUMLINE_TEST_{name}", least)) for name, least in
@@ -80,7 +86,7 @@ class Job:
 @pytest.fixture
 def job(clean_stack, environment_of, tmp_path):
     migrated_database.create(clean_stack)
-    environment = environment_of(clean_stack)
+    environment = environment_of(clean_stack) | {"DRUMLINE_AGENT__VERDICT_WINDOWS": "true"}
     command = [sys.executable, "-m", "drumline.infra.cli.app"]
     subprocess.run([*command, "topics", "apply"], env=environment, check=True, capture_output=True)
     started = Job(tmp_path, environment)
@@ -154,4 +160,46 @@ def test_a_capture_gets_the_same_steps_of_all_ranks_and_leaves_nothing_on_whatev
     assert wait_until(lambda: not any(map(job.is_on, range(RANKS))), BACK_S + 5)
     assert max(at for rank in range(RANKS) for _, at in job.switched(rank)[-1:]) - cleared < BACK_S
     assert drumline("policy", "show").stdout.startswith("nothing is asked")
+    client.close()
+
+
+def test_a_verdict_gets_a_window_of_the_late_rank_and_a_healthy_one_from_two_agents(job, clean_stack):
+    client = connect(clean_stack, database=clean_stack.clickhouse.database)
+
+    def drumline(*arguments):
+        done = subprocess.run([*job.command, *arguments], env=job.environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+    def switched():
+        return [len(job.switched(rank)) for rank in range(RANKS)]
+
+    # Both agents follow both topics, and all decoders have started.
+    drumline("policy", "set", "always", "--job", "deep")
+    assert wait_until(lambda: all(map(job.is_on, range(RANKS))), WAIT_S)
+    drumline("policy", "clear", "--all")
+    assert wait_until(lambda: not any(map(job.is_on, range(RANKS))), WAIT_S)
+
+    before, begun = switched(), time.time()
+    # The verdict's steps lie 20 s ahead of the job's, so that a busy machine has begun the window when they come.
+    first = int((begun + 20) / STEP_S) % 1_000_000
+    producer = Producer(producer_config(clean_stack, "test"))
+    batch = verdict("deep", first, "r1", RANKS, round(STEP_S * 1e9))
+    producer.produce(Topic.STRAGGLER, value=Codec().encode(batch), key="deep")
+    assert producer.flush(10) == 0
+
+    answers = "SELECT rank, collector['control'] AS answer FROM processes WHERE job = 'deep' AND rank >= 0 AND pid > 0"
+    done = f"done verdict-{first}-{first + 19}"
+
+    def done_ranks():
+        return sorted(row["rank"] for row in rows(client, answers) if row["answer"] == done)
+
+    assert wait_until(lambda: done_ranks() == [0, 1], WAIT_S), f"{rows(client, answers)}, {switched()}"
+    assert [now - then for now, then in zip(switched(), before, strict=True)] == [2, 2, *[0] * (RANKS - 2)]
+    sql = "SELECT rank, count() AS n FROM kernels WHERE start > fromUnixTimestamp64Milli({ms:Int64}) GROUP BY rank"
+    since = {"ms": round(begun * 1e3)}
+    assert wait_until(lambda: sorted(row["rank"] for row in rows(client, sql, since)) == [0, 1], WAIT_S)
+    # The row of the verdict leads to the window: what the late rank did, beside one peer.
+    question = ("sql", "verdict-window", "--job", "deep", "--json")
+    assert wait_until(lambda: {(row["rank"], row["peers"]) for row in drumline(*question)} == {(1, 1)}, WAIT_S)
     client.close()

@@ -5,12 +5,12 @@ import socket
 import time
 from contextlib import ExitStack
 
-import numpy as np
 import psutil
 import pytest
 from confluent_kafka import Producer
 from support.labs.agent import process
 from support.labs.python_jobs import python_job
+from support.labs.verdicts import verdict
 from support.pipeline import Pipeline
 from support.wait_limit import WAIT_S
 
@@ -19,26 +19,10 @@ from drumline.infra.localstack.clickhouse.engine import wait_until
 from drumline.infra.runtime.processes import ManagedProcess
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
-from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 
 RANKS = ("busy", "gil")
-
-
-def verdict(job, window):
-    """Rank 1 stalls, rank 0 does not."""
-    now = time.time_ns()
-    texts = {"hosts": [""], "gpu_uuids": [""], "causes": ["ok", "host_stall"], "details": [""], "states": ["ok"],
-             "evidence": ["{}"], "groups": [""], "confidences": ["high"]}  # fmt: skip
-    columns = {"rank": np.array([-1, 0, 1]), "severity": np.array([0, 0, 2]), "cause": np.array([0, 0, 1]),
-               "lost_ns": np.array([0, 0, 1_000])}  # fmt: skip
-    steps = {"first_step": 20 * window, "last_step": 20 * window + 19, "window_start_ns": now, "window_end_ns": now}
-    return Batch(
-        Topic.STRAGGLER,
-        {"job": job, "run": "r", "world_size": 2, "process_id": "w", "sequence": window, "rows": 3,
-         "base_time_ns": now, **steps, **texts}, columns,
-    )  # fmt: skip
 
 
 @pytest.mark.long  # a sink and an agent
@@ -65,7 +49,7 @@ def test_a_verdict_leads_to_the_line_that_holds_the_lock(clean_stack, environmen
 
         def stored():
             """A verdict a second, as the agent follows those that come after it has begun."""
-            batch = verdict("j", next(windows))
+            batch = verdict("j", 20 * next(windows))
             producer.produce(Topic.STRAGGLER, value=Codec().encode(batch), key="j")
             producer.flush(10)
             time.sleep(1)
