@@ -46,7 +46,7 @@ def install(
     communicators, collectives or scopes of NVTX. Beside a thread that launches, CUPTI may deliver no kernels at all;
     how often after a late start was not measured. A job that marks no steps and has no optimizer is not recorded.
     NCCL's plugin has collectives all the same where the site sets DRUMLINE_COLLECT__POLICY=auto and the variables that
-    --json prints.
+    --json prints. The variables alone let it record collectives without steps, although the policy is off.
 
     Exit codes: 0 installed. 2 no such environment, or it may not be written.
     """
