@@ -5,7 +5,7 @@ from __future__ import annotations
 from drumline.infra.grafana.alerts.rule import Group, Rule, Values, limited, with_owner
 from drumline.infra.grafana.limits import IDLE as IDLE_LIMIT
 from drumline.infra.grafana.limits import THROTTLED as THROTTLED_LIMIT
-from drumline.infra.grafana.liveness import RECORDED_RUNS, places
+from drumline.infra.grafana.liveness import places
 from drumline.infra.grafana.thresholds import (
     IDLE_MINUTES,
     IDLE_PERCENT,
@@ -36,7 +36,7 @@ def _placed(text: str, ref: str = "PLACE") -> Values:
     return _of_job(
         f"""
         SELECT whole.*, if(places.pod = '', 'none', places.pod) AS pod FROM ({text}) AS whole
-        LEFT JOIN ({places(RECORDED_RUNS, "job, host, gpu_uuid")}) AS places USING (job, host, gpu_uuid)
+        LEFT JOIN ({places("job, host, gpu_uuid")}) AS places USING (job, host, gpu_uuid)
         """,
         ref,
     )

@@ -27,7 +27,7 @@ def _late(value: str, more: str = "", names: str = "") -> str:
                 if(number < 0, 'all hosts', argMax(s.host, window_end)) AS host, toFloat64({value}) AS value{more}
             FROM stragglers AS s WHERE (job, run) IN ({ACTIVE_RUNS}) AND @window AND {IN_FORCE}
             GROUP BY job, run, number HAVING countIf(@bad) > 0
-        ) AS late LEFT JOIN ({places(ACTIVE_RUNS, "job, run, rank", "number")}) AS places USING (job, run, number)
+        ) AS late LEFT JOIN ({places("job, run, rank", "number")}) AS places USING (job, run, number)
     """
 
 

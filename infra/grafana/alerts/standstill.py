@@ -88,6 +88,9 @@ STALLED = Rule(
 )  # fmt: skip
 
 
+_PLACES = places("job, run, rank", "number", "SELECT job, run FROM hangs_now")
+
+
 def _hung(value: str, texts: str, join: tuple[str, str]) -> str:
     """Return a row for each rank that a hung job waits for, or for the job (`all`) where none is named."""
     return f"""
@@ -100,7 +103,7 @@ def _hung(value: str, texts: str, join: tuple[str, str]) -> str:
                 countIf(h.rank >= 0) OVER (PARTITION BY job, run) AS named
             FROM hangs_now AS h WHERE (job, run) IN ({ACTIVE_RUNS})
         ) AS standing LEFT JOIN ({join[0]}) AS joined USING ({join[1]})
-        LEFT JOIN ({places(ACTIVE_RUNS, "job, run, rank", "number")}) AS places USING (job, run, number)
+        LEFT JOIN ({_PLACES}) AS places USING (job, run, number)
         WHERE number >= 0 OR named = 0
         """
 
