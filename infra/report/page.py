@@ -41,7 +41,7 @@ def page(data: ReportData, created: datetime | None = None, web_page: str = "") 
         environment()
         .get_template("page.html")
         .render(
-            **sections(data, cause_url),
+            **(sections(data, cause_url) | {"flame_graph": _flame_graph(data)}),
             style=style(),
             summary=text.summary(data, web_page=web_page),
             version=metadata.version("drumline"),
@@ -98,7 +98,7 @@ def sections(data: ReportData, cause_url: Callable[[str, str], str] = cause_page
         "shown_ranks": len({row["rank"] for row in data.lateness}),
         "total_s": data.ranks * data.length_s,
         "kernel_s": sum(row["gpu_s"] for row in data.families),
-        "flame_graph": _flame_graph(data),
+        "flame_graph": "",  # too large for a page that is loaded again every few seconds
         "cause_url": cause_url,
         "copy_name": charts.copy_name,
         "number": _number,
