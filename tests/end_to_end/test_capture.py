@@ -152,7 +152,8 @@ def test_a_capture_gets_the_same_steps_of_all_ranks_and_leaves_nothing_on_whatev
     job.agents[0].start()
     assert wait_until(lambda: all(map(job.is_on, range(RANKS))), 20), "what is in force is obeyed again"
 
-    decoders = [p for p in psutil.process_iter(["cmdline"]) if "drumline.producers.decoder.main" in p.info["cmdline"]
+    decoders = [p for p in psutil.process_iter(["cmdline"])
+                if "drumline.producers.decoder.main" in (p.info["cmdline"] or ())
                 and p.environ().get("DRUMLINE_RUN") == "r1" and p.environ()["RANK"] == "1"]  # fmt: skip
     assert drumline("policy", "clear", shown["key"]).returncode == 0
     for decoder in decoders:

@@ -39,7 +39,7 @@ FILLING = 25
 
 
 def findings(pipeline: Pipeline, run: str) -> list[dict[str, Any]]:
-    """What the audit finds once all is stored: a worker may report a silent job between the wait and the audit."""
+    """Return what the audit finds once all is stored: a worker may report a silent job before it."""
     while True:
         result: list[dict[str, Any]] = pipeline.audit(run)["findings"]
         if all(finding["kind"] != "not_drained" for finding in result):
