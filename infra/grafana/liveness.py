@@ -13,6 +13,8 @@ PLACE = (
     "if(k8s_pod != '', arrayStringConcat("
     "arrayFilter(part -> part != '', [k8s_namespace, k8s_pod, k8s_container]), '/'), slurm_job)"
 )
+#: The same of the newest process of a group of `processes AS p`; `none` without one.
+_NEWEST_PLACE = f"argMax(if({PLACE} = '', 'none', {PLACE}), p.published)"
 #: For groups by what a table is ordered by: half of the time, or less.
 IN_ORDER = "SETTINGS optimize_aggregation_in_order = 1"
 #: A run is active at the end of the range if its producers published a record in the minutes before. Results do not
@@ -29,14 +31,14 @@ IN_FORCE = (
     f"window_end > $__toTime_ms - toIntervalSecond(greatest({VERDICT_S}, {VERDICT_WINDOWS} * "
     "dateDiff('second', window_start, window_end)))"
 )
-#: Ranks of active runs: the last report of their newest process, and the seconds for which the job continued after it.
-#: Ranks whose process reported its end, and replays, which report once, are left out.
+#: Ranks of active runs: place and last report of their newest process, and the seconds for which the job continued
+#: after it. Ranks whose process reported its end, and replays, which report once, are left out.
 RANKS = f"""
-    SELECT job, run, rank, host, reported, last_report,
+    SELECT job, run, rank, host, pod, reported, last_report,
         toFloat64(greatest(dateDiff('second', last_report, last_record), 0)) AS silent_s
     FROM (
-        SELECT job, run, rank, argMax(host, p.published) AS host, argMax(policy, p.published) AS reported,
-            max(p.published) AS last_report
+        SELECT job, run, rank, argMax(host, p.published) AS host, {_NEWEST_PLACE} AS pod,
+            argMax(policy, p.published) AS reported, max(p.published) AS last_report
         FROM processes AS p WHERE (job, run) IN ({ACTIVE_RUNS}) GROUP BY job, run, rank
         HAVING reported != '' AND NOT startsWith(reported, 'off: end of the process')
             AND last_report >= $__fromTime_ms
@@ -66,7 +68,7 @@ def places(keys: str, number: str = "", runs: str = "") -> str:
     named = keys.replace("rank", f"rank AS {number}") if number else keys
     return f"""
     SELECT {named}, argMax(concat('GPU ', toString(gpu_index), ' ', gpu_uuid), p.published) AS gpu,
-        argMax(if({PLACE} = '', 'none', {PLACE}), p.published) AS pod
+        {_NEWEST_PLACE} AS pod
     FROM processes AS p{f" WHERE (job, run) IN ({runs})" if runs else ""} GROUP BY {keys}
     """
 

@@ -156,16 +156,19 @@ PAGEABLE = Rule(
     "drumline-memcpy-pageable", "Flood of pageable copies", "warning",
     (
         *with_limit(
-            """
-            SELECT job, run, toString(rank) AS rank, host, busy_s / active_s AS value FROM (
-                SELECT job, run, rank, any(host) AS host, sumIf(busy_ns,
+            f"""
+            SELECT job, run, toString(number) AS rank, host, if(places.pod = '', 'none', places.pod) AS pod,
+                busy_s / active_s AS value
+            FROM (
+                SELECT job, run, rank AS number, any(host) AS host, sumIf(busy_ns,
                     source = 'pageable' OR target = 'pageable') / 1e9 AS busy_s
                 FROM memcpys_per_minute WHERE @minute GROUP BY job, run, rank
             ) AS copied INNER JOIN (
-                SELECT job, run, rank, uniqExact(second) AS active_s FROM ranks_per_second
+                SELECT job, run, rank AS number, uniqExact(second) AS active_s FROM ranks_per_second
                 WHERE second >= toStartOfMinute($__fromTime) AND second <= $__toTime GROUP BY job, run, rank
                     HAVING active_s >= 10
-            ) AS active USING (job, run, rank)
+            ) AS active USING (job, run, number)
+            LEFT JOIN ({places("job, run, rank", "number")}) AS places USING (job, run, number)
             """,
             PAGEABLE_LIMIT,
         ),
@@ -173,7 +176,8 @@ PAGEABLE = Rule(
     "gt", (PAGEABLE_SHARE,), 300,
     "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} spends {{ humanizePercentage $values.VALUE.Value "
     "}} of its time in pageable copies",
-    "Run {{ $labels.run }}: copies from or to pageable host memory block the stream and cannot overlap.",
+    "Run {{ $labels.run }}: copies from or to pageable host memory block the stream and cannot overlap. Pod or Slurm "
+    "job: {{ $labels.pod }}.",
     "The dashboard Memcpy shows which copies of the rank are pageable.",
     "Use pinned memory: `pin_memory=True`, `non_blocking=True`.",
     "4% of the rank's active time, the share at which a straggler is a warning.",

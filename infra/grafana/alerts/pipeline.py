@@ -109,12 +109,13 @@ QUARANTINE = Rule(
 )  # fmt: skip
 SILENT = Rule(
     "drumline-silent-producer", "Silent producer", "warning",
-    with_limit(f"SELECT job, run, toString(rank) AS rank, host, silent_s AS value FROM ({RANKS})", SILENT_LIMIT,
+    with_limit(f"SELECT job, run, toString(rank) AS rank, host, pod, silent_s AS value FROM ({RANKS})", SILENT_LIMIT,
                ACTIVE_RUNS),
     "gt", (SILENT_S,), 86_400,
     "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} is silent",
     "Run {{ $labels.run }}: its process has not reported for {{ humanizeDuration $values.VALUE.Value }}, while the job "
-    "continues. The host or its agent is down, or the process or its decoder was killed.",
+    "continues. The host or its agent is down, or the process or its decoder was killed. Pod or Slurm job: "
+    "{{ $labels.pod }}.",
     "Run `drumline doctor` on the host. Its last report: `drumline sql collecting --job {{ $labels.job }}`.",
     "Start the host or its agent; if the process has ended, read why in the job's log.",
     "Every process reports each 10 s, also while it launches no kernel and while nothing is recorded; 60 s is longer "

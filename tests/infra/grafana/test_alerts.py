@@ -47,18 +47,17 @@ def shift(column, seconds):
 AGAIN = "arrayJoin(range(0, 1200, 13))"
 
 
+def in_pod(name):
+    """Columns of `processes` for ranks that run in pods of such names."""
+    return {"k8s_namespace": "'research'", "k8s_pod": f"concat('{name}-', toString(rank))", "k8s_container": "'main'"}
+
+
 def place(db, job, **changed):
     """The recorded ranks of another job in pods, which took the place of old ones. Returns the pod of a rank."""
     db.copy("ledger", job, published=shift("published", AGAIN))
     for name, seconds in (("old", 0), ("new", 1)):
-        pod = {
-            "k8s_namespace": "'research'",
-            "k8s_pod": f"concat('{name}-', toString(rank))",
-            "k8s_container": "'main'",
-        }
-        db.copy(
-            "processes_versions", job, process_id=f"'{name}'", published=shift("published", seconds), **pod, **changed
-        )
+        columns = in_pod(name) | changed
+        db.copy("processes_versions", job, process_id=f"'{name}'", published=shift("published", seconds), **columns)
     return "research/new-{}/main".format
 
 
@@ -384,13 +383,16 @@ def test_collective_bandwidth_down_when_recorded_collectives_go_on_at_twice_thei
 
 
 def test_pageable_flood_when_the_recorded_phase_of_pageable_copies_lasts_for_five_minutes(db):
+    pod = place(db, "copying")
     start, end = db.phase("slow_copy")
     phase = f"start BETWEEN fromUnixTimestamp64Nano({start}) AND fromUnixTimestamp64Nano({end})"
     again = f"start + toIntervalNanosecond(arrayJoin(range(0, 300000000000, {end - start})))"
     db.copy("memcpys", "copying", f"{phase} AND kind IN (1, 2)", start=again)
     db.copy("kernels", "copying", f"{phase} AND name LIKE '%nccl%'", start=again)
     evaluator = run(db, "drumline-memcpy-pageable", start / 1e9 + 180, start / 1e9 + 300)
-    assert {a["rank"] for a in fired(evaluator, job="copying")} == {"3"}
+    [alert] = fired(evaluator, job="copying")
+    assert (alert["rank"], alert["pod"], alert["job_namespace"]) == ("3", pod(3), "research")
+    assert f"Pod or Slurm job: {pod(3)}." in description(evaluator, alert)
 
 
 def samples(db, job, where="1", **changed):
@@ -603,22 +605,30 @@ def test_quarantine_when_a_recorded_verdict_of_the_job_states_it(db):
     assert {a["job"] for a in fired(evaluator)} == {"poison"}
 
 
-def report(db, job, ranks, seconds, policy="on: always"):
+def report(db, job, ranks, seconds, policy="on: always", **changed):
     """Recorded processes of `ranks` report, so many seconds (SQL) after their first record."""
     later = {"published": shift("published", seconds)}
     db.copy("ledger", job, f"topic = 'gpu.process.v1' AND rank IN {ranks}", **later)
     db.copy("processes_versions", job, f"rank IN {ranks}", published=f"{later['published']} AS later",
-            policy=f"'{policy}'", _offset="toUInt64(toUnixTimestamp(later))")  # fmt: skip
+            policy=f"'{policy}'", _offset="toUInt64(toUnixTimestamp(later))", **changed)  # fmt: skip
+
+
+def silence(db):
+    return run(db, "drumline-silent-producer", db.last + 180, db.last + 300)
 
 
 def silent(db, job):
-    return {a["rank"] for a in fired(run(db, "drumline-silent-producer", db.last + 180, db.last + 300), job=job)}
+    return {a["rank"] for a in fired(silence(db), job=job)}
 
 
-def test_silent_producer_when_recorded_ranks_but_one_go_on(db):
-    report(db, "silent", (0, 1, 2, 3), "0")
+def test_silent_producer_with_its_pod_when_recorded_ranks_but_one_go_on(db):
+    report(db, "silent", (0, 1, 2, 3), "0", **in_pod("worker"))
     report(db, "silent", (0, 2, 3), TICKS)
-    assert silent(db, "silent") == {"1"}
+    evaluator = silence(db)
+    [alert] = fired(evaluator, job="silent")
+    assert (alert["rank"], alert["pod"]) == ("1", "research/worker-1/main")
+    assert alert["job_namespace"] == "research"
+    assert "Pod or Slurm job: research/worker-1/main." in description(evaluator, alert)
 
 
 def test_ranks_that_launch_nothing_while_rank_0_evaluates_are_not_silent(db):
