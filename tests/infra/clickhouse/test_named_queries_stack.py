@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 
 import cookbook
 import pytest
@@ -13,13 +15,12 @@ from support.wait_limit import WAIT_S
 from drumline.infra.bench.direct_load import JobCopy, load
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import rows
-from drumline.infra.clickhouse.distributed import distribute
 from drumline.infra.clickhouse.queries import queries
 from drumline.infra.config.local_credentials import local_password
 from drumline.infra.config.servers import ClickHouseSettings
 from drumline.infra.localstack.clickhouse.config import prepare_engine
 from drumline.infra.localstack.clickhouse.engine import answers, temporary_engine, wait_until
-from drumline.infra.localstack.ephemeral import ephemeral_settings
+from drumline.infra.localstack.ephemeral import environment, ephemeral_settings
 from drumline.infra.report.deep_window import deep_window
 from drumline.infra.report.queries import EPISODES
 from drumline.sinks.tables.tables import SEVERITIES
@@ -190,10 +191,20 @@ def test_grafanas_user_may_ask_all_of_it_too(server):
 
 REMOTES = """<remote_servers><both>{shards}</both></remote_servers>
     <max_server_memory_usage>"""
-#: What making Distributed tables needs beyond the writer's rights.
+#: What making Distributed tables needs beyond the writer's rights (docs/guide/deploy.md, "Shards").
 ENGINES = "<query>GRANT TABLE ENGINE ON Distributed</query><query>GRANT READ, WRITE ON REMOTE</query>"
 SHARD = """<shard><replica><host>127.0.0.1</host><port>{port}</port>
     <user>writer</user><password>{password}</password></replica></shard>"""
+
+
+def distribute(settings):
+    """Run the command on a server; what it prints."""
+    command = [sys.executable, "-m", "drumline.infra.cli.app", "cluster", "distribute", "both"]
+    done = subprocess.run(
+        command, env=environment(settings), capture_output=True, text=True, check=False, timeout=WAIT_S
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +231,7 @@ def two(tmp_path_factory):
             assert wait_until(lambda s=settings: answers(s), WAIT_S)
             migrated_database.create(settings)
         for settings in (*servers, servers[0]):
-            assert "kernels" in distribute(clickhouse.connect(settings), "gpu", "both", "gpu_all")
+            assert "tables and views of gpu_all over cluster both" in distribute(settings)
         over = servers[0].model_copy(
             update={"clickhouse": servers[0].clickhouse.model_copy(update={"database": "gpu_all"})}
         )
