@@ -12,12 +12,15 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from contextlib import contextmanager, suppress
 
 import pytest
 from support.wait_limit import WAIT_S
 
+#: Time from the signal after which a pod is killed; a program ends 5 s before it at the latest; s.
+KILLED_S = 30.0
 BOTH = pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 NOTIFY = {
     "DRUMLINE_OFFENDERS__WEBHOOK": "http://127.0.0.1:9/", "DRUMLINE_OFFENDERS__WEBHOOK_KEY": f"whsec_{'A' * 43}=",
@@ -48,9 +51,11 @@ def printed(process, text):
 
 
 def end(process, number, code):
+    sent = time.monotonic()
     process.send_signal(number)
     output, _ = process.communicate(timeout=WAIT_S)
     assert process.returncode == code, output
+    assert time.monotonic() - sent < KILLED_S, output
     return output
 
 
