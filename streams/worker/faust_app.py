@@ -21,7 +21,6 @@ from drumline.streams.worker.ack_queue import AckQueue, Delivery
 from drumline.streams.worker.checkpoints import Checkpoints
 from drumline.streams.worker.checks.preflight import WorkerTopics
 from drumline.streams.worker.clock import StreamClock
-from drumline.streams.worker.decoder import RecordDecoder
 from drumline.streams.worker.faust_config import SESSION_S, faust_settings
 from drumline.streams.worker.faust_patches.commits import commit_as_member
 from drumline.streams.worker.faust_patches.delivery import deliver_at_once
@@ -34,12 +33,13 @@ from drumline.streams.worker.halts import HaltDetector, rejoin, report_from_cons
 from drumline.streams.worker.lag import Lag
 from drumline.streams.worker.output import OutputProducer, ProducerFailed
 from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
-from drumline.streams.worker.record_handler import PartitionRevoked, RecordHandler
+from drumline.streams.worker.records.decoder import RecordDecoder
+from drumline.streams.worker.records.handler import PartitionRevoked, RecordHandler
+from drumline.streams.worker.records.together import TOGETHER, pieces, take_waiting
 from drumline.streams.worker.stage_runner import StageRunner
 from drumline.streams.worker.status_file import StatusReporter
 from drumline.streams.worker.telemetry import Readiness, watch_commits
 from drumline.streams.worker.ticks import TICK_S, Ticks
-from drumline.streams.worker.together import TOGETHER, pieces, take_waiting
 from drumline.streams.worker.workdir import lock_working_directory
 
 log = structlog.get_logger()

@@ -25,7 +25,7 @@ from drumline.streams.worker.checks.preflight import WorkerTopics
 from drumline.streams.worker.faust_app import StreamWorker, Wiring
 from drumline.streams.worker.offsets import TopicPositions
 from drumline.streams.worker.partition_store import PartitionStore
-from drumline.streams.worker.record_handler import PartitionRevoked
+from drumline.streams.worker.records.handler import PartitionRevoked
 
 SECOND = 1_000_000_000
 CONFIG = StragglerConfig(window_steps=12)

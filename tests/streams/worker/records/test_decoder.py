@@ -11,7 +11,7 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryRejected, RegistryUnavailable, UnknownSchema, Unsigned
 from drumline.schemas.registry import LockFileRegistry
 from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
-from drumline.streams.worker.decoder import RecordDecoder
+from drumline.streams.worker.records.decoder import RecordDecoder
 
 TOPIC = "gpu.memcpy.v1"
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from drumline.schemas.topics import Topic
-from drumline.streams.worker.together import MOST_BYTES, pieces, take_waiting
+from drumline.streams.worker.records.together import MOST_BYTES, pieces, take_waiting
 
 
 class Queue(list):

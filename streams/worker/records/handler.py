@@ -23,8 +23,8 @@ from drumline.schemas.topics import DERIVED_TOPICS, KEPT_TOPICS, RAW_TOPICS
 from drumline.streams.core.batch_dedup import checksum
 from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import Delivery
-from drumline.streams.worker.decoder import RecordDecoder
 from drumline.streams.worker.output import OutputProducer, ProducerFailed
+from drumline.streams.worker.records.decoder import RecordDecoder
 from drumline.streams.worker.stage_runner import StageRunner
 from drumline.streams.worker.telemetry import count_batches, count_input, count_merged
 
