@@ -251,7 +251,8 @@ def test_bad_parts_that_were_signed_together_are_one_dead_letter_of_the_record(w
     assert worker.buried == [(4, 0, None)]
 
 
-def test_parts_do_not_go_on_into_a_stage_that_was_built_while_one_was_in_work(worker, monkeypatch):
+@pytest.mark.parametrize("joined", [True, False], ids=["parts", "records"])
+def test_no_part_or_record_goes_on_into_a_stage_that_was_built_while_one_was_in_work(worker, monkeypatch, joined):
     values = [CODEC.encode(batch) for _, batch in STREAM if batch.topic == Topic.STEP][:3]
     runner = worker.runners["job"]
     apply, applied = runner.apply, []
@@ -264,10 +265,10 @@ def test_parts_do_not_go_on_into_a_stage_that_was_built_while_one_was_in_work(wo
         return result
 
     monkeypatch.setattr(runner, "apply", rebuilt_meanwhile)
+    records = [CODEC.join("job", values)] if joined else values
+    messages = [message(Topic.STEP, "job", value, 4 + number) for number, value in enumerate(records)]
     with pytest.raises(PartitionRevoked):
-        asyncio.run(
-            worker.records.handle([message(Topic.STEP, "job", CODEC.join("job", values), 4)], Delivery(lambda: None))
-        )
+        asyncio.run(worker.records.handle(messages, Delivery(lambda: None)))
     assert len(applied) == 1
 
 
@@ -352,22 +353,3 @@ def test_records_that_come_again_in_other_company_do_not_count_twice(worker):
     ]
     assert sum(stored) == sum(batch.rows for batch in steps)
     assert stage.duplicates == 4 + 4 + 8
-
-
-def test_records_do_not_go_on_into_a_stage_that_was_built_while_one_was_in_work(worker, monkeypatch):
-    values = [CODEC.encode(batch) for _, batch in STREAM if batch.topic == Topic.STEP][:3]
-    runner = worker.runners["job"]
-    apply, applied = runner.apply, []
-
-    async def rebuilt_meanwhile(partition, work):
-        applied.append(work)
-        result = await apply(partition, work)
-        store = PartitionStore({}, written)
-        runner._parts[0] = JobStage(store, CONFIG), store
-        return result
-
-    monkeypatch.setattr(runner, "apply", rebuilt_meanwhile)
-    messages = [message(Topic.STEP, "job", value, offset) for offset, value in enumerate(values)]
-    with pytest.raises(PartitionRevoked):
-        asyncio.run(worker.records.handle(messages, Delivery(lambda: None)))
-    assert len(applied) == 1
