@@ -22,6 +22,7 @@ from drumline.schemas.errors import (
     UnknownSchema,
     WrongSchema,
 )
+from drumline.schemas.joined.encoded import encoded
 from drumline.schemas.joined.merged import MERGED, SHARED, merged
 from drumline.schemas.joined.parts import JOINED_BY_AGENTS, PARTS, joined, split
 from drumline.schemas.joined.table import MergedParts
@@ -79,7 +80,9 @@ class Parts:
             of, frame = self.merged, header(self._id)
             of.check_widths()
             try:
-                self._values = [encode(of.writer, of.written(part), frame) for part in range(of.parts)]
+                self._values = encoded(of, frame) or [
+                    encode(of.writer, of.written(part), frame) for part in range(of.parts)
+                ]
             except Unencodable as error:
                 raise BadEnvelope(f"a part of it: {error}", topic=of.topic) from None
         return self._values

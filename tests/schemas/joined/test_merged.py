@@ -24,6 +24,7 @@ from drumline.schemas.errors import (
     Unsigned,
     WrongSchema,
 )
+from drumline.schemas.joined.encoded import encoded
 from drumline.schemas.joined.merged import MERGED, merged
 from drumline.schemas.joined.parts import JOINED_BY_AGENTS, MOST_PARTS
 from drumline.schemas.model import JOB_ENVELOPE, model
@@ -68,7 +69,7 @@ def same(batch, other):
 def test_each_part_is_what_was_merged(topic):
     sent = values(topic, 7)
     parts = CODEC.parts(topic, CODEC.merge(topic, sent))
-    assert parts.values == sent
+    assert parts.values == encoded(parts.merged, sent[0][: HEADER.size]) == sent
     for part, value in enumerate(sent):
         same(parts.merged.batch(part), CODEC.decode(topic, value))
     assert parts.merged.rows == sum(range(7))
@@ -89,7 +90,42 @@ def test_the_limits_of_every_dtype_are_merged(topic):
             numbers = dice.integers(low, high, 2, dtype=column.dtype, endpoint=True)
             batch.columns[column.name] = np.array([high, low, *numbers], column.dtype)
     sent = [*values(topic, 2), CODEC.encode(batch)]
-    assert CODEC.parts(topic, CODEC.merge(topic, sent)).values == sent
+    parts = CODEC.parts(topic, CODEC.merge(topic, sent))
+    assert parts.values == encoded(parts.merged, sent[0][: HEADER.size]) == sent
+
+
+NUMBERS = [
+    0,
+    -1,
+    1,
+    63,
+    64,
+    -64,
+    -65,
+    8_191,
+    8_192,
+    *(sign * (1 << bit) for bit in (20, 31, 55, 62) for sign in (1, -1)),
+]
+TEXTS = ["", "x" * 63, "x" * 64, "é" * 100, "x" * 20_000]
+
+
+@pytest.mark.parametrize("topic", [Topic.STEP, Topic.PROGRESS])
+def test_numbers_and_texts_of_any_length_are_encoded_as_alone(topic):
+    sent = []
+    for at, number in enumerate([*NUMBERS, (1 << 63) - 1, -(1 << 63)]):
+        batch, text = any_batch(topic, at % 3, "p", at), TEXTS[at % len(TEXTS)]
+        batch.envelope |= {
+            "sequence": number,
+            "sent_ns": -1 - number,
+            "rank": max(min(number, 2**31 - 1), -(2**31)),
+            "host": text,
+        }
+        if topic == Topic.PROGRESS:
+            batch.envelope["communicators"] = [text] * (3 if at % 3 else at % 2)
+            batch.columns |= {"communicator": np.arange(batch.rows)}
+        sent.append(CODEC.encode(batch))
+    parts = CODEC.parts(topic, CODEC.merge(topic, sent)).merged
+    assert encoded(parts, sent[0][: HEADER.size]) == sent
 
 
 def test_what_has_no_common_schema_job_and_run_is_not_merged():

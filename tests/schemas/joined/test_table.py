@@ -8,7 +8,9 @@ from drumline.schemas.batch import Batch
 from drumline.schemas.bounds.check import AHEAD_NS
 from drumline.schemas.bounds.merged_check import is_inside
 from drumline.schemas.codec import Codec
+from drumline.schemas.confluent import HEADER
 from drumline.schemas.errors import BadEnvelope
+from drumline.schemas.joined.encoded import encoded
 from drumline.schemas.joined.merged import merged
 from drumline.schemas.joined.parts import JOINED_BY_AGENTS
 from drumline.schemas.model import model
@@ -48,6 +50,8 @@ def test_each_part_is_what_it_is_alone(topic, hosts):
     assert together.ranks.tolist() == [batch.envelope["rank"] for batch in batches for _ in range(batch.rows)]
     assert not together.values.flags.writeable
     assert is_inside(together)
+    values = [value for _, parts in sent for value in parts]
+    assert encoded(together, values[0][: HEADER.size]) == values
 
 
 def test_texts_that_records_share_are_there_once():
