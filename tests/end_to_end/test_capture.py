@@ -4,6 +4,7 @@ DRUMLINE_TEST_RANKS, DRUMLINE_TEST_CAPTURES, DRUMLINE_TEST_LEAD: numbers of rank
 first step. The bar is measured with 64, 20 and 5 on a machine that does nothing else.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from support.labs.verdicts import verdict
 from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse.client import connect, rows
+from drumline.infra.control.control_topic import in_force
 from drumline.infra.kafka.config import producer_config
 from drumline.infra.localstack.stack import wait_until
 from drumline.infra.runtime.processes import ManagedProcess
@@ -75,6 +77,18 @@ class Job:
     def is_on(self, number):
         return [how for how, _ in self.switched(number)][-1:] == ["on"]
 
+    def last_off(self, ranks):
+        """Time at which CUPTI was switched off for good in the last of these ranks, which it is."""
+        return max(at for rank in ranks for _, at in self.switched(rank)[-1:])
+
+    def kill_decoders(self, number):
+        for process in psutil.process_iter(["cmdline"]):
+            if "drumline.producers.decoder.main" in (process.info["cmdline"] or ()):
+                with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
+                    wanted = {"DRUMLINE_SPOOL__ROOT": str(self.roots[number % 2]), "RANK": str(number)}
+                    if wanted.items() <= process.environ().items():
+                        process.kill()
+
     def stop(self):
         for rank in self.ranks:
             rank.kill()
@@ -104,6 +118,9 @@ def test_a_capture_gets_the_same_steps_of_all_ranks_and_leaves_nothing_on_whatev
     def logs():
         return "\n".join(f"{path.name}: {path.read_text()[-400:]}" for path in sorted(job.folder.glob("*.log")))
 
+    def windows_since(when):
+        return [control for control in in_force(clean_stack, time.time_ns()) if control.requested_ns / 1e9 > when]
+
     def ranks_with_steps(seconds=30):
         sql = "SELECT uniqExact(rank) AS n FROM steps WHERE start > now64(3) - {s:UInt32}"
         return rows(client, sql, {"s": seconds})[0]["n"]
@@ -130,6 +147,8 @@ def test_a_capture_gets_the_same_steps_of_all_ranks_and_leaves_nothing_on_whatev
             INNER JOIN kernels AS k ON k.rank = s.rank AND k.job = s.job
             WHERE s.step BETWEEN {a:Int64} AND {b:Int64} AND k.start BETWEEN s.start AND s.end_time GROUP BY rank"""
         steps = {"a": answer["first_step"], "b": answer["last_step"]}
+        ended = "SELECT toUnixTimestamp64Nano(max(end_time)) / 1e9 AS at FROM steps WHERE step = {b:Int64}"
+        assert job.last_off(range(RANKS)) - rows(client, ended, steps)[0]["at"] < BACK_S
         assert {row["n"] for row in rows(client, sql, steps)} == {STEPS}
         assert len(rows(client, sql, steps)) == RANKS
         time.sleep(11 if CAPTURES > 2 else 0)  # the sink's pause, as between captures of people
@@ -147,20 +166,26 @@ def test_a_capture_gets_the_same_steps_of_all_ranks_and_leaves_nothing_on_whatev
     killed = time.time()
     os.kill(job.agents[0].pid, signal.SIGKILL)
     assert wait_until(lambda: not any(map(job.is_on, range(0, RANKS, 2))), BACK_S + 5)
-    assert max(at for rank in range(0, RANKS, 2) for _, at in job.switched(rank)[-1:]) - killed < BACK_S
+    assert job.last_off(range(0, RANKS, 2)) - killed < BACK_S
     assert all(map(job.is_on, range(1, RANKS, 2))), "another agent's"
     job.agents[0].start()
     assert wait_until(lambda: all(map(job.is_on, range(RANKS))), 20), "what is in force is obeyed again"
 
-    decoders = [p for p in psutil.process_iter(["cmdline"])
-                if "drumline.producers.decoder.main" in (p.info["cmdline"] or ())
-                and p.environ().get("DRUMLINE_RUN") == "r1" and p.environ()["RANK"] == "1"]  # fmt: skip
     assert drumline("policy", "clear", shown["key"]).returncode == 0
-    for decoder in decoders:
-        decoder.kill()
+    job.kill_decoders(1)
     cleared = time.time()
     assert wait_until(lambda: not any(map(job.is_on, range(RANKS))), BACK_S + 5)
-    assert max(at for rank in range(RANKS) for _, at in job.switched(rank)[-1:]) - cleared < BACK_S
+    assert job.last_off(range(RANKS)) - cleared < BACK_S
+
+    command = [*job.command, "capture", "--job", "deep", "--ranks", "1", "--seconds", "8"]
+    with subprocess.Popen(command, env=job.environment, stderr=subprocess.DEVNULL) as window:
+        assert wait_until(lambda: windows_since(cleared), 60)
+        [request] = windows_since(cleared)
+        assert wait_until(lambda: job.is_on(1), 20)
+        job.kill_decoders(1)
+    assert window.returncode in (0, 1), "rows that the decoder held may be lost"
+    assert wait_until(lambda: not any(map(job.is_on, range(RANKS))), BACK_S + 5)
+    assert job.last_off([1]) - request.until_ns / 1e9 < BACK_S
     assert wait_until(lambda: drumline("policy", "show").stdout.startswith("nothing is asked"), WAIT_S)
     client.close()
 
