@@ -121,8 +121,8 @@ class PartitionState:
     batch whose end is searched (kafka/unreadable.py); -1 = none. `flood`: where dead letters flooded it last, at
     `flood_at` (monotonic, s); `flooded`: it is not read until `flood_until`, so that it is read at a limited rate.
     `read_to`: offset up to which Kafka was read; more than `next_offset` where the last offsets have no record.
-    `since`: when the first of the collected records came, `pause_s` after the one before; `came_at`: when the last
-    one did (monotonic, s).
+    `since`: when the first of the collected records came (monotonic, s); `rows_since`: the first that has rows,
+    `pause_s` after the rows before; `rows_at`: when the last rows came. Heartbeats have none.
     """
 
     table: SinkTable
@@ -139,8 +139,9 @@ class PartitionState:
     rows: int = 0
     bytes: int = 0
     since: float = 0.0
+    rows_since: float = math.inf
     pause_s: float = math.inf
-    came_at: float = -math.inf
+    rows_at: float = -math.inf
     duplicates: Duplicates = field(default_factory=Duplicates)
     expected: dict[int, int] = field(default_factory=dict)
     deferred: PendingRange | None = None
@@ -181,8 +182,11 @@ class PartitionState:
         if entry.record.offset < self.next_offset - (entry.record.part > 1):
             return False
         if not self.entries:
-            self.since, self.pause_s = now, now - self.came_at
-        self.came_at = now
+            self.since = now
+        if entry.rows:
+            if not self.rows:
+                self.rows_since, self.pause_s = now, now - self.rows_at
+            self.rows_at = now
         if is_fenced(self.epochs, entry.epoch, entry.source):  # in the order of offsets, so before any cut
             entry.disposition = Disposition.FENCED
         self.entries.append(entry)
@@ -251,7 +255,8 @@ class PartitionState:
             records, size, names = records + 1, size + more_size, names + more_names
         last = taken[-1].record.offset
         self._count()
-        self.since, self.pause_s = now, 0.0
+        self.since = self.rows_since = now
+        self.pause_s = 0.0
         return PendingRange(self.table, OffsetRange(self.topic_id, self.partition, first, last), taken)
 
     def split(self, pending: PendingRange) -> PendingRange:

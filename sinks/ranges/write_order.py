@@ -12,6 +12,8 @@ from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState
 #: Topics of verdicts: their ranges go before all others.
 AHEAD = (Topic.STRAGGLER, Topic.HANG)
 
+#: Time for which the first rows after a pause are collected, in `flush_s`: those of other ranks come with them.
+SOON = 0.3
 #: Bound on memory: once all partitions have collected so much, everything is written. In flush_rows and RANGE_BYTES.
 PRESSURE = 2
 #: Ranges that are written together, and how many of them may go before those that wait longer. A range takes about 0.05
@@ -31,10 +33,14 @@ def is_full(states: Collection[PartitionState], settings: SinkSettings) -> bool:
 def _flush_s(state: PartitionState, settings: SinkSettings) -> float:
     """Return the time after which a range of the partition is written; each costs inserts, however few its rows.
 
-    The first range after a pause is written soon: people wait for what a deep window records.
+    The first rows after a pause are written soon: people wait for what a deep window records.
     """
+    if state.table.live:
+        return settings.flush_s
     bulk_s = max(settings.flush_s, settings.bulk_flush_s)
-    return settings.flush_s if state.table.live or state.pause_s >= bulk_s else bulk_s
+    if state.rows and state.pause_s >= bulk_s:  # heartbeats may have come before them
+        return min(bulk_s, state.rows_since - state.since + SOON * settings.flush_s)
+    return bulk_s
 
 
 def _share(state: PartitionState, settings: SinkSettings) -> float:

@@ -6,7 +6,7 @@ from drumline.infra.config.settings import SinkSettings
 from drumline.schemas.topics import Topic
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
-from drumline.sinks.ranges.write_order import LARGEST, TOGETHER, VERDICTS, next_to_write
+from drumline.sinks.ranges.write_order import LARGEST, SOON, TOGETHER, VERDICTS, next_to_write
 from drumline.sinks.tables.tables import TABLES, table
 
 NOW = 100.0
@@ -16,16 +16,20 @@ NOW = 100.0
 def flooded():
     """All partitions of all topics have records, so that a round of all would take seconds; verdicts came last."""
     tables = [table for table in TABLES if table.topic is not Topic.HANG]
-    states = [PartitionState(table, number, "id", 0, opened=True) for number in range(24) for table in tables]
+    states = [
+        PartitionState(table, number, "id", 0, opened=True, rows_at=NOW - 21)
+        for number in range(24)
+        for table in tables
+    ]
     states.sort(key=lambda state: (state.table.topic is Topic.STRAGGLER, not state.table.live))
     for number, state in enumerate(states):
         arrive(state, NOW - 20 + number / len(states))
     return states
 
 
-def arrive(state, at_s):
+def arrive(state, at_s, rows=1):
     record = Record(state.table.topic, state.partition, state.next_offset, b"k", None, 1_000, [])
-    state.take(RangeEntry(record, 1, None, Disposition.STORED, rows=1), at_s)
+    state.take(RangeEntry(record, 1, None, Disposition.STORED if rows else Disposition.EMPTY, rows=rows), at_s)
 
 
 def test_a_verdict_is_written_at_once_however_many_partitions_wait(flooded):
@@ -68,14 +72,30 @@ def test_bulk_topics_collect_for_ten_seconds_or_until_a_range_is_full(topic):
     assert not is_collecting(topic, 0.0, flush_rows=1)
 
 
-def test_after_a_pause_the_first_range_of_a_bulk_topic_is_written_after_a_second_and_the_next_is_not():
-    assert is_collecting(Topic.KERNEL, 0.9, pause_s=10.0)
-    assert not is_collecting(Topic.KERNEL, 1.0, pause_s=10.0)
+def test_after_a_pause_the_first_rows_of_a_bulk_topic_are_written_soon_and_the_next_are_not():
+    assert is_collecting(Topic.KERNEL, SOON - 0.1, pause_s=10.0)
+    assert not is_collecting(Topic.KERNEL, SOON + 0.1, pause_s=10.0)
     assert is_collecting(Topic.KERNEL, 9.9, pause_s=9.9)
+    assert not is_collecting(Topic.KERNEL, 0.15, pause_s=10.0, flush_s=0.1)
 
 
-def test_a_pause_begins_with_the_last_record_not_when_its_range_was_cut():
-    state = PartitionState(table(Topic.KERNEL), 0, "id", 0, opened=True, came_at=NOW - 30)
+def test_heartbeats_do_not_end_a_pause():
+    """A process that was recorded in depth once has sent one a second since."""
+    state = PartitionState(table(Topic.KERNEL), 0, "id", 0, opened=True, rows_at=NOW - 12)
+    for age_s in range(9, 1, -1):
+        arrive(state, NOW - age_s, rows=0)
+    assert next_to_write([state], SinkSettings(), NOW) == [], "heartbeats alone are no hurry"
+    arrive(state, NOW - 1)
+    assert next_to_write([state], SinkSettings(), NOW + SOON - 1.1) == [], "counted from the first rows"
+    assert next_to_write([state], SinkSettings(), NOW + SOON - 0.9) == [state]
+    state.cut(10**6, NOW)
+    arrive(state, NOW, rows=0)
+    arrive(state, NOW)
+    assert next_to_write([state], SinkSettings(), NOW + 9.9) == []
+
+
+def test_a_pause_begins_with_the_last_rows_not_when_their_range_was_cut():
+    state = PartitionState(table(Topic.KERNEL), 0, "id", 0, opened=True, rows_at=NOW - 30)
     arrive(state, NOW - 22)
     state.cut(1, NOW - 11)
     arrive(state, NOW - 2)
@@ -88,7 +108,7 @@ def test_bulk_topics_never_wait_for_less_than_the_others():
 
 def is_collecting(topic, age_s, pause_s=0.0, **settings):
     """Return whether what came `age_s` ago is not written yet; the record before came `pause_s` before that."""
-    state = PartitionState(table(topic), 0, "id", 0, opened=True, came_at=NOW - age_s - pause_s)
+    state = PartitionState(table(topic), 0, "id", 0, opened=True, rows_at=NOW - age_s - pause_s)
     arrive(state, NOW - age_s)
     return not next_to_write([state], SinkSettings(**settings), NOW)
 
