@@ -29,13 +29,15 @@ from drumline.producers.collector.stack_samples import ThreadSampler
 from drumline.producers.identity import missing_run_scope
 from drumline.producers.identity import place as process_place
 from drumline.producers.ipc.buffer_pool import BufferPool, Header, new_pool
-from drumline.producers.ipc.control import chosen, read_requests
+from drumline.producers.ipc.control import FILE, chosen, read_requests
 from drumline.producers.ipc.events import MARK, warn
 from drumline.producers.ipc.policy import ALWAYS, AUTO, BadPolicy, Policy, parse, read_policy_text
 from drumline.producers.nccl_profiler import library
 
 #: Time at the end of the process in which the decoder may read what is left; s.
 DRAIN_S = 2.0
+#: Time between two announcements of a job that waits for a policy; s.
+ANNOUNCE_S = 1.0
 #: Most decoders of a process: one that was killed is replaced, but not for ever.
 MAX_DECODERS = 5
 #: Versions of CUPTI (cuptiGetVersion) that go after a window of `auto`. 13.0.85: 334 times, each followed by a window
@@ -45,6 +47,7 @@ FINALIZED_VERSIONS = (130001, 130500)
 #: Variables that name a libcupti. Other profilers set them, and so does `prepare`, for this process and its children.
 _INJECTION_VARIABLES = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 __all__ = ["attach", "scope", "status", "step"]
+_States = tuple[tuple[int, ...], ...]
 #: Returns `rank` and `world_size` once they are known; torch_hooks sets it.
 place: Callable[[], dict[str, int]] = dict
 #: Returns the name of the profiler that has CUPTI now, "" if none has; torch_hooks sets it.
@@ -221,13 +224,21 @@ def _wait_for_policy(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
 
 def _open_at_mark(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
     is_late, root = late.is_waiting(os.environ), os.environ.get("DRUMLINE_SPOOL__ROOT", "")
+    files = [os.path.join(root, name) for name in ("policy", FILE)]
+    announce_at = 0.0
+    seen: _States = ()
 
     def open_window() -> None:
-        if is_late:
+        nonlocal announce_at, seen
+        if is_late and time.monotonic() >= announce_at:
+            announce_at = time.monotonic() + ANNOUNCE_S
             with contextlib.suppress(Exception):  # the policy counts all the same
                 late.announce(root, process_place(os.environ, {}).job)
+        before, seen = seen, _states(files)
+        if seen == before or not root:  # the agent renews what is in force once a second
+            return
         with contextlib.suppress(ValueError, OSError):  # as the decoder of a process that has one
-            if not _wanted_policy(Path(os.environ["DRUMLINE_SPOOL__ROOT"])).uses_cupti:
+            if not _wanted_policy(Path(root)).uses_cupti:
                 return
             marks.at_mark = None
             try:
@@ -242,6 +253,18 @@ def _open_at_mark(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
                 host_time.install()
 
     marks.at_mark = open_window
+
+
+def _states(paths: list[str]) -> _States:
+    """Return what differs once one of the files has been written, renewed, replaced or removed."""
+    states = []
+    for path in paths:
+        state: tuple[int, ...] = ()
+        with contextlib.suppress(OSError):
+            about = os.lstat(path)
+            state = (about.st_ino, about.st_size, about.st_ctime_ns)
+        states.append(state)
+    return tuple(states)
 
 
 def _wanted_policy(root: Path) -> Policy:

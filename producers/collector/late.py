@@ -1,7 +1,7 @@
 """Jobs that were started without `drumline run`, in an environment with the hook of `drumline hook install`.
 
-Their policy is `off` unless the site sets DRUMLINE_COLLECT__POLICY. Then nothing is attached: at a step, at most once a
-second, they look whether a policy wants CUPTI now. Standard library only: it is imported inside the job.
+Their policy is `off` unless the site sets DRUMLINE_COLLECT__POLICY. Then nothing is attached: at a step, at most four
+times a second, they look whether a policy wants CUPTI now. Standard library only: it is imported inside the job.
 """
 
 from __future__ import annotations

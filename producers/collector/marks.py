@@ -17,14 +17,14 @@ from drumline.producers.nccl_profiler.library import GRAPH_REPLAY, RANGE_BEGIN, 
 
 #: Where the numbers of steps come from.
 FROM_OPTIMIZER, FROM_API = 0, 1
-#: Time between two calls of `at_mark`; s.
-SCAN_S = 1.0
+#: Time between two calls of `at_mark`, as long as between two looks of a decoder at its control file; s.
+SCAN_S = 0.25
 
 #: Takes (kind, number, name, source of the step) for the ring; None without one.
 ring: Callable[[int, int, str, int], object] | None = None
 #: Takes (MARK_BEGIN or MARK_END, id, name) for the decoder; None while CUPTI is not attached.
 decoder: Callable[[int, int, str], object] | None = None
-#: Called about once a second, in the thread of the job that marks; None = never.
+#: Called about four times a second, in the thread of the job that marks; None = never.
 at_mark: Callable[[], object] | None = None
 #: Called once, in the thread of the job that marks the next step, between it and the one before; None = not.
 at_next_step: Callable[[], object] | None = None

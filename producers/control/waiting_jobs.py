@@ -12,7 +12,7 @@ from drumline.producers.spool.files import open_file, opened
 from drumline.producers.spool.layout import BadSpool
 from drumline.producers.spool.location import make_root
 
-#: Age from which an announcement does not count; one is renewed about once a second, at a step; s.
+#: Age from which an announcement does not count; one is renewed once a second at most, at a step; s.
 ALIVE_S = 300.0
 #: Age at which the agent removes one whose process ended without; s.
 LEFT_S = 86_400.0

@@ -170,13 +170,15 @@ def test_the_first_job_makes_folders_for_all_users_and_any_name_is_written(tmp_p
 
 
 def test_a_job_that_waits_for_a_policy_pays_microseconds_a_step(tmp_path, monkeypatch):
-    """CPU of a mark, and of the look at the control file once a second; less than 0.1 % of a step of 28 ms."""
+    """CPU of a mark, of a look for files, and of reading one that is renewed once a second; less than 0.1 % of a step
+    of 28 ms."""
     for name, text in {"LATE": "llama", "JOB": "llama", "COLLECT__POLICY": "off", "SPOOL__ROOT": tmp_path}.items():
         monkeypatch.setenv(f"DRUMLINE_{name}", str(text))
     other = ControlRequest("k", "policy", "always", "other", "", "*", (), -1, 0, 1 << 62, 1)
-    (tmp_path / ".control").write_text(json.dumps([asdict(other)]))
+    control, text = tmp_path / ".control", json.dumps([asdict(other)])
     for name in ("at_mark", "ring", "decoder"):
         monkeypatch.setattr(marks, name, None)
+    monkeypatch.setattr(attach, "ANNOUNCE_S", 0.0)
     attach._open_at_mark(parse("off"), None)
     scan = marks.at_mark
 
@@ -186,8 +188,47 @@ def test_a_job_that_waits_for_a_policy_pays_microseconds_a_step(tmp_path, monkey
             call(number)
         return (time.thread_time_ns() - began) / times / 1e3
 
+    def renewed_scan(number):
+        control.write_text(text + " " * (number % 2))  # so that it differs within a tick of the file system's clock
+        scan()
+
+    read_us = min(cpu_us(renewed_scan, 20) for _ in range(9))
+    monkeypatch.setattr(attach, "ANNOUNCE_S", 60.0)
     scan_us = min(cpu_us(lambda _: scan(), 20) for _ in range(9))
     step_us = min(cpu_us(marks.step, 500) for _ in range(9))
-    print(f"waiting for a policy: {step_us:.1f} us a step, {scan_us:.0f} us a scan, one a second")
+    second_us = read_us + scan_us / marks.SCAN_S
+    print(f"waiting for a policy: {step_us:.1f} us a step, {second_us:.0f} us a second, {scan_us:.1f} us a look")
     assert waiting_jobs(tmp_path) == {"llama"}, "it read the file"
-    assert step_us + scan_us * 0.028 < 28
+    assert step_us + second_us * 0.028 < 28
+
+
+@pytest.mark.parametrize("late_job", [False, True])
+def test_a_mark_reads_the_files_once_they_are_written_renewed_replaced_or_removed(tmp_path, monkeypatch, late_job):
+    monkeypatch.setenv("DRUMLINE_SPOOL__ROOT", str(tmp_path))
+    monkeypatch.setenv("DRUMLINE_LATE", "llama" if late_job else "")
+    monkeypatch.setenv("DRUMLINE_COLLECT__POLICY", "off")
+    monkeypatch.setattr(marks, "at_mark", None)
+    read = []
+    monkeypatch.setattr(attach, "_wanted_policy", lambda root: read.append(root) or parse("off"))
+    attach._open_at_mark(parse("off"), None)
+
+    def reads():
+        before = len(read)
+        for _ in range(3):
+            marks.at_mark()
+        return len(read) - before
+
+    assert reads() == 1, "what is not there is no news either"
+    assert reads() == 0
+    control, policy = tmp_path / ".control", tmp_path / "policy"
+    control.write_text("[]")
+    assert reads() == 1
+    # As the agent renews it; the file system's clock has ticks.
+    assert wait_until(lambda: os.utime(control) or reads() == 1, 10)
+    (tmp_path / "part").write_text("[]")
+    (tmp_path / "part").replace(control)
+    assert reads() == 1
+    policy.write_text("off")
+    assert reads() == 1
+    policy.unlink()
+    assert reads() == 1

@@ -37,10 +37,10 @@ def install(
     drumline hook install --python /opt/train/bin/python
     drumline policy set always --job 'llama*' --for 10m    # or: echo always > SPOOL/policy on one host
 
-    A Python that imports torch has policy `off`: nothing is attached, and at an optimizer step or drumline.step(), once
-    a second at most, it looks for a policy of its job. Then it is recorded. DRUMLINE_COLLECT__POLICY of a site or a job
-    counts instead, and `drumline run` too; DRUMLINE_ATTACH=0 leaves a process alone. The job is named by Slurm or its
-    script, the run by its launcher.
+    A Python that imports torch has policy `off`: nothing is attached, and at an optimizer step or drumline.step(), four
+    times a second at most, it looks for a policy of its job. Then it is recorded. DRUMLINE_COLLECT__POLICY of a site or
+    a job counts instead, and `drumline run` too; DRUMLINE_ATTACH=0 leaves a process alone. The job is named by Slurm or
+    its script, the run by its launcher.
 
     CUPTI that comes late has no NVTX ranges of libraries that looked for a profiler before, NCCL's among them: so no
     communicators, collectives or scopes of NVTX. Beside a thread that launches, CUPTI may deliver no kernels at all;

@@ -146,8 +146,8 @@ def test_recording_is_off_while_a_graph_is_captured_that_is_not_to_be_recorded(s
     assert done == calls
 
 
-def test_a_window_is_looked_for_at_marks_about_once_a_second(sinks, monkeypatch):
-    calls, now = [], iter((0.0, 0.0, 0.4, 0.9, 1.1, 1.1, 1.2))
+def test_a_window_is_looked_for_at_marks_about_four_times_a_second(sinks, monkeypatch):
+    calls, now = [], iter((0.0, 0.0, 0.1, 0.2, 0.3, 0.3, 0.4))
     monkeypatch.setattr(marks, "at_mark", lambda: calls.append(len(sinks.ring)))
     monkeypatch.setattr(marks, "_scan_at", 0.0)
     monkeypatch.setattr(marks.time, "monotonic", lambda: next(now))
