@@ -41,7 +41,7 @@ log = structlog.get_logger()
 
 #: Period of polling the spools; s.
 PUMP_S = 0.1
-#: Period of finding folders, refreshing identities and saving the cursor; s.
+#: Period of listing folders whatever their root's time shows, refreshing identities and saving the cursor; s.
 REFRESH_S = 1.0
 #: Least period in multiples of its own duration: many folders take no time from publishing.
 REFRESH_SHARE = 5
@@ -160,6 +160,8 @@ class Agent:
                 self._health.set_reason("windows", self._kept.windows.problem)
             took = self._clock() - begun
             self._refresh_at = begun + took + max(REFRESH_S, REFRESH_SHARE * took)
+        elif self._folders.has_news():  # people wait for the first rows of a deep window
+            self._begin_new(ready)
         moved = False
         tails = [tail for tail in self.tails.values() if not tail.problem] if ready else []
         start, until = self._start % max(len(tails), 1), self._clock() + TICK_S
@@ -181,22 +183,32 @@ class Agent:
         """Find new folders, update what is known of writers, publish identities, save the cursor."""
         self._open_folders()
         for name, tail in list(self.tails.items()):
-            before, tail.problem = tail.problem, ""
-            if not tail.folder.is_present():
-                tail.close()
-                del self.tails[name]
-            else:
-                self._guarded(tail, tail.refresh)
-                if ready and not tail.problem:
-                    self._guarded(tail, partial(self._publish_identity, name, tail))
-            if tail.problem and tail.problem != before:
-                log.warning("a spool folder is blocked", folder=name, problem=tail.problem)
+            self._refresh_folder(name, tail, ready)
         self.processes = [tail.seen.process for tail in self.tails.values() if tail.seen and not tail.writer_exited]
         self.recorded = self._recorded()
         waiting = self._no_registry and any(tail.problem == self._no_registry for tail in self.tails.values())
         self._health.set_reason("registry", self._no_registry if waiting else "")
         self._save()
         self._observe()
+
+    def _begin_new(self, ready: bool) -> None:
+        """Find new folders and publish their identities; all else waits for `_refresh`."""
+        known = set(self.tails)
+        self._open_folders()
+        for name in self.tails.keys() - known:
+            self._refresh_folder(name, self.tails[name], ready)
+
+    def _refresh_folder(self, name: str, tail: SpoolTailer, ready: bool) -> None:
+        before, tail.problem = tail.problem, ""
+        if not tail.folder.is_present():
+            tail.close()
+            del self.tails[name]
+        else:
+            self._guarded(tail, tail.refresh)
+            if ready and not tail.problem:
+                self._guarded(tail, partial(self._publish_identity, name, tail))
+        if tail.problem and tail.problem != before:
+            log.warning("a spool folder is blocked", folder=name, problem=tail.problem)
 
     def _recorded(self) -> list[RecordedProcess]:
         """Return the processes of jobs that are alive. What a record states of a user counts for that user only."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ log = structlog.get_logger()
 
 #: Most folders of one user that are published at once: a user's junk takes no file descriptors from others.
 MOST_OF_USER = 256
+#: Age up to which a folder without an identity is one that a writer creates; s.
+BEGUN_S = 1.0
 #: Age at which a folder is removed whose process exited without an identity; s.
 ORPHAN_S = 60.0
 
@@ -26,12 +29,15 @@ class FolderDiscovery:
 
     `unreadable`: reason by name of a folder that cannot be read: any user may leave one, so it is logged and counted.
     `waiting`: number of folders that wait until others of their user are published.
+    `has_begun`: a writer creates a folder now: its identity comes last.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self.unreadable: dict[str, str] = {}
         self.waiting = 0
+        self.has_begun = False
+        self._listed_ns = -1
         self._foreign: set[str] = set()  # folders that are no spool
 
     def refresh(self, known: Mapping[str, int], begin: Callable[[SpoolDirectory], None]) -> None:
@@ -40,6 +46,7 @@ class FolderDiscovery:
         `known`: user by name of a folder that is published. Raises OSError for the root.
         """
         before, self.unreadable = self.unreadable, {}
+        self._listed_ns, self.has_begun = self._changed_ns(), False
         new_folders = [folder for folder in folders(self._root) if folder.path.name not in known]
         was_waiting, self.waiting, users = self.waiting, 0, Counter(known.values())
         for folder in new_folders:
@@ -62,6 +69,16 @@ class FolderDiscovery:
                 if name not in before:
                     log.warning("a folder in the spool cannot be read", folder=name, problem=str(error))
 
+    def has_news(self) -> bool:
+        """Return whether a folder may have been added since the last `refresh`, at the cost of one system call."""
+        return self.has_begun or self._changed_ns() != self._listed_ns
+
+    def _changed_ns(self) -> int:
+        try:
+            return os.stat(self._root).st_mtime_ns
+        except OSError:
+            return -1
+
     def has_unread(self) -> bool:
         """Return whether a process's folder is present."""
         try:
@@ -78,6 +95,7 @@ class FolderDiscovery:
             self._foreign.add(name)
             log.warning("a folder in the spool is foreign and stays", folder=name, root=str(self._root))
             return
-        old = time.time() - folder.about().st_mtime > ORPHAN_S
-        if old and not folder.has(IDENTITY) and folder.writer_exited():
+        age_s = time.time() - folder.about().st_mtime
+        self.has_begun |= abs(age_s) < BEGUN_S
+        if age_s > ORPHAN_S and not folder.has(IDENTITY) and folder.writer_exited():
             folder.remove_unnamed()

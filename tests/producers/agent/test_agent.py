@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import time
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from support.labs.agent import TOPIC_NAMES, Lab, process, write
 from support.labs.sink import any_batch
 
 from drumline.producers.agent.cursor import Cursor, OtherAgent
+from drumline.producers.agent.discovery import FolderDiscovery
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.codec import Codec
@@ -45,6 +47,39 @@ def test_batches_arrive_as_written_and_the_folder_goes_with_its_process(lab):
     spool.close()
     lab.tick()
     assert not spool.folder.exists()
+
+
+def test_a_folder_that_is_new_is_published_before_the_next_refresh(lab):
+    """People wait for the first rows of a deep window, which starts the decoder of each process."""
+    os.utime(lab.root, (1, 1))
+    lab.tick()
+    lab.agent.tick()  # the refresh that is due
+    spool = SpoolWriter(lab.root, process())
+    write(spool, range(3))
+    while lab.agent.tick():
+        lab.sender.poll(0)
+    lab.sender.poll(0)
+    assert lab.account()[0] == [0, 1, 2]
+    assert len(lab.batches(Topic.PROCESS)) == 1
+    spool.close()
+
+
+def test_the_root_is_listed_again_only_if_its_time_changes_or_while_a_writer_creates_a_folder(tmp_path):
+    folders, begun = FolderDiscovery(tmp_path), []
+    folders.refresh({}, begun.append)
+    assert not folders.has_news()
+    folder = tmp_path / "p0-0123abcd"
+    folder.mkdir()
+    os.utime(tmp_path, (1, 1))
+    assert folders.has_news()
+    folders.refresh({}, begun.append)
+    assert folders.has_news(), "its identity comes last, and does not change the root"
+    os.utime(folder, (time.time() - 30,) * 2)
+    folders.refresh({}, begun.append)
+    assert not folders.has_news(), "a killed writer left it"
+    shutil.rmtree(tmp_path)
+    assert folders.has_news(), "the next refresh says why"
+    assert begun == []
 
 
 def test_what_the_full_spool_lost_is_an_empty_batch_each_in_its_place(lab):
