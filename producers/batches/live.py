@@ -86,13 +86,13 @@ class BatchWriter:
     without gaps, and watermarks and complete steps that never fall. Times are ns since the epoch.
 
     `muted`: topics whose rows are dropped, as another source publishes them. `separate_losses`: a batch states lost
-    rows or has rows, not both.
+    rows or has rows, not both. `is_silent`: no heartbeats are sent, as no rows may come for hours.
     """
 
     def __init__(self, identity: Identity, emit: Callable[[Topic, str, Batch], None]) -> None:
         self.identity = identity
         self.muted: frozenset[Topic] = frozenset()
-        self.separate_losses = False
+        self.separate_losses = self.is_silent = False
         self._emit = emit
         self._feeds: dict[tuple[Topic, str], _Feed] = {}
 
@@ -131,7 +131,7 @@ class BatchWriter:
 
     def heartbeat(self, progress: FeedProgress) -> None:
         """Emit an empty batch for each feed that was silent for a second, so that windows downstream can close."""
-        for feed in self._feeds.values():
+        for feed in self._feeds.values() if not self.is_silent else ():
             if progress.now_ns - feed.sent_ns >= HEARTBEAT_NS:
                 self._send(feed, None, progress)
 

@@ -39,9 +39,9 @@ def serve(pool_fd: int, events_fd: int, pid: int) -> None:
     pool = BufferPool(fd=pool_fd)
     events = socket.socket(fileno=events_fd)
     session = Session(pool, pid, os.environ, time.time_ns())
-    alive = True
+    alive, tick_at = True, 0.0
     while alive:
-        ready, _, _ = select.select([events], [], [], POLL_S if session.is_busy else IDLE_S)
+        ready, _, _ = select.select([events], [], [], max(0.0, tick_at - time.monotonic()))
         while ready:
             message = events.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT) if select.select([events], [], [], 0)[0] else None
             if message is None:
@@ -50,8 +50,12 @@ def serve(pool_fd: int, events_fd: int, pid: int) -> None:
                 alive = False
                 break
             session.event(message)
-        session.tick(time.time_ns())
-        pool.header[Header.TICKS] += 1
+            if message[:1] == b"J":  # an event may change all; marks are many, and can wait
+                tick_at = 0.0
+        if time.monotonic() >= tick_at:
+            session.tick(time.time_ns())
+            pool.header[Header.TICKS] += 1
+            tick_at = time.monotonic() + (POLL_S if session.is_busy else IDLE_S)
     session.finish(time.time_ns())
     events.close()  # a job that ends in order waits for this
 

@@ -269,6 +269,8 @@ class Session:
     def _derive(self, output: SpoolOutput, now_ns: int, final: bool) -> None:
         """Derive steps, collectives and ranges. A segment that fails is given up; kernels are still published."""
         output.writer.muted = FROM_RING if self._ring.is_used() else frozenset()
+        # Between deep windows; those downstream close once a process is silent.
+        output.writer.is_silent = self._ring.is_expected and not self.is_busy
         self._progress.write(output.writer, now_ns)  # before heartbeats, of which it then needs none
         for on, time_ns in self._windows:
             output.live.recording(on, time_ns)

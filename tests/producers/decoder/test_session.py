@@ -524,6 +524,37 @@ def test_collectives_steps_and_progress_of_a_process_with_a_ring_are_not_publish
     assert {str(topic) for topic in FROM_RING} == {"gpu.collective.v1", "gpu.step.v1", "gpu.progress.v1"}
 
 
+@pytest.mark.parametrize(("policy", "is_silent"), [("auto", True), ("always", False)])
+def test_a_process_is_silent_between_its_deep_windows(tmp_path, pool, policy, is_silent):
+    """Ranks by thousands that were recorded once would send a heartbeat a second for as long as they run."""
+    environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_COLLECT__POLICY": policy}
+    begin, at_s = time.time_ns(), 0.0
+    session = Session(pool, os.getpid(), environment, begin)
+
+    def heartbeats(seconds):
+        nonlocal at_s
+        before = len(batches(tmp_path)[0])
+        for _ in range(2 * seconds):
+            at_s += 0.5
+            session.tick(begin + round(at_s * 1e9))
+        return len([batch for _, _, batch in batches(tmp_path)[0][before:] if not batch.rows])
+
+    def record_it(on):
+        event = {"event": "recording", "on": on, "time_ns": begin + round(at_s * 1e9), "why": policy}
+        session.event(b"J" + json.dumps(event).encode())
+
+    record_it(True)
+    session.tick(begin)
+    assert heartbeats(4) > 0
+    record_it(False)
+    heartbeats(4)  # what may still come
+    assert (heartbeats(4) == 0) is is_silent
+    record_it(True)
+    assert heartbeats(4) > 0
+    session.finish(begin + round((at_s + 1) * 1e9))
+    sequences_are_whole(batches(tmp_path)[0])
+
+
 def test_a_collector_that_failed_ends_what_is_known_of_progress(tmp_path, pool, capsys):
     begin = time.time_ns()
     session = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, begin)
