@@ -42,6 +42,8 @@ _SINCE = "start >= fromUnixTimestamp64Nano({since:Int64})"
 _NS = "toInt64(toUnixTimestamp64Nano(max(start)))"
 _OF_RUN = f"WHERE {_RUN} AND {_SINCE}"
 _WANTED = f"{_OF_RUN} AND step BETWEEN {{first:Int64}} AND {{last:Int64}}"
+#: What shows that rows come, at little cost: it is asked often.
+COUNTS = f"SELECT rank, count() AS kernels FROM kernels {_OF_RUN} GROUP BY rank"
 # A step counts where a kernel of its rank begins in it: a rank that switches on late, or loses records, has fewer.
 ROWS = f"""
 SELECT rank, sum(k) AS kernels, sum(c) AS copies, sum(l) AS launches, sum(s) AS steps, sum(p) AS stacks,
@@ -149,10 +151,13 @@ def _window(job: str, run: str, ranks: Sequence[int], now_ns: int, length_s: flo
     )  # fmt: skip
 
 
-def states(query: Query, window: Control, job: str, run: str) -> list[RankState]:
-    """Return the state of each rank that the window is about; ranks of which nothing is known are left out."""
+def states(query: Query, window: Control, job: str, run: str, sql: str = ROWS) -> list[RankState]:
+    """Return the state of each rank that the window is about; ranks of which nothing is known are left out.
+
+    `sql`: ROWS, or COUNTS for numbers of kernels alone.
+    """
     scope = {"job": job, "run": run, "since": window.requested_ns, "first": window.first_step, "last": window.last_step}
-    stored = {row["rank"]: row for row in query(ROWS, scope)}
+    stored = {row["rank"]: row for row in query(sql, scope)}
     result = []
     for row in query(PROCESSES, scope):
         if not window.ranks or row["rank"] in window.ranks:
@@ -177,12 +182,17 @@ def _newest_answer(answers: Sequence[str], key: str) -> tuple[str, str]:
     return ANSWERS[rank], reason
 
 
+def are_over(states_now: Sequence[RankState], ranks: Sequence[int]) -> bool:
+    """Return whether all ranks have answered for good."""
+    return all(state.is_over for state in states_now) and {state.rank for state in states_now} >= set(ranks)
+
+
 def is_complete(states_now: Sequence[RankState], ranks: Sequence[int], unchanged_s: float) -> bool:
     """Return whether all ranks have answered for good, and their rows are stored. `unchanged_s`: since the last change.
 
     Where the last step shows nothing, rows may come as long as a sink collects them.
     """
-    if not all(state.is_over for state in states_now) or not {state.rank for state in states_now} >= set(ranks):
+    if not are_over(states_now, ranks):
         return False
     if all(state.is_whole or state.answer == REJECTED for state in states_now):
         return bool(states_now)

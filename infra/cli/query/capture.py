@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 #: Time after the window in which its rows are stored: a sink writes large topics every 10 s.
 STORED_S = 20.0
-POLL_S = 0.5
+#: Time between two questions about answers and numbers of kernels, and between two about all of the rows: their joins
+#: cost the engine more; s.
+POLL_S, ROWS_S = 0.25, 1.0
 
 
 @app.command()
@@ -100,7 +103,9 @@ def capture(
         window = replace(window, stacks="stacks" in wanted, launches="launches" in wanted, pc="pc" in wanted)
         write(config, [(window.key, window)])
         try:
-            states_now, first_s = _wait(lambda: windows.states(query, window, job, run), window, sorted(named or known))
+            states_now, first_s = _wait(
+                partial(windows.states, query, window, job, run), window, sorted(named or known)
+            )
         except KeyboardInterrupt:
             write(config, [(window.key, None)])
             exit_with("capture", INTERRUPTED, f"{window.key} is cleared")
@@ -125,27 +130,31 @@ def capture(
 
 
 def _wait(
-    states: Callable[[], list[RankState]], window: Control, ranks: list[int]
+    states: Callable[[str], list[RankState]], window: Control, ranks: list[int]
 ) -> tuple[list[RankState], float | None]:
-    """Return the last states, and the seconds until the first row was stored; None without one."""
-    from drumline.infra.control.windows import is_complete
+    """Return the last states, and the seconds from the question to the first stored row; None without one."""
+    from drumline.infra.control.windows import COUNTS, ROWS, are_over, is_complete
 
-    until = time.monotonic() + (window.until_ns - time.time_ns()) / 1e9 + STORED_S
-    began, first_s, text = time.monotonic(), None, ""
+    began = time.monotonic() - (time.time_ns() - window.requested_ns) / 1e9
+    until = began + (window.until_ns - window.requested_ns) / 1e9 + STORED_S
+    first_s, text, rows_at = None, "", 0.0
     before: list[RankState] = []
     changed_at = began
     while True:
-        states_now = states()
-        changed_at = changed_at if states_now == before else time.monotonic()
+        states_now = states(COUNTS)
         if first_s is None and any(state.kernels for state in states_now):
             first_s = round(time.monotonic() - began, 2)
         line = _progress(states_now, len(ranks), window)
         if line != text and settings().log_level in ("DEBUG", "INFO"):
             text = line
             echo(f"{time.monotonic() - began:5.1f} s  {line}", err=True)
-        if is_complete(states_now, ranks, time.monotonic() - changed_at) or time.monotonic() >= until:
-            return states_now, first_s
-        before = states_now
+        is_late = time.monotonic() >= until
+        if is_late or (are_over(states_now, ranks) and time.monotonic() >= rows_at):
+            states_now, rows_at = states(ROWS), time.monotonic() + ROWS_S
+            changed_at = changed_at if states_now == before else time.monotonic()
+            before = states_now
+            if is_late or is_complete(states_now, ranks, time.monotonic() - changed_at):
+                return states_now, first_s
         time.sleep(POLL_S)
 
 
