@@ -24,6 +24,7 @@ from drumline.producers.decoder.ring_source import RingSource
 from drumline.producers.decoder.self_metrics import collect_metrics
 from drumline.producers.identity import Identity, identity, place
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
+from drumline.producers.ipc.control import ProcessPlace
 from drumline.producers.ipc.events import MARK, MARK_BEGIN, warn
 from drumline.producers.ipc.timing import HELD_NS, REQUEST_NS
 from drumline.producers.spool.location import spool_limits, spool_root
@@ -34,6 +35,10 @@ from drumline.schemas.topics import Topic
 #: Interval of the derivation, and of the process's record; ns.
 ADVANCE_NS = 500_000_000
 REPORT_NS = 10_000_000_000
+#: Interval of both between deep windows, when nothing is to be derived; ns.
+REST_NS = 10_000_000_000
+#: Marks that are open between deep windows and are kept, at most: the newest.
+MOST_OPEN = 64
 #: Interval at which the control file is read; ns.
 CONTROL_NS = 250_000_000
 #: Time after the end of recording until the last segment of activity is closed; ns.
@@ -63,6 +68,7 @@ class Session:
         self._output: SpoolOutput | None = None
         self._progress = ProgressOutput(pool, pid, self.problems)
         self._attached: dict[str, Any] = {"pid": pid}
+        self._place: ProcessPlace | None = None
         self._device: int | None = None
         self._step, self._api_numbers_steps = -1, False
         self._advance_at = self._report_at = self._control_at = 0
@@ -72,6 +78,7 @@ class Session:
         self._warned_unwritable = self._warned_unreadable = False
         pool.header[Header.NO_KERNELS_SINCE_NS] = 0  # of a decoder that was killed
         self._windows = [(False, 0)]  # off, until an event or a record shows otherwise
+        self._open_marks: dict[int, tuple[int, int, str]] = {}
         self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "attached": self._on_attached,
             "place": self._on_place,
@@ -90,8 +97,7 @@ class Session:
             if flags == MARK_BEGIN and (match := _STEP.fullmatch(message, MARK.size)):
                 self._begin_step(int(match[2]), from_api=not match[1])
                 self._progress.step_began(self._step, time_ns)
-            marker = self._reader.mark(flags, number, time_ns, message[MARK.size :].decode(errors="replace"))
-            self._begin(time_ns).mark(marker)
+            self._mark(flags, number, time_ns, message[MARK.size :].decode(errors="replace"))
         elif is_sample(message):
             if self._output:
                 self._output.samples.take(message)
@@ -100,6 +106,23 @@ class Session:
             if handle := self._handlers.get(event["event"]):
                 handle(event)
 
+    def _mark(self, flags: int, number: int, time_ns: int, name: str) -> None:
+        """Take a mark; between deep windows nothing is derived from marks, and those that are open wait."""
+        output = self._begin(time_ns)
+        if self._rests and flags == MARK_BEGIN:
+            self._open_marks[number] = (flags, time_ns, name)
+            if len(self._open_marks) > MOST_OPEN:
+                del self._open_marks[next(iter(self._open_marks))]
+        elif self._open_marks.pop(number, None) is None:  # an end may be of a mark from inside the last window
+            output.mark(self._reader.mark(flags, number, time_ns, name))
+
+    def _end_rest(self) -> None:
+        """Take the marks that are open, as a window begins."""
+        self._advance_at = 0
+        for number, (flags, time_ns, name) in self._open_marks.items():
+            self._begin(time_ns).mark(self._reader.mark(flags, number, time_ns, name))
+        self._open_marks.clear()
+
     def _begin_step(self, number: int, *, from_api: bool) -> None:
         """Remember the step; where the job numbers its steps itself, those of optimizers do not count."""
         self._api_numbers_steps = self._api_numbers_steps or from_api
@@ -107,7 +130,7 @@ class Session:
             self._step = number
 
     def _on_attached(self, event: dict[str, Any]) -> None:
-        self._attached = event
+        self._attached, self._place = event, None
         self._policy_file.begin(event.get("policy", ""))
         if self._output:
             self._output.keeps = self._policy_file.keeps
@@ -115,6 +138,7 @@ class Session:
 
     def _on_place(self, event: dict[str, Any]) -> None:
         self._attached |= event
+        self._place = None
         self._update_identity()
 
     def _on_recording(self, event: dict[str, Any]) -> None:
@@ -124,6 +148,8 @@ class Session:
                 self._set_host_complete(self._off_at, self._off_at)
             # Recorded windows have gaps between them: no activity reaches from one to the next.
             self._derive(self._output, time_ns, True)
+        if on:
+            self._end_rest()
         self._windows.append((on, time_ns))
         self._progress.recording(on, time_ns, self._attached.get("policy", ""), self._attached.get("decoders", 1))
         self._recording = f"on: {reason}" if on else f"off: {reason}"
@@ -157,12 +183,18 @@ class Session:
         """True while records come: CUPTI is on, or what it recorded is not derived yet."""
         return self._recording.startswith("on") or self._off_at > 0
 
+    @property
+    def _rests(self) -> bool:
+        """True while only a deep window can bring rows."""
+        return self._ring.is_expected and not self.is_busy
+
     def tick(self, now_ns: int) -> bool:
         """Read completed buffers and publish what is due. Returns whether a buffer was read."""
         read = 0
         if now_ns >= self._control_at:
             self._control_at = now_ns + CONTROL_NS
-            if self._policy_file.refresh(place(self._environment, self._attached), now_ns, self._step):
+            self._place = self._place or place(self._environment, self._attached)
+            if self._policy_file.refresh(self._place, now_ns, self._step):
                 self._report_at = 0
             if self._output:
                 self._output.launches.request(self._policy_file.launches, now_ns)
@@ -178,8 +210,10 @@ class Session:
         else:
             self._set_host_complete(complete_ns, now_ns)
             self._progress.returned_ns = returned_ns
+        if read:
+            self._advance_at = min(self._advance_at, now_ns + ADVANCE_NS)
         if self._output and now_ns >= self._advance_at:
-            self._advance_at = now_ns + ADVANCE_NS
+            self._advance_at = now_ns + (REST_NS if self._rests else ADVANCE_NS)
             self._advance(self._output, now_ns)
         if self._output and now_ns >= self._report_at:
             self._report_at = now_ns + REPORT_NS
@@ -240,6 +274,7 @@ class Session:
             self._update_identity()
         if self._recording == "not yet" and not (decoded and decoded.only_peers):  # the event was lost
             self._recording = "on: records come"
+            self._end_rest()
             self._windows.append((True, now_ns))
             self._progress.recording(True, now_ns)
         output = self._begin(now_ns)
@@ -270,7 +305,7 @@ class Session:
         """Derive steps, collectives and ranges. A segment that fails is given up; kernels are still published."""
         output.writer.muted = FROM_RING if self._ring.is_used() else frozenset()
         # Between deep windows; those downstream close once a process is silent.
-        output.writer.is_silent = self._ring.is_expected and not self.is_busy
+        output.writer.is_silent = self._rests
         self._progress.write(output.writer, now_ns)  # before heartbeats, of which it then needs none
         for on, time_ns in self._windows:
             output.live.recording(on, time_ns)

@@ -18,7 +18,7 @@ from drumline.producers.activity.table import Table
 from drumline.producers.decoder import cupti_layout, string_cache
 from drumline.producers.decoder.cupti_decode import UNFINISHED, Decoder, find_records
 from drumline.producers.decoder.remote_memory import NotAllowed, RemoteMemory
-from drumline.producers.decoder.session import FROM_RING, Session
+from drumline.producers.decoder.session import FROM_RING, MOST_OPEN, Session
 from drumline.producers.ipc.buffer_pool import DONE, FREE, HEADER_BYTES, KINDS, LENT, STATE, BufferPool, Header
 from drumline.producers.ipc.events import MARK
 from drumline.producers.rings.ring_file import HeaderField
@@ -553,6 +553,45 @@ def test_a_process_is_silent_between_its_deep_windows(tmp_path, pool, policy, is
     assert heartbeats(4) > 0
     session.finish(begin + round((at_s + 1) * 1e9))
     sequences_are_whole(batches(tmp_path)[0])
+
+
+def test_of_marks_between_deep_windows_those_that_are_open_when_one_begins_count(tmp_path):
+    environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_COLLECT__POLICY": "auto"}
+    begin = time.time_ns()
+    session = Session(BufferPool(2, 2 << 20), os.getpid(), environment, begin)
+
+    def mark(flags, number, at_s, name=""):
+        session.event(MARK.pack(b"M", flags, number, begin + round(at_s * 1e9)) + name.encode())
+        session.tick(begin + round(at_s * 1e9))
+
+    def record_it(on, at_s):
+        event = {"event": "recording", "on": on, "time_ns": begin + round(at_s * 1e9), "why": "auto"}
+        session.event(b"J" + json.dumps(event).encode())
+        session.tick(begin + round(at_s * 1e9))
+
+    def names():
+        published = [batch for topic, _, batch in batches(tmp_path)[0] if topic == Topic.RANGE and batch.rows]
+        return sorted(name for batch in published for name in batch.strings("name", "names").tolist())
+
+    mark(2, 1, 0.0, "epoch")
+    for step in range(100):
+        mark(2, 10 + step, 0.1 + step / 10, f"step {step}")
+        mark(4, 10 + step, 0.15 + step / 10)
+    record_it(True, 11.0)
+    mark(2, 2, 11.1, "forward")
+    mark(4, 2, 11.2)
+    mark(4, 1, 11.3)
+    mark(2, 3, 11.4, "backward")
+    record_it(False, 12.0)
+    for tick in range(20):
+        session.tick(begin + round((12 + tick / 4) * 1e9))
+    assert names() == ["epoch", "forward"]
+    mark(4, 3, 18.0)
+    for number in range(200, 400):
+        mark(2, number, 19.0, "left open")
+    assert len(session._open_marks) == MOST_OPEN
+    session.finish(begin + 30 * 1_000_000_000)
+    assert names() == ["epoch", "forward"]
 
 
 def test_a_collector_that_failed_ends_what_is_known_of_progress(tmp_path, pool, capsys):
