@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ log = structlog.get_logger()
 
 #: Segments of one process that may wait for Kafka's answers before the next one is taken.
 MOST_TAKEN = 4
+#: Age from which on the time of a folder's last change is believed: file systems' clocks have ticks of some ms.
+SETTLED_NS = 1_000_000_000
 #: Called with a segment that is in Kafka; raises nothing.
 Done = Callable[[Segment, SpoolDirectory], None]
 
@@ -72,6 +75,7 @@ class SpoolTailer:
         self._taken: deque[_Taken] = deque()
         self._in_flight = InFlightBatches(codec, self._settle)
         self._last_done, self._identity_bytes = -1, b""
+        self._listed_ns = -1
         self._identity_published, self._identity_in_flight, self._record = False, False, b""
         self.seen: ProcessIdentity | None = None
         self.identity: ProcessIdentity | None = None
@@ -144,7 +148,7 @@ class SpoolTailer:
         before = taken.segment.offset
         items = taken.segment.read(complete=False)
         if not items:
-            complete = self.writer_exited or self.folder.has_later_segment(taken.segment.number)
+            complete = self.writer_exited or self._has_later_segment(taken.segment.number)
             items = taken.segment.read(complete)
             taken.read = complete and not items
         if self._kept is not None and not self._kept.windows.is_ready and any(map(self._stays, items)):
@@ -159,6 +163,17 @@ class SpoolTailer:
             taken.acked = taken.segment.offset
             self._settle()
         return self._in_flight.send_unsent(send) or bool(items) or taken.read or moved
+
+    def _has_later_segment(self, number: int) -> bool:
+        """Return whether a segment follows. A folder that has not changed is not listed again. Raises OSError."""
+        changed_ns = self.folder.changed_ns()
+        if changed_ns == self._listed_ns:
+            return False
+        is_settled = time.time_ns() - changed_ns > SETTLED_NS
+        if self.folder.has_later_segment(number):
+            return True
+        self._listed_ns = changed_ns if is_settled else -1
+        return False
 
     def _entry(self, frame: Frame, segment: Segment) -> InFlightFrame:
         """Return the state of a frame, which is sent, or kept on the host."""

@@ -80,6 +80,10 @@ class SpoolDirectory:
         with self.opened() as directory:
             return os.fstat(directory)
 
+    def changed_ns(self) -> int:
+        """Return when a name was last added or removed; ns. A hint, at the cost of one system call. Raises OSError."""
+        return os.stat(self.path, follow_symlinks=False).st_mtime_ns
+
     def names(self) -> list[str]:
         """Return the names of its files. Raises OSError, BadSpool."""
         with self.opened() as directory, os.scandir(directory) as entries:

@@ -8,6 +8,7 @@ import textwrap
 import time
 import venv
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -175,7 +176,7 @@ def test_a_job_that_waits_for_a_policy_pays_microseconds_a_step(tmp_path, monkey
     for name, text in {"LATE": "llama", "JOB": "llama", "COLLECT__POLICY": "off", "SPOOL__ROOT": tmp_path}.items():
         monkeypatch.setenv(f"DRUMLINE_{name}", str(text))
     other = ControlRequest("k", "policy", "always", "other", "", "*", (), -1, 0, 1 << 62, 1)
-    control, text = tmp_path / ".control", json.dumps([asdict(other)])
+    (tmp_path / ".control").write_text(json.dumps([asdict(other)]))
     for name in ("at_mark", "ring", "decoder"):
         monkeypatch.setattr(marks, name, None)
     monkeypatch.setattr(attach, "ANNOUNCE_S", 0.0)
@@ -188,11 +189,10 @@ def test_a_job_that_waits_for_a_policy_pays_microseconds_a_step(tmp_path, monkey
             call(number)
         return (time.thread_time_ns() - began) / times / 1e3
 
-    def renewed_scan(number):
-        control.write_text(text + " " * (number % 2))  # so that it differs within a tick of the file system's clock
-        scan()
-
-    read_us = min(cpu_us(renewed_scan, 20) for _ in range(9))
+    states, number = attach._states, count()
+    monkeypatch.setattr(attach, "_states", lambda files: (*states(files), (next(number),)))  # as if renewed
+    read_us = min(cpu_us(lambda _: scan(), 20) for _ in range(9))
+    monkeypatch.setattr(attach, "_states", states)
     monkeypatch.setattr(attach, "ANNOUNCE_S", 60.0)
     scan_us = min(cpu_us(lambda _: scan(), 20) for _ in range(9))
     step_us = min(cpu_us(marks.step, 500) for _ in range(9))

@@ -14,6 +14,7 @@ from support.labs.sink import any_batch
 
 from drumline.producers.agent.cursor import Cursor, OtherAgent
 from drumline.producers.agent.discovery import FolderDiscovery
+from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.codec import Codec
@@ -80,6 +81,26 @@ def test_the_root_is_listed_again_only_if_its_time_changes_or_while_a_writer_cre
     shutil.rmtree(tmp_path)
     assert folders.has_news(), "the next refresh says why"
     assert begun == []
+
+
+def test_a_folder_is_listed_again_only_if_its_time_changes(lab, monkeypatch):
+    listed, names = [], SpoolDirectory.names
+    monkeypatch.setattr(SpoolDirectory, "names", lambda folder: listed.append(folder.path.name) or names(folder))
+    spool = SpoolWriter(lab.root, process(), SpoolLimits(segment_bytes=1_000))
+    write(spool, range(3))
+    lab.tick()
+    os.utime(spool.folder, (1, 1))  # long ago
+    lab.agent.tick()
+    listed.clear()
+    for _ in range(3):
+        lab.agent.tick()
+    assert listed == []
+    write(spool, range(3, 9))
+    while lab.agent.tick():
+        lab.sender.poll(0)
+    lab.sender.poll(0)
+    assert lab.account()[0] == list(range(9)), "of several segments"
+    spool.close()
 
 
 def test_what_the_full_spool_lost_is_an_empty_batch_each_in_its_place(lab):
