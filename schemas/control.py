@@ -6,7 +6,8 @@ needs no registry. Not a batch: it is about no process, and no sink stores it. P
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, fields
 from io import BytesIO
 from typing import Any
@@ -145,11 +146,27 @@ def decode(value: bytes | None) -> Control:
     return control.checked()
 
 
-def healthy_peer(healthy: Iterable[tuple[int, str]], host: str) -> int:
-    """Return the lowest of healthy ranks, each with its host: of the late rank's host if there is one; -1 = none."""
-    return min(((place != host, rank) for rank, place in healthy if rank >= 0), default=(False, -1))[1]
+def healthy_peer(healthy: Iterable[tuple[int, str]], host: str, group: Collection[int] = ()) -> int:
+    """Return the lowest of healthy ranks, each with its host; -1 = none.
+
+    One of `group` is preferred, of which one of the late rank's host. `group`: see `compared_ranks`.
+    """
+    ranked = ((bool(group) and rank not in group, place != host, rank) for rank, place in healthy if rank >= 0)
+    return min(ranked, default=(False, False, -1))[2]
 
 
-def with_peer(late: int, host: str, healthy: Iterable[tuple[int, str]]) -> list[int]:
+def with_peer(late: int, host: str, healthy: Iterable[tuple[int, str]], group: Collection[int] = ()) -> list[int]:
     """Return the ranks that a deep window about a late rank records: it, and its healthy peer if there is one."""
-    return sorted({late, healthy_peer(healthy, host)} - {-1})
+    return sorted({late, healthy_peer(healthy, host, group)} - {-1})
+
+
+def compared_ranks(evidence: str) -> frozenset[int]:
+    """Return ranks that a late one was compared with, those of its communicator; none where it was with all of its job.
+
+    `evidence`: of its verdict, JSON. They are some, where the communicator is large.
+    """
+    try:
+        peers = json.loads(evidence)["peers"]
+        return frozenset(rank for rank in peers if isinstance(rank, int))
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return frozenset()

@@ -29,7 +29,8 @@ SELECT max(step) AS last, quantileExact(0.5)(duration_ns) AS step_ns,
 FROM steps WHERE {_RUN} AND step >= 0 AND duration_ns > 0 AND start > now64(3) - 60 HAVING count() > 0
 """
 CULPRIT = f"""
-SELECT rank, host, s.severity >= 'suspect' AS is_late, s.lost_ns AS lost_ns FROM stragglers AS s
+SELECT rank, host, s.severity >= 'suspect' AS is_late, s.lost_ns AS lost_ns,
+       JSONExtract(evidence_json, 'peers', 'Array(Int32)') AS peers FROM stragglers AS s
 WHERE {_RUN} AND rank >= 0 AND first_step = (
     SELECT max(first_step) FROM stragglers WHERE {_RUN} AND severity >= 'ok'
 ) ORDER BY is_late DESC, lost_ns DESC, rank
@@ -108,7 +109,7 @@ class RankState:
 
 
 def culprit(query: Query, job: str, run: str) -> list[int]:
-    """Return the rank that cost most in the newest window of steps, and a healthy one, of its host if there is one.
+    """Return the rank that cost most in the newest window of steps, and a healthy one of its communicator or host.
 
     Raises CannotCapture.
     """
@@ -116,7 +117,7 @@ def culprit(query: Query, job: str, run: str) -> list[int]:
     if not rows or not rows[0]["is_late"]:
         raise CannotCapture("no rank is late in the newest window of steps: name --ranks, or none for all")
     healthy = [(row["rank"], row["host"]) for row in rows if not row["is_late"]]
-    return with_peer(rows[0]["rank"], rows[0]["host"], healthy)
+    return with_peer(rows[0]["rank"], rows[0]["host"], healthy, rows[0]["peers"])
 
 
 def window_of_steps(

@@ -20,6 +20,7 @@ from drumline.schemas.control import (
     WINDOW,
     BadControl,
     Control,
+    compared_ranks,
     exact,
     with_peer,
 )
@@ -100,9 +101,10 @@ def _ranks(batch: Batch) -> list[int]:
     }
     hosts = batch.strings("host", "hosts").tolist()
     rows = list(zip(columns["rank"], columns["severity"], columns["changed"], columns["lost_ns"], hosts, strict=True))
-    late = [(-lost, rank, host) for rank, severity, changed, lost, host in rows
+    late = [(-lost, rank, at) for at, (rank, severity, changed, lost, _) in enumerate(rows)
             if rank >= 0 and severity >= WARNING and changed]  # fmt: skip
     if not late:
         return []
-    _, culprit, host = min(late)
-    return with_peer(culprit, host, [(rank, place) for rank, severity, _, _, place in rows if severity == 0])
+    _, culprit, at = min(late)
+    healthy = [(rank, place) for rank, severity, _, _, place in rows if severity == 0]
+    return with_peer(culprit, hosts[at], healthy, compared_ranks(batch.strings("evidence_json", "evidence")[at]))

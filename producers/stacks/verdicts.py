@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.control import healthy_peer
+from drumline.schemas.control import compared_ranks, healthy_peer
 from drumline.schemas.topics import Topic
 
 #: Cause of a straggler that stacks explain.
@@ -54,17 +54,19 @@ def straggler(batch: Batch, at_s: float) -> Verdict | None:
     costs, hosts = columns["lost_ns"].tolist(), batch.strings("host", "hosts").tolist()
     causes = batch.strings("cause", "causes").tolist()
     late = [
-        (-cost, rank, host)
-        for rank, severity, cost, host, cause in zip(ranks, severities, costs, hosts, causes, strict=True)
+        (-cost, rank, at)
+        for at, (rank, severity, cost, cause) in enumerate(zip(ranks, severities, costs, causes, strict=True))
         if rank >= 0 and severity >= WARNING and cause == HOST_STALL
     ]
     if not late:
         return None
     late.sort()
+    worst = late[0][2]
+    group = compared_ranks(batch.strings("evidence_json", "evidence")[worst])
     named = tuple(rank for _, rank, _ in late[:MOST_NAMED])
     healthy = [(rank, host) for rank, severity, host in zip(ranks, severities, hosts, strict=True) if severity == 0]
     return Verdict(
-        STRAGGLER, str(envelope["job"]), str(envelope["run"]), at_s, named, healthy_peer(healthy, late[0][2]),
+        STRAGGLER, str(envelope["job"]), str(envelope["run"]), at_s, named, healthy_peer(healthy, hosts[worst], group),
         int(envelope["first_step"]), int(envelope["last_step"]), int(envelope["window_start_ns"]),
     )  # fmt: skip
 

@@ -72,8 +72,7 @@ class RankRows:
         peers = budget.group
         cause = find_cause(budget, _row(peers, index), self._baseline_compute_ns, lost)
         more: dict[str, object] = {}
-        compared = peers.members[peers.members != index]
-        peer_ranks = data.ranks[compared[:: max(1, -(-len(compared) // PEERS))]].tolist()
+        peer_ranks = self._peers_in(peers, index)
         if gpu is not None and cause.detail == "same_work":
             of_peers = [gpu(peer) for peer in peer_ranks]
             detail, more = device_detail(gpu(rank), of_peers, cause.slowdown, config)
@@ -92,6 +91,8 @@ class RankRows:
             shared = shared_gpu(gpu(rank), [gpu(peer) for peer in peer_ranks])
             if shared:
                 cause, more = replace(cause, cause=SLOW_COMPUTE, detail="shared_gpu", confidence="medium"), shared
+        if len(group.members) < len(self._ranks):  # else all are
+            more = {**more, "peers": self._peers_in(group, index)}
         if group.guessed:
             cause, more = replace(cause, confidence="low"), {**more, "communicators": "guessed"}
         evidence = {
@@ -102,6 +103,12 @@ class RankRows:
             **more,
         }
         return RankVerdict(rank, severity, cause, lost, share, lateness_ns, wait_ns, evidence=evidence)
+
+    def _peers_in(self, group: CommunicatorWindow, index: int) -> list[int]:
+        """Return other ranks of a group, PEERS at most."""
+        peers = group.members[group.members != index]
+        ranks: list[int] = self._data.ranks[peers[:: max(1, -(-len(peers) // PEERS))]].tolist()
+        return ranks
 
 
 def _once(read: SamplesOf | None, wrap: Callable[[Rows], Wrapped]) -> Callable[[int], Wrapped] | None:

@@ -54,12 +54,13 @@ def test_seconds_need_no_steps_and_a_name_is_no_pattern():
     assert not ControlRequest(**fields).concerns(ProcessPlace("axb", "r", 0, "h"))
 
 
-def test_the_culprit_is_captured_beside_a_healthy_rank_of_its_host():
-    def row(rank, host, is_late=0):
-        return {"rank": rank, "host": host, "is_late": is_late, "lost_ns": is_late}
+def test_the_culprit_is_captured_beside_a_healthy_rank_of_its_communicator_or_host():
+    def row(rank, host, is_late=0, peers=()):
+        return {"rank": rank, "host": host, "is_late": is_late, "lost_ns": is_late, "peers": list(peers)}
 
     late = [row(5, "b", 2), row(2, "a", 1), row(0, "a"), row(4, "b"), row(6, "b")]
     assert culprit(answering(CULPRIT=late), "j", "r") == [4, 5]
+    assert culprit(answering(CULPRIT=[row(5, "b", 2, [0, 2]), *late[1:]]), "j", "r") == [0, 5]
     assert culprit(answering(CULPRIT=[row(5, "b", 2)]), "j", "r") == [5]
     for rows in ([], [row(0, "a")]):
         with pytest.raises(CannotCapture, match="no rank is late"):

@@ -13,13 +13,14 @@ DAY = 20_000 * 86_400
 S = 10**9
 
 
-def record(*rows, job="j", step_ns=S // 10):
-    """`rows`: (rank, severity, changed, lost_ns, host)."""
+def record(*rows, job="j", step_ns=S // 10, evidence="{}"):
+    """`rows`: (rank, severity, changed, lost_ns, host). `evidence`: of the last one."""
     ranks, severities, changed, lost, hosts = zip(*rows, strict=True)
     names, host = dictionary(hosts)
     columns = {"rank": ranks, "severity": severities, "changed": changed, "lost_ns": lost, "host": host}
-    envelope = {"job": job, "run": "r", "hosts": names, "first_step": 20, "last_step": 39, "step_ns": step_ns,
-                "window_end_ns": (DAY - 2) * S}  # fmt: skip
+    columns["evidence_json"] = [*[0] * (len(rows) - 1), 1]
+    envelope = {"job": job, "run": "r", "hosts": names, "evidence": ["{}", evidence],
+                "first_step": 20, "last_step": 39, "step_ns": step_ns, "window_end_ns": (DAY - 2) * S}  # fmt: skip
     return Batch(Topic.STRAGGLER, envelope, {name: np.array(values) for name, values in columns.items()})
 
 
@@ -37,6 +38,12 @@ def test_the_rank_that_costs_most_and_a_healthy_one_of_its_host_get_the_same_ste
     assert window.start_ns < DAY * S < window.until_ns == DAY * S + 33_200_000_000
     assert decode(encode(window)) == window
     assert VerdictWindows().window(LATE, DAY) == window, "each agent decides alike"
+
+
+def test_a_healthy_rank_of_its_communicator_comes_before_one_of_its_host():
+    rows = ((0, 0, 0, 0, "a"), (1, 0, 0, 0, "b"), (2, 0, 0, 0, "a"), (3, 3, 1, 7, "b"))
+    assert VerdictWindows().window(record(*rows, evidence='{"peers": [2]}'), DAY).ranks == (2, 3)
+    assert VerdictWindows().window(record(*rows), DAY).ranks == (1, 3)
 
 
 @pytest.mark.parametrize(

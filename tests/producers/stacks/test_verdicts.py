@@ -9,13 +9,14 @@ from drumline.schemas.topics import DERIVED_TOPICS, Topic
 from drumline.streams.core.thresholds import WARNING as STREAMS_WARNING
 
 
-def record(*rows, **envelope):
-    """`rows`: (rank, severity, cause, lost_ns, host)."""
+def record(*rows, evidence="{}", **envelope):
+    """`rows`: (rank, severity, cause, lost_ns, host). `evidence`: of the last one."""
     ranks, severities, causes, lost, hosts = zip(*rows, strict=True)
     names, host = dictionary(hosts)
     kinds, cause = dictionary(causes)
-    window = {"first_step": 20, "last_step": 39, "window_start_ns": 5}
-    columns = {"rank": ranks, "severity": severities, "lost_ns": lost, "host": host, "cause": cause}
+    window = {"first_step": 20, "last_step": 39, "window_start_ns": 5, "evidence": ["{}", evidence]}
+    columns = {"rank": ranks, "severity": severities, "lost_ns": lost, "host": host, "cause": cause,
+               "evidence_json": [*[0] * (len(rows) - 1), 1]}  # fmt: skip
     return Batch(
         Topic.STRAGGLER, {"job": "j", "run": "r", "hosts": names, "causes": kinds, **window, **envelope},
         {name: np.array(values) for name, values in columns.items()},
@@ -32,6 +33,11 @@ def test_a_stalled_rank_is_named_and_a_healthy_rank_of_its_host_is_the_peer():
                                (3, 2, "host_stall", 7, "b")), 12.5)  # fmt: skip
     assert (verdict.named, verdict.peer, verdict.at_s) == ((3,), 1, 12.5)
     assert (verdict.first_step, verdict.last_step, verdict.window_start_ns) == (20, 39, 5)
+
+
+def test_a_healthy_rank_of_its_communicator_is_the_peer_where_the_verdict_names_some():
+    rows = ((1, 0, "ok", 0, "b"), (2, 0, "ok", 0, "a"), (3, 2, "host_stall", 7, "b"))
+    assert straggler(record(*rows, evidence='{"peers": [0, 2]}'), 0).peer == 2
 
 
 def test_the_two_ranks_that_cost_most_are_named_and_no_late_rank_is_a_peer():

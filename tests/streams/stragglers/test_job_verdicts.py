@@ -167,8 +167,16 @@ def test_the_evidence_names_the_collective():
     job = batches(simulate(fsdp(4), 12, (Fault(1, "idle", 20 * MS),)))
     evidence = json.loads(rows_of(job, "evidence_json", "evidence")[0][1])
     assert evidence["communicator"] == "c0-1-2-3"
+    assert "peers" not in evidence, "all ranks are"
     assert evidence["collective"] == {"operation": "AllGather", "step": evidence["collective"]["step"], "ordinal": 0}
     assert evidence["longest_ns"] - evidence["own_ns"] == pytest.approx(20 * MS, rel=0.1)
+
+
+def test_the_evidence_names_ranks_of_a_communicator_that_is_smaller_than_the_job():
+    job = batches(simulate(mesh(2, 4), 12, (Fault(1, "idle", 20 * MS),)))
+    evidence = json.loads(rows_of(job, "evidence_json", "evidence")[0][1])
+    assert {1, *evidence["peers"]} == set(map(int, evidence["communicator"][1:].split("-")))
+    assert len(evidence["peers"]) < 7
 
 
 def test_the_evidence_of_a_pipeline_without_peers_has_no_collective():
