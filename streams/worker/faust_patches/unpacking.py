@@ -6,6 +6,7 @@ it and goes on behind the batch.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
@@ -20,6 +21,8 @@ from drumline.infra.kafka.config import UNPACKED_BYTES
 from drumline.infra.telemetry import metrics
 
 log = structlog.get_logger()
+#: What each thread unpacks into: to take new pages for each batch cost several times the unpacking.
+_memory = threading.local()
 
 
 def limit_unpacking() -> None:
@@ -44,7 +47,9 @@ def limit_unpacking() -> None:
 
 def _unpack(unpack_into: Any, data: Any) -> bytes:
     """Return the unpacked data. Raises cramjam.DecompressionError where it is damaged, or too large."""
-    out = np.empty(UNPACKED_BYTES, np.uint8)  # takes memory and time only where it is written; a bytearray is zeroed
+    out = getattr(_memory, "out", None)
+    if out is None:  # takes memory and time only where it is written; a bytearray is zeroed
+        out = _memory.out = np.empty(UNPACKED_BYTES, np.uint8)
     return out[: unpack_into(data, out)].tobytes()
 
 
