@@ -35,7 +35,7 @@ from drumline.streams.worker.output import OutputProducer, ProducerFailed
 from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
 from drumline.streams.worker.records.decoder import RecordDecoder
 from drumline.streams.worker.records.handler import PartitionRevoked, RecordHandler
-from drumline.streams.worker.records.together import TOGETHER, pieces, take_waiting
+from drumline.streams.worker.records.together import BUFFERED, TOGETHER, pieces, take_waiting
 from drumline.streams.worker.stage_runner import StageRunner
 from drumline.streams.worker.status_file import StatusReporter
 from drumline.streams.worker.telemetry import Readiness, watch_commits
@@ -127,7 +127,8 @@ class StreamWorker:
     def _agent(self, topic: str, handle: Callable[[Sequence[Any]], AsyncIterator[Delivery]]) -> None:
         queue = AckQueue(self._fail)
         self._queues[topic] = queue
-        source = self.app.topic(topic, key_type=bytes, value_type=bytes)
+        buffered = BUFFERED if topic in TOGETHER else None
+        source = self.app.topic(topic, key_type=bytes, value_type=bytes, maxsize=buffered)
 
         async def agent(stream: Any) -> None:
             self.checkpoints.start()
