@@ -17,14 +17,11 @@ def peers_median(values: Floats) -> Floats:
     m, s = values.shape
     valid = np.isfinite(values)
     n = valid.sum(0) - 1  # others of a valid entry
-    order = np.argsort(np.where(valid, values, np.inf), axis=0, kind="stable")
+    ordered = np.sort(np.where(valid, values, np.inf), axis=0)
     column = np.arange(s)  # indices: *_along_axis cost several times as much for the few rows of a step
-    ordered = values[order, column]
-    place = np.empty_like(order)
-    place[order, column] = np.arange(m)[:, None]
     out = np.zeros((m, s))
     for middle in ((n - 1) // 2, n // 2):
-        index = middle + (place <= middle)
-        out += 0.5 * ordered[np.minimum(np.maximum(index, 0), m - 1), column]
+        low, high = (ordered[np.minimum(np.maximum(at, 0), m - 1), column] for at in (middle, middle + 1))
+        out += 0.5 * np.where(values <= low, high, low)  # without a row up to the middle, the next one is there
     out[~valid | (n < 1)[None, :]] = np.nan
     return out

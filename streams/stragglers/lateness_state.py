@@ -27,8 +27,8 @@ from drumline.streams.stragglers.lateness_rows import WHOLE
 
 #: Steps of a value: as many as the records of a host are joined for at most, in a job of a step a second.
 STEPS_OF_VALUE = 4
-#: Values that are read together: some MB.
-PASS_VALUES = 1_024
+#: Bytes of values that are read together: caches hold them.
+PASS_BYTES = 2 << 20
 #: (first step, communicator) -> part (slice, or WHOLE) -> step -> its lists (lateness_rows.py) as JSON.
 Index = dict[tuple[int, str], dict[int, dict[int, bytes]]]
 _NOTHING = np.zeros(0, LATENESS_ROW)
@@ -116,11 +116,11 @@ class LatenessState:
         communicators: those of a large job together fill no memory twice.
         """
         out = StoredLateness([], [], [])
-        last = ""
+        last, size = "", 0
         for communicator, first in sorted((communicator, first) for first, communicator in index):
-            if communicator != last and len(out.values) >= PASS_VALUES:
+            if communicator != last and size >= PASS_BYTES:
                 yield out
-                out = StoredLateness([], [], [])
+                out, size = StoredLateness([], [], []), 0
             last = communicator
             for part, lists in sorted(index[first, communicator].items()):
                 inside = [(communicator, step, text) for step, text in lists.items() if step in wanted]
@@ -128,6 +128,7 @@ class LatenessState:
                 if value is not None:
                     out.names.append(communicator)
                     out.values.append(value)
+                    size += len(value)
                     out.lists.extend(inside)
         if out.values:
             yield out

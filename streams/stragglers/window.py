@@ -6,6 +6,7 @@ A window of a large job has tens of thousands of stored values. Each is touched 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -13,16 +14,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from drumline.schemas.columns import Array
 from drumline.streams.core.records import Rows, parse_head, unpack_all
 from drumline.streams.lateness.collective_join import LATENESS_ROW
 from drumline.streams.stragglers.analysis.pipelines import joined, pipeline_stages
 from drumline.streams.stragglers.analysis.window_data import WORST_ROW, CommunicatorWindow, Floats, Ints, WindowData
 from drumline.streams.stragglers.lateness_rows import NO_LISTS
 from drumline.streams.stragglers.state import JobState
-from drumline.streams.stragglers.step_rows import BUDGET, STEP_ROW, latest_steps
+from drumline.streams.stragglers.step_rows import BUDGET, STEP_ROW
 
 #: (operation, bytes) -> [2, S]: see CommunicatorWindow.kinds.
 Kinds = dict[tuple[str, int], Floats]
+Columns = dict[str, Array]
+_STORED = STEP_ROW.names or ()
+#: Values of steps that are read together: some MB.
+PASS_VALUES = 64
 
 
 class LoadedWindow(NamedTuple):
@@ -45,36 +51,56 @@ def load_window(state: JobState, window: int) -> LoadedWindow:
     Missing are steps that their rank reported as skipped or without a budget, lateness rows without compared
     collectives, and budgets of another source than most: NCCL's and CUPTI's are not comparable.
     """
-    rows = latest_steps(unpack_all(state.stored_steps(window), STEP_ROW)[2])
-    ranks, counts = np.unique(rows["rank"].astype(np.int64), return_counts=True)
-    index = np.repeat(np.arange(len(ranks)), counts)
-    steps = np.unique(rows["step"])
-    flags = np.ascontiguousarray(rows["light"])
-    light = 2 * int(flags.sum()) > len(rows)
+    data, span_ns = _steps(state.stored_steps(window))
+    data = replace(data, communicators=_communicators(state, window, data.ranks, data.steps))
+    present, reports = set(data.ranks.tolist()), state.windows[window].reports.values()
+    sizes = (report.world_size for of_ranks in reports for rank, report in of_ranks.items() if rank in present)
+    return LoadedWindow(_with_pipelines(state, data), span_ns, max(sizes, default=0))
+
+
+def _steps(values: Sequence[bytes]) -> tuple[WindowData, tuple[int, int]]:
+    """Return the window of stored steps, without its communicators, and their span."""
+    columns = _columns(values)
+    ranks, steps = np.unique(columns["rank"]).astype(np.int64), np.unique(columns["step"])
+    place = np.searchsorted(ranks, columns["rank"]) * len(steps) + np.searchsorted(steps, columns["step"])
+    columns, place = _latest(columns, place)
+    index, flags = place // max(1, len(steps)), columns["light"]
+    light = 2 * int(flags.sum()) > len(flags)
     is_light = 2 * np.bincount(index, flags, len(ranks)) > np.bincount(index, minlength=len(ranks))
     left_out = frozenset(np.flatnonzero(is_light != light).tolist())
-    budget = _budget(rows, index, flags == light, (ranks, steps))
-    start_ns = int(rows["start_ns"].min()) if len(rows) else 0
-    end_ns = int((rows["start_ns"] + rows["duration_ns"]).max()) if len(rows) else 0
-    groups = _communicators(state, window, ranks, steps)
-    data = WindowData(ranks, steps, budget, groups, light=light, left_out=left_out)
-    present, reports = set(ranks.tolist()), state.windows[window].reports.values()
-    sizes = (report.world_size for of_ranks in reports for rank, report in of_ranks.items() if rank in present)
-    return LoadedWindow(_with_pipelines(state, data), (start_ns, end_ns), max(sizes, default=0))
+    budget = _budget(columns, place, flags == light, (len(ranks), len(steps)))
+    start_ns = int(columns["start_ns"].min()) if len(place) else 0
+    end_ns = int((columns["start_ns"] + columns["duration_ns"]).max()) if len(place) else 0
+    return WindowData(ranks, steps, budget, light=light, left_out=left_out), (start_ns, end_ns)
 
 
-def _budget(rows: Rows, index: Ints, is_alike: NDArray[np.bool_], axes: tuple[Ints, Ints]) -> dict[str, Floats]:
-    """Return column -> [R, S].
+def _columns(values: Sequence[bytes]) -> Columns:
+    """Return the columns of stored steps: some values at a time, which caches hold while each column is taken out."""
+    parts: list[list[Array]] = []
+    for at in range(0, max(1, len(values)), PASS_VALUES):
+        rows = unpack_all(values[at : at + PASS_VALUES], STEP_ROW)[2]
+        parts.append([rows[name].copy() for name in _STORED])
+    return {name: np.concatenate(of_passes) for name, of_passes in zip(_STORED, zip(*parts, strict=True), strict=True)}
 
-    `index`: rank of each row, as an index; `is_alike`: it has the source of most rows; `axes`: ranks and steps.
-    """
-    usable = is_alike & (rows["skipped"] == 0) & (rows["gpu_duration_ns"] > 0) & (rows["comm_exposed_ns"] >= 0)
+
+def _latest(columns: Columns, place: Ints) -> tuple[Columns, Ints]:
+    """Return each step of a rank once, as `latest_steps` does. `place`: of each row, by rank and step."""
+    if not len(place) or np.bincount(place).max() == 1:
+        return columns, place
+    order = np.lexsort((columns["start_ns"], place))
+    kept = order[np.append(place[order[1:]] != place[order[:-1]], True)]
+    return {name: column[kept] for name, column in columns.items()}, place[kept]
+
+
+def _budget(columns: Columns, place: Ints, is_alike: NDArray[np.bool_], shape: tuple[int, int]) -> dict[str, Floats]:
+    """Return column -> [R, S]. `place`: of each row, by rank and step; `is_alike`: it has the source of most rows."""
+    usable = is_alike & (columns["skipped"] == 0) & (columns["gpu_duration_ns"] > 0) & (columns["comm_exposed_ns"] >= 0)
     at = np.flatnonzero(usable)
-    place = index[at], np.searchsorted(axes[1], rows["step"][at])
     budget = {}
     for name in BUDGET:
-        budget[name] = np.full((len(axes[0]), len(axes[1])), np.nan)
-        budget[name][place] = rows[name][at]
+        values = np.full(shape[0] * shape[1], np.nan)
+        values[place[at]] = columns[name][at]
+        budget[name] = values.reshape(shape)
     return budget
 
 
