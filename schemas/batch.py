@@ -11,7 +11,7 @@ from typing import Any
 import fastavro
 import numpy as np
 
-from drumline.schemas.avro_check import malformed
+from drumline.schemas.avro_read import read_fields
 from drumline.schemas.columns import Array, Column, filled, fit, pack, unpack
 from drumline.schemas.confluent import avro_length
 from drumline.schemas.envelope import checked, within_int32
@@ -119,8 +119,6 @@ def decode(
         columns[column.name] = array = unpack(column, data, rows, record["base_time_ns"], topic)
         if column.dictionary and (fault := _outside(column, array, record)):
             raise BadColumn(fault, topic=topic, field=column.name)
-    for name in () if target is writer else target.envelope.keys() - set(written):
-        record[name] = copy.copy(record[name])  # fastavro hands out the schema's own default object
     return Batch(topic, record, columns)
 
 
@@ -133,29 +131,15 @@ def decode_fields(schema: RecordModel, body: bytes, start: int) -> dict[str, Any
 
 
 def _read(writer: RecordModel, target: RecordModel, body: bytes, start: int, *, bounded: bool) -> dict[str, Any]:
-    topic = target.topic
-    if fault := malformed(writer, body, start):
-        name, _, detail = fault.partition(": ")
-        raise BadEnvelope(detail, topic=topic, field=name)
-    stream = BytesIO(body)
-    stream.seek(start)
-    try:
-        record: Any = fastavro.schemaless_reader(
-            stream,
-            writer.parsed,
-            None if target is writer else target.parsed,  # the same one twice costs a comparison
-        )
-    except Exception as error:  # fastavro raises many kinds
-        raise BadEnvelope(f"Avro body does not decode ({type(error).__name__})", topic=topic) from None
-    if stream.tell() != len(body):
-        raise BadEnvelope(f"{len(body) - stream.tell()} bytes after the record", topic=topic)
+    topic, record = target.topic, read_fields(writer, body, start, target.topic)
+    if target is not writer:
+        record = {n: record[n] if n in record else copy.copy(target.defaults[n]) for n in target.fields}
     if not bounded and (wide := within_int32(target, record)) is not None:
         raise BadEnvelope("value outside Avro's int", topic=topic, field=wide)
     rows = record["rows"]
     if not 0 <= rows <= max_rows(target):
         raise BadEnvelope(f"{rows} rows, allowed are 0..{max_rows(target)}", topic=topic, field="rows")
-    fields: dict[str, Any] = record
-    return fields
+    return record
 
 
 def _outside(column: Column, array: Array, record: dict[str, Any]) -> str:

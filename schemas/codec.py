@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from drumline.schemas.avro_check import number_behind
+from drumline.schemas.avro_read import number_behind
 from drumline.schemas.batch import Batch, decode, encode
 from drumline.schemas.batch_table import BatchTable
 from drumline.schemas.bounds.check import check, check_columns, check_envelope, check_size, checks_together

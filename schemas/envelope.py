@@ -76,10 +76,8 @@ def checked(model: RecordModel, envelope: dict[str, Any]) -> dict[str, Any]:
 def within_int32(model: RecordModel, record: dict[str, Any]) -> str | None:
     """Return the first `int` field of a decoded record that holds more than 32 bits, or None."""
     low, high = LIMITS["int"]
-    for name, kind in model.envelope.items():
-        if kind == "int":
-            if not low <= record[name] <= high:
-                return name
-        elif kind == "array<int>" and any(not low <= item <= high for item in record[name]):
+    for name, is_array in model.narrow:
+        value = record[name]
+        if not all(low <= item <= high for item in value) if is_array else not low <= value <= high:
             return name
     return None

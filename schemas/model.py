@@ -79,6 +79,11 @@ class RecordModel:
         kinds = [(name, self.envelope.get(name, "bytes")) for name in self.fields]
         return [(name, kind, _item_types(kind)) for name, kind in kinds]
 
+    @cached_property
+    def narrow(self) -> list[tuple[str, bool]]:
+        """Return the fields of Avro's `int`, and whether each is an array."""
+        return [(name, kind != "int") for name, kind in self.envelope.items() if kind in ("int", "array<int>")]
+
     @property
     def topic_fields(self) -> tuple[str, ...]:
         """Return the fields after the shared ones, columns included."""

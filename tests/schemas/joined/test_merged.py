@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.labs.sink import NOW_NS, any_batch
 
-from drumline.schemas.avro_check import number_behind
+from drumline.schemas.avro_read import number_behind
 from drumline.schemas.batch import Batch
 from drumline.schemas.bounds.check import check
 from drumline.schemas.bounds.limits import bounds
