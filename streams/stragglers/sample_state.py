@@ -44,6 +44,14 @@ HOST = SampleKind("p", HOST_ROW, host_rows)
 _STORED = {kind.key: np.dtype([("time_ns", "<i8"), ("rank", "<i4"), *kind.dtype.descr[1:]]) for kind in (DEVICE, HOST)}
 
 
+class SampledTimes(NamedTuple):
+    """Holds of each sample its rank and what it is about: from `begin_ns` to `time_ns`."""
+
+    ranks: Ints
+    begin_ns: Ints
+    time_ns: Ints
+
+
 class SampleState:
     """Stores the samples of one kind and run for its `JobState`.
 
@@ -54,8 +62,8 @@ class SampleState:
         self.store, self.run_key, self.kind = store, run_key, kind
         self.buckets: dict[int, set[int]] = {}
 
-    def apply(self, batch: Batch | MergedParts, offsets: Ints) -> tuple[int, int] | None:
-        """Apply a batch, or all parts of records, and return the first and last time of it, None without rows.
+    def apply(self, batch: Batch | MergedParts, offsets: Ints) -> SampledTimes:
+        """Apply a batch, or all parts of records, and return what its samples are about.
 
         A part that a bucket has already, by its offset, does not count again in it.
         """
@@ -75,10 +83,8 @@ class SampleState:
             for old in sorted(kept)[:-BUCKETS] if len(kept) > BUCKETS else ():
                 kept.discard(old)
                 self.store.pop(self._key(old, part), None)
-        if not len(rows):
-            return None
         begin = rows["time_ns"] - (rows["interval_ns"] if "interval_ns" in (self.kind.dtype.names or ()) else 0)
-        return int(begin.min()), int(rows["time_ns"].max())
+        return SampledTimes(rows["rank"], begin, rows["time_ns"])
 
     def _add(self, part: int, bucket: int, new: Rows, offsets: Ints) -> bool:
         """Add rows to a bucket, and return whether some are new to it. `offsets`: of each."""

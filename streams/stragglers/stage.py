@@ -35,7 +35,7 @@ from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB, Samples
 from drumline.streams.stragglers.lateness_rows import lateness_rows
 from drumline.streams.stragglers.restore import restore_key, unit_of_key
 from drumline.streams.stragglers.stalled import add_silent_ranks, mark_silent, stalled_window
-from drumline.streams.stragglers.state import NO_ROWS, JobState, Store
+from drumline.streams.stragglers.state import NO_ROWS, JobState, Store, Watched
 from drumline.streams.stragglers.verdict_batch import alarms_after, digest, summarize, verdict_batch
 from drumline.streams.stragglers.window import load_window
 
@@ -270,12 +270,13 @@ class JobStage(IsolatedStage[str, JobState]):
         data, span_ns, world_size = load_window(state, window)
         before = earlier[-1]["hidden"] if earlier else {}
         data, hidden = hidden_as_compute(data, before, self.config)
+        read: set[int] = set()
         context = WindowContext(
             baseline=load_baseline((head["baseline"] for head in earlier), self.config, data.light),
             lateness=load_lateness({w: head["lateness"] for w, head in before_it.items()}, self.config),
             world_size=world_size,
             hosts=state.sources.hosts,
-            samples=Samples(partial(state.device_rows, window), partial(state.host_rows, window)),
+            samples=Samples(partial(state.device_rows, window), partial(state.host_rows, window)).noting(read),
             inferred=any(source.steps_from == INFERRED for source in state.sources.ranks.values()),
         )
         verdict = evaluate_window(data, context, self.config)
@@ -283,7 +284,7 @@ class JobStage(IsolatedStage[str, JobState]):
         hidden = kept_hidden(before, hidden, share, self.config)
         verdict = replace(verdict, hidden=hidden)
         if any(row.cause.cause in SAMPLED_CAUSES for row in verdict.rows):
-            state.watched[window] = span_ns
+            state.watched[window] = Watched(sorted(read), *span_ns)
         return self._publish(state, window, verdict, span_ns, now_ns)
 
     def _publish(

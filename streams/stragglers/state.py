@@ -77,6 +77,14 @@ class RankReport(NamedTuple):
     steps_from: str
 
 
+class Watched(NamedTuple):
+    """Names the samples that were read for a window: of these ranks, about this time; ns."""
+
+    ranks: list[int]
+    start_ns: int
+    end_ns: int
+
+
 @dataclass(slots=True)
 class Cells:
     """Indexes the stored rows of a window.
@@ -105,7 +113,7 @@ class JobState:
         windows: window -> its stored rows.
         dirty: windows to evaluate.
         published: window -> head of the verdict that was returned last (`JobStage`).
-        watched: window -> (start, end) in ns, for windows whose cause depends on samples.
+        watched: window -> the samples that its causes depend on.
         evaluated_ns: window -> worker's clock when it was evaluated last.
         horizon: first window that still takes rows.
         counts: of the stage; rows for dropped windows are too old.
@@ -124,7 +132,7 @@ class JobState:
         self.published: dict[int, dict[str, Any]] = {}
         self.lateness = LatenessState(store, run_key, config.window_steps)
         self.samples = {kind.key: SampleState(store, run_key, kind) for kind in (DEVICE, HOST)}
-        self.watched: dict[int, tuple[int, int]] = {}
+        self.watched: dict[int, Watched] = {}
         self.evaluated_ns: dict[int, int] = {}
         self.horizon = 0
         self._spans: dict[tuple[int, int], tuple[bytes, dict[int, tuple[int, int]]]] = {}  # with the value they are of
@@ -316,10 +324,12 @@ class JobState:
         `offsets`: of the batch, or of each part.
         """
         kind = HOST if batch.topic == Topic.HOST else DEVICE
-        times = self.samples[kind.key].apply(batch, offsets)
-        if times is not None and self.watched:
-            first = times[0] - (DEVICE_BEHIND_NS if kind is DEVICE else 0)
-            self.dirty |= {w for w, (start, end) in self.watched.items() if first <= end and start <= times[1]}
+        sampled = self.samples[kind.key].apply(batch, offsets)
+        first_ns = sampled.begin_ns - (DEVICE_BEHIND_NS if kind is DEVICE else 0)
+        for window, of in self.watched.items():
+            inside = (first_ns <= of.end_ns) & (of.start_ns <= sampled.time_ns)
+            if np.isin(sampled.ranks[inside], of.ranks).any():
+                self.dirty.add(window)
 
     def device_rows(self, window: int, rank: int) -> Rows:
         """Return the samples of a rank's GPU during its steps in a window, and a second behind: readings are means."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,15 @@ class Samples(NamedTuple):
 
     gpu: SamplesOf | None = None
     host: SamplesOf | None = None
+
+    def noting(self, read: set[int]) -> Samples:
+        """Return the samples; the ranks whose are read are added to `read`."""
+
+        def noted(rows_of: SamplesOf, rank: int) -> Rows:
+            read.add(rank)
+            return rows_of(rank)
+
+        return Samples(*(rows_of and partial(noted, rows_of) for rows_of in self))
 
 
 NO_SAMPLES = Samples()

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from support.labs.attribution import evaluated
 from support.labs.light import light, light_batches
+from support.labs.sink import any_batch
 from support.labs.stage_feed import seen
 from support.straggler_simulator import MS, Fault, batches, ddp, mesh, overlapped, simulate
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import INSUFFICIENT, StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.offline import results, verdicts
@@ -448,3 +450,18 @@ def test_a_published_window_of_a_large_job_is_evaluated_again_once_in_the_time_t
     assert [(at - now_ns) // SECOND for at in evaluated_at] == ([4] if rests_s else [1, 2, 3, 4, 5, 6, 7])
     jobs.on_tick(now_ns + 8 * SECOND, True)
     assert not state.dirty
+
+
+@pytest.mark.parametrize(("rank", "seconds", "is_read"), [(1, 0, True), (3, 0, True), (9, 0, False), (1, 30, False)])
+def test_a_window_is_evaluated_again_only_for_samples_that_its_verdict_rests_on(rank, seconds, is_read):
+    """Of a late rank and of its peers, in its steps: in a large job nearly all samples are of other ranks."""
+    communicators, jobs = CommunicatorStage({}, CONFIG), JobStage({}, CONFIG)
+    assert list(results(STREAM, [(("gpu.collective.v1",), communicators), (JOB_TOPICS, jobs)], CONFIG.idle_ns))
+    [state] = jobs.states.values()
+    window = max(state.watched)
+    sample = any_batch(Topic.HOST, 1, "process", 0, seed=rank)
+    sample.columns["time_ns"] = np.array([state.watched[window].end_ns + seconds * SECOND])
+    sample.columns["interval_ns"] = np.array([SECOND])
+    assert not state.dirty
+    jobs.on_batch(sample, 1, SECOND)
+    assert (window in state.dirty) == is_read
