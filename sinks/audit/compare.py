@@ -14,6 +14,7 @@ from drumline.infra.clickhouse.client import Client, rows
 from drumline.infra.clickhouse.retention import RETENTION_CLOCK
 from drumline.infra.config.servers import RetentionSettings
 from drumline.schemas.topics import COMPACTED_TOPICS
+from drumline.sinks.audit.queries import of_job_and_run
 from drumline.sinks.audit.rollups import ROLLUPS
 from drumline.sinks.tables.tables import TABLES
 
@@ -60,8 +61,7 @@ def contents(
     for name, columns, value in _compared():
         if (job or run) and not {"job", "run"} <= columns:
             continue
-        where = " AND ".join(["job = {job:String}"] * bool(job) + ["run = {run:String}"] * bool(run)) or "1"
-        where += _kept(name, retention, now_s)
+        where = of_job_and_run(database, job, run) + _kept(name, retention, now_s)
         by = "job AS a, run AS b" if {"job", "run"} <= columns else "'' AS a, '' AS b"
         if name == "ledger":
             by = "topic AS a, '' AS b"

@@ -22,9 +22,16 @@ from drumline.sinks.tables.tables import SinkTable
 SHOWN = 5
 
 
+def of_job_and_run(database: str, job: str, run: str) -> str:
+    """Return the condition on rows of a job and run; "" = all. The id of a Slurm job stands for all its attempts."""
+    attempts = f"SELECT run FROM {database}.processes_versions WHERE slurm_job = {{run:String}}"
+    parts = ["job = {job:String}"] * bool(job) + [f"(run = {{run:String}} OR run IN ({attempts}))"] * bool(run)
+    return " AND ".join(parts) or "1"
+
+
 @dataclass
 class Queries:
-    """Holds the audit's queries for one job and run ("" = all).
+    """Holds the audit's queries for one job and run ("" = all); see `of_job_and_run`.
 
     Every method blocks for one or two queries. Retry later: TransientError. Fatal: PermanentError.
     """
@@ -43,8 +50,7 @@ class Queries:
         return {"job": self.job, "run": self.run, **more}
 
     def _where(self) -> str:
-        parts = ["job = {job:String}"] * bool(self.job) + ["run = {run:String}"] * bool(self.run)
-        return " AND ".join(parts) or "1"
+        return of_job_and_run(self.database, self.job, self.run)
 
     def _kept_since(self, table: SinkTable) -> str:
         """Return SQL for the time before which retention may have removed rows of the table."""

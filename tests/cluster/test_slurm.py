@@ -101,4 +101,8 @@ def test_four_tasks_on_two_nodes_and_a_requeue_have_one_run_each(missing, clean_
     whole = [json.loads(line) for line in lines if line.startswith('{"delivered"')]
     assert len(whole) == 4, "those of the first attempt were ended"
     assert kernels == sum(line["delivered"]["10"] for line in whole)
+    report = pipeline.audit(run=job)
+    assert report.clean, "the job's id stands for both attempts"
+    audited = {account.topic: account.rows_stored for account in report.topics}
+    assert audited["gpu.kernel.v1"] == pipeline.query("SELECT count() AS n FROM {db}.kernels")[0]["n"] > kernels
     assert {row["hosts"] for row in stored} == {2}

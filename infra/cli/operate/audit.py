@@ -28,7 +28,7 @@ KEPT = ("kernels", "in_windows", "copies", "ranges")
 @app.command()
 def audit(
     job: Annotated[str, typer.Option(help="Check rows, sequences and windows of this job only.")] = "",
-    run: Annotated[str, typer.Option(help="Check this run only.")] = "",
+    run: Annotated[str, typer.Option(help="Check this run only, or all attempts of this Slurm job.")] = "",
     compare: Annotated[
         bool, typer.Option("--compare", help="Also compare the rows of all replicas, by number and hash.")
     ] = False,

@@ -117,6 +117,20 @@ def test_damage_is_found(pipeline):
     pipeline.settings.clickhouse.database = whole
 
 
+def test_the_id_of_a_slurm_job_stands_for_all_its_attempts(pipeline):
+    process, again = any_batch(Topic.PROCESS, 1, process_id(1), 0, 1), any_batch(Topic.KERNEL, 50, process_id(1), 0, 1)
+    process.envelope |= {"run": "run-1", "slurm_job": "run"}
+    again.envelope["run"] = "run-1"
+    pipeline.publish(process, again)
+    pipeline.drain(2, [Topic.KERNEL, Topic.PROCESS])
+
+    def kernels(run):
+        report = pipeline.audit(run=run)
+        return [account.rows_stored for account in report.topics if account.topic == Topic.KERNEL]
+
+    assert (kernels("run"), kernels("run-1")) == ([450], [50])
+
+
 def test_a_rollup_that_counts_rows_twice_or_not_at_all_is_found(pipeline):
     for topic in (Topic.MEMCPY, Topic.DEVICE, Topic.STEP):
         pipeline.publish(any_batch(topic, 100, process_id(0), 0))

@@ -185,10 +185,10 @@ class Pipeline:
                 raise AssertionError(process.stderr.read().decode()[-2_000:])
         self.sinks.clear()
 
-    def audit(self, job: str = "") -> AuditReport:
+    def audit(self, job: str = "", run: str = "") -> AuditReport:
         facts = KafkaFacts(self.settings)
         try:
-            return audit(facts, Queries(self.client(), self.settings, job))
+            return audit(facts, Queries(self.client(), self.settings, job, run))
         finally:
             facts.close()
 
