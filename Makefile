@@ -112,7 +112,7 @@ test-kube: setup ## Run the Helm chart on a real Kubernetes: control plane, kube
 
 # Slurm's daemons come from Debian's packages; without root the test that needs them names what is missing.
 SLURM := slurmctld slurmd slurm-client munge
-test-cluster: setup ## Run real clusters on this machine: three brokers, two ClickHouse replicas, Slurm (as root)
+test-cluster: setup ## Run real clusters on this machine: three brokers, two ClickHouse replicas, replicated tables, Slurm (as root)
 	@if ! command -v slurmctld > /dev/null && [ "$$(id -u)" -eq 0 ] && command -v apt-get > /dev/null; then \
 		echo "installing $(SLURM) with apt-get"; apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SLURM); fi

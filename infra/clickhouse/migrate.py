@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 
+import structlog
+
 from drumline.infra.clickhouse.client import Client, command, rows
 from drumline.infra.clickhouse.kernel_names_table import rename
 from drumline.infra.clickhouse.migration_lock import MigrationConflict, MigrationLock
+from drumline.infra.clickhouse.replicated import check_replicated, plain_tables, run_statement, token_changes
 from drumline.infra.clickhouse.retention import retention_changes
 from drumline.infra.config.settings import Settings
 
+log = structlog.get_logger()
 FOLDER = resources.files("drumline.infra.clickhouse") / "migrations"
 _FILE = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 
@@ -104,16 +108,19 @@ def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> lis
     """
     database = settings.clickhouse.database
     files = migrations()
-    todo = pending(files, applied_versions(client, database))
+    applied = applied_versions(client, database)
+    todo = pending(files, applied)
+    check_replicated(client, database, [text for m in todo for text in m.statements(database)], is_new=not applied)
     if dry_run:
-        return [f"{m.version:04d}_{m.name}" for m in todo] + [text for text, _ in retention_changes(client, settings)]
+        return [f"{m.version:04d}_{m.name}" for m in todo] + [text for text, _ in _changes(client, settings)]
     command(client, f"CREATE DATABASE IF NOT EXISTS {database}")
     with MigrationLock(client, database):
         command(client, _JOURNAL.replace("{database}", database))
+        check_replicated(client, database, [], is_new=False)
         done = []
         for migration in pending(files, applied_versions(client, database)):
             for statement in migration.statements(database):
-                command(client, statement)
+                run_statement(client, statement)
             command(
                 client,
                 f"INSERT INTO {database}.schema_migrations (version, name, checksum) "
@@ -122,9 +129,16 @@ def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> lis
                 settings={"async_insert": 0, "insert_deduplication_token": f"migration-{migration.version}"},
             )
             done.append(f"{migration.version:04d}_{migration.name}")
-        for text, statement in retention_changes(client, settings):
-            command(client, statement, settings={"materialize_ttl_after_modify": 0, "alter_sync": 1})
+        for text, statement in _changes(client, settings):
+            run_statement(client, statement, settings={"materialize_ttl_after_modify": 0, "alter_sync": 1})
             done.append(text)
         if names := rename(client, database):
             done.append(f"{names} kernel names by the current rules")
+    if plain := plain_tables(client, database):
+        log.warning("tables are not replicated, as others are", database=database, tables=plain)
     return done
+
+
+def _changes(client: Client, settings: Settings) -> list[tuple[str, str]]:
+    """Return (description, statement) for what differs from the settings, and from what exactly-once needs."""
+    return retention_changes(client, settings) + token_changes(client, settings.clickhouse.database)

@@ -21,18 +21,18 @@ def create(settings: Settings) -> None:
     key = (target.retention.model_dump_json(), target.tiering.model_dump_json())
     if key not in _STATEMENTS:
         migrate(client, settings)
-        _STATEMENTS[key] = _statements(client, target.database)
+        _STATEMENTS[key] = statements(client, target.database)
     else:
         clickhouse.command(client, f"CREATE DATABASE IF NOT EXISTS {target.database}")
-        _STATEMENTS[key] = _run(client, target.database, _STATEMENTS[key])
+        _STATEMENTS[key] = run(client, target.database, _STATEMENTS[key])
         values = ", ".join(f"({m.version}, '{m.name}', '{m.checksum}')" for m in migrations())
         into = f"INSERT INTO {target.database}.schema_migrations (version, name, checksum) VALUES {values}"
         clickhouse.command(client, into, settings={"async_insert": 0})
     client.close()
 
 
-def _statements(client: clickhouse.Client, database: str) -> list[str]:
-    """Tables first: views read them. Views of views may still come before those."""
+def statements(client: clickhouse.Client, database: str) -> list[str]:
+    """Return what creates the database's tables, then its views, which read them. Views of views may come first."""
     sql = (
         "SELECT create_table_query AS statement FROM system.tables WHERE database = {d:String} "
         "ORDER BY engine LIKE '%View', name"
@@ -41,10 +41,10 @@ def _statements(client: clickhouse.Client, database: str) -> list[str]:
     return [str(row["statement"]).replace(f"{database}.", _PLACEHOLDER) for row in result]
 
 
-def _run(client: clickhouse.Client, database: str, statements: list[str]) -> list[str]:
+def run(client: clickhouse.Client, database: str, wanted: list[str]) -> list[str]:
     """Return the statements in the order in which they succeeded; one whose table is missing is tried again later."""
     done: list[str] = []
-    while left := [statement for statement in statements if statement not in done]:
+    while left := [statement for statement in wanted if statement not in done]:
         before = len(done)
         for statement in left:
             try:
