@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
@@ -45,6 +45,23 @@ class Batch:
         """Return the text of a dictionary column: object array of str, one per row."""
         texts = np.array([*self.envelope[dictionary], ""], dtype=object)
         return texts[self.columns[column]]
+
+
+class RowsOf(dict[str, Array]):
+    """Holds the columns of rows begin..end-1 of a table; each is made when it is read. `of`: the table's columns.
+
+    Readers of many batches of a table take its columns at once.
+    """
+
+    __slots__ = ("begin", "end", "of")
+
+    def __init__(self, of: Mapping[str, Array], begin: int, end: int) -> None:
+        super().__init__()
+        self.of, self.begin, self.end = of, begin, end
+
+    def __missing__(self, name: str) -> Array:
+        self[name] = rows = self.of[name][self.begin : self.end]
+        return rows
 
 
 def dictionary(values: Iterable[str]) -> tuple[list[str], list[int]]:

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from drumline.schemas.batch import Batch, decode_fields
+from drumline.schemas.batch import Batch, RowsOf, decode_fields
 from drumline.schemas.columns import Array, Column
 from drumline.schemas.errors import BadColumn
 from drumline.schemas.model import RecordModel
@@ -56,6 +56,13 @@ class BatchTable:
             if (array >= np.repeat(ends, self.counts)).any():
                 raise BadColumn(f"an index beyond the {column.dictionary}", topic=self.topic, field=column.name)
         return array
+
+    def batches(self) -> list[Batch]:
+        """Return all batches; they share rows (see `RowsOf`)."""
+        return [
+            Batch(self.topic, envelope, RowsOf(self.columns, begin, begin + count))
+            for envelope, begin, count in zip(self.envelopes, self.begins, self.counts, strict=True)
+        ]
 
     def batch(self, number: int) -> Batch:
         """Return a batch, from 0."""

@@ -31,6 +31,8 @@ from drumline.schemas.registry import Registry, lock_file_registry
 from drumline.schemas.tenants import TenantGuard
 from drumline.schemas.topics import DERIVED_TOPICS
 
+#: Bytes of a batch up to which it costs more than its rows.
+SMALL_BYTES = 16 << 10
 #: Registries give ids below it: 32-bit integers.
 _IDS = 1 << 31
 
@@ -243,7 +245,8 @@ class Codec:
                     return None
             table = BatchTable(schema, [record.value for record in records], HEADER.size)
             if table.rows:
-                check_columns(Batch(topic, {"rows": table.rows}, table.columns), min(known, default=None))
+                rows = Batch(topic, {"rows": table.rows}, table.columns)
+                check_columns(rows, min(known, default=None), max(known, default=None))
             for record, envelope in zip(records, table.envelopes, strict=True):
                 text_bytes = len(record.value) - envelope["rows"] * schema.row_bytes
                 check_envelope(topic, envelope, record.appended_ms, text_bytes)
@@ -273,6 +276,23 @@ class Codec:
             return not 0 <= of_parts < _IDS or self.registry.in_memory(of_parts)
         except (BadRecord, IndexError, ValueError):  # `decode` says so
             return True
+
+    def reads_together(self, topic: str, value: bytes | None) -> bool:
+        """Return whether a record should be read with others: by `together`, or `decode_together` if it is small.
+
+        Such a record needs no network.
+        """
+        try:
+            number = schema_id(value)
+            if value is None or not self.registry.in_memory(number):
+                return False
+            of = self.registry.model_of(number)
+        except BadRecord:
+            return False
+        if of is model(topic):
+            return len(value) <= SMALL_BYTES and checks_together(topic)
+        shape = self._shapes.get(of.name) if topic in JOINED_BY_AGENTS else None
+        return shape is not None and shape.topic == MERGED and self.decodes_at_once(value)
 
     def _writer(self, number: int, topic: str) -> RecordModel:
         """Return the schema of a record of a topic, or of its parts, by its id."""

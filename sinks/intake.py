@@ -19,9 +19,12 @@ from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.ranges.dead_letter_limit import FLOOD_S, RUN_S, FloodGuard
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record, read_all
+from drumline.sinks.ranges.together import read_together
 from drumline.sinks.telemetry import SinkCounts
 
 log = structlog.get_logger()
+#: Bytes of records that wait to be read together, of all partitions.
+MOST_BYTES = 4 << 20
 
 
 class Intake:
@@ -35,15 +38,25 @@ class Intake:
         self.registry = Retry()
         self._settings, self._kafka, self._codec, self._counts = settings, kafka, codec, counts
         self._guards: dict[tuple[str, int], FloodGuard] = {}
+        self._waiting_bytes = 0
 
     def take(self, record: Record) -> None:
-        """Take in a record, unless it is behind or its partition is not held.
+        """Take in a record, unless it is behind or its partition is not held; it may wait for `take_waiting`.
 
         Fatal: RegistryRejected.
         """
         state = self._kafka.states.get((record.topic, record.partition))
         if state is None or record.offset < state.next_offset:
             return
+        if state.intent is None and self._codec.reads_together(record.topic, record.value):
+            if not state.compacted:
+                _count_gap(state, record.offset)
+            state.wait(record)
+            self._waiting_bytes += len(record.value or b"")
+            if self._waiting_bytes > MOST_BYTES:
+                self.take_waiting()
+            return
+        self._take_waiting(state)
         entries = self._read(record, state)
         if not entries:
             return
@@ -52,11 +65,26 @@ class Intake:
         for entry in entries:
             self._add(state, entry)
 
+    def take_waiting(self) -> None:
+        """Read the records that wait to be read together, of all partitions."""
+        for state in self._kafka.states.values():
+            self._take_waiting(state)
+        self._waiting_bytes = 0
+
+    def _take_waiting(self, state: PartitionState) -> None:
+        if state.waiting:
+            records = read_together(state.waiting, state.table, self._codec)
+            state.take_waiting(records, time.monotonic())
+            for entries in records:
+                for entry in entries:
+                    self._guard(state, entry)
+
     def take_unreadable(self, state: PartitionState, first: int, behind: int) -> None:
         """Take in a batch that cannot be unpacked, as one dead letter at its first offset, without value.
 
         The ledger has no row for its other offsets `first + 1` up to `behind`; they count as missing.
         """
+        self._take_waiting(state)
         if first >= state.next_offset:
             record = Record(
                 state.table.topic.value, state.partition, first, None, None, time.time_ns() // 1_000_000, []

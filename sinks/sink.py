@@ -111,6 +111,7 @@ class Sink:
             if is_full(self.kafka.states.values(), self.settings.sink):
                 break
             wait_s = 0.0
+        self._intake.take_waiting()
 
     def _poll(self, wait_s: float) -> bool:
         """Take one record; return True if there was one."""

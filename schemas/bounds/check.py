@@ -110,14 +110,17 @@ def check_envelope(
 
 def checks_together(topic: str) -> bool:
     """Return whether `check_columns` may check the columns of many batches of a topic as those of one."""
-    checks = plan(topic)
-    return not checks.totals and not any(group.bound.is_recent for group in checks.groups)
+    return not plan(topic).totals
 
 
-def check_columns(batch: Batch, appended_ms: int | None = None) -> None:
-    """Check the columns of a batch with rows, see `check`. Raises OutOfBounds."""
+def check_columns(batch: Batch, appended_ms: int | None = None, latest_ms: int | None = None) -> None:
+    """Check the columns of a batch with rows, see `check`. Raises OutOfBounds.
+
+    `latest_ms`: when Kafka took in the last of several whose rows these are, `appended_ms` the first.
+    """
     topic, columns, checks = batch.topic, batch.columns, plan(batch.topic)
     appended_ns = appended_ms * _NS_PER_MS if appended_ms and appended_ms > 0 else 0
+    latest_ns = max(appended_ns, (latest_ms or 0) * _NS_PER_MS)
     if len(columns) < checks.column_count:
         columns = {c.name: columns.get(c.name, np.zeros(batch.rows, c.dtype)) for c in model(topic).columns}
     for group in checks.groups:
@@ -130,7 +133,7 @@ def check_columns(batch: Batch, appended_ms: int | None = None) -> None:
         if not (bound.low <= low and high <= bound.high):  # NaN is outside
             raise _column_outside(topic, group, columns)
         if appended_ns and bound.is_time:
-            _check_time(topic, names[0], bound, low, high, appended_ns)
+            _check_time(topic, names[0], bound, low, high, appended_ns, latest_ns)
     for name, dictionary, bound in checks.totals:
         lengths = np.fromiter(map(len, batch.envelope[dictionary]), np.int64, len(batch.envelope[dictionary]))
         if int(lengths[columns[name]].sum()) > bound.total:
@@ -148,7 +151,7 @@ def _check_times(topic: str, envelope: Mapping[str, Any], appended_ns: int) -> N
     for name in model(topic).envelope:
         bound = bounds(topic)[name]
         if bound.is_time and (value := envelope[name]):
-            _check_time(topic, name, bound, value, value, appended_ns)
+            _check_time(topic, name, bound, value, value, appended_ns, appended_ns)
 
 
 def _text_too_long(topic: str, envelope: Mapping[str, Any]) -> OutOfBounds:
@@ -167,11 +170,11 @@ def _too_many(topic: str, name: str, bound: Bound) -> OutOfBounds:
     return OutOfBounds(f"more than {bound.items} items", topic=topic, field=name)
 
 
-def _check_time(topic: str, name: str, bound: Bound, low: int, high: int, appended_ns: int) -> None:
+def _check_time(topic: str, name: str, bound: Bound, low: int, high: int, appended_ns: int, latest_ns: int) -> None:
     if high > appended_ns + AHEAD_NS:
         hours = AHEAD_NS // 3_600_000_000_000
         raise OutOfBounds(f"a time more than {hours} hours after Kafka took the record in", topic=topic, field=name)
-    if bound.is_recent and low < appended_ns - PAST_NS:
+    if bound.is_recent and low < latest_ns - PAST_NS:
         days = PAST_NS // 86_400_000_000_000
         raise OutOfBounds(f"a time more than {days} days before Kafka took the record in", topic=topic, field=name)
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise, repeat
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from drumline.schemas.batch import Batch
+from drumline.schemas.batch import Batch, RowsOf
 from drumline.schemas.bounds.limits import MAX_BYTES
 from drumline.schemas.columns import Array, filled
 from drumline.schemas.errors import BadColumn, BadEnvelope
-from drumline.schemas.joined.merged import NUMBERS, Ints, as_text, layout
+from drumline.schemas.joined.merged import NUMBERS, SHARED, Ints, as_text, layout
 from drumline.schemas.joined.parts import MOST_PARTS
 from drumline.schemas.model import RecordModel
 
@@ -216,6 +216,26 @@ class MergedParts:
             missing = self.reader.envelope.keys() - envelope.keys()
             envelope = {**kept, **{name: _copied(self.reader.defaults[name]) for name in missing}}
         return Batch(self.topic, envelope, columns)
+
+    def batches(self) -> list[Batch]:
+        """Return all parts as the batches that they were, of the current schema; they share arrays of texts, which are
+        not to be changed, and rows (see `RowsOf`). Raises BadEnvelope for a text that should be JSON.
+        """
+        assert self.writer is self.reader
+        of_parts: list[Iterable[Any]] = [repeat(self.job), repeat(self.run)]
+        for name, kind in self.layout.kinds.items():
+            of_parts.append(
+                self.number(name).tolist()
+                if kind in NUMBERS
+                else self.text(name)
+                if kind == "string"
+                else self.lists(name)
+            )
+        names, rows = (*SHARED, *self.layout.kinds), pairwise(self.ends)
+        return [
+            Batch(self.topic, dict(zip(names, envelope, strict=True)), RowsOf(self.columns, begin, end))
+            for envelope, (begin, end) in zip(zip(*of_parts, strict=False), rows, strict=True)
+        ]
 
     def written(self, part: int) -> Batch:
         """Return a part, from 0, with the fields and columns that were written. Raises BadEnvelope, see `batch`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import takewhile
@@ -121,6 +121,7 @@ class PartitionState:
     batch whose end is searched (kafka/unreadable.py); -1 = none. `flood`: where dead letters flooded it last, at
     `flood_at` (monotonic, s); `flooded`: it is not read until `flood_until`, so that it is read at a limited rate.
     `read_to`: offset up to which Kafka was read; more than `next_offset` where the last offsets have no record.
+    `waiting`: records before `next_offset` that are read together, behind `entries`.
     `since`: when the first of the collected records came (monotonic, s); `rows_since`: the first that has rows,
     `pause_s` after the rows before; `rows_at`: when the last rows came. Heartbeats have none.
     """
@@ -142,6 +143,7 @@ class PartitionState:
     rows_since: float = math.inf
     pause_s: float = math.inf
     rows_at: float = -math.inf
+    waiting: list[Record] = field(default_factory=list)
     duplicates: Duplicates = field(default_factory=Duplicates)
     expected: dict[int, int] = field(default_factory=dict)
     deferred: PendingRange | None = None
@@ -194,6 +196,19 @@ class PartitionState:
         self.bytes += entry.size
         self.next_offset = entry.record.offset + 1
         return True
+
+    def wait(self, record: Record) -> None:
+        """Keep the next record, to be read with those behind it."""
+        self.waiting.append(record)
+        self.next_offset = record.offset + 1
+
+    def take_waiting(self, records: Iterable[Sequence[RangeEntry]], now: float) -> None:
+        """Take in the `waiting` records."""
+        self.next_offset = self.waiting[0].offset
+        self.waiting = []
+        for parts in records:
+            for entry in parts:
+                self.take(entry, now)
 
     def due(self, now: float, flush_rows: int, flush_s: float) -> bool:
         """Return True if a range should be cut.

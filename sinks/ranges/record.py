@@ -10,7 +10,6 @@ from enum import StrEnum
 from drumline.schemas.batch import Batch
 from drumline.schemas.bounds.check import check_size, header_bytes
 from drumline.schemas.bounds.limits import MAX_KEY_BYTES
-from drumline.schemas.bounds.merged_check import is_inside
 from drumline.schemas.codec import Codec, Parts
 from drumline.schemas.confluent import HEADER
 from drumline.schemas.epochs import read_epoch
@@ -141,11 +140,7 @@ def read_all(
     if parts is None:
         return [read(record, table, codec, bounded=not counted)]
     numbered = [replace(record, value=value, part=number) for number, value in enumerate(values, 1)]
-    merged = parts.merged
-    if merged is not None and is_inside(merged, record.timestamp_ms):
-        entries = [read(part, table, codec, batch=merged.batch(part.part - 1)) for part in numbered]
-    else:
-        entries = [read(part, table, codec, bounded=not is_counted(part), of=parts) for part in numbered]
+    entries = [read(part, table, codec, bounded=not is_counted(part), of=parts) for part in numbered]
     if is_signed(record.headers):
         for entry in entries:  # its dead letter has the value that was signed
             if entry.disposition is Disposition.DEAD_LETTER:
@@ -160,12 +155,11 @@ def read(
     *,
     bounded: bool = True,
     of: Parts | None = None,
-    batch: Batch | None = None,
 ) -> RangeEntry:
     """Decode and check a record, or a part of one.
 
     Duplicates are found later, when its range is cut. `bounded`: False for a record that an intent counts as stored.
-    `batch`: what it decodes to, where that is known and within its bounds. Retry later: RegistryUnavailable.
+    Retry later: RegistryUnavailable.
     """
     size = _size(record)
     try:
@@ -174,7 +168,7 @@ def read(
                 check_size(table.topic, record.key, None, record.headers)
             record.headers = []
             return RangeEntry(record, size, None, Disposition.EMPTY)
-        batch = batch or codec.decode(
+        batch = codec.decode(
             table.topic,
             record.value,
             record.timestamp_ms,

@@ -5,13 +5,14 @@ Works on columns; no Python code runs per row, except for columns of type String
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
 
-from drumline.schemas.batch import Batch
+from drumline.schemas.batch import Batch, RowsOf
 from drumline.schemas.columns import Array
+from drumline.schemas.model import model
 from drumline.sinks.tables import native_format as native
 from drumline.sinks.tables.tables import ColumnSource, SinkTable, TableColumn
 
@@ -27,7 +28,7 @@ MAX_ROWS = 1_000_000
 
 def row_count(table: SinkTable, batch: Batch) -> int:
     """Return the rows that the batch becomes: its own, or one where the record itself is the row (gpu.process.v1)."""
-    return batch.rows if any(c.source in (ColumnSource.PACKED, ColumnSource.DICTIONARY) for c in table.columns) else 1
+    return batch.rows if table.has_columns else 1
 
 
 def time_span(table: SinkTable, batch: Batch) -> tuple[int, int]:
@@ -38,6 +39,39 @@ def time_span(table: SinkTable, batch: Batch) -> tuple[int, int]:
     if values is None:
         return int(batch.envelope[table.clock]), int(batch.envelope[table.clock])
     return int(values.min()), int(values.max())
+
+
+def spans(table: SinkTable, columns: Mapping[str, Array], batches: Sequence[Batch]) -> list[tuple[int, int]] | None:
+    """Return the `time_span` of each of some batches; None where one of them may be `unstorable`.
+
+    `columns`: of all rows, batch by batch.
+    """
+    packed, counts = {column.name for column in model(table.topic).columns}, np.array([of.rows for of in batches])
+
+    def of(field: str) -> Array:
+        return columns[field] if field in packed else np.array([batch.envelope[field] for batch in batches], np.int64)
+
+    limits = [(field, TIME_END_NS) for field in table.times] + [(field, 1 << 62) for field in table.durations]
+    for field, end in limits:
+        values = of(field)
+        if len(values) and not 0 <= int(values.min()) <= int(values.max()) < end:
+            return None
+    if not all(np.isin(columns[column.field], column.enum).all() for column in table.enums):
+        return None
+    if len(counts) and int(counts.max()) > MAX_ROWS:
+        return None
+    first, last = np.zeros(len(batches), np.int64), np.zeros(len(batches), np.int64)
+    has_rows = counts > 0
+    if table.clock and has_rows.any():
+        values = of(table.clock)
+        if table.clock in packed:
+            begins = (np.cumsum(counts) - counts)[has_rows]
+            first[has_rows], last[has_rows] = np.minimum.reduceat(values, begins), np.maximum.reduceat(values, begins)
+        else:
+            first[has_rows] = last[has_rows] = values[has_rows]
+        if int((last // DAY_NS - first // DAY_NS).max()) >= MAX_DAYS:
+            return None
+    return list(zip(first.tolist(), last.tolist(), strict=True))
 
 
 def unstorable(table: SinkTable, batch: Batch) -> str:
@@ -63,18 +97,19 @@ def unstorable(table: SinkTable, batch: Batch) -> str:
     return ""
 
 
-class _TextIndex:
-    """Collects distinct texts: text -> index, in order of appearance."""
+class _Texts:
+    """Collects distinct texts, in order of appearance, and the indices of texts into them."""
 
     def __init__(self) -> None:
-        self.index: dict[str, int] = {}
+        self._known: dict[str, int] = {}
 
-    def index_of(self, value: str) -> int:
-        return self.index.setdefault(value, len(self.index))
+    def indices(self, texts: Iterable[str]) -> list[int]:
+        known = self._known
+        return [known.setdefault(text, len(known)) for text in texts]
 
-    def table(self, texts: Iterable[str]) -> Array:
-        """Return the indices of a batch's dictionary, as a lookup table."""
-        return np.fromiter((self.index_of(value) for value in texts), dtype=np.uint32)
+    @property
+    def distinct(self) -> list[str]:
+        return list(self._known)
 
 
 def _per_batch(batches: Sequence[Batch], counts: Array, column: TableColumn) -> bytes:
@@ -83,27 +118,54 @@ def _per_batch(batches: Sequence[Batch], counts: Array, column: TableColumn) -> 
     if column.source is ColumnSource.MAP:
         return native.maps([v for v, n in zip(values, counts.tolist(), strict=True) for _ in range(n)])
     if column.source is ColumnSource.TEXT:
-        texts = _TextIndex()
-        indices = texts.table(values)
-        return native.low_cardinality(list(texts.index), np.repeat(indices, counts))
+        texts = _Texts()
+        indices = np.array(texts.indices(values), np.uint32)
+        return native.low_cardinality(texts.distinct, np.repeat(indices, counts))
     return np.repeat(np.array(values, dtype=column.dtype), counts).tobytes()
 
 
-def _per_row(batches: Sequence[Batch], column: TableColumn) -> bytes:
-    """Return a packed column; dictionary columns through a lookup per batch."""
+def _tables(batches: Sequence[Batch]) -> list[Mapping[str, Array]]:
+    """Return the columns of all batches, one behind the other; those that follow each other in a table together."""
+    tables: list[Mapping[str, Array]] = []
+    for batch in batches:
+        columns, last = batch.columns, tables[-1] if tables else None
+        if not isinstance(columns, RowsOf):
+            tables.append(columns)
+        elif isinstance(last, RowsOf) and last.of is columns.of and last.end == columns.begin:
+            tables[-1] = RowsOf(last.of, last.begin, columns.end)
+        else:
+            tables.append(RowsOf(columns.of, columns.begin, columns.end))
+    return tables
+
+
+def _per_row(
+    tables: Sequence[Mapping[str, Array]], batches: Sequence[Batch], counts: Array, column: TableColumn
+) -> bytes:
+    """Return a packed column; dictionary columns through a lookup of all batches' texts."""
+    joined = np.concatenate([columns[column.field] for columns in tables])
     if column.source is ColumnSource.PACKED:
-        joined = np.concatenate([batch.columns[column.field] for batch in batches])
         return (
             native.nullable(joined, joined == -1) if column.null else joined.astype(column.dtype, copy=False).tobytes()
         )
-    texts = _TextIndex()
-    indices = np.concatenate(
-        [texts.table(batch.envelope[column.dictionary])[batch.columns[column.field]] for batch in batches]
-    )
+    begins, lookup, texts = _dictionaries([batch.envelope[column.dictionary] for batch in batches])
+    indices = lookup[np.repeat(begins, counts) + joined]
     if column.type == "String":
-        encoded = [native.text(value) for value in texts.index]
+        encoded = [native.text(value) for value in texts]
         return b"".join([encoded[i] for i in indices.tolist()])
-    return native.low_cardinality(list(texts.index), indices)
+    return native.low_cardinality(texts, indices)
+
+
+def _dictionaries(lists: Sequence[Sequence[str]]) -> tuple[Array, Array, list[str]]:
+    """Return of the dictionaries of batches: where each begins in the lookup, the lookup, and the distinct texts.
+
+    Batches of a table share a list that is equal.
+    """
+    texts, begins, lookup = _Texts(), dict[int, int](), list[int]()
+    for items in lists:
+        if id(items) not in begins:
+            begins[id(items)] = len(lookup)
+            lookup += texts.indices(items)
+    return np.array([begins[id(items)] for items in lists], np.uint32), np.array(lookup, np.uint32), texts.distinct
 
 
 def rows_block(
@@ -117,14 +179,15 @@ def rows_block(
 
     Rows are numbered within a record: those of a part follow those of the part before it.
     """
-    counts = np.array([row_count(table, batch) for batch in batches], dtype=np.int64)
+    counts = np.array([batch.rows for batch in batches] if table.has_columns else [1] * len(batches), np.int64)
+    tables = _tables(batches)
     rows = int(counts.sum())
     columns: list[tuple[str, str, bytes]] = []
     for column in table.columns:
         if column.source is ColumnSource.META:
             data = _meta(column.name, topic_partition, counts, offsets, published_ms)
         elif column.source in (ColumnSource.PACKED, ColumnSource.DICTIONARY):
-            data = _per_row(batches, column)
+            data = _per_row(tables, batches, counts, column)
         else:
             data = _per_batch(batches, counts, column)
         columns.append((column.name, column.type, data))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 
 from drumline.schemas.columns import Column
 from drumline.schemas.model import RecordModel, has_schema, model
@@ -80,6 +80,11 @@ class SinkTable:
     clock: str
     enums: tuple[TableColumn, ...]
     live: bool
+
+    @cached_property
+    def has_columns(self) -> bool:
+        """Return whether rows are those of a batch; if not, a batch is a row itself (gpu.process.v1)."""
+        return any(column.source in (ColumnSource.PACKED, ColumnSource.DICTIONARY) for column in self.columns)
 
     @property
     def target(self) -> str:

@@ -7,6 +7,7 @@ from support.labs.sink import any_batch
 from drumline.schemas.batch import Batch
 from drumline.schemas.batch_table import BatchTable
 from drumline.schemas.bounds.check import checks_together
+from drumline.schemas.bounds.limits import AHEAD_NS, PAST_NS
 from drumline.schemas.codec import Codec, Received
 from drumline.schemas.confluent import HEADER
 from drumline.schemas.epochs import write_epoch
@@ -33,6 +34,9 @@ def test_each_batch_is_what_it_is_by_itself(topic, rows):
     table = BatchTable(model(topic), sent, HEADER.size)
     for number, value in enumerate(sent):
         batch, now = CODEC.decode(topic, value), table.batch(number)
+        shared = table.batches()[number]
+        assert shared.envelope == now.envelope
+        assert all(shared.columns[name].tolist() == column.tolist() for name, column in now.columns.items())
         assert now.envelope == batch.envelope
         assert now.columns.keys() == batch.columns.keys()
         for name, column in batch.columns.items():
@@ -110,3 +114,21 @@ def test_a_signature_is_checked_of_each():
 def test_topics_whose_rows_are_bounded_together_are_not_read_as_one():
     assert not checks_together(Topic.STRAGGLER)
     assert CODEC.decode_together(Topic.STRAGGLER, received(values(Topic.STRAGGLER, (1, 1)))) is None
+
+
+@pytest.mark.parametrize(
+    ("age_ns", "inside"), [(PAST_NS - 10**9, True), (PAST_NS + 10**9, False), (-2 * AHEAD_NS, False)]
+)
+def test_rows_are_as_old_as_the_record_of_each_allows(age_ns, inside):
+    times = [NOW_MS, NOW_MS + PAST_NS // 2_000_000]
+    batches = [any_batch(Topic.STEP, 2, "p", at) for at in range(2)]
+    for at, (batch, ms) in enumerate(zip(batches, times, strict=True)):
+        batch.envelope["base_time_ns"] = NOW_MS * 10**6
+        for name in ("start_ns", "gpu_start_ns"):
+            batch.columns[name] = np.full(2, ms * 10**6 - age_ns * at)
+    records = [Received(CODEC.encode(batch), ms) for batch, ms in zip(batches, times, strict=True)]
+    table = CODEC.decode_together(Topic.STEP, records)
+    assert (table is not None) is inside
+    if not inside:
+        with pytest.raises(BadRecord):
+            CODEC.decode(Topic.STEP, records[1].value, times[1])

@@ -42,7 +42,9 @@ def test_each_part_is_what_it_is_alone(topic, hosts):
     assert together.parts == len(batches)
     for part, batch in enumerate(batches):
         now = together.batch(part)
-        assert now.envelope == batch.envelope
+        shared = together.batches()[part]
+        assert now.envelope == shared.envelope == batch.envelope
+        assert all(shared.columns[name].tolist() == column.tolist() for name, column in now.columns.items())
         assert {name: column.tolist() for name, column in now.columns.items()} == {
             name: column.tolist() for name, column in batch.columns.items()
         }

@@ -1,0 +1,200 @@
+"""Records that are read together become the rows, ledger rows and intents that they become one by one."""
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support.labs.sink import NOW_NS, any_batch, process_id
+
+from drumline.infra.config.settings import SinkSettings
+from drumline.schemas.batch import encode
+from drumline.schemas.codec import Codec
+from drumline.schemas.confluent import header
+from drumline.schemas.epochs import write_epoch
+from drumline.schemas.joined.parts import JOINED_BY_AGENTS
+from drumline.schemas.model import model
+from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
+from drumline.schemas.topics import DERIVED_TOPICS, Topic
+from drumline.sinks import intake as intake_module
+from drumline.sinks.inserts.ledger import ledger_block
+from drumline.sinks.intake import Intake
+from drumline.sinks.ranges.duplicates import StoredBatches
+from drumline.sinks.ranges.intent import write_intent
+from drumline.sinks.ranges.offset_ranges import Intervals
+from drumline.sinks.ranges.partition import PartitionState
+from drumline.sinks.ranges.record import Disposition, Record
+from drumline.sinks.tables.blocks import DAY_NS, rows_block
+from drumline.sinks.tables.tables import table
+from drumline.sinks.telemetry import SinkCounts, count_conflicts
+
+CODEC = Codec()
+NOW_MS = NOW_NS // 1_000_000 + 60_000
+SMALL = [*sorted(JOINED_BY_AGENTS), Topic.PROCESS, Topic.NETWORK, Topic.LATENESS, Topic.KERNEL_FREQUENCY, Topic.HANG]
+BAD = {Disposition.DEAD_LETTER, Disposition.DUPLICATE}
+
+
+def batches(topic, chance):
+    """Batches of four processes and two runs: doubled ones, ones with another's sequence, empty and bad ones."""
+    sent = []
+    for number in range(120):
+        if sent and chance.randrange(8) == 0:
+            yield chance.choice(sent[-6:])
+            continue
+        process, fault = chance.randrange(4), chance.randrange(40)
+        sequence = chance.randrange(30) if fault < 8 else number
+        rows = chance.choice([0, 1, 1, 2, 5]) if model(topic).columns else 1
+        batch = any_batch(topic, rows, process_id(process), sequence, seed=process)
+        batch.envelope |= {"run": chance.choice(["run"] * 9 + ["other"]), "sent_ns": NOW_NS - number}
+        if fault == 10:
+            batch.envelope["world_size"] = -1
+        elif fault == 11 and "rank" in batch.envelope:
+            batch.envelope["rank"] = -(1 << 31)
+        elif fault == 12 and rows > 1 and "start_ns" in batch.columns:
+            batch.columns["start_ns"][0] -= 40 * DAY_NS
+        elif fault == 13:
+            batch.envelope["dropped_before"] = 7
+        elif fault == 14 and rows and (column := next((c for c in batch.columns if c.endswith("_ns")), "")):
+            batch.columns[column] = batch.columns[column].copy()
+            batch.columns[column][-1] = NOW_NS + 3 * DAY_NS
+        sent.append(batch)
+        yield batch
+
+
+def cut(topic, chance):
+    """Lists of values that are one record each, and the record's headers."""
+    left, late = list(batches(topic, chance)), 0
+    while left:
+        count = chance.randrange(1, 9) if topic in JOINED_BY_AGENTS else 1
+        of = [batch for batch in left[:count] if batch.envelope["run"] == left[0].envelope["run"]]
+        left = [batch for batch in left[:count] if batch not in of] + left[count:]
+        late = chance.randrange(3) == 0
+        headers = [write_epoch(5 - late, "source:0")] if topic in DERIVED_TOPICS else [("h", b"v")] * late
+        yield [encode(model(topic), batch, header(CODEC.registry.id_of(topic))) for batch in of], headers
+
+
+def ranges(topic, values, monkeypatch, *, together):
+    """Intents, blocks and dispositions of the records, in ranges that are cut after some of them."""
+    codec = Codec()
+    if not together:
+        monkeypatch.setattr(codec, "reads_together", lambda *_: False)
+    state = PartitionState(table(topic), 0, "id", 0, opened=True)
+    intake = Intake(SinkSettings(), SimpleNamespace(states={(topic, 0): state}), codec, SinkCounts())
+    ranges_cut = []
+    for offset, (of, headers) in enumerate(values):
+        if len(of) == 1:
+            value = of[0]
+        else:
+            value = codec.merge(topic, of) if together else codec.join("job", of)
+            assert value is not None
+        intake.take(Record(topic, 0, offset, b"key", value, NOW_MS + offset, list(headers), leader_epoch=3))
+        if offset % 17 and offset < len(values) - 1:
+            continue
+        intake.take_waiting()
+        for identity in state.identities_to_load():
+            state.duplicates.history[identity] = Intervals()
+        state.duplicates.contents = {place: StoredBatches() for place in state.contents_to_load()}
+        pending = state.cut(10**9, 0.0)
+        stored = pending.stored
+        block = b""
+        if stored:
+            rows, block = rows_block(
+                pending.table, pending.range.topic_partition, [e.batch for e in stored],
+                [e.record.offset for e in stored], [e.record.timestamp_ms for e in stored],
+            )  # fmt: skip
+            assert rows == sum(e.rows for e in stored)
+        conflicts = state.duplicates.conflicts
+        count_conflicts(state)
+        buried = [(e.record.value, e.record.headers, e.record.part) for e in pending.entries if e.disposition in BAD]
+        ranges_cut.append((write_intent(pending.intent), pending.leader_epochs, conflicts, buried))
+        ranges_cut.append((ledger_block(pending.range, pending.entries), block, state.next_offset))
+        ranges_cut.append([e.disposition for e in pending.entries])
+    assert not state.waiting
+    assert not state.entries
+    return ranges_cut
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("topic", SMALL)
+def test_read_together_or_one_by_one_the_same_is_stored(topic, seed, monkeypatch):
+    values = list(cut(topic, random.Random(f"{topic}{seed}")))
+    wanted = ranges(topic, values, monkeypatch, together=False)
+    assert ranges(topic, values, monkeypatch, together=True) == wanted
+    became = {disposition for of in wanted[2::3] for disposition in of}
+    assert {Disposition.STORED, Disposition.DEAD_LETTER} <= became
+    assert Disposition.DUPLICATE in became or table(topic).upsert
+
+
+def test_records_are_read_at_once_as_long_as_they_are_good(monkeypatch):
+    values = [([CODEC.encode(any_batch(Topic.STEP, 1, "p", n)), CODEC.encode(any_batch(Topic.STEP, 1, "q", n))], ())
+              for n in range(64)]  # fmt: skip
+    exclusive = []
+    monkeypatch.setattr("drumline.sinks.ranges.together.read_all", lambda record, *_: exclusive.append(record) or [])
+    ranges(Topic.STEP, values, monkeypatch, together=True)
+    assert not exclusive
+
+
+def test_the_bad_one_of_many_is_read_alone(monkeypatch):
+    from drumline.sinks.ranges import together
+
+    exclusive, read_all = [], together.read_all
+    bad = any_batch(Topic.STEP, 1, "p", 99)
+    bad.envelope["world_size"] = -1
+    records = [
+        Record(Topic.STEP, 0, n, b"k", CODEC.merge(Topic.STEP, [CODEC.encode(of)]), NOW_MS, [])
+        for n, of in enumerate([*(any_batch(Topic.STEP, 1, "p", n) for n in range(50)), bad])
+    ]
+    monkeypatch.setattr(together, "read_all", lambda *of: (exclusive.append(of[0].offset), read_all(*of))[1])
+    entries = together.read_together(records, table(Topic.STEP), CODEC)
+    assert [[e.disposition for e in of] for of in entries] == [["stored"]] * 50 + [["dead_letter"]]
+    assert exclusive == [50]
+
+
+def test_a_record_that_waits_is_taken_before_one_that_does_not():
+    state = PartitionState(table(Topic.STEP), 0, "id", 0, opened=True)
+    intake = Intake(SinkSettings(), SimpleNamespace(states={(Topic.STEP, 0): state}), CODEC, SinkCounts())
+    good = CODEC.encode(any_batch(Topic.STEP, 1, "p", 0))
+    for offset, value in enumerate([good, good, b"garbage", good]):
+        intake.take(Record(Topic.STEP, 0, offset, b"k", value, NOW_MS, []))
+    assert [entry.record.offset for entry in state.entries] == [0, 1, 2]
+    assert (state.next_offset, [record.offset for record in state.waiting]) == (4, [3])
+    intake.take(Record(Topic.STEP, 0, 3, b"k", good, NOW_MS, []))
+    intake.take_waiting()
+    assert [entry.record.offset for entry in state.entries] == [0, 1, 2, 3], "the last one came twice"
+
+
+def test_no_more_wait_than_memory_allows(monkeypatch):
+    value = CODEC.encode(any_batch(Topic.STEP, 1, "p", 0))
+    monkeypatch.setattr(intake_module, "MOST_BYTES", 10 * len(value))
+    state = PartitionState(table(Topic.STEP), 0, "id", 0, opened=True)
+    intake = Intake(SinkSettings(), SimpleNamespace(states={(Topic.STEP, 0): state}), CODEC, SinkCounts())
+    for offset in range(100):
+        intake.take(Record(Topic.STEP, 0, offset, b"k", value, NOW_MS, []))
+        assert len(state.waiting) <= 10
+    assert len(state.entries) == 99
+
+
+def test_records_that_an_intent_lists_and_large_ones_do_not_wait():
+    large = CODEC.encode(any_batch(Topic.KERNEL, 3_000, "p", 0))
+    assert not CODEC.reads_together(Topic.KERNEL, large)
+    assert CODEC.reads_together(Topic.KERNEL, CODEC.encode(any_batch(Topic.KERNEL, 3, "p", 0)))
+    assert not CODEC.reads_together(Topic.STEP, CODEC.join("job", [large]))
+    assert not CODEC.reads_together(Topic.STEP, None)
+    assert not CODEC.reads_together(Topic.STEP, header(4_000_000))
+
+
+def test_who_signed_each_record_is_checked(monkeypatch):
+    codec, topic, secret = Codec(guard=TenantGuard({"a": Tenant((b"k" * 32,), ("job",))})), Topic.STEP, b"k" * 32
+    records = []
+    for offset in range(6):
+        value = CODEC.encode(any_batch(topic, 1, "p", offset))
+        value = CODEC.merge(topic, [value]) if offset % 2 else value
+        headers = signed_headers("a", secret, topic, b"k", value) if offset != 3 else []
+        records.append(Record(topic, 0, offset, b"k", value, NOW_MS, headers))
+    state = PartitionState(table(topic), 0, "id", 0, opened=True)
+    intake = Intake(SinkSettings(), SimpleNamespace(states={(topic, 0): state}), codec, SinkCounts())
+    for record in records:
+        intake.take(record)
+    intake.take_waiting()
+    assert [entry.error[0] for entry in state.entries] == ["", "", "", "Unsigned", "", ""]
+    assert np.all([entry.record.value is None for entry in state.entries if not entry.error[0]])
