@@ -12,6 +12,7 @@ from drumline.schemas.errors import BadFrame
 HEADER = struct.Struct(">BI")
 #: Far above what a producer may send (1 MB); a bound on what a compressed bad record can unfold to.
 MAX_BYTES = 16 << 20
+_ONE_BYTE = tuple(bytes([value]) for value in range(0x80))
 
 
 def header(schema_id: int) -> bytes:
@@ -40,6 +41,8 @@ def framed_schema_id(value: bytes | None) -> int | None:
 
 def varint(value: int) -> bytes:
     """Return `value` >= 0 as LEB128: 7 bits a byte, low bits first."""
+    if value < len(_ONE_BYTE):
+        return _ONE_BYTE[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

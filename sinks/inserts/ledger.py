@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,50 +12,62 @@ from drumline.infra.clickhouse.client import Client, failure, insert_once, rows
 from drumline.sinks.inserts.stored_check import StoredRows, find_stored
 from drumline.sinks.ranges.duplicates import History, Place, StoredBatches
 from drumline.sinks.ranges.offset_ranges import Intervals, OffsetRange
-from drumline.sinks.ranges.record import Disposition, RangeEntry
+from drumline.sinks.ranges.record import Disposition, RangeEntry, key_texts
 from drumline.sinks.ranges.stored_tail import StoredTail, kafka_topic_id, losses
 from drumline.sinks.tables import native_format as native
+from drumline.sinks.tables.native_format import Texts
 from drumline.sinks.tables.tables import TEXT, TIME
 
 log = structlog.get_logger()
 _MILLI = "DateTime64(3, 'UTC')"
+_NONE: Mapping[str, Any] = {}
 
 
-def _envelope(field: str, default: object) -> Callable[[RangeEntry], object]:
-    return lambda entry: entry.batch.envelope.get(field, default) if entry.batch is not None else default
+Entries = Sequence[RangeEntry]
+Envelopes = Sequence[Mapping[str, Any]]
 
 
-def _late_rows(entry: RangeEntry) -> object:
+def _envelope(field: str, default: object) -> Callable[[Entries, Envelopes], list[Any]]:
+    return lambda _, envelopes: [envelope.get(field, default) for envelope in envelopes]
+
+
+def _late_rows(entries: Entries, envelopes: Envelopes) -> list[Any]:
     """Return the late rows so far; readers take the largest number, and a halted worker's does not count."""
-    return 0 if entry.disposition is Disposition.FENCED else _envelope("late_rows", 0)(entry)
+    late = _envelope("late_rows", 0)(entries, envelopes)
+    return [0 if e.disposition is Disposition.FENCED else number for e, number in zip(entries, late, strict=True)]
 
 
-#: column, type, numpy dtype ("" = text), value of an entry. The migrations create the same columns.
-COLUMNS: tuple[tuple[str, str, str, Callable[[RangeEntry], object]], ...] = (
-    ("topic", TEXT, "", lambda e: e.record.topic),
-    ("partition", "UInt32", "<u4", lambda e: e.record.partition),
-    ("offset", "UInt64", "<u8", lambda e: e.record.offset),
-    ("part", "UInt8", "<u1", lambda e: e.record.part),
-    ("published", _MILLI, "<i8", lambda e: e.record.published_ms),
-    ("disposition", TEXT, "", lambda e: e.disposition.value),
-    ("error", TEXT, "", lambda e: e.error[0]),
+#: column, type, numpy dtype ("" = text), values of entries and their envelopes. The migrations create the same columns.
+COLUMNS: tuple[tuple[str, str, str, Callable[[Entries, Envelopes], list[Any]]], ...] = (
+    ("topic", TEXT, "", lambda entries, _: [e.record.topic for e in entries]),
+    ("partition", "UInt32", "<u4", lambda entries, _: [e.record.partition for e in entries]),
+    ("offset", "UInt64", "<u8", lambda entries, _: [e.record.offset for e in entries]),
+    ("part", "UInt8", "<u1", lambda entries, _: [e.record.part for e in entries]),
+    ("published", _MILLI, "<i8", lambda entries, _: [e.record.published_ms for e in entries]),
+    ("disposition", TEXT, "", lambda entries, _: [e.disposition.value for e in entries]),
+    ("error", TEXT, "", lambda entries, _: [e.error[0] for e in entries]),
     ("job", TEXT, "", _envelope("job", "")),
     ("run", TEXT, "", _envelope("run", "")),
     ("rank", "Int32", "<i4", _envelope("rank", -1)),
     ("host", TEXT, "", _envelope("host", "")),
     ("process_id", TEXT, "", _envelope("process_id", "")),
-    ("key", "String", "", lambda e: e.record.key_text),
+    ("key", "String", "", lambda entries, _: key_texts(e.record for e in entries)),
     ("sequence", "Int64", "<i8", _envelope("sequence", 0)),
     ("dropped_before", "Int64", "<i8", _envelope("dropped_before", 0)),
-    ("rows", "UInt32", "<u4", lambda e: e.rows or (e.batch.rows if e.batch is not None else 0)),
+    (
+        "rows",
+        "UInt32",
+        "<u4",
+        lambda entries, of: [e.rows or o.get("rows", 0) for e, o in zip(entries, of, strict=True)],
+    ),
     ("late_rows", "Int64", "<i8", _late_rows),
-    ("time_min", TIME, "<i8", lambda e: e.time_min),
-    ("time_max", TIME, "<i8", lambda e: e.time_max),
+    ("time_min", TIME, "<i8", lambda entries, _: [e.time_min for e in entries]),
+    ("time_max", TIME, "<i8", lambda entries, _: [e.time_max for e in entries]),
     ("sent_ns", "Int64", "<i8", _envelope("sent_ns", 0)),
-    ("bytes", "UInt32", "<u4", lambda e: e.size),
-    ("content", "UInt64", "<u8", lambda e: e.content),
-    ("source", TEXT, "", lambda e: e.source),
-    ("epoch", "Int64", "<i8", lambda e: e.epoch or 0),
+    ("bytes", "UInt32", "<u4", lambda entries, _: [e.size for e in entries]),
+    ("content", "UInt64", "<u8", lambda entries, _: [e.content for e in entries]),
+    ("source", TEXT, "", lambda entries, _: [e.source for e in entries]),
+    ("epoch", "Int64", "<i8", lambda entries, _: [e.epoch or 0 for e in entries]),
 )
 
 
@@ -84,15 +96,17 @@ def ledger_block(offsets: OffsetRange, entries: Sequence[RangeEntry]) -> bytes:
     count = len(entries)
     zeros = np.zeros(count, dtype=np.uint8)
     columns = [("topic_id", TEXT, native.low_cardinality([offsets.topic_id], zeros))]
-    for name, kind, dtype, value in COLUMNS:
-        values = [value(entry) for entry in entries]
+    envelopes: Envelopes = [_NONE if entry.batch is None else entry.batch.envelope for entry in entries]
+    for name, kind, dtype, of in COLUMNS:
+        values = of(entries, envelopes)
         if dtype:
             data = np.array(values, dtype=dtype).tobytes()
         elif kind == TEXT:
-            index = {text: i for i, text in enumerate(dict.fromkeys(map(str, values)))}
-            data = native.low_cardinality(list(index), np.array([index[str(v)] for v in values]))
+            texts = Texts()
+            indices = np.array(texts.indices(values))
+            data = native.low_cardinality(texts.distinct, indices)
         else:
-            data = native.strings([str(v) for v in values])
+            data = native.strings(values)
         columns.append((name, kind, data))
     for name, bound in (("range_first", offsets.first), ("range_last", offsets.last)):
         columns.append((name, "UInt64", np.full(count, bound, dtype="<u8").tobytes()))

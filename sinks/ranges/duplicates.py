@@ -49,13 +49,6 @@ class StoredBatches:
         return (job, run, sent_ns if reports_drops else None) in self.sources
 
 
-def identity_of(entry: RangeEntry) -> tuple[str, str] | None:
-    """Return the (process, key) that the record's sequence counts for; None where it names no process."""
-    if entry.batch is None or entry.disposition is Disposition.DEAD_LETTER or not entry.batch.envelope["process_id"]:
-        return None
-    return str(entry.batch.envelope["process_id"]), entry.record.key_text
-
-
 @dataclass(slots=True)
 class Duplicates:
     """Classifies the batches of one partition.
@@ -71,7 +64,7 @@ class Duplicates:
 
     def unloaded(self, entries: Iterable[RangeEntry]) -> set[tuple[str, str]]:
         """Return the identities among the entries whose history is not loaded."""
-        return {i for entry in entries if (i := identity_of(entry)) is not None and i not in self.history}
+        return {place[:2] for entry in entries if (place := _place(entry)) and place[:2] not in self.history}
 
     def repeated(self, entries: Iterable[RangeEntry]) -> set[Place]:
         """Return the places of batches that are stored already or occur twice. History must be loaded."""
@@ -112,7 +105,5 @@ class Duplicates:
 
 
 def _place(entry: RangeEntry) -> Place | None:
-    identity = identity_of(entry)
-    if identity is None or entry.batch is None:
-        return None
-    return (*identity, int(entry.batch.envelope["sequence"]))
+    """Return where the batch counts; None where it names no process, or is dead."""
+    return None if entry.disposition is Disposition.DEAD_LETTER else entry.place

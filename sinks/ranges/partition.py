@@ -10,11 +10,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import takewhile
-from operator import attrgetter
 
 from drumline.infra.runtime.retry import Retry
 from drumline.schemas.epochs import is_fenced
+from drumline.schemas.model import model
 from drumline.sinks.ranges.duplicates import KNOWN_DEAD_LETTER, Duplicates, Place
 from drumline.sinks.ranges.intent import MAX_BYTES, Intent, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
@@ -245,12 +244,14 @@ class PartitionState:
             return self._rebuild(self.intent)
         first = self.entries[0].record.offset
         taken: list[RangeEntry] = []
-        rows, size, names, days = 0, 0, 0, set[int]()
+        rows, size, names, days, is_named = 0, 0, 0, set[int](), "names" in model(self.table.topic).envelope
         records = 0
         while self.entries:
-            parts = self._next_record()
-            span = {day for e in parts for day in range(e.time_min // DAY_NS, e.time_max // DAY_NS + 1)}
-            more_rows, more_size, more_names = (sum(map(attrgetter(n), parts)) for n in ("rows", "size", "names"))
+            parts, span, more_rows, more_size, more_names = self._next_record(), set[int](), 0, 0, 0
+            for entry in parts:
+                span.update(range(entry.time_min // DAY_NS, entry.time_max // DAY_NS + 1))
+                more_rows, more_size = more_rows + entry.rows, more_size + entry.size
+                more_names += entry.names if is_named else 0
             full = rows >= flush_rows or rows + more_rows > MAX_ROWS or len(days | span) > MAX_DAYS_PER_RANGE
             full = full or size + more_size > RANGE_BYTES or names + more_names > MAX_NAMES_PER_RANGE
             if taken and (full or records == self.limit):
@@ -266,7 +267,7 @@ class PartitionState:
                 taken.append(self.entries.popleft())
                 if entry.disposition is Disposition.STORED:
                     rows += entry.rows
-                    days |= set(range(entry.time_min // DAY_NS, entry.time_max // DAY_NS + 1))
+                    days.update(range(entry.time_min // DAY_NS, entry.time_max // DAY_NS + 1))
             records, size, names = records + 1, size + more_size, names + more_names
         last = taken[-1].record.offset
         self._count()
@@ -307,8 +308,12 @@ class PartitionState:
 
     def _next_record(self) -> list[RangeEntry]:
         """Return the first of the collected records, or its parts: they share an offset, and so a range."""
-        offset = self.entries[0].record.offset
-        return list(takewhile(lambda entry: entry.record.offset == offset, self.entries))
+        offset, parts = self.entries[0].record.offset, []
+        for entry in self.entries:
+            if entry.record.offset != offset:
+                break
+            parts.append(entry)
+        return parts
 
     def _count(self) -> None:
         self.rows = sum(entry.rows for entry in self.entries)

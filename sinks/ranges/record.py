@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from drumline.schemas.batch import Batch
@@ -76,6 +76,12 @@ class Record:
         return (self.key or b"")[:MAX_KEY_BYTES].decode("utf-8", "backslashreplace")
 
 
+def key_texts(records: Iterable[Record]) -> list[str]:
+    """Return the `key_text` of each record; many have the same key."""
+    known: dict[bytes | None, str] = {}
+    return [known.get(record.key) or known.setdefault(record.key, record.key_text) for record in records]
+
+
 def published_ms(timestamp_ms: int) -> int:
     """Return a record's time in Kafka (-1 = none) as the ledger stores it; ms since the epoch."""
     return min(max(timestamp_ms, 0), TIME_END_NS // 1_000_000 - 1)
@@ -103,6 +109,14 @@ class RangeEntry:
     content: int = 0
     epoch: int | None = None
     source: str = ""
+    _place: tuple[str, str, int] | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def place(self) -> tuple[str, str, int] | None:
+        """Return (process, key, sequence) of a batch; None where it names no process."""
+        if self._place is None and self.batch is not None and (process := self.batch.envelope["process_id"]):
+            self._place = process, self.record.key_text, self.batch.envelope["sequence"]
+        return self._place
 
     @property
     def memory(self) -> int:

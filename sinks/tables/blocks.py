@@ -5,7 +5,7 @@ Works on columns; no Python code runs per row, except for columns of type String
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -14,6 +14,7 @@ from drumline.schemas.batch import Batch, RowsOf
 from drumline.schemas.columns import Array
 from drumline.schemas.model import model
 from drumline.sinks.tables import native_format as native
+from drumline.sinks.tables.native_format import Texts
 from drumline.sinks.tables.tables import ColumnSource, SinkTable, TableColumn
 
 #: The end of ClickHouse's DateTime (partition keys, retention); ns since the epoch.
@@ -97,28 +98,13 @@ def unstorable(table: SinkTable, batch: Batch) -> str:
     return ""
 
 
-class _Texts:
-    """Collects distinct texts, in order of appearance, and the indices of texts into them."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, int] = {}
-
-    def indices(self, texts: Iterable[str]) -> list[int]:
-        known = self._known
-        return [known.setdefault(text, len(known)) for text in texts]
-
-    @property
-    def distinct(self) -> list[str]:
-        return list(self._known)
-
-
 def _per_batch(batches: Sequence[Batch], counts: Array, column: TableColumn) -> bytes:
     """Return a column whose value is the same for all rows of a batch."""
     values = [batch.envelope[column.field] for batch in batches]
     if column.source is ColumnSource.MAP:
         return native.maps([v for v, n in zip(values, counts.tolist(), strict=True) for _ in range(n)])
     if column.source is ColumnSource.TEXT:
-        texts = _Texts()
+        texts = Texts()
         indices = np.array(texts.indices(values), np.uint32)
         return native.low_cardinality(texts.distinct, np.repeat(indices, counts))
     return np.repeat(np.array(values, dtype=column.dtype), counts).tobytes()
@@ -160,7 +146,7 @@ def _dictionaries(lists: Sequence[Sequence[str]]) -> tuple[Array, Array, list[st
 
     Batches of a table share a list that is equal.
     """
-    texts, begins, lookup = _Texts(), dict[int, int](), list[int]()
+    texts, begins, lookup = Texts(), dict[int, int](), list[int]()
     for items in lists:
         if id(items) not in begins:
             begins[id(items)] = len(lookup)

@@ -8,7 +8,7 @@ its values (https://clickhouse.com/docs/interfaces/formats/Native).
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -21,6 +21,23 @@ _LOW_CARDINALITY_VERSION = _U64.pack(1)
 _LOW_CARDINALITY_FLAGS = (1 << 9) | (1 << 10)
 
 
+class Texts:
+    """Collects distinct texts, in order of appearance."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def indices(self, texts: Iterable[str]) -> list[int]:
+        """Add texts, and return the index of each."""
+        known = self._known
+        return [known.setdefault(text, len(known)) for text in texts]
+
+    @property
+    def distinct(self) -> list[str]:
+        """Return the texts."""
+        return list(self._known)
+
+
 def text(value: str | bytes) -> bytes:
     """Return a length-prefixed string; str as UTF-8."""
     data = value.encode() if isinstance(value, str) else value
@@ -28,8 +45,9 @@ def text(value: str | bytes) -> bytes:
 
 
 def strings(values: Sequence[str | bytes]) -> bytes:
-    """Return the values of a String column."""
-    return b"".join(map(text, values))
+    """Return the values of a String column; many may be equal."""
+    known = {value: text(value) for value in set(values)}
+    return b"".join([known[value] for value in values])
 
 
 def low_cardinality(texts: Sequence[str], indices: Array) -> bytes:
