@@ -15,7 +15,7 @@ from drumline.schemas.batch import Batch, RowsOf
 from drumline.schemas.bounds.limits import MAX_BYTES
 from drumline.schemas.columns import Array, filled
 from drumline.schemas.errors import BadColumn, BadEnvelope
-from drumline.schemas.joined.merged import NUMBERS, SHARED, Ints, as_text, layout
+from drumline.schemas.joined.merged import NUMBERS, SHARED, Ints, TableLayout, as_text, layout
 from drumline.schemas.joined.parts import MOST_PARTS
 from drumline.schemas.model import RecordModel
 
@@ -36,15 +36,22 @@ _short_list = lru_cache(KEPT_LISTS)(_read_list)
 
 
 class _Columns(dict[str, Array]):
-    """Holds the columns of a table; each is made when it is read."""
+    """Holds the columns of a table; each is made when it is read.
 
-    def __init__(self, parts: MergedParts) -> None:
+    It refers to no `MergedParts`, which would be freed by a collection of garbage only.
+    """
+
+    def __init__(self, values: Ints, of: TableLayout, reader: RecordModel) -> None:
         super().__init__()
-        self._parts = parts
+        self._values, self._of, self._reader = values, of, reader
 
     def __missing__(self, name: str) -> Array:
-        self[name] = column = self._parts.column(name)
-        return column
+        column = self._of.columns.get(name)
+        if column is None:
+            self[name] = filled(layout(self._reader).columns[name], self._values.shape[1])
+        else:
+            self[name] = _typed(self._values[self._of.line[name]], column.dtype)
+        return self[name]
 
 
 class MergedParts:
@@ -91,7 +98,7 @@ class MergedParts:
             raise BadEnvelope(detail, topic=self.topic, field="texts")
         self._lists: dict[int, list[str]] = {}
         self.values = self._summed(values)
-        self.columns = _Columns(self)
+        self.columns = _Columns(self.values, self.layout, reader)
 
     def _cut(self, record: Batch) -> tuple[Ints, Ints]:
         """Return the fields and values of a record."""
@@ -178,13 +185,6 @@ class MergedParts:
                 raise BadEnvelope("a text that is no array of strings", topic=self.topic, field="texts") from None
             self._lists[index] = known
         return known
-
-    def column(self, name: str) -> Array:
-        """Return a column of all rows, part by part; read-only."""
-        column = self.layout.columns.get(name)
-        if column is None:
-            return filled(layout(self.reader).columns[name], self.rows)
-        return _typed(self.values[self.layout.line[name]], column.dtype)
 
     @cached_property
     def ranks(self) -> Ints:
