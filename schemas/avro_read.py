@@ -24,7 +24,13 @@ def read_fields(writer: RecordModel, body: bytes, start: int, topic: str) -> dic
     name, at = "", start
     try:
         for name, kind, items in writer.structure:
-            if items:
+            if kind == "long" or kind == "int":
+                value = body[at]
+                if value < 0x80:
+                    fields[name], at = value >> 1 ^ -(value & 1), at + 1
+                else:
+                    fields[name], at = _number(body, at)
+            elif items:
                 fields[name], at = _read_items(kind, items, body, at)
             else:
                 fields[name], at = _READ[kind](body, at)
@@ -42,8 +48,7 @@ def read_fields(writer: RecordModel, body: bytes, start: int, topic: str) -> dic
 def number_behind(kinds: Iterable[str], body: bytes, at: int) -> int:
     """Return the number that follows values of some kinds, numbers and texts. Raises IndexError, ValueError."""
     for kind in kinds:
-        number, at = _number(body, at)
-        at += _checked(number, body, at) if kind == "string" else 0
+        at = (_ends(body, at) if kind == "string" else _number(body, at))[1]
     return _number(body, at)[0]
 
 
@@ -64,28 +69,33 @@ def _number(body: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number of more than 64 bits")
 
 
-def _checked(size: int, body: bytes, at: int) -> int:
-    """Return a number of bytes from `at` on. Raises ValueError if there are not so many."""
-    if not 0 <= size <= len(body) - at:
+def _ends(body: bytes, at: int) -> tuple[int, int]:
+    """Return where the bytes begin and end whose length is at `at`."""
+    size = body[at]
+    if size < 0x80 and not size & 1:  # as nearly always
+        begin, end = at + 1, at + 1 + (size >> 1)
+    else:
+        size, begin = _number(body, at)
+        end = begin + size
+    if not begin <= end <= len(body):
         raise ValueError("a length beyond the end")
-    return size
+    return begin, end
 
 
 def _bytes(body: bytes, at: int) -> tuple[bytes, int]:
-    size, at = _number(body, at)
-    end = at + _checked(size, body, at)
-    return body[at:end], end
+    begin, end = _ends(body, at)
+    return body[begin:end], end
 
 
 def _text(body: bytes, at: int) -> tuple[str, int]:
-    size, at = _number(body, at)
-    end = at + _checked(size, body, at)
-    return body[at:end].decode(), end
+    begin, end = _ends(body, at)
+    return body[begin:end].decode(), end
 
 
 def _double(body: bytes, at: int) -> tuple[float, int]:
-    end = at + _checked(_DOUBLE.size, body, at)
-    return _DOUBLE.unpack_from(body, at)[0], end
+    if at + _DOUBLE.size > len(body):
+        raise ValueError("a length beyond the end")
+    return _DOUBLE.unpack_from(body, at)[0], at + _DOUBLE.size
 
 
 def _boolean(body: bytes, at: int) -> tuple[bool, int]:
@@ -100,10 +110,9 @@ _READ: dict[str, Callable[[bytes, int], tuple[Any, int]]] = {
 
 def _read_items(kind: str, items: tuple[str, ...], body: bytes, at: int) -> tuple[Any, int]:
     """Return the items of an array or map at `at`, in any number of blocks, and the position behind them."""
-    read = [_READ[item] for item in items]
     values: list[Any] = []
     while True:
-        count, at = _number(body, at)
+        count, at = _number(body, at) if body[at] else (0, at + 1)
         if not count:
             break
         if count < 0:
@@ -116,10 +125,9 @@ def _read_items(kind: str, items: tuple[str, ...], body: bytes, at: int) -> tupl
         elif items in (("int",), ("long",)):
             at = _read_numbers(body, at, count, values)
         else:
-            for _ in range(count):
-                for of_item in read:
-                    value, at = of_item(body, at)
-                    values.append(value)
+            for item in items * count:
+                value, at = _READ[item](body, at)
+                values.append(value)
     return dict(zip(values[::2], values[1::2], strict=True)) if kind.startswith("map") else values, at
 
 
