@@ -17,7 +17,7 @@ from drumline.schemas.model import model
 from drumline.sinks.ranges.duplicates import KNOWN_DEAD_LETTER, Duplicates, Place
 from drumline.sinks.ranges.intent import MAX_BYTES, Intent, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
-from drumline.sinks.ranges.record import OBJECT_BYTES, Disposition, RangeEntry, Record
+from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.ranges.rejection import InsertRejection
 from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
 from drumline.sinks.tables.tables import SinkTable
@@ -113,9 +113,9 @@ class PartitionState:
     yet taken in. `opened`: the ledger was read for the offset to start at. `has_committed`: Kafka had a committed
     offset. `stored_before`: a sink committed all records before this offset as stored. `parked`: the record at
     `next_offset`, while the registry cannot give its schema. `rows`: of `entries`. `bytes`: of `entries`, as they came;
-    a dead letter counts as no row. `expected`: offset -> when Kafka received the record there, of records that Kafka
-    must still have (stored_tail.py). `deferred`: a range that ClickHouse rejects (`reason`), and `retry`: its attempts;
-    nothing is cut meanwhile. `limit`: records of a range after one was rejected; 0 = no limit. `rejected`: records in a
+    a dead letter counts as no row. `objects`: bytes of memory beside them. `expected`: offset -> when Kafka received
+    the record there, of records that Kafka must still have (stored_tail.py). `deferred`: a range that ClickHouse
+    rejects (`reason`), and `retry`: its attempts; nothing is cut meanwhile. `limit`: records of a range after one was rejected; 0 = no limit. `rejected`: records in a
     row that ClickHouse rejects. `epochs`: source -> highest epoch of results so far. `unreadable`: first offset of a
     batch whose end is searched (kafka/unreadable.py); -1 = none. `flood`: where dead letters flooded it last, at
     `flood_at` (monotonic, s); `flooded`: it is not read until `flood_until`, so that it is read at a limited rate.
@@ -138,6 +138,7 @@ class PartitionState:
     entries: deque[RangeEntry] = field(default_factory=deque)
     rows: int = 0
     bytes: int = 0
+    objects: int = 0
     since: float = 0.0
     rows_since: float = math.inf
     pause_s: float = math.inf
@@ -167,7 +168,7 @@ class PartitionState:
     @property
     def memory(self) -> int:
         """Return about how many bytes of memory the collected records take; most of it where they are short."""
-        return self.bytes + OBJECT_BYTES * len(self.entries)
+        return self.bytes + self.objects
 
     def counts_as_decoded(self, record: Record) -> bool:
         """Return True if the pending intent counts the record as decoded; its version may have had other bounds."""
@@ -193,6 +194,7 @@ class PartitionState:
         self.entries.append(entry)
         self.rows += entry.rows
         self.bytes += entry.size
+        self.objects += entry.objects
         self.next_offset = entry.record.offset + 1
         return True
 
@@ -318,6 +320,7 @@ class PartitionState:
     def _count(self) -> None:
         self.rows = sum(entry.rows for entry in self.entries)
         self.bytes = sum(entry.size for entry in self.entries)
+        self.objects = sum(entry.objects for entry in self.entries)
 
     def _rebuild(self, intent: Intent) -> PendingRange:
         entries: list[RangeEntry] = []

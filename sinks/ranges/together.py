@@ -16,7 +16,7 @@ from drumline.schemas.epochs import read_epoch
 from drumline.schemas.errors import BadRecord
 from drumline.schemas.joined.encoded import encoded
 from drumline.schemas.topics import DERIVED_TOPICS
-from drumline.sinks.ranges.record import Disposition, RangeEntry, Record, content_hash, read_all
+from drumline.sinks.ranges.record import PART_BYTES, Disposition, RangeEntry, Record, content_hash, read_all
 from drumline.sinks.tables.blocks import row_count, spans
 from drumline.sinks.tables.tables import SinkTable
 
@@ -97,7 +97,9 @@ def _parts(
     place, appended = (record.topic, record.partition, record.offset, record.key, None), record.timestamp_ms
     for number, (value, batch, span) in enumerate(parts, 1):
         part = Record(*place, appended, [], record.leader_epoch, number)
-        yield _entry(part, table, value, around, batch, span)
+        entry = _entry(part, table, value, around, batch, span)
+        entry.objects = PART_BYTES
+        yield entry
 
 
 def _around(record: Record) -> int:

@@ -1,6 +1,7 @@
 """Records that are read together become the rows, ledger rows and intents that they become one by one."""
 
 import random
+import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,7 +24,7 @@ from drumline.sinks.ranges.duplicates import StoredBatches
 from drumline.sinks.ranges.intent import write_intent
 from drumline.sinks.ranges.offset_ranges import Intervals
 from drumline.sinks.ranges.partition import PartitionState
-from drumline.sinks.ranges.record import Disposition, Record
+from drumline.sinks.ranges.record import OBJECT_BYTES, Disposition, Record
 from drumline.sinks.tables.blocks import DAY_NS, rows_block
 from drumline.sinks.tables.tables import table
 from drumline.sinks.telemetry import SinkCounts, count_conflicts
@@ -198,3 +199,24 @@ def test_who_signed_each_record_is_checked(monkeypatch):
     intake.take_waiting()
     assert [entry.error[0] for entry in state.entries] == ["", "", "", "Unsigned", "", ""]
     assert np.all([entry.record.value is None for entry in state.entries if not entry.error[0]])
+
+
+def test_memory_is_counted_as_parts_and_records_take_it():
+    values = [CODEC.encode(any_batch(Topic.STEP, 1, process_id(n), 0)) for n in range(8)]
+    whole = CODEC.merge(Topic.STEP, values)
+    state = PartitionState(table(Topic.STEP), 0, "id", 0, opened=True)
+    intake = Intake(SinkSettings(), SimpleNamespace(states={(Topic.STEP, 0): state}), CODEC, SinkCounts())
+    tracemalloc.start()
+    for offset in range(500):
+        intake.take(Record(Topic.STEP, 0, offset, b"k", bytes(bytearray(whole)), NOW_MS, []))
+    intake.take_waiting()
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(state.entries) == 4_000
+    assert taken < state.memory < 2 * taken
+    assert state.memory == sum(entry.memory for entry in state.entries)
+    state.duplicates.history = dict.fromkeys(state.identities_to_load(), Intervals())
+    state.cut(1, 0.0)
+    assert state.memory == sum(entry.memory for entry in state.entries)
+    intake.take(Record(Topic.STEP, 0, 500, b"k", CODEC.join("job", values), NOW_MS, []))
+    assert state.entries[-1].memory == state.entries[-1].size + OBJECT_BYTES
