@@ -29,6 +29,8 @@ MAX_DAYS_PER_RANGE = 62
 MAX_NAMES_PER_RANGE = 8_192
 #: Bytes of records in one range: its texts exist about ten times while it is decoded, built and inserted.
 RANGE_BYTES = 32 << 20
+#: Bytes of an intent for one more position, and for all that grows in it beside positions, at most.
+_POSITION_BYTES, _NUMBERS_BYTES = 24, 256
 #: Dispositions whose offsets an intent lists, in the order of its fields.
 LISTED = (Disposition.DEAD_LETTER, Disposition.DUPLICATE, Disposition.FENCED)
 
@@ -109,20 +111,21 @@ class PendingRange:
 class PartitionState:
     """Collects the records of one assigned partition until they are cut into ranges.
 
-    Created on assignment, dropped on revocation; used by the sink's thread only. `next_offset`: the first offset not
-    yet taken in. `opened`: the ledger was read for the offset to start at. `has_committed`: Kafka had a committed
-    offset. `stored_before`: a sink committed all records before this offset as stored. `parked`: the record at
-    `next_offset`, while the registry cannot give its schema. `rows`: of `entries`. `bytes`: of `entries`, as they came;
-    a dead letter counts as no row. `objects`: bytes of memory beside them. `expected`: offset -> when Kafka received
-    the record there, of records that Kafka must still have (stored_tail.py). `deferred`: a range that ClickHouse
-    rejects (`reason`), and `retry`: its attempts; nothing is cut meanwhile. `limit`: records of a range after one was rejected; 0 = no limit. `rejected`: records in a
-    row that ClickHouse rejects. `epochs`: source -> highest epoch of results so far. `unreadable`: first offset of a
-    batch whose end is searched (kafka/unreadable.py); -1 = none. `flood`: where dead letters flooded it last, at
-    `flood_at` (monotonic, s); `flooded`: it is not read until `flood_until`, so that it is read at a limited rate.
-    `read_to`: offset up to which Kafka was read; more than `next_offset` where the last offsets have no record.
-    `waiting`: records before `next_offset` that are read together, behind `entries`.
-    `since`: when the first of the collected records came (monotonic, s); `rows_since`: the first that has rows,
-    `pause_s` after the rows before; `rows_at`: when the last rows came. Heartbeats have none.
+    Created on assignment, dropped on revocation; used by the sink's thread only. `next_offset`: the first offset
+    not yet taken in. `opened`: the ledger was read for the offset to start at. `has_committed`: Kafka had a
+    committed offset. `stored_before`: a sink committed all records before this offset as stored. `parked`: the
+    record at `next_offset`, while the registry cannot give its schema. `rows`: of `entries`. `bytes`: of `entries`,
+    as they came; a dead letter counts as no row. `objects`: bytes of memory beside them. `expected`: offset -> when
+    Kafka received the record there, of records that Kafka must still have (stored_tail.py). `deferred`: a range
+    that ClickHouse rejects (`reason`), and `retry`: its attempts; nothing is cut meanwhile. `limit`: records of a
+    range after one was rejected; 0 = no limit. `rejected`: records in a row that ClickHouse rejects. `epochs`:
+    source -> highest epoch of results so far. `unreadable`: first offset of a batch whose end is searched
+    (kafka/unreadable.py); -1 = none. `flood`: where dead letters flooded it last, at `flood_at` (monotonic, s);
+    `flooded`: it is not read until `flood_until`, so that it is read at a limited rate. `read_to`: offset up to
+    which Kafka was read; more than `next_offset` where the last offsets have no record. `waiting`: records before
+    `next_offset` that are read together, behind `entries`. `since`: when the first of the collected records came
+    (monotonic, s); `rows_since`: the first that has rows, `pause_s` after the rows before; `rows_at`: when the last
+    rows came. Heartbeats have none.
     """
 
     table: SinkTable
@@ -247,7 +250,7 @@ class PartitionState:
         first = self.entries[0].record.offset
         taken: list[RangeEntry] = []
         rows, size, names, days, is_named = 0, 0, 0, set[int](), "names" in model(self.table.topic).envelope
-        records = 0
+        records = quota = 0  # quota: positions that surely fit into the intent
         while self.entries:
             parts, span, more_rows, more_size, more_names = self._next_record(), set[int](), 0, 0, 0
             for entry in parts:
@@ -260,11 +263,14 @@ class PartitionState:
                 break
             for entry in parts if not self.table.upsert else ():
                 self.duplicates.classify(entry)
-            if any(entry.disposition in LISTED for entry in parts) and taken:
+            quota -= sum(entry.disposition in LISTED for entry in parts)
+            if quota < 0 and taken:
                 offsets = OffsetRange(self.topic_id, self.partition, first, parts[0].record.offset)
-                if len(write_intent(PendingRange(self.table, offsets, [*taken, *parts]).intent)) > MAX_BYTES:
+                size_now = len(write_intent(PendingRange(self.table, offsets, [*taken, *parts]).intent))
+                if size_now > MAX_BYTES:
                     self._unclassify(parts)  # of a record that is a batch itself nothing is left
                     break
+                quota = max(0, MAX_BYTES - size_now - _NUMBERS_BYTES) // _POSITION_BYTES
             for entry in parts:
                 taken.append(self.entries.popleft())
                 if entry.disposition is Disposition.STORED:

@@ -1,5 +1,6 @@
 """Cutting, announcing, crashing and rebuilding, against a model of Kafka and ClickHouse that remembers tokens."""
 
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.epochs import write_epoch
 from drumline.schemas.topics import Topic
 from drumline.sinks import commit_cycle as cycle
+from drumline.sinks.ranges import partition as partition_module
 from drumline.sinks.ranges.duplicates import StoredBatches
 from drumline.sinks.ranges.intent import MAX_BYTES, read_metadata, write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import Intervals
@@ -418,3 +420,36 @@ def test_many_fenced_results_do_not_outgrow_an_intent():
         pending = partition.cut(10**9, 0.0)
         assert len(write_intent(pending.intent)) <= MAX_BYTES
         assert len(pending.intent.fenced) == len(pending.entries)
+
+
+def doubled(count, chance):
+    """A partition whose records and parts are doubled ones, or bad, by chance."""
+    partition, offset = state(), 0
+    entries = [entry(0, sequence=0)]
+    while len(entries) < count:
+        offset += chance.choice([1, 1, 1, 2, 300])
+        for part in range(1, 9) if chance.random() < 0.5 else (0,):
+            sequence = 0 if chance.random() < 0.7 else len(entries)
+            entries.append(entry(offset, sequence=sequence, bad=chance.random() < 0.1, part=part))
+    collect(partition, entries)
+    return partition
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ranges_are_as_long_as_intents_allow_though_few_are_written(seed, monkeypatch):
+    calls, ranges = [0], []
+    monkeypatch.setattr(
+        partition_module, "write_intent", lambda of: (calls.__setitem__(0, calls[0] + 1), write_intent(of))[1]
+    )
+    for size in (partition_module._POSITION_BYTES, MAX_BYTES):  # the second time, no position surely fits
+        monkeypatch.setattr(partition_module, "_POSITION_BYTES", size)
+        calls[0], partition = 0, doubled(3_000, random.Random(seed))
+        cuts = []
+        while partition.entries:
+            collect(partition, [])
+            cuts.append(partition.cut(10**9, 0.0))
+        assert all(len(write_intent(pending.intent)) <= MAX_BYTES for pending in cuts)
+        ranges.append(([pending.range for pending in cuts], calls[0]))
+    assert ranges[0][0] == ranges[1][0]
+    assert len(ranges[0][0]) > 1
+    assert ranges[0][1] < ranges[1][1] / 2
