@@ -46,6 +46,8 @@ STAGES = {"job": (*BY_RANK, Topic.LATENESS), "hangs": (Topic.PROGRESS,), "commun
 SUNK = (Topic.COLLECTIVE, *BY_RANK, Topic.PROGRESS, Topic.LATENESS)
 #: Share of a core that the job's partition may take, and MiB of its worker.
 PARTITION_CORES, WORKER_MIB = 0.7, 600
+#: From the start of a killed worker's successor until it has the job's state, s.
+RESTART_S = 30
 #: Largest rise of the CPU of a rank, from the first size of this many ranks on.
 WITHIN, FROM_RANKS = 0.15, 64
 
@@ -61,6 +63,7 @@ class JobSize:
         stored: what storing a second of the job takes: CPU seconds of sink, engine and broker, bytes by table; empty
             where a part was left out.
         named: ranks that verdicts name.
+        restart_s: wall clock of a new worker, in place of a killed one, until it has the job's state.
     """
 
     job: SimulatedJob
@@ -72,6 +75,7 @@ class JobSize:
     stages: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     stored: dict[str, float] = field(default_factory=dict)
     named: list[int] = field(default_factory=list)
+    restart_s: float = 0.0
 
     def message_s(self, stage: str) -> float:
         """Return the CPU seconds of a stage for a message."""
@@ -194,6 +198,9 @@ def measure(settings: Settings, size: JobSize, progress: Progress) -> None:
         size.stages[stage] = child(settings, "stream_child", stage, wanted, most_s=STAGE_S)
         if stage == "job":
             size.named = verdict_ranks(settings)
+            began = time.monotonic()
+            child(settings, "stream_child", stage, 0, most_s=STAGE_S)
+            size.restart_s = time.monotonic() - began
     if size.stored:
         size.stored["broker"] = (server_cpu_s(settings, "broker") - before) / size.job.steps
 
@@ -243,6 +250,8 @@ def _add(report: BenchReport, first: JobSize, size: JobSize) -> None:
     report.add(f"{name}: the same, reference workloads", size.rank_cost * 1e3, "1/1000 s", first.rank_cost * 1e3)
     memory = {"target": WORKER_MIB, "at_most": True} if largest else {}
     report.add(f"{name}: memory of a worker, most", size.memory / 2**20, "MiB", first.memory / 2**20, **memory)
+    restart = {"target": RESTART_S, "at_most": True} if largest else {}
+    report.add(f"{name}: restart of the job's worker", size.restart_s, "s", first.restart_s, **restart)
     late = size.job.late
     report.add(f"{name}: late rank named", int(late in size.named), "", target=1)
     report.add(f"{name}: other ranks named", len(set(size.named) - {late}), "", target=0, at_most=True)

@@ -3,6 +3,7 @@
 usage: ... STAGE|single RECORDS [PROFILE [SECONDS]]
 
 STAGE is one of the product's stages (streams/worker/app.py), without the others; `single` reads one event a message.
+With 0 RECORDS a stage reads its state back and ends.
 Prints one JSON object: the values of self_sampling.py.
 """
 
@@ -38,14 +39,15 @@ START_S, STUCK_S = 60.0, 400.0
 Finish = Callable[[], Awaitable[None]]
 
 
-def stage(config: Settings, name: str) -> tuple[Any, Callable[[], int], Finish]:
+def stage(config: Settings, name: str, wanted: int) -> tuple[Any, Callable[[], int], Finish]:
     """Return the product's worker with one of its stages: (app, function that returns the records handled so far, and
-    one that writes their state).
+    one that writes their state). Without wanted records, partitions whose state was read back are counted.
     """
     config.stream.app_id += f"-{name}"
     wiring = next(w for w in wirings(config) if w.name == name)
     worker = StreamWorker(config, [wiring], preflight(config, JOINED_TOPICS, WRITTEN, [wiring.name]), codec(config))
-    return worker.app, lambda: worker.lag.count, worker.checkpoints.write
+    runner = worker.runners[name]
+    return worker.app, lambda: worker.lag.count if wanted else len(runner.partitions), worker.checkpoints.write
 
 
 def single(config: Settings) -> tuple[Any, Callable[[], int], Finish]:
@@ -101,7 +103,7 @@ def main() -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
 
         async def run() -> dict[str, Any]:
-            app, handled, finish = single(settings()) if which == "single" else stage(settings(), which)
+            app, handled, finish = single(settings()) if which == "single" else stage(settings(), which, wanted)
             return await measure(app, handled, finish, wanted, profile, most_s)
 
         print(json.dumps(runner.run(run())), flush=True)
