@@ -162,6 +162,12 @@ def test_readers_cannot_lift_their_limits(stack: Settings, setting: str) -> None
     )
 
 
+def test_memory_of_other_programs_in_its_container_does_not_stop_its_queries(stack: Settings) -> None:
+    # By its cgroup's memory the engine would refuse everything beside a training job of 1.2 GB.
+    sql = "SELECT value FROM system.server_settings WHERE name = 'memory_worker_use_cgroup'"
+    assert query(stack, sql, "writer").strip() == "0"
+
+
 def test_a_result_that_is_too_large_is_an_error_not_a_cut(stack: Settings) -> None:
     reader = client(stack, "analyst")
     with pytest.raises(DatabaseError, match="396"):
