@@ -244,7 +244,12 @@ def _period(episodes: list[Row]) -> str:
 
 
 #: Times of a late rank's process in the evidence (streams/stragglers/analysis/host_cause.py) -> their meaning.
-HOST_TIMES = {"throttled_ns": "throttled", "run_queue_ns": "without a CPU", "disk_ns": "waiting for a disk"}
+HOST_TIMES = {
+    "throttled_ns": "throttled",
+    "run_queue_ns": "without a CPU",
+    "gil_ns": "waiting for the GIL",
+    "disk_ns": "waiting for a disk",
+}
 
 
 def evidence(text: str) -> list[str]:
@@ -263,8 +268,8 @@ def evidence(text: str) -> list[str]:
         texts.append("against its peers: " + (", ".join(parts) or "nothing of 0.1 ms"))
     if host := _numbers(values.get("host")):
         times = [f"{host[name] / 1e6:,.1f} ms {text}" for name, text in HOST_TIMES.items() if name in host]
-        times += [f"{host['major_faults']:,.0f} major page faults"] * ("major_faults" in host)
-        texts.append("its process had more than its peers': " + ", ".join(times))
+        times += [f"{faults:,.0f} major page faults" for name, faults in host.items() if name == "major_faults"]
+        texts += ["its process had more than its peers': " + ", ".join(times)] if times else []
     if ratios := _numbers(values.get("ratios")):
         texts.append(", ".join(f"{value:.2f} times their {name}" for name, value in ratios.items()))
     if "ratio" in values:

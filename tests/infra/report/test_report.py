@@ -96,6 +96,19 @@ def test_what_the_host_did_is_text():
     assert report_text.evidence(text) == [f"its process had more than its peers': {expected}"]
 
 
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ({"disk_ns": 2_500_000}, ["its process had more than its peers': 2.5 ms waiting for a disk"]),
+        ({"gil_ns": 40_000_000}, ["its process had more than its peers': 40.0 ms waiting for the GIL"]),
+        ({"major_faults": 7}, ["its process had more than its peers': 7 major page faults"]),
+        ({"a_newer_worker_has_this": 7}, []),
+    ],
+)
+def test_a_process_that_had_more_of_one_thing_alone_is_explained(host, expected):
+    assert report_text.evidence(json.dumps({"host": host})) == expected
+
+
 def test_every_cause_that_verdicts_name_has_a_meaning():
     schema = json.loads((ROOT / "schemas/avro/gpu.straggler.v1.avsc").read_text())
     [causes] = [f["doc"] for f in schema["fields"] if f["name"] == "causes"]
