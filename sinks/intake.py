@@ -106,22 +106,24 @@ class Intake:
 
     def _guard(self, state: PartitionState, entry: RangeEntry) -> None:
         """Count the record against the limits of dead letters; slow its partition down if it is flooded."""
+        place = entry.record.topic, entry.record.partition
+        guard = self._guards.get(place)
+        if guard is None:
+            guard = self._guards[place] = FloodGuard(self._settings.dead_letter_run, self._settings.dead_letter_ratio)
+        process = "" if entry.batch is None else str(entry.batch.envelope["process_id"])
+        is_rejected = entry.disposition is Disposition.DEAD_LETTER
+        isolated, flooded = guard.add(process or entry.record.key_text, is_rejected)
+        if not isolated and not flooded:
+            return
         record, now = entry.record, time.monotonic()
-        guard = self._guards.setdefault(
-            (record.topic, record.partition),
-            FloodGuard(self._settings.dead_letter_run, self._settings.dead_letter_ratio),
-        )
-        process = str(entry.batch.envelope["process_id"]) if entry.batch is not None else ""
-        isolated, flooded = guard.add(process or record.key_text, entry.disposition is Disposition.DEAD_LETTER)
-        if isolated or flooded:
-            starts = now - (state.flood_until if flooded else state.flood_at) >= FLOOD_S
-            state.flood_at = now
-            state.flood = f"{record.topic} partition {record.partition}, offset {record.offset}: {flooded or isolated}"
-            if starts:
-                metrics.SINK_FLOODS.labels(record.topic).inc()
-                scope = "of several producers: it is read more slowly" if flooded else "of one producer; others go on"
-                log.error("flood of dead letters", topic=record.topic, partition=record.partition,
-                          offset=record.offset, reason=flooded or isolated, scope=scope)  # fmt: skip
+        starts = now - (state.flood_until if flooded else state.flood_at) >= FLOOD_S
+        state.flood_at = now
+        state.flood = f"{record.topic} partition {record.partition}, offset {record.offset}: {flooded or isolated}"
+        if starts:
+            metrics.SINK_FLOODS.labels(record.topic).inc()
+            scope = "of several producers: it is read more slowly" if flooded else "of one producer; others go on"
+            log.error("flood of dead letters", topic=record.topic, partition=record.partition,
+                      offset=record.offset, reason=flooded or isolated, scope=scope)  # fmt: skip
         if flooded:
             state.flood_until = max(state.flood_until + RUN_S, now)
             if state.flood_until > now:

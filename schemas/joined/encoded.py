@@ -103,12 +103,16 @@ def _fields(of: MergedParts, names: Iterable[str]) -> list[list[bytes]]:
     """Return some fields, of each part."""
     fields, kinds, texts = list(names), of.layout.kinds, dict[tuple[int, bool], bytes]()
     numbers = [of.layout.line[name] for name in fields if kinds.get(name) in NUMBERS]
-    of_numbers, chunks = iter(_numbers(of.fields[numbers])), list[list[bytes]]()
+    equal = [line for line in numbers if of.lowest[line] == of.highest[line]]
+    other = [line for line in numbers if of.lowest[line] < of.highest[line]]
+    of_numbers = dict(zip(other, _numbers(of.fields[other]), strict=True))
+    of_numbers |= {line: chunk * of.parts for line, chunk in zip(equal, _numbers(of.fields[equal, :1]), strict=True)}
+    chunks = list[list[bytes]]()
     for name in fields:
         if name in SHARED:
             chunks.append([_text(of.job if name == "job" else of.run)] * of.parts)
         elif kinds[name] in NUMBERS:
-            chunks.append(next(of_numbers))
+            chunks.append(of_numbers[of.layout.line[name]])
         else:
             is_list, of_parts = kinds[name] == _LISTS, of.fields[of.layout.line[name]].tolist()
             for index in set(of_parts):
