@@ -236,6 +236,8 @@ class JobState:
             source.place = Place(report.host, report.gpu_uuid)
         source.steps_from = report.steps_from or source.steps_from
         self.world_size = max(self.world_size, report.world_size)
+        if (report.complete, report.steps_from) == (source.complete, source.steps_from):  # as nearly always
+            return report
         return report._replace(complete=source.complete, steps_from=source.steps_from)
 
     def _store_steps(
