@@ -19,6 +19,8 @@ PRESSURE = 2
 #: Ranges that are written together, and how many of them may go before those that wait longer. A range takes about 0.05
 #: s, however few its rows, and a record that comes meanwhile waits for all of them.
 TOGETHER, VERDICTS = 8, 4
+#: How many ranges with the first rows after a pause go before others but verdicts: people wait for those, too.
+FIRST = 2
 #: Ranges of the partitions that hold most, written first while everything is full: nothing is read meanwhile, and small
 #: ranges would free little.
 LARGEST = 2
@@ -38,9 +40,14 @@ def _flush_s(state: PartitionState, settings: SinkSettings) -> float:
     if state.table.live:
         return settings.flush_s
     bulk_s = max(settings.flush_s, settings.bulk_flush_s)
-    if state.rows and state.pause_s >= bulk_s:  # heartbeats may have come before them
+    if _is_first(state, settings):  # heartbeats may have come before them
         return min(bulk_s, state.rows_since - state.since + SOON * settings.flush_s)
     return bulk_s
+
+
+def _is_first(state: PartitionState, settings: SinkSettings) -> bool:
+    """Return whether the partition of a bulk topic holds the first rows after a pause."""
+    return not state.table.live and state.rows > 0 and state.pause_s >= max(settings.flush_s, settings.bulk_flush_s)
 
 
 def _share(state: PartitionState, settings: SinkSettings) -> float:
@@ -49,8 +56,8 @@ def _share(state: PartitionState, settings: SinkSettings) -> float:
 
 
 def next_to_write(states: Collection[PartitionState], settings: SinkSettings, now: float) -> list[PartitionState]:
-    """Return the partitions to cut a range of: verdicts, which people and alerts wait for, then those that are due
-    longest.
+    """Return the partitions to cut a range of: verdicts, which people and alerts wait for, first rows after a pause,
+    then those that are due longest.
 
     `now`: monotonic, s.
     """
@@ -63,6 +70,7 @@ def next_to_write(states: Collection[PartitionState], settings: SinkSettings, no
     ]
     due.sort(key=lambda state: state.since + _flush_s(state, settings))  # so bulk ranges do not go before live ones
     chosen = [state for state in due if state.table.topic in AHEAD][:VERDICTS]
+    chosen += [state for state in due if _is_first(state, settings)][:FIRST]
     if full:
         chosen += nlargest(LARGEST, _without(due, chosen), key=lambda state: _share(state, settings))
     return [*chosen, *_without(due, chosen)][:TOGETHER]

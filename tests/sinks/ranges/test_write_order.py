@@ -6,7 +6,7 @@ from drumline.infra.config.settings import SinkSettings
 from drumline.schemas.topics import Topic
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
-from drumline.sinks.ranges.write_order import LARGEST, SOON, TOGETHER, VERDICTS, next_to_write
+from drumline.sinks.ranges.write_order import FIRST, LARGEST, SOON, TOGETHER, VERDICTS, next_to_write
 from drumline.sinks.tables.tables import TABLES, table
 
 NOW = 100.0
@@ -77,6 +77,19 @@ def test_after_a_pause_the_first_rows_of_a_bulk_topic_are_written_soon_and_the_n
     assert not is_collecting(Topic.KERNEL, SOON + 0.1, pause_s=10.0)
     assert is_collecting(Topic.KERNEL, 9.9, pause_s=9.9)
     assert not is_collecting(Topic.KERNEL, 0.15, pause_s=10.0, flush_s=0.1)
+
+
+def test_first_rows_after_a_pause_go_before_what_waits_longer_but_for_verdicts(flooded):
+    """A window of many ranks begins as they all answer: their records fill the sink's live topics."""
+    deep = [state for state in flooded if state.table.topic is Topic.KERNEL][:3]
+    for state in deep:
+        state.cut(1_000, NOW - 20)
+        state.rows_at = NOW - 15
+        arrive(state, NOW - 1)
+    chosen = next_to_write(flooded, SinkSettings(), NOW)
+    assert [state.table.topic for state in chosen[:VERDICTS]] == [Topic.STRAGGLER] * VERDICTS
+    assert chosen[VERDICTS : VERDICTS + FIRST] == deep[:FIRST]
+    assert all(state.table.live for state in chosen[VERDICTS + FIRST :])
 
 
 def test_heartbeats_do_not_end_a_pause():
