@@ -53,7 +53,7 @@ FROM (
     SELECT rank, count() AS k, 0 AS c, 0 AS l, 0 AS s, 0 AS p, 0 AS g, {_NS} AS newest, 0 AS begun
         FROM kernels {_OF_RUN} GROUP BY rank
     UNION ALL SELECT rank, 0, count(), 0, 0, 0, 0, 0, 0 FROM memcpys {_OF_RUN} GROUP BY rank
-    UNION ALL SELECT rank, 0, 0, count(), 0, 0, 0, 0, 0 FROM launches {_OF_RUN} GROUP BY rank
+    UNION ALL SELECT rank, 0, 0, count(), 0, countIf(sampled > 0), 0, 0, 0 FROM launches {_OF_RUN} GROUP BY rank
     UNION ALL SELECT rank, 0, 0, 0, 0, 0, sum(samples), 0, 0 FROM stalls {_OF_RUN} GROUP BY rank
     UNION ALL SELECT rank, 0, 0, 0, 0, 0, 0, 0, if(max(step) = {{last:Int64}}, {_NS}, 0)
         FROM steps {_WANTED} GROUP BY rank
@@ -61,8 +61,6 @@ FROM (
         FROM (SELECT rank, start FROM kernels {_OF_RUN}) AS k
         ASOF INNER JOIN (SELECT rank, step, start, end_time FROM steps {_WANTED}) AS s
         ON k.rank = s.rank AND k.start >= s.start WHERE k.start < s.end_time GROUP BY k.rank
-    UNION ALL SELECT rank, 0, 0, 0, 0, count(), 0, 0, 0 FROM stacks
-        WHERE {_RUN} AND time >= fromUnixTimestamp64Nano({{since:Int64}}) GROUP BY rank
 ) GROUP BY rank
 """
 
@@ -87,7 +85,8 @@ def kinds_of(text: str, ranks: Sequence[int]) -> frozenset[str]:
 class RankState:
     """Holds the answer of a rank, and the number of rows that are stored of it since the question.
 
-    `steps`: those that were wanted, with kernels. `is_whole`: the last one is stored, and kernels behind its begin.
+    `steps`: those that were wanted, with kernels. `stacks`: launches with one. `is_whole`: the last step is stored, and
+    kernels behind its begin.
     """
 
     rank: int
