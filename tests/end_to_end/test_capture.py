@@ -153,7 +153,7 @@ def test_a_capture_gets_the_same_steps_of_all_ranks_and_leaves_nothing_on_whatev
         assert len(rows(client, sql, steps)) == RANKS
         time.sleep(11 if CAPTURES > 2 else 0)  # the sink's pause, as between captures of people
     load = os.getloadavg()[0]
-    print(f"capture to first row, {RANKS} ranks, {CAPTURES} captures: {sorted(delays)} s, load {load:.1f}")
+    print(f"capture to first row, {RANKS} ranks, {CAPTURES} captures in order: {delays} s, load {load:.1f}")
     single = drumline("capture", "--job", "deep", "--ranks", "1", "--seconds", "1", "--json")
     assert [row["rank"] for row in json.loads(single.stdout)["ranks"]] == [1], single.stderr
     assert len(job.switched(0)) - before == 2 * CAPTURES
