@@ -132,7 +132,7 @@ class StreamWorker:
     def _agent(self, topic: str, handle: Callable[[Sequence[Any]], AsyncIterator[Delivery]]) -> None:
         queue = AckQueue(self._fail)
         self._queues[topic] = queue
-        buffered = BUFFERED if topic in TOGETHER else None
+        buffered = BUFFERED if topic in TOGETHER - DERIVED_TOPICS else None
         source = self.app.topic(topic, key_type=bytes, value_type=bytes, maxsize=buffered)
 
         async def agent(stream: Any) -> None:

@@ -11,8 +11,8 @@ from drumline.schemas.topics import Topic
 
 #: Topics of which a large job has many records, a few kB each.
 TOGETHER = frozenset({Topic.STEP, Topic.DEVICE, Topic.HOST, Topic.PROGRESS, Topic.LATENESS})
-#: Records of such a topic that are buffered, and so taken together at most. Agents join 256 kB at most, so they are no
-#: more than the 32 records of 1 MB that Faust buffers of other topics.
+#: Records of such a topic that are buffered, and so taken together at most, where agents write it: they join 256 kB at
+#: most, so it is no more than the 32 records of 1 MB that Faust buffers of other topics.
 BUFFERED = 128
 #: Bytes of records that are taken together: they are in memory, with all that is made of them.
 MOST_BYTES = 1 << 20

@@ -29,8 +29,8 @@ def test_the_url_of_a_replica_is_that_replica(config, url, name):
     assert _source(config, url) == of_replica(config, name) == _source(config, name)
 
 
-def test_the_url_of_the_replica_to_copy_to_is_refused(monkeypatch):
-    monkeypatch.setenv("DRUMLINE_CLICKHOUSE__URL", "http://a:1")
+def test_the_url_of_the_replica_to_copy_to_is_refused(config, monkeypatch):
+    monkeypatch.setattr("drumline.infra.cli.operate.backfill.settings", lambda: config)
     answer = CliRunner().invoke(root, ["backfill", "--from", "http://A:1/"])
     assert answer.exit_code == 2
     assert "http://a:1 is the replica to copy to; name another with --from" in answer.stderr
