@@ -167,6 +167,8 @@ class Codec:
         reader = self._shapes.get(writer.name)
         if reader is None:
             return None
+        if (number, reader.topic) not in self._readable:
+            self._check_schema(number, writer, reader)
         if bounded:
             check_size(topic, key, value, headers or ())
         record = decode(writer, value, reader, HEADER.size)

@@ -166,8 +166,8 @@ class Intake:
                 wait_s = self.registry.failed(time.monotonic(), random.random())
                 self._counts.retry(error, self.registry.attempt, wait_s)
             else:
-                if not known:
-                    self.registry.worked()
+                if not known and all(of.parked is None for of in self._kafka.states.values()):
+                    self.registry.worked()  # else the records that wait for it are tried at the next attempt
                 return entries
         self._kafka.pause_for_schema(state, record)
         return []

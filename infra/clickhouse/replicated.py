@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from drumline.infra.clickhouse.client import ClickHouseFailed, Client, command, rows
@@ -23,12 +23,15 @@ CANNOT_ASSIGN_ALTER, ARRIVES_S = 517, 60.0
 _REPLACED = re.compile(r"CREATE OR REPLACE TABLE \w+\.(\w+)")
 
 
-def check_replicated(client: Client, database: str, statements: Iterable[str], is_new: bool) -> None:
+def check_replicated(
+    client: Client, database: str, own: Collection[str], statements: Iterable[str], is_new: bool
+) -> None:
     """Raise MigrationConflict where the migrations would end half-way.
 
-    `statements`: what is to be run. `is_new`: no migration is applied here.
+    `own`: the tables that migrations make; others in the database are the user's. `statements`: what is to be run.
+    `is_new`: no migration is applied here.
     """
-    replicated = _replicated(client, database)
+    replicated = _replicated(client, database, own)
     if not replicated:
         return
     if JOURNAL in replicated and not _shares_statements(client, database):
@@ -52,8 +55,9 @@ def check_replicated(client: Client, database: str, statements: Iterable[str], i
             )
     unwritable = rows(
         client,
-        "SELECT table FROM system.replicas WHERE database = {d:String} AND is_readonly ORDER BY table",
-        {"d": database},
+        "SELECT table FROM system.replicas "
+        "WHERE database = {d:String} AND table IN {own:Array(String)} AND is_readonly ORDER BY table",
+        {"d": database, "own": sorted(own)},
     )
     if unwritable:
         names = ", ".join(str(row["table"]) for row in unwritable)
@@ -79,10 +83,10 @@ def run_statement(client: Client, statement: str, **options: Any) -> None:
         time.sleep(0.2)
 
 
-def token_changes(client: Client, database: str) -> list[tuple[str, str]]:
+def token_changes(client: Client, database: str, own: Collection[str]) -> list[tuple[str, str]]:
     """Return (description, statement) for every replicated table that forgets tokens too soon."""
     out = []
-    for name, engine in _replicated(client, database).items():
+    for name, engine in _replicated(client, database, own).items():
         limits = {"replicated_deduplication_window": TOKENS, "replicated_deduplication_window_seconds": TOKENS_S}
         low = [f"{limit} = {least}" for limit, least in limits.items() if _setting(engine, limit) < least]
         if low:
@@ -91,27 +95,27 @@ def token_changes(client: Client, database: str) -> list[tuple[str, str]]:
     return out
 
 
-def plain_tables(client: Client, database: str) -> list[str]:
+def plain_tables(client: Client, database: str, own: Collection[str]) -> list[str]:
     """Return the tables that are not replicated, where others are: new ones, as a rule."""
-    replicated = _replicated(client, database)
-    names = _engines(client, database)
+    replicated = _replicated(client, database, own)
+    names = _engines(client, database, own)
     return [name for name in names if name not in replicated and name != JOURNAL] if replicated else []
 
 
-def _engines(client: Client, database: str) -> dict[str, str]:
+def _engines(client: Client, database: str, own: Collection[str]) -> dict[str, str]:
     """Return table -> engine with arguments and settings, of tables that keep rows."""
     tables = rows(
         client,
-        "SELECT name, engine_full FROM system.tables WHERE database = {d:String} AND engine LIKE '%MergeTree' "
-        "ORDER BY name",
-        {"d": database},
+        "SELECT name, engine_full FROM system.tables WHERE database = {d:String} AND name IN {own:Array(String)} "
+        "AND engine LIKE '%MergeTree' ORDER BY name",
+        {"d": database, "own": sorted(own)},
     )
     return {str(row["name"]): str(row["engine_full"]) for row in tables}
 
 
-def _replicated(client: Client, database: str) -> dict[str, str]:
+def _replicated(client: Client, database: str, own: Collection[str]) -> dict[str, str]:
     """Return those of `_engines` that are replicated."""
-    engines = _engines(client, database)
+    engines = _engines(client, database, own)
     return {name: engine for name, engine in engines.items() if engine.startswith("Replicated")}
 
 

@@ -103,7 +103,7 @@ class Agent:
         self._options = options or AgentOptions()
         self._clock = self._options.clock
         self._joiner = RecordJoiner(sender.send, codec, self._clock)
-        self._refresh_at = float("-inf")
+        self._refresh_at = self._begin_at = float("-inf")
         self._registry, self._no_registry = Retry(), ""
         self._folders = FolderDiscovery(self._root)
         spool = settings.spool
@@ -160,7 +160,7 @@ class Agent:
                 self._health.set_reason("windows", self._kept.windows.problem)
             took = self._clock() - begun
             self._refresh_at = begun + took + max(REFRESH_S, REFRESH_SHARE * took)
-        elif self._folders.has_news():  # people wait for the first rows of a deep window
+        elif begun >= self._begin_at and self._folders.has_news():  # people wait for the first rows of a deep window
             self._begin_new(ready)
         moved = False
         tails = [tail for tail in self.tails.values() if not tail.problem] if ready else []
@@ -193,10 +193,11 @@ class Agent:
 
     def _begin_new(self, ready: bool) -> None:
         """Find new folders and publish their identities; all else waits for `_refresh`."""
-        known = set(self.tails)
+        begun, known = self._clock(), set(self.tails)
         self._open_folders()
         for name in self.tails.keys() - known:
             self._refresh_folder(name, self.tails[name], ready)
+        self._begin_at = self._clock() + REFRESH_SHARE * (self._clock() - begun)
 
     def _refresh_folder(self, name: str, tail: SpoolTailer, ready: bool) -> None:
         before, tail.problem = tail.problem, ""

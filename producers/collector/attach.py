@@ -234,12 +234,14 @@ def _open_at_mark(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
             announce_at = time.monotonic() + ANNOUNCE_S
             with contextlib.suppress(Exception):  # the policy counts all the same
                 late.announce(root, process_place(os.environ, {}).job)
-        before, seen = seen, _states(files)
-        if seen == before or not root:  # the agent renews what is in force once a second
+        states = _states(files)
+        if seen == states or not root:  # the agent renews what is in force once a second
             return
-        with contextlib.suppress(ValueError, OSError):  # as the decoder of a process that has one
+        with contextlib.suppress(ValueError, OSError):  # as the decoder of a process that has one; then once more
             if not _wanted_policy(Path(root)).uses_cupti:
+                seen = states
                 return
+            seen = states
             marks.at_mark = None
             try:
                 with _lock:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 #: Time after the window in which its rows are stored: a sink writes large topics every 10 s.
 STORED_S = 20.0
-#: Time between two questions about answers and numbers of kernels, and between two about all of the rows: their joins
-#: cost the engine more; s.
-POLL_S, ROWS_S = 0.25, 1.0
+#: Time between two questions about answers and numbers of kernels until the first rows, for at most so long, and
+#: between two later, or about all of the rows: their joins cost the engine more; s.
+POLL_S, FIRST_S, ROWS_S = 0.25, 15.0, 1.0
 
 
 @app.command()
@@ -155,7 +155,9 @@ def _wait(
             before = states_now
             if is_late or is_complete(states_now, ranks, time.monotonic() - changed_at):
                 return states_now, first_s
-        time.sleep(POLL_S)
+        # Two queries a time; a reader may make 600 a minute.
+        is_first = first_s is None and time.monotonic() - began < FIRST_S
+        time.sleep(POLL_S if is_first else ROWS_S)
 
 
 def _progress(states_now: list[RankState], ranks: int, window: Control) -> str:

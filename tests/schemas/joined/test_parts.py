@@ -6,8 +6,9 @@ from support.labs.sink import any_batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER, header
 from drumline.schemas.errors import BadEnvelope, BadRecord, ForeignJob, Unsigned, WrongSchema
+from drumline.schemas.joined.merged import MERGED
 from drumline.schemas.joined.parts import JOINED_BY_AGENTS, MOST_PARTS, PARTS, joined, place_of, position
-from drumline.schemas.model import model
+from drumline.schemas.model import model, parse_model
 from drumline.schemas.registry import lock_file_registry
 from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
 from drumline.schemas.topics import Topic
@@ -49,6 +50,22 @@ def test_topics_that_agents_do_not_join_take_no_joined_record():
     assert CODEC.parts(Topic.KERNEL, record) is None
     with pytest.raises(WrongSchema):
         CODEC.decode(Topic.KERNEL, record)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "other"),
+    [
+        (PARTS, '"items": "int"', '"items": "string"'),
+        (MERGED, '"schema", "type": "long", "default": 0', '"schema", "type": "string", "default": ""'),
+    ],
+)
+def test_a_foreign_schema_with_the_name_of_a_joined_one_is_refused(shape, kind, other, monkeypatch):
+    text = model(shape).text
+    assert kind in text
+    foreign, codec = parse_model(shape, text.replace(kind, other, 1)), Codec()
+    monkeypatch.setattr(codec.registry, "model_of", lambda number: foreign)
+    with pytest.raises(WrongSchema):
+        codec.parts(Topic.STEP, header(4_000_000) + b"\0" * 40)
 
 
 def test_a_joined_record_is_no_part():
