@@ -24,7 +24,7 @@ from drumline.infra.config.settings import Settings
 log = structlog.get_logger()
 FOLDER = resources.files("drumline.infra.clickhouse") / "migrations"
 _FILE = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
-_MADE = re.compile(r"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?\w+\.(\w+)")
+_CREATED = re.compile(r"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?\w+\.(\w+)")
 
 _JOURNAL = """CREATE TABLE IF NOT EXISTS {database}.schema_migrations
 (
@@ -89,10 +89,10 @@ def pending(files: list[Migration], applied: dict[int, str]) -> list[Migration]:
     return [migration for migration in files if migration.version not in applied]
 
 
-def own_tables() -> frozenset[str]:
+def migrated_tables() -> frozenset[str]:
     """Return the tables that migrations make, and their journal; the database may have a user's besides."""
-    made = (_MADE.match(text) for migration in migrations() for text in migration.statements("d"))
-    return frozenset({JOURNAL, *(match[1] for match in made if match)})
+    created = (_CREATED.match(text) for migration in migrations() for text in migration.statements("d"))
+    return frozenset({JOURNAL, *(match[1] for match in created if match)})
 
 
 def applied_versions(client: Client, database: str) -> dict[int, str]:
@@ -117,15 +117,15 @@ def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> lis
     files = migrations()
     applied = applied_versions(client, database)
     todo = pending(files, applied)
-    own = own_tables()
+    tables = migrated_tables()
     statements = [text for m in todo for text in m.statements(database)]
-    check_replicated(client, database, own, statements, is_new=not applied)
+    check_replicated(client, database, tables, statements, is_new=not applied)
     if dry_run:
         return [f"{m.version:04d}_{m.name}" for m in todo] + [text for text, _ in _changes(client, settings)]
     command(client, f"CREATE DATABASE IF NOT EXISTS {database}")
     with MigrationLock(client, database):
         command(client, _JOURNAL.replace("{database}", database))
-        check_replicated(client, database, own, [], is_new=False)
+        check_replicated(client, database, tables, [], is_new=False)
         done = []
         for migration in pending(files, applied_versions(client, database)):
             for statement in migration.statements(database):
@@ -143,11 +143,11 @@ def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> lis
             done.append(text)
         if names := rename(client, database):
             done.append(f"{names} kernel names by the current rules")
-    if plain := plain_tables(client, database, own):
+    if plain := plain_tables(client, database, tables):
         log.warning("tables are not replicated, as others are", database=database, tables=plain)
     return done
 
 
 def _changes(client: Client, settings: Settings) -> list[tuple[str, str]]:
     """Return (description, statement) for what differs from the settings, and from what exactly-once needs."""
-    return retention_changes(client, settings) + token_changes(client, settings.clickhouse.database, own_tables())
+    return retention_changes(client, settings) + token_changes(client, settings.clickhouse.database, migrated_tables())

@@ -24,14 +24,14 @@ _REPLACED = re.compile(r"CREATE OR REPLACE TABLE \w+\.(\w+)")
 
 
 def check_replicated(
-    client: Client, database: str, own: Collection[str], statements: Iterable[str], is_new: bool
+    client: Client, database: str, tables: Collection[str], statements: Iterable[str], is_new: bool
 ) -> None:
     """Raise MigrationConflict where the migrations would end half-way.
 
-    `own`: the tables that migrations make; others in the database are the user's. `statements`: what is to be run.
+    `tables`: those that migrations make; others in the database are the user's. `statements`: what is to be run.
     `is_new`: no migration is applied here.
     """
-    replicated = _replicated(client, database, own)
+    replicated = _replicated(client, database, tables)
     if not replicated:
         return
     if JOURNAL in replicated and not _shares_statements(client, database):
@@ -56,8 +56,8 @@ def check_replicated(
     unwritable = rows(
         client,
         "SELECT table FROM system.replicas "
-        "WHERE database = {d:String} AND table IN {own:Array(String)} AND is_readonly ORDER BY table",
-        {"d": database, "own": sorted(own)},
+        "WHERE database = {d:String} AND table IN {names:Array(String)} AND is_readonly ORDER BY table",
+        {"d": database, "names": sorted(tables)},
     )
     if unwritable:
         names = ", ".join(str(row["table"]) for row in unwritable)
@@ -83,10 +83,10 @@ def run_statement(client: Client, statement: str, **options: Any) -> None:
         time.sleep(0.2)
 
 
-def token_changes(client: Client, database: str, own: Collection[str]) -> list[tuple[str, str]]:
+def token_changes(client: Client, database: str, tables: Collection[str]) -> list[tuple[str, str]]:
     """Return (description, statement) for every replicated table that forgets tokens too soon."""
     out = []
-    for name, engine in _replicated(client, database, own).items():
+    for name, engine in _replicated(client, database, tables).items():
         limits = {"replicated_deduplication_window": TOKENS, "replicated_deduplication_window_seconds": TOKENS_S}
         low = [f"{limit} = {least}" for limit, least in limits.items() if _setting(engine, limit) < least]
         if low:
@@ -95,27 +95,27 @@ def token_changes(client: Client, database: str, own: Collection[str]) -> list[t
     return out
 
 
-def plain_tables(client: Client, database: str, own: Collection[str]) -> list[str]:
+def plain_tables(client: Client, database: str, tables: Collection[str]) -> list[str]:
     """Return the tables that are not replicated, where others are: new ones, as a rule."""
-    replicated = _replicated(client, database, own)
-    names = _engines(client, database, own)
+    replicated = _replicated(client, database, tables)
+    names = _engines(client, database, tables)
     return [name for name in names if name not in replicated and name != JOURNAL] if replicated else []
 
 
-def _engines(client: Client, database: str, own: Collection[str]) -> dict[str, str]:
+def _engines(client: Client, database: str, tables: Collection[str]) -> dict[str, str]:
     """Return table -> engine with arguments and settings, of tables that keep rows."""
-    tables = rows(
+    kept = rows(
         client,
-        "SELECT name, engine_full FROM system.tables WHERE database = {d:String} AND name IN {own:Array(String)} "
+        "SELECT name, engine_full FROM system.tables WHERE database = {d:String} AND name IN {names:Array(String)} "
         "AND engine LIKE '%MergeTree' ORDER BY name",
-        {"d": database, "own": sorted(own)},
+        {"d": database, "names": sorted(tables)},
     )
-    return {str(row["name"]): str(row["engine_full"]) for row in tables}
+    return {str(row["name"]): str(row["engine_full"]) for row in kept}
 
 
-def _replicated(client: Client, database: str, own: Collection[str]) -> dict[str, str]:
+def _replicated(client: Client, database: str, tables: Collection[str]) -> dict[str, str]:
     """Return those of `_engines` that are replicated."""
-    engines = _engines(client, database, own)
+    engines = _engines(client, database, tables)
     return {name: engine for name, engine in engines.items() if engine.startswith("Replicated")}
 
 

@@ -8,7 +8,7 @@ from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse import migrate as module
-from drumline.infra.clickhouse.migrate import Migration, migrate, migrations, own_tables, pending
+from drumline.infra.clickhouse.migrate import Migration, migrate, migrated_tables, migrations, pending
 from drumline.infra.clickhouse.migration_lock import MigrationConflict
 from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings, TieringSettings
 from drumline.infra.localstack.clickhouse.config import prepare_engine
@@ -68,7 +68,7 @@ def test_a_database_of_the_tests_is_what_migrations_make(clean_stack):
         migrate(client, migrated)
         assert described(names[1]) == described(names[2])
         kept = "SELECT name FROM system.tables WHERE database = {d:String} AND engine LIKE '%MergeTree'"
-        assert {row["name"] for row in clickhouse.rows(client, kept, {"d": names[2]})} == own_tables()
+        assert {row["name"] for row in clickhouse.rows(client, kept, {"d": names[2]})} == migrated_tables()
         assert len(described(names[1])[0]) > 40
         assert migrate(client, copy) == []
     finally:
