@@ -63,6 +63,13 @@ class RowsOf(dict[str, Array]):
         self[name] = rows = self.of[name][self.begin : self.end]
         return rows
 
+    def get(self, name: str, default: Any = None, /) -> Any:
+        """Return a column, read before or not."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
 
 def dictionary(values: Iterable[str]) -> tuple[list[str], list[int]]:
     """Return the distinct values in order of appearance, and the index of each value in them."""

@@ -37,6 +37,8 @@ def test_each_batch_is_what_it_is_by_itself(topic, rows):
         shared = table.batches()[number]
         assert shared.envelope == now.envelope
         assert all(shared.columns[name].tolist() == column.tolist() for name, column in now.columns.items())
+        assert CODEC.encode(table.batches()[number]) == value, "whether its columns were read before or not"
+        assert shared.columns.get("none") is None
         assert now.envelope == batch.envelope
         assert now.columns.keys() == batch.columns.keys()
         for name, column in batch.columns.items():
