@@ -1,4 +1,4 @@
-"""Check envelope values before writing and after reading: fastavro does not."""
+"""Check envelope values before writing and after reading: neither the Avro writer nor the reader does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of a list have 64 bits at most: fastavro wraps larger ones silently."""
+"""Bodies are read as the Avro format has them, and refused where they are not."""
 
 import pytest
 from support.labs.sink import any_batch
