@@ -282,19 +282,20 @@ class Codec:
     def reads_together(self, topic: str, value: bytes | None) -> bool:
         """Return whether a record should be read with others: by `together`, or `decode_together` if it is small.
 
-        Such a record needs no network.
+        Such a record, and its parts, have current schemas that are known, so it never needs the network.
         """
         try:
-            number = schema_id(value)
-            if value is None or not self.registry.in_memory(number):
+            if value is None or (of := self.registry.known(schema_id(value))) is None:
                 return False
-            of = self.registry.model_of(number)
-        except BadRecord:
+            if of is model(topic):
+                return len(value) <= SMALL_BYTES and checks_together(topic)
+            shape = self._shapes.get(of.name) if topic in JOINED_BY_AGENTS else None
+            if shape is None or shape.topic != MERGED:
+                return False
+            of_parts = number_behind(JOB_ENVELOPE.values(), value, HEADER.size)
+            return self.registry.known(of_parts) is model(topic)
+        except (BadRecord, IndexError, ValueError):  # `decode` says so
             return False
-        if of is model(topic):
-            return len(value) <= SMALL_BYTES and checks_together(topic)
-        shape = self._shapes.get(of.name) if topic in JOINED_BY_AGENTS else None
-        return shape is not None and shape.topic == MERGED and self.decodes_at_once(value)
 
     def _writer(self, number: int, topic: str) -> RecordModel:
         """Return the schema of a record of a topic, or of its parts, by its id."""

@@ -32,6 +32,9 @@ class Registry(Protocol):
     def in_memory(self, schema_id: int) -> bool:
         """Return True if `model_of` answers without a network request."""
 
+    def known(self, schema_id: int) -> RecordModel | None:
+        """Return what `model_of` returns, if it is in memory; then it stays there."""
+
 
 class LockFileRegistry:
     """Reads ids from schemas/avro/lock.json, without network. `python -m drumline.schemas.release` writes the file."""
@@ -89,6 +92,10 @@ class LockFileRegistry:
     def in_memory(self, schema_id: int) -> bool:
         """Return True: no call needs the network."""
         return True
+
+    def known(self, schema_id: int) -> RecordModel | None:
+        """Return the released schema with this id, None if the lock file does not have it."""
+        return self.model_of(schema_id) if schema_id in self._versions else None
 
 
 @cache

@@ -102,6 +102,10 @@ class ConfluentRegistry:
         """Return True if `model_of` answers without a network request."""
         return schema_id in self._models or self._unknown.get(schema_id, 0.0) > self._clock()
 
+    def known(self, schema_id: int) -> RecordModel | None:
+        """Return the schema with this id, if it is in memory; then it stays there."""
+        return self._models.get(schema_id)
+
     def _fetch_id(self, topic: str, version: RecordModel) -> int:
         from confluent_kafka.schema_registry import Schema
 

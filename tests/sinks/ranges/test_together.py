@@ -1,18 +1,22 @@
 """Records that are read together become the rows, ledger rows and intents that they become one by one."""
 
+import json
 import random
 import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from confluent_kafka.schema_registry.error import SchemaRegistryError
 from support.labs.sink import NOW_NS, any_batch, process_id
 
 from drumline.infra.config.settings import SinkSettings
+from drumline.infra.kafka.registry import ConfluentRegistry
 from drumline.schemas.batch import encode
 from drumline.schemas.codec import Codec
-from drumline.schemas.confluent import header
+from drumline.schemas.confluent import HEADER, header
 from drumline.schemas.epochs import write_epoch
+from drumline.schemas.joined.merged import MERGED, merged
 from drumline.schemas.joined.parts import JOINED_BY_AGENTS
 from drumline.schemas.model import model
 from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
@@ -173,6 +177,58 @@ def test_no_more_wait_than_memory_allows(monkeypatch):
         intake.take(Record(Topic.STEP, 0, offset, b"k", value, NOW_MS, []))
         assert len(state.waiting) <= 10
     assert len(state.entries) == 99
+
+
+def stub_registry():
+    """A registry whose client can go away, and its clock; id 77 is none of its own, 5 the schema MERGED, 6 an older
+    one of steps, 7 the current one."""
+    clock, up = [1_000.0], [True]
+    older = json.loads(model(Topic.STEP).text)
+    added = [field for field in older["fields"] if "default" in field]
+    older["fields"].remove(added[-1])
+    texts = {5: model(MERGED).text, 6: json.dumps(older), 7: model(Topic.STEP).text}
+
+    def get_schema(number):
+        if not up[0]:
+            raise ConnectionError("away")
+        if number not in texts:
+            raise SchemaRegistryError(404, 40403, "not found")
+        return SimpleNamespace(schema_str=texts[number])
+
+    client = SimpleNamespace(get_schema=get_schema)
+    return ConfluentRegistry(client, "stub", clock=lambda: clock[0]), clock, up
+
+
+def of_schema(number):
+    """A merged record whose parts name a schema."""
+    batches = [CODEC.decode(Topic.STEP, CODEC.encode(any_batch(Topic.STEP, 1, "p", n))) for n in range(2)]
+    return header(5) + CODEC.encode(merged(model(Topic.STEP), number, batches))[HEADER.size :]
+
+
+def test_a_record_whose_parts_schema_is_unknown_never_asks_a_registry_that_is_away():
+    registry, clock, up = stub_registry()
+    state, parked = PartitionState(table(Topic.STEP), 0, "id", 0, opened=True), []
+    kafka = SimpleNamespace(states={(Topic.STEP, 0): state}, pause_for_schema=lambda *of: parked.append(of[1].offset))
+    intake = Intake(SinkSettings(), kafka, Codec(registry), SinkCounts())
+    for offset, number in enumerate([7, 77, 77]):
+        intake.take(Record(Topic.STEP, 0, offset, b"k", of_schema(number), NOW_MS, []))
+    intake.take(Record(Topic.STEP, 0, 3, b"k", of_schema(7), NOW_MS, []))
+    assert [record.offset for record in state.waiting] == [3], "the only one whose schema is known"
+    up[0], clock[0] = False, clock[0] + 31
+    intake.take_waiting()
+    intake.take(Record(Topic.STEP, 0, 4, b"k", of_schema(77), NOW_MS, []))
+    became = ["stored"] * 2 + ["dead_letter"] * 2 + ["stored"] * 2
+    assert ([entry.disposition for entry in state.entries], parked) == (became, [4])
+
+
+def test_records_of_an_older_schema_do_not_wait_to_be_read_alone_after_all():
+    registry, _, _ = stub_registry()
+    codec = Codec(registry)
+    assert registry.model_of(7) is model(Topic.STEP)
+    assert registry.model_of(6) is not model(Topic.STEP)
+    registry.model_of(5)
+    assert not codec.reads_together(Topic.STEP, of_schema(6))
+    assert codec.reads_together(Topic.STEP, of_schema(7))
 
 
 def test_records_that_an_intent_lists_and_large_ones_do_not_wait():
