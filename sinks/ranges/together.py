@@ -20,6 +20,9 @@ from drumline.sinks.ranges.record import PART_BYTES, Disposition, RangeEntry, Re
 from drumline.sinks.tables.blocks import row_count, spans
 from drumline.sinks.tables.tables import SinkTable
 
+#: Records that are read at once: first so many, of those with a bad one fewer, and of these each alone. A bad record is
+#: found late, so each size costs again what reading all costs.
+SIZES = (256, 16)
 #: Entries by the offset of their record.
 Entries = dict[int, list[RangeEntry]]
 #: A record, and what it joins; None for a batch.
@@ -43,16 +46,25 @@ def read_together(records: Sequence[Record], table: SinkTable, codec: Codec) -> 
     return [entries[record.offset] for record in records]
 
 
-def _read(group: Sequence[Read], table: SinkTable, codec: Codec) -> Entries:
+def _read(group: Sequence[Read], table: SinkTable, codec: Codec, sizes: Sequence[int] = SIZES) -> Entries:
+    if not sizes:
+        return {of.offset: read_all(of, table, codec, lambda _: False, lambda _: False) for of, _ in group}
+    entries: Entries = {}
+    for begin in range(0, len(group), sizes[0]):
+        piece = group[begin : begin + sizes[0]]
+        read = _at_once(piece, table, codec)
+        if read is None:
+            read = _read(piece, table, codec, [size for size in sizes[1:] if size < len(piece)])
+        entries |= read
+    return entries
+
+
+def _at_once(group: Sequence[Read], table: SinkTable, codec: Codec) -> Entries | None:
+    """Return the entries of records, all batches or all of one unit; None where one may be bad."""
     records, joined = [record for record, _ in group], [of for _, of in group if of is not None]
     with suppress(BadRecord):
-        entries = _of_tables(records, joined, table, codec) if joined else _of_batches(records, table, codec)
-        if entries is not None:
-            return entries
-    if len(group) == 1:
-        return {records[0].offset: read_all(records[0], table, codec, lambda _: False, lambda _: False)}
-    half = len(group) // 2  # one of them is bad: the others need not be read alone
-    return _read(group[:half], table, codec) | _read(group[half:], table, codec)
+        return _of_tables(records, joined, table, codec) if joined else _of_batches(records, table, codec)
+    return None
 
 
 def _of_batches(records: Sequence[Record], table: SinkTable, codec: Codec) -> Entries | None:
