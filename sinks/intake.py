@@ -23,7 +23,7 @@ from drumline.sinks.ranges.together import read_together
 from drumline.sinks.telemetry import SinkCounts
 
 log = structlog.get_logger()
-#: Bytes of records that wait to be read together, of all partitions.
+#: Bytes of memory of records that wait to be read together, of all partitions.
 MOST_BYTES = 4 << 20
 
 
@@ -52,7 +52,7 @@ class Intake:
             if not state.compacted:
                 _count_gap(state, record.offset)
             state.wait(record)
-            self._waiting_bytes += len(record.value or b"")
+            self._waiting_bytes += record.memory
             if self._waiting_bytes > MOST_BYTES:
                 self.take_waiting()
             return

@@ -193,13 +193,33 @@ def test_a_record_that_waits_is_taken_before_one_that_does_not():
 
 def test_no_more_wait_than_memory_allows(monkeypatch):
     value = CODEC.encode(any_batch(Topic.STEP, 1, "p", 0))
-    monkeypatch.setattr(intake_module, "MOST_BYTES", 10 * len(value))
+    monkeypatch.setattr(intake_module, "MOST_BYTES", 10 * Record(Topic.STEP, 0, 0, b"k", value, NOW_MS, []).memory)
     state = PartitionState(table(Topic.STEP), 0, "id", 0, opened=True)
     intake = Intake(SinkSettings(), SimpleNamespace(states={(Topic.STEP, 0): state}), CODEC, SinkCounts())
     for offset in range(100):
         intake.take(Record(Topic.STEP, 0, offset, b"k", value, NOW_MS, []))
         assert len(state.waiting) <= 10
     assert len(state.entries) == 99
+
+
+@pytest.mark.parametrize(("key", "headers"), [(1 << 20, [1 << 20]), (5, [16, 16, 64]), (5, [0] * 1_000)])
+def test_what_waits_takes_no_more_memory_than_is_meant(key, headers):
+    value = CODEC.encode(any_batch(Topic.STEP, 0, "p", 0))
+    assert CODEC.reads_together(Topic.STEP, value)
+    state = PartitionState(table(Topic.STEP), 0, "id", 0, opened=True)
+    intake = Intake(SinkSettings(), SimpleNamespace(states={(Topic.STEP, 0): state}), CODEC, SinkCounts())
+    size = max_taken = 0
+    tracemalloc.start()
+    for offset in range(10_000):
+        sent = [(f"h{offset}{n}", bytes(size)) for n, size in enumerate(headers)]
+        intake.take(Record(Topic.STEP, 0, offset, bytes(key), bytes(bytearray(value)), NOW_MS + offset, sent))
+        if len(state.waiting) < size:
+            break
+        size, (taken, _) = len(state.waiting), tracemalloc.get_traced_memory()
+        max_taken = max(max_taken, taken)
+    tracemalloc.stop()
+    assert not state.waiting, "all were read before 10,000 came"
+    assert max_taken < intake_module.MOST_BYTES + (1 << 20)
 
 
 def stub_registry():
