@@ -156,26 +156,26 @@ def test_the_bad_one_of_many_is_read_alone(monkeypatch):
     assert exclusive == [48, 49, 50], "few others beside it"
 
 
-@pytest.mark.parametrize("every", [100, 1])
+@pytest.mark.parametrize("interval", [100, 1])
 @pytest.mark.parametrize("is_merged", [False, True])
-def test_bad_records_cost_no_more_than_two_further_reads_of_each(is_merged, every, monkeypatch):
+def test_bad_records_cost_no_more_than_two_further_reads_of_each(is_merged, interval, monkeypatch):
     codec, records, read = Codec(), [], []
     for offset in range(600):
         batch = any_batch(Topic.STEP, 1, "p", offset)
-        batch.envelope["world_size"] = 1 if offset % every else -1
+        batch.envelope["world_size"] = 1 if offset % interval else -1
         value = CODEC.encode(batch)
         value = CODEC.merge(Topic.STEP, [value]) if is_merged else value
         records.append(Record(Topic.STEP, 0, offset, b"k", value, NOW_MS, []))
     name = "together" if is_merged else "decode_together"
-    original, alone = getattr(codec, name), codec.decode
+    original, decode = getattr(codec, name), codec.decode
     monkeypatch.setattr(codec, name, lambda topic, of: (read.append(len(of)), original(topic, of))[1])
-    monkeypatch.setattr(codec, "decode", lambda *of, **how: (read.append(0), alone(*of, **how))[1])
+    monkeypatch.setattr(codec, "decode", lambda *of, **how: (read.append(0), decode(*of, **how))[1])
     entries = together_module.read_together(records, table(Topic.STEP), codec)
     became = [[entry.disposition for entry in of] for of in entries]
-    assert became == [["stored" if offset % every else "dead_letter"] for offset in range(600)]
+    assert became == [["stored" if offset % interval else "dead_letter"] for offset in range(600)]
     assert sum(size for size in read if size > 1) <= 2 * len(records)
     assert max(read) <= 256, "a flood is found early"
-    assert read.count(0) <= len(records) * min(1, 16 / every)
+    assert read.count(0) <= len(records) * min(1, 16 / interval)
 
 
 def test_a_record_that_waits_is_taken_before_one_that_does_not():
