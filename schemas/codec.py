@@ -289,8 +289,7 @@ class Codec:
                 return False
             if of is model(topic):
                 return len(value) <= SMALL_BYTES and checks_together(topic)
-            shape = self._shapes.get(of.name) if topic in JOINED_BY_AGENTS else None
-            if shape is None or shape.topic != MERGED:
+            if topic not in JOINED_BY_AGENTS or of is not model(MERGED):
                 return False
             of_parts = number_behind(JOB_ENVELOPE.values(), value, HEADER.size)
             return self.registry.known(of_parts) is model(topic)

@@ -97,9 +97,8 @@ def token_changes(client: Client, database: str, tables: Collection[str]) -> lis
 
 def plain_tables(client: Client, database: str, tables: Collection[str]) -> list[str]:
     """Return the tables that are not replicated, where others are: new ones, as a rule."""
-    replicated = _replicated(client, database, tables)
-    names = _engines(client, database, tables)
-    return [name for name in names if name not in replicated and name != JOURNAL] if replicated else []
+    plain = {name: not engine.startswith("Replicated") for name, engine in _engines(client, database, tables).items()}
+    return [] if all(plain.values()) else [name for name in plain if plain[name] and name != JOURNAL]
 
 
 def _engines(client: Client, database: str, tables: Collection[str]) -> dict[str, str]:

@@ -268,7 +268,8 @@ def evidence(text: str) -> list[str]:
         texts.append("against its peers: " + (", ".join(parts) or "nothing of 0.1 ms"))
     if host := _numbers(values.get("host")):
         times = [f"{host[name] / 1e6:,.1f} ms {text}" for name, text in HOST_TIMES.items() if name in host]
-        times += [f"{faults:,.0f} major page faults" for name, faults in host.items() if name == "major_faults"]
+        if "major_faults" in host:
+            times.append(f"{host['major_faults']:,.0f} major page faults")
         texts += ["its process had more than its peers': " + ", ".join(times)] if times else []
     if ratios := _numbers(values.get("ratios")):
         texts.append(", ".join(f"{value:.2f} times their {name}" for name, value in ratios.items()))

@@ -35,7 +35,7 @@ from drumline.schemas.topics import Topic
 #: Interval of the derivation, and of the process's record; ns.
 ADVANCE_NS = 500_000_000
 REPORT_NS = 10_000_000_000
-#: Interval of both between deep windows, when nothing is to be derived; ns.
+#: Interval of the derivation between deep windows, when nothing is to be derived; ns.
 REST_NS = 10_000_000_000
 #: Marks that are open between deep windows and are kept, at most: the newest.
 MOST_OPEN = 64
