@@ -20,7 +20,8 @@ from drumline.sinks.ledger_gap import LedgerEnd, is_behind, resolve_gaps
 from drumline.sinks.lost_tail import continue_behind
 from drumline.sinks.ranges.intent import write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
-from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState, PendingRange, RangeStage
+from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState
+from drumline.sinks.ranges.pending_range import PendingRange, RangeStage
 from drumline.sinks.ranges.resume import check_ledger, follow_ledger
 from drumline.sinks.ranges.stored_tail import kafka_topic_id
 from drumline.sinks.ranges.write_order import PRESSURE, next_to_write

@@ -20,7 +20,8 @@ from drumline.sinks.inserts.insert import find_rows
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.kafka.dead_letters import REJECTED
 from drumline.sinks.kafka.single_record import read_again
-from drumline.sinks.ranges.partition import PartitionState, PendingRange, RangeStage
+from drumline.sinks.ranges.partition import PartitionState
+from drumline.sinks.ranges.pending_range import PendingRange, RangeStage
 from drumline.sinks.ranges.record import Disposition
 from drumline.sinks.ranges.rejection import Action, decide
 from drumline.sinks.telemetry import SinkCounts, code_text

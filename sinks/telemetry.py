@@ -20,7 +20,8 @@ from drumline.sinks.ranges.record import Disposition
 
 if TYPE_CHECKING:
     from drumline.infra.telemetry.health import Health
-    from drumline.sinks.ranges.partition import PartitionState, PendingRange
+    from drumline.sinks.ranges.partition import PartitionState
+    from drumline.sinks.ranges.pending_range import PendingRange
 
 log = structlog.get_logger()
 Metric = TypeVar("Metric", Counter, Histogram)

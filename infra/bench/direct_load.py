@@ -18,7 +18,7 @@ from drumline.schemas.topics import Topic
 from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.inserts.kernel_names import KernelNames
 from drumline.sinks.ranges.offset_ranges import OffsetRange
-from drumline.sinks.ranges.partition import PendingRange
+from drumline.sinks.ranges.pending_range import PendingRange
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.blocks import row_count, time_span
 from drumline.sinks.tables.tables import TABLES, table

@@ -5,7 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from drumline.producers.decoder.buffer_reader import BufferReader
+from drumline.producers.decoder.output import SpoolOutput
 from drumline.producers.ipc.buffer_pool import Header
+from drumline.schemas.topics import Topic
+
+
+def session_counts(reader: BufferReader, output: SpoolOutput | None, held_ns: int) -> dict[str, float]:
+    """Return what a session has read, written, kept and could not read. `held_ns`: longest time CUPTI held records."""
+    counts: dict[str, float] = {**reader.records, "bytes": reader.bytes, "held_max_s": held_ns / 1e9}
+    counts["unreadable_strings"] = reader.unreadable_strings
+    counts["truncated_strings"] = reader.truncated_strings
+    if output is None:
+        return counts
+    spool = output.spool
+    counts["spool_bytes"], counts["spool_dropped"] = spool.bytes, spool.dropped.total()
+    if output.keeps:
+        counts["kept_kernels"], counts["kept_copies"] = spool.kept[Topic.KERNEL], spool.kept[Topic.MEMCPY]
+        counts["kept_ranges"] = spool.kept[Topic.RANGE]
+    if output.pc_samples.unread:
+        counts["unread_samples"] = output.pc_samples.unread
+    return {**counts, **output.live.counts, **output.launches.counts}
 
 
 def collect_metrics(

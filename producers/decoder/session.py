@@ -6,7 +6,6 @@ buffer_reader.py turns buffers into tables; output.py turns tables into batches 
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,12 +15,14 @@ import numpy as np
 from drumline.producers.batches.process_record import process_record
 from drumline.producers.decoder.buffer_reader import BufferReader
 from drumline.producers.decoder.cupti_decode import UnknownSize
+from drumline.producers.decoder.job_warnings import JobWarnings
+from drumline.producers.decoder.open_marks import Mark, OpenMarks, StepNumber
 from drumline.producers.decoder.output import SpoolOutput
 from drumline.producers.decoder.policy_file import PolicyFile
 from drumline.producers.decoder.progress_output import ProgressOutput
 from drumline.producers.decoder.python_samples import is_sample
 from drumline.producers.decoder.ring_source import RingSource
-from drumline.producers.decoder.self_metrics import collect_metrics
+from drumline.producers.decoder.self_metrics import collect_metrics, session_counts
 from drumline.producers.identity import Identity, identity, place
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
 from drumline.producers.ipc.control import ProcessPlace
@@ -37,14 +38,10 @@ ADVANCE_NS = 500_000_000
 REPORT_NS = 10_000_000_000
 #: Interval of the derivation between deep windows, when nothing is to be derived; ns.
 REST_NS = 10_000_000_000
-#: Marks that are open between deep windows and are kept, at most: the newest.
-MOST_OPEN = 64
 #: Interval at which the control file is read; ns.
 CONTROL_NS = 250_000_000
 #: Time after the end of recording until the last segment of activity is closed; ns.
 CLOSE_AFTER_OFF_NS = 2 * ADVANCE_NS + 500_000_000
-#: Name of a mark that begins a step: of the API, or of the hook on optimizers.
-_STEP = re.compile(rb"(optimizer )?step (\d{1,18})")
 #: What the agent publishes of a process that has a ring.
 FROM_RING = frozenset({Topic.COLLECTIVE, Topic.STEP, Topic.PROGRESS})
 
@@ -70,15 +67,14 @@ class Session:
         self._attached: dict[str, Any] = {"pid": pid}
         self._place: ProcessPlace | None = None
         self._device: int | None = None
-        self._step, self._api_numbers_steps = -1, False
+        self._steps, self._open_marks = StepNumber(), OpenMarks()
         self._advance_at = self._report_at = self._control_at = 0
         self._host_complete_ns, self._held_ns = now_ns - HELD_NS, 0
         self._recording = "not yet"
         self._off_at, self._is_rejected = 0, False
-        self._warned_unwritable = self._warned_unreadable = False
+        self._warnings = JobWarnings(environment)
         pool.header[Header.NO_KERNELS_SINCE_NS] = 0  # of a decoder that was killed
         self._windows = [(False, 0)]  # off, until an event or a record shows otherwise
-        self._open_marks: dict[int, tuple[int, int, str]] = {}
         self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "attached": self._on_attached,
             "place": self._on_place,
@@ -94,10 +90,10 @@ class Session:
         """Handle a message of the collector (ipc/events.py): an event, or a mark."""
         if message[:1] == b"M" and len(message) >= MARK.size:
             _, flags, number, time_ns = MARK.unpack_from(message)
-            if flags == MARK_BEGIN and (match := _STEP.fullmatch(message, MARK.size)):
-                self._begin_step(int(match[2]), from_api=not match[1])
-                self._progress.step_began(self._step, time_ns)
-            self._mark(flags, number, time_ns, message[MARK.size :].decode(errors="replace"))
+            name = message[MARK.size :].decode(errors="replace")
+            if flags == MARK_BEGIN and self._steps.begin(name):
+                self._progress.step_began(self._steps.number, time_ns)
+            self._mark(Mark(flags, number, time_ns, name))
         elif is_sample(message):
             if self._output:
                 self._output.samples.take(message)
@@ -106,28 +102,19 @@ class Session:
             if handle := self._handlers.get(event["event"]):
                 handle(event)
 
-    def _mark(self, flags: int, number: int, time_ns: int, name: str) -> None:
+    def _mark(self, mark: Mark) -> None:
         """Take a mark; between deep windows nothing is derived from marks, and those that are open wait."""
-        output = self._begin(time_ns)
-        if self._rests and flags == MARK_BEGIN:
-            self._open_marks[number] = (flags, time_ns, name)
-            if len(self._open_marks) > MOST_OPEN:
-                del self._open_marks[next(iter(self._open_marks))]
-        elif self._open_marks.pop(number, None) is None:  # an end may be of a mark from inside the last window
-            output.mark(self._reader.mark(flags, number, time_ns, name))
+        output = self._begin(mark.time_ns)
+        if self._rests and mark.flags == MARK_BEGIN:
+            self._open_marks.add(mark)
+        elif not self._open_marks.end(mark.number):  # an end may be of a mark from inside the last window
+            output.mark(self._reader.mark(*mark))
 
     def _end_rest(self) -> None:
         """Take the marks that are open, as a window begins."""
         self._advance_at = 0
-        for number, (flags, time_ns, name) in self._open_marks.items():
-            self._begin(time_ns).mark(self._reader.mark(flags, number, time_ns, name))
-        self._open_marks.clear()
-
-    def _begin_step(self, number: int, *, from_api: bool) -> None:
-        """Remember the step; where the job numbers its steps itself, those of optimizers do not count."""
-        self._api_numbers_steps = self._api_numbers_steps or from_api
-        if from_api or not self._api_numbers_steps:
-            self._step = number
+        for mark in self._open_marks.take():
+            self._begin(mark.time_ns).mark(self._reader.mark(*mark))
 
     def _on_attached(self, event: dict[str, Any]) -> None:
         self._attached, self._place = event, None
@@ -194,7 +181,7 @@ class Session:
         if now_ns >= self._control_at:
             self._control_at = now_ns + CONTROL_NS
             self._place = self._place or place(self._environment, self._attached)
-            if self._policy_file.refresh(self._place, now_ns, self._step):
+            if self._policy_file.refresh(self._place, now_ns, self._steps.number):
                 self._report_at = 0
             if self._output:
                 self._output.launches.request(self._policy_file.launches, now_ns)
@@ -233,7 +220,7 @@ class Session:
         self.pool.header[Header.LAUNCHES] = output.live.wants_launches(now_ns) or self._policy_file.launches
         self.pool.header[Header.NO_KERNELS_SINCE_NS] = output.live.no_kernels_since_ns
         self._off_at = 0 if ended else self._off_at
-        self._warn_if_unwritable(output.spool)
+        self._warnings.unwritable(output.spool)
 
     def finish(self, now_ns: int) -> None:
         """Publish everything that is left, and close the spool; the process has ended.
@@ -261,7 +248,7 @@ class Session:
             self._output.writer.finish(now_ns)
             self._output.spool.identify(self._record(self._output.writer.identity))
             self._output.spool.close()
-            self._warn_if_unwritable(self._output.spool)
+            self._warnings.unwritable(self._output.spool)
 
     def _read(self, number: int, now_ns: int) -> bool:
         """Decode one buffer and give it back. Returns False while the size of a record kind is missing."""
@@ -287,10 +274,7 @@ class Session:
         if decoded is None or decoded.invalid["kernels"]:
             output.unread(now_ns)
             self._progress.calls.lost()
-        reasons = [self.problems[name] for name in ("decode", "size", "layout") if name in self.problems]
-        if reasons and not self._warned_unreadable:
-            self._warned_unreadable = True
-            warn(f"records cannot be read, they are counted: {reasons[0]}", self._environment)
+        self._warnings.unreadable(self.problems)
         self.pool.give_back(number)
         return True
 
@@ -329,7 +313,7 @@ class Session:
             self._output = SpoolOutput(self.pool, spool, process, self._reader.memory)
             self._output.keeps = self._policy_file.keeps
             self._output.live.complete_until_ns = self._host_complete_ns
-            self._warn_if_unwritable(spool)
+            self._warnings.unwritable(spool)
             if self._attached.get("decoders", 1) > 1:  # calls of the decoder before have their kernels in buffers now
                 self._output.live.give_up(now_ns)
             self._report_at = now_ns + REPORT_NS
@@ -351,29 +335,9 @@ class Session:
             self._is_rejected, self._report_at = rejected, 0
             self._begin(now_ns)
 
-    def _warn_if_unwritable(self, spool: SpoolWriter) -> None:
-        """Warn, once, of a spool that cannot be written and so cannot report it."""
-        if spool.problem and not self._warned_unwritable:
-            self._warned_unwritable = True
-            root = spool_root(self._environment)
-            warn(f"{spool.problem}: nothing is recorded in {root} until it can be written", self._environment)
-
     def _record(self, process: Identity) -> dict[str, Any]:
         """Return the envelope of the process's gpu.process.v1 record."""
-        counts: dict[str, float] = dict(self._reader.records)
-        counts["bytes"] = self._reader.bytes
-        if self._output:
-            spool = self._output.spool
-            counts["spool_bytes"], counts["spool_dropped"] = spool.bytes, spool.dropped.total()
-            if self._output.keeps:
-                counts["kept_kernels"], counts["kept_copies"] = spool.kept[Topic.KERNEL], spool.kept[Topic.MEMCPY]
-                counts["kept_ranges"] = spool.kept[Topic.RANGE]
-        counts["unreadable_strings"] = self._reader.unreadable_strings
-        counts["truncated_strings"] = self._reader.truncated_strings
-        counts.update({**self._output.live.counts, **self._output.launches.counts} if self._output else {})
-        if self._output and self._output.pc_samples.unread:
-            counts["unread_samples"] = self._output.pc_samples.unread
-        counts["held_max_s"] = self._held_ns / 1e9
+        counts = session_counts(self._reader, self._output, self._held_ns)
         return {
             **process_record(self._environment, process),
             "policy": self._recording,

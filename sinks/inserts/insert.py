@@ -11,7 +11,7 @@ from drumline.infra.clickhouse.kernel_names_table import write_names
 from drumline.sinks.inserts.kernel_names import KernelNames
 from drumline.sinks.inserts.ledger import Ledger, ledger_block
 from drumline.sinks.inserts.stored_check import LONG_AGO_S, StoredRows, find_stored
-from drumline.sinks.ranges.partition import PendingRange
+from drumline.sinks.ranges.pending_range import PendingRange
 from drumline.sinks.tables.blocks import rows_block
 from drumline.sinks.telemetry import count_insert
 

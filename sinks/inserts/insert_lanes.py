@@ -15,7 +15,7 @@ import structlog
 from drumline.infra.clickhouse.client import ClickHouseFailed, Client, TransientError
 from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.inserts.kernel_names import KernelNames
-from drumline.sinks.ranges.partition import PendingRange, RangeStage
+from drumline.sinks.ranges.pending_range import PendingRange, RangeStage
 from drumline.sinks.ranges.rejection import VALUES
 
 log = structlog.get_logger()

@@ -9,16 +9,16 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 from drumline.infra.runtime.retry import Retry
 from drumline.schemas.epochs import is_fenced
 from drumline.schemas.model import model
-from drumline.sinks.ranges.duplicates import KNOWN_DEAD_LETTER, Duplicates, Place
+from drumline.sinks.ranges.duplicates import Duplicates, Place
 from drumline.sinks.ranges.intent import MAX_BYTES, Intent, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
+from drumline.sinks.ranges.pending_range import LISTED, PendingRange, RangeStage
+from drumline.sinks.ranges.rebuild import rebuild
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
-from drumline.sinks.ranges.rejection import InsertRejection
 from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
 from drumline.sinks.tables.tables import SinkTable
 
@@ -31,80 +31,6 @@ MAX_NAMES_PER_RANGE = 8_192
 RANGE_BYTES = 32 << 20
 #: Bytes of an intent for one more position, and for all that grows in it beside positions, at most.
 _POSITION_BYTES, _NUMBERS_BYTES = 24, 256
-#: Dispositions whose offsets an intent lists, in the order of its fields.
-LISTED = (Disposition.DEAD_LETTER, Disposition.DUPLICATE, Disposition.FENCED)
-
-
-class ReplayImpossible(RuntimeError):
-    """Fatal: a range with a committed intent cannot be rebuilt as it was. The sink stops and guesses nothing."""
-
-
-class RangeStage(IntEnum):
-    """Numbers the last step that a range has completed, as in docs/design/exactly-once.md."""
-
-    CUT = 1
-    DEAD_LETTERS_SENT = 2
-    INTENT_COMMITTED = 3
-    ROWS_INSERTED = 4
-    LEDGER_INSERTED = 5
-    COMMITTED = 6
-
-
-@dataclass(slots=True)
-class PendingRange:
-    """Holds a range between its cut and its last commit.
-
-    `entries`: in offset order, classified. `replay`: rebuilt from an intent. `intent_committed_at`: when this process
-    committed the intent (monotonic, s); -inf if an earlier one did. `rejection`: ClickHouse's last answer to its rows.
-    `unanswered`: an insert of its rows had no answer. `block_bytes`: of its rows, once they are built.
-    """
-
-    table: SinkTable
-    range: OffsetRange
-    entries: list[RangeEntry]
-    stage: RangeStage = RangeStage.CUT
-    replay: bool = False
-    intent_committed_at: float = -math.inf
-    rejection: InsertRejection | None = None
-    unanswered: bool = False
-    block_bytes: int = 0
-
-    @property
-    def stored(self) -> list[RangeEntry]:
-        """Return the entries whose rows go into the table."""
-        return [entry for entry in self.entries if entry.disposition is Disposition.STORED]
-
-    def reject(self, code: int, now: float) -> None:
-        """Record ClickHouse's error (0: no answer) to the rows."""
-        self.unanswered |= not code
-        if not code:
-            self.rejection = None
-            return
-        last = self.rejection
-        since, attempts = (last.since, last.attempts + 1) if last is not None else (now, 1)
-        self.rejection = InsertRejection(code, since, self.block_bytes, attempts)
-
-    @property
-    def leader_epochs(self) -> tuple[int, int]:
-        """Return the leader epochs of the first and the last record; -1 = unknown."""
-        ends = (self.entries[0], self.entries[-1]) if self.entries else ()
-        first, last = (entry.record.leader_epoch for entry in ends) if ends else (-1, -1)
-        return first, last
-
-    @property
-    def intent(self) -> Intent:
-        """Return the intent that fixes this range."""
-        dead_letters, duplicate, fenced = (
-            frozenset(e.record.position for e in self.entries if e.disposition is disposition) for disposition in LISTED
-        )
-        rows = sum(entry.rows for entry in self.stored)
-        last = self.entries[-1].record.published_ms if self.entries else -1
-        return Intent(self.range, self.records, rows, dead_letters, duplicate, last, fenced)
-
-    @property
-    def records(self) -> int:
-        """Return the number of Kafka records, whose parts the entries may be."""
-        return _records(self.entries)
 
 
 @dataclass(slots=True)
@@ -332,35 +258,7 @@ class PartitionState:
         entries: list[RangeEntry] = []
         while self.entries and self.entries[0].record.offset <= intent.range.last:
             entries.append(self.entries.popleft())
-        where = f"{self.table.topic} partition {self.partition}, offsets {intent.range.first}..{intent.range.last}"
-        if (records := _records(entries)) != intent.records and not self.compacted:
-            raise ReplayImpossible(f"{where}: {records} records are in Kafka, the intent has {intent.records}")
-        for entry in entries:
-            number = entry.record.position
-            if number in intent.dead_letters:
-                entry.disposition, entry.error = (
-                    Disposition.DEAD_LETTER,
-                    entry.error if entry.error[0] else (KNOWN_DEAD_LETTER, ""),
-                )
-            elif entry.disposition is Disposition.DEAD_LETTER:
-                raise ReplayImpossible(
-                    f"{where}: the record at {entry.record.offset} decoded when the intent was committed: "
-                    f"{entry.error[1]}"
-                )
-            elif number in intent.duplicate:
-                entry.disposition = Disposition.DUPLICATE
-            elif number in intent.fenced:
-                entry.disposition = Disposition.FENCED
-            elif entry.disposition is Disposition.FENCED:
-                entry.disposition = Disposition.STORED if entry.rows else Disposition.EMPTY
-        pending = PendingRange(self.table, intent.range, entries, RangeStage.INTENT_COMMITTED, replay=True)
-        rows = sum(entry.rows for entry in pending.stored)
-        if rows != intent.rows and not self.compacted:
-            raise ReplayImpossible(f"{where}: {rows} rows rebuilt, the intent has {intent.rows}")
+        pending = rebuild(self.table, intent, entries, compacted=self.compacted)
         self.intent = None
         self._count()
         return pending
-
-
-def _records(entries: Iterable[RangeEntry]) -> int:
-    return len({entry.record.offset for entry in entries})

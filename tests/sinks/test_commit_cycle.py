@@ -10,7 +10,8 @@ from drumline.schemas.topics import Topic
 from drumline.sinks.commit_cycle import CommitCycle
 from drumline.sinks.ranges.intent import read_metadata
 from drumline.sinks.ranges.offset_ranges import Intervals
-from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState, RangeStage
+from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState
+from drumline.sinks.ranges.pending_range import RangeStage
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.tables import table
 from drumline.sinks.telemetry import SinkCounts

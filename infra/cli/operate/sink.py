@@ -149,7 +149,7 @@ def _exit_on_error(config: Settings) -> Iterator[None]:
     from drumline.infra.kafka.connect import BrokerUnreachable, KafkaAccessDenied
     from drumline.schemas.errors import RegistryRejected
     from drumline.sinks.errors import Fenced, LostRecords, TransientKafkaError
-    from drumline.sinks.ranges.partition import ReplayImpossible
+    from drumline.sinks.ranges.rebuild import ReplayImpossible
 
     try:
         yield

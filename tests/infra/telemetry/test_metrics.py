@@ -13,7 +13,7 @@ from drumline.infra.telemetry import metrics
 from drumline.schemas.topics import Topic
 from drumline.sinks.errors import TransientKafkaError
 from drumline.sinks.ranges.offset_ranges import OffsetRange
-from drumline.sinks.ranges.partition import PendingRange
+from drumline.sinks.ranges.pending_range import PendingRange
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.tables import table
 from drumline.sinks.telemetry import count_range, failed_dependency

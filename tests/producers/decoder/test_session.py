@@ -17,8 +17,9 @@ from support.labs.spool import Follower
 from drumline.producers.activity.table import Table
 from drumline.producers.decoder import cupti_layout, string_cache
 from drumline.producers.decoder.cupti_decode import UNFINISHED, Decoder, find_records
+from drumline.producers.decoder.open_marks import MOST_OPEN
 from drumline.producers.decoder.remote_memory import NotAllowed, RemoteMemory
-from drumline.producers.decoder.session import FROM_RING, MOST_OPEN, Session
+from drumline.producers.decoder.session import FROM_RING, Session
 from drumline.producers.ipc.buffer_pool import DONE, FREE, HEADER_BYTES, KINDS, LENT, STATE, BufferPool, Header
 from drumline.producers.ipc.events import MARK
 from drumline.producers.rings.ring_file import HeaderField

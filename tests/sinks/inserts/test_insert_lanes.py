@@ -11,7 +11,7 @@ from drumline.sinks.inserts import insert_lanes as writers
 from drumline.sinks.inserts.insert_lanes import LANES, InsertLanes
 from drumline.sinks.inserts.kernel_names import KernelNames
 from drumline.sinks.ranges.offset_ranges import OffsetRange
-from drumline.sinks.ranges.partition import PendingRange, RangeStage
+from drumline.sinks.ranges.pending_range import PendingRange, RangeStage
 from drumline.sinks.tables.tables import table
 
 KERNEL = table(Topic.KERNEL)

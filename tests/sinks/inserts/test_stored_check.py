@@ -25,7 +25,7 @@ from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.kafka.topic_ids import topic_ids
 from drumline.sinks.ranges.intent import Intent, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
-from drumline.sinks.ranges.partition import PendingRange, RangeStage
+from drumline.sinks.ranges.pending_range import PendingRange, RangeStage
 from drumline.sinks.tables.tables import TABLES, table
 
 #: Processes that go to a partition each.

@@ -19,13 +19,9 @@ from drumline.sinks.ranges import partition as partition_module
 from drumline.sinks.ranges.duplicates import StoredBatches
 from drumline.sinks.ranges.intent import MAX_BYTES, read_metadata, write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import Intervals
-from drumline.sinks.ranges.partition import (
-    MAX_NAMES_PER_RANGE,
-    RANGE_BYTES,
-    PartitionState,
-    RangeStage,
-    ReplayImpossible,
-)
+from drumline.sinks.ranges.partition import MAX_NAMES_PER_RANGE, RANGE_BYTES, PartitionState
+from drumline.sinks.ranges.pending_range import RangeStage
+from drumline.sinks.ranges.rebuild import ReplayImpossible
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record, read
 from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
 from drumline.sinks.tables.tables import table
