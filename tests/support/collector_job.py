@@ -458,8 +458,10 @@ def main() -> None:
         fake.play(raw.shifted(time.time_ns() - first, 8_000_000), raw.positions[:1])
         fake.taken()
         fake.busy = False
-        until = time.monotonic() + 60
-        while len(fake.enabled) < 5 and time.monotonic() < until:
+        collecting, ticks = attach.attached().collector, []
+        is_taken = collecting._is_taken
+        collecting._is_taken = lambda: ticks.append(is_taken()) or ticks[-1]
+        while len(fake.enabled) < 5 and len(ticks) < 4 * collector.TAKEN_S / collector.FLUSH_S:
             time.sleep(0.01)
         fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how == "overslept":  # the decoder stands still until the job is gone, and has no room for events
