@@ -37,7 +37,7 @@ gc.disable()
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with files that have slow tests: at the end no process is left alone with one (make test)."""
-    slow = {item.path for item in items if item.get_closest_marker("stack") or item.get_closest_marker("traces")}
+    slow = {item.path for item in items if any(map(item.get_closest_marker, ("stack", "traces", "waits")))}
     items.sort(key=lambda item: item.path not in slow)
 
 

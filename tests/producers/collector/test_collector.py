@@ -31,6 +31,7 @@ from drumline.producers.ipc.buffer_pool import BufferPool
 from drumline.producers.ipc.events import MARK
 from drumline.producers.spool.location import spool_limits, spool_root
 
+pytestmark = pytest.mark.waits
 TESTS = Path(__file__).parents[2]
 MEMCPY, MEMSET, KERNEL = "1", "2", "10"
 RAW_BUFFER = RawBuffer("ddp_steps")
