@@ -136,6 +136,7 @@ class JobState:
         self.evaluated_ns: dict[int, int] = {}
         self.horizon = 0
         self._spans: dict[tuple[int, int], tuple[bytes, dict[int, tuple[int, int]]]] = {}  # with the value they are of
+        self._written: dict[str, tuple[int, tuple[int, ...], int, frozenset[int]]] = {}  # by communicator
 
     @property
     def awaits_sources(self) -> bool:
@@ -308,9 +309,17 @@ class JobState:
         self.counts.duplicates += is_duplicate
         pipeline = ranks if part == WHOLE else self.members[communicator]
         self._update_pipeline(communicator, pipeline if envelope["point_to_point"] == PIPELINE else ())
+        self._write_communicator(communicator, source.complete, offset)
+
+    def _write_communicator(self, communicator: str, complete: int, offset: int) -> None:
+        """Store what is known of a communicator, once a window: within one, nothing depends on its progress."""
+        members, pipeline = self.members[communicator], self.pipelines.get(communicator, frozenset())
+        written = self.config.window_of(complete + 1), members, self.world_size, pipeline
+        if self._written.get(communicator) == written:
+            return
+        self._written[communicator] = written
         head = b'{"complete":%d,"ranks":%b,"world_size":%d,"pipeline":%b}' % (
-            source.complete, _as_list(self.members[communicator]), self.world_size,
-            _as_list(tuple(sorted(self.pipelines.get(communicator, ())))),
+            complete, _as_list(members), self.world_size, _as_list(tuple(sorted(pipeline)))
         )  # fmt: skip
         name, value = key("c", communicator, self.run_key), pack_text(offset, head, _NOTHING)
         if differs(self.store.get(name), value):

@@ -135,6 +135,16 @@ def test_a_message_costs_no_write_and_a_verdict_is_written_at_once():
     assert 0 < values < len(DEEP) + len(worker.lateness), "came and went, or changed again"
 
 
+def test_the_progress_of_a_communicator_is_written_once_a_window():
+    worker = Worker(DEEP)
+    while worker.read < len(DEEP):
+        worker.advance(20, 10**18)
+        worker.checkpoint()
+    keys = [key for key, _ in worker.changelogs[1] if key.startswith("c|")]
+    windows = 96 // CONFIG.window_steps
+    assert windows <= len(keys) / len(set(keys)) <= windows + 1
+
+
 def test_what_was_published_is_not_taken_back_while_records_are_read_again():
     """A restart has rows as of the last checkpoint: a verdict on fewer rows would replace the one on all."""
     late = [item for item in DEEP if item[1].envelope["rank"] == 3 and item[1].topic == Topic.STEP]
