@@ -42,8 +42,8 @@ from drumline.streams.stragglers.window import load_window
 #: Causes that samples explain, or change.
 SAMPLED_CAUSES = frozenset({HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN})
 #: For so long after a restart published windows are not evaluated again: records since the last checkpoint come once
-#: more, and without them a verdict would be replaced by an older one; ns. A checkpoint is made every 5 s.
-READ_BACK_NS = 10_000_000_000
+#: more, and without them a verdict would be replaced by an older one; ns. A checkpoint is made every 10 s at least.
+READ_BACK_NS = 20_000_000_000
 #: A rank in the head of a published verdict, as Python objects: its alarm and summary.
 RANK_BYTES = 600
 

@@ -16,6 +16,9 @@ from drumline.streams.worker.partition_store import PartitionStore
 
 #: Between two checkpoints, s. A pane is filled for 5 s, so it is written about twice; a restart repeats as much work.
 CHECKPOINT_S = 5.0
+#: Changes a second from which on the next checkpoint comes later, by LONGEST_S at most: a change costs some 40 us, and
+#: of a large job, whose agents join records for 4 s, each record would be written.
+CHANGES_PER_S, LONGEST_S = 1_000, 10.0
 #: After so long without a record, a checkpoint does not wait; s.
 IDLE_S = 1.0
 #: Records that wait at most: without its bytes a record takes 0.5 kB. Above what a worker handles in 5 s, or the values
@@ -55,6 +58,7 @@ class Checkpoints:
         self._unsettled = self._in_flight = 0  # numbers of messages
         self._failed = False
         self._began = self._last = clock()
+        self._every_s = CHECKPOINT_S
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
@@ -102,6 +106,7 @@ class Checkpoints:
             self._check_halt()
             held, self._held, self._began = self._held, [], self._clock()
             changes = [(store, *change) for store in self._stores() for change in store.take_checkpoint()]
+            self._every_s = max(CHECKPOINT_S, min(len(changes) / CHANGES_PER_S, LONGEST_S))
             self._in_flight, self._unsettled = self._unsettled, 0
             try:
                 for at in range(0, len(changes), PIECE):
@@ -144,7 +149,7 @@ class Checkpoints:
         """
         is_leaving = self._app.rebalancing or self._app.should_stop
         is_idle = now - self._last >= IDLE_S
-        return is_leaving or is_idle or self._unsettled >= MOST_HELD or now - self._began >= CHECKPOINT_S
+        return is_leaving or is_idle or self._unsettled >= MOST_HELD or now - self._began >= self._every_s
 
     def _stores(self) -> list[PartitionStore]:
         return [store for runner in self._runners for store in runner.checkpointed()]

@@ -117,6 +117,28 @@ def test_what_comes_while_a_checkpoint_is_written_waits_for_the_next():
     run(test)
 
 
+def test_a_checkpoint_of_many_changes_is_followed_by_a_later_one(monkeypatch):
+    monkeypatch.setattr(module, "CHANGES_PER_S", 1)
+
+    async def test(worker):
+        worker.record(0, **{f"a{key}": 0 for key in range(8)})
+        await worker.pass_time(CHECKPOINT_S)
+        assert len(worker.written) == 8
+        for number in range(1, 16):
+            await worker.pass_time(IDLE_S / 2)
+            worker.record(number, a0=number)
+        assert len(worker.written) == 8
+        await worker.pass_time(IDLE_S / 2)
+        assert worker.written[8:] == [("a0", b"15")]
+        worker.record(16, a0=16)
+        for number in range(17, 17 + round(2 * CHECKPOINT_S / IDLE_S)):
+            await worker.pass_time(IDLE_S / 2)
+            worker.record(number, a0=number)
+        assert len(worker.written) == 10, "few changes wait no longer than others"
+
+    run(test)
+
+
 @pytest.mark.parametrize("reason", ["idle", "rebalancing", "should_stop", "full"])
 def test_a_checkpoint_does_not_wait_without_records_or_where_faust_waits_for_them(reason, monkeypatch):
     monkeypatch.setattr(module, "MOST_HELD", 3)
