@@ -23,7 +23,7 @@ _write_json = json.JSONEncoder(separators=(",", ":")).encode
 _BEFORE_LENGTH = struct.calcsize("<Bq")
 #: Raise it with every change of the packed data: fields of rows, names in heads, meaning of offsets.
 #: test_state_version.py guards it.
-_VERSION = 12
+_VERSION = 13
 _OTHER_VERSION = f"state value of version {{}}, this program reads {_VERSION}"
 #: Begins an escaped character of a name in a key. No name of a person or program holds this control character.
 _ESCAPE = "\x1f"
@@ -69,9 +69,9 @@ def pack_rows(offset: int, head: dict[str, Any], rows: Rows) -> bytes:
     return pack_text(offset, as_json(head), rows)
 
 
-def pack_text(offset: int, head: bytes, rows: Rows) -> bytes:
+def pack_text(offset: int, head: bytes, *rows: Rows) -> bytes:
     """Return the value of a head that is JSON already, and rows."""
-    return b"".join((_PREFIX.pack(_VERSION, offset, len(head)), head, rows.data))
+    return b"".join((_PREFIX.pack(_VERSION, offset, len(head)), head, *(part.data for part in rows)))
 
 
 def unpack_rows(data: bytes, dtype: np.dtype[Any]) -> StateRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from drumline.schemas.batch import Batch
@@ -9,6 +10,14 @@ from drumline.schemas.batch_table import BatchTable
 from drumline.schemas.joined.merged import Ints
 from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.isolation import Incident
+
+
+class RecordsFailed(Exception):
+    """Some records of a table failed, those of other units are applied. `errors`: number of a record -> its error."""
+
+    def __init__(self, errors: Mapping[int, Exception]) -> None:
+        super().__init__(f"{len(errors)} records")
+        self.errors = errors
 
 
 class Stage(Protocol):
@@ -36,7 +45,10 @@ class Stage(Protocol):
         """
 
     def on_merged(self, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
-        """Apply all parts of one record or more at once; see `on_batch`. `offsets`: of each part, rising."""
+        """Apply all parts of one record or more at once; see `on_batch`. `offsets`: of each part, rising.
+
+        May raise RecordsFailed; what the other records made comes with the next call.
+        """
 
     def on_batches(self, table: BatchTable, offsets: Ints, now_ns: int) -> list[Batch]:
         """Apply many input batches at once; see `on_batch`. `offsets`: of each, rising."""

@@ -8,13 +8,14 @@ only have nothing to compare. `match_step` compares the others one by one; its r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from drumline.streams.core.medians import peers_median
-from drumline.streams.core.records import Rows, unpack_all
+from drumline.streams.core.records import Rows
+from drumline.streams.lateness.blocks import Blocks, OpenSteps, ranges, read_blocks
 from drumline.streams.lateness.collective_join import (
     COLLECTIVE_ROW,
     EXCHANGE,
@@ -24,62 +25,21 @@ from drumline.streams.lateness.collective_join import (
     PIPELINE,
     POINT_TO_POINT,
     ROOTED,
+    Ints,
     StepMatch,
     match_step,
 )
 
-Ints = NDArray[np.int64]
 #: Rows of dense blocks that are compared together: some MB with all that is computed of them.
 PASS_ROWS = 1 << 16
 #: How a block is compared.
 _ONE_BY_ONE, _DENSE, _NOTHING = 0, 1, 2
 
 
-class OpenSteps(NamedTuple):
-    """Names steps of one communicator that are to be compared.
-
-    Attributes:
-        ranks: number of ranks seen in the communicator.
-        steps: their numbers, rising.
-        stored: (rank, its packed COLLECTIVE_ROW rows), by rank and step; rows of other steps are left out.
-        needs_tables: `StepMatch.table` is read.
-    """
-
-    ranks: int
-    steps: Sequence[int]
-    stored: Sequence[tuple[int, bytes]]
-    needs_tables: bool
-
-
-class _Blocks(NamedTuple):
-    """Holds all blocks. A part is the rows of one rank in one block.
-
-    Attributes:
-        rows: COLLECTIVE_ROW, with other rows between the parts.
-        rank, first, length: of each part, by block and rank: its rank, first row and number of rows.
-        owner, step: of each block: index into `wanted`, and number of the step.
-        begin: first part of each block, and the number of all parts.
-    """
-
-    rows: Rows
-    rank: Ints
-    first: Ints
-    length: Ints
-    owner: Ints
-    step: Ints
-    begin: Ints
-
-    def rows_of(self, block: int) -> dict[int, Rows]:
-        """Return rank -> its rows of a block."""
-        parts = slice(self.begin[block], self.begin[block + 1])
-        places = zip(self.rank[parts].tolist(), self.first[parts].tolist(), self.length[parts].tolist(), strict=True)
-        return {rank: self.rows[first : first + length] for rank, first, length in places}
-
-
 def match_blocks(wanted: Sequence[OpenSteps], quorum: float, whole_share: float) -> list[dict[int, StepMatch]]:
     """Return for each of `wanted`: step -> what `match_step` returns for its rows. Steps without rows are missing."""
     matches: list[dict[int, StepMatch]] = [{} for _ in wanted]
-    blocks = _blocks(wanted)
+    blocks = read_blocks(wanted)
     if not len(blocks.owner):
         return matches
     of_part = np.repeat(np.arange(len(blocks.owner)), np.diff(blocks.begin))
@@ -100,37 +60,7 @@ def match_blocks(wanted: Sequence[OpenSteps], quorum: float, whole_share: float)
     return matches
 
 
-def _blocks(wanted: Sequence[OpenSteps]) -> _Blocks:
-    """Return the blocks of all wanted steps that have rows."""
-    stored = [(rank, value) for steps in wanted for rank, value in steps.stored]
-    _, counts, rows = unpack_all([value for _, value in stored], COLLECTIVE_ROW)
-    value = np.repeat(np.arange(len(stored)), counts)
-    step = np.ascontiguousarray(rows["step"])
-    begins = np.ones(len(rows), bool)
-    begins[1:] = (step[1:] != step[:-1]) | (value[1:] != value[:-1])
-    first = np.flatnonzero(begins)
-    count = np.diff(first, append=len(rows))
-    value, step = value[first], step[first]
-    owner = np.repeat(np.arange(len(wanted)), [len(steps.stored) for steps in wanted])[value]
-    rank = np.array([rank for rank, _ in stored], np.int64)[value]
-    # Pairs of owner and step as one rising number; steps by their place among all wanted ones, as any number may come.
-    numbers = np.concatenate([np.zeros(0, np.int64), *(np.array(steps.steps, np.int64) for steps in wanted)])
-    owners = np.repeat(np.arange(len(wanted)), [len(steps.steps) for steps in wanted])
-    known = np.unique(numbers)
-    pairs = owners * len(known) + np.searchsorted(known, numbers)
-    place = np.searchsorted(known, step)
-    pair = owner * len(known) + place
-    block = np.searchsorted(pairs, pair)
-    is_wanted = (np.append(known, -1)[place] == step) & (np.append(pairs, -1)[block] == pair)
-    kept = np.flatnonzero(is_wanted)
-    kept = kept[np.argsort(block[kept], kind="stable")]
-    have_rows, begin = np.unique(block[kept], return_index=True)
-    return _Blocks(
-        rows, rank[kept], first[kept], count[kept], owners[have_rows], numbers[have_rows], np.append(begin, len(kept))
-    )
-
-
-def _classes(blocks: _Blocks, ranks: Ints, quorum: float) -> tuple[Ints, NDArray[np.object_]]:
+def _classes(blocks: Blocks, ranks: Ints, quorum: float) -> tuple[Ints, NDArray[np.object_]]:
     """Return how each block is compared, and how its ranks use sends and receives. `ranks`: of its communicator."""
     rows, begin = blocks.rows, blocks.begin[:-1]
     end = blocks.first + blocks.length
@@ -150,13 +80,13 @@ def _classes(blocks: _Blocks, ranks: Ints, quorum: float) -> tuple[Ints, NDArray
     return how, patterns
 
 
-def _differ(blocks: _Blocks, chosen: Ints) -> NDArray[np.bool_]:
+def _differ(blocks: Blocks, chosen: Ints) -> NDArray[np.bool_]:
     """Return of some blocks whether a rank has another operation than the first rank at an ordinal that both have.
 
     The first rank has no holes.
     """
-    parts = _ranges(blocks.begin[chosen], blocks.begin[chosen + 1])
-    rows = _ranges(blocks.first[parts], blocks.first[parts] + blocks.length[parts])
+    parts = ranges(blocks.begin[chosen], blocks.begin[chosen + 1])
+    rows = ranges(blocks.first[parts], blocks.first[parts] + blocks.length[parts])
     of_row = np.repeat(
         np.repeat(np.arange(len(chosen)), blocks.begin[chosen + 1] - blocks.begin[chosen]), blocks.length[parts]
     )
@@ -170,16 +100,8 @@ def _differ(blocks: _Blocks, chosen: Ints) -> NDArray[np.bool_]:
     return differs
 
 
-def _ranges(first: Ints, end: Ints) -> Ints:
-    """Return the numbers of ranges, one behind the other."""
-    length = end - first
-    begin = np.cumsum(length) - length
-    numbers: Ints = np.arange(int(length.sum())) + np.repeat(first - begin, length)
-    return numbers
-
-
 def _compare_dense(
-    blocks: _Blocks, dense: Ints, out: Rows, wanted: Sequence[OpenSteps]
+    blocks: Blocks, dense: Ints, out: Rows, wanted: Sequence[OpenSteps]
 ) -> tuple[list[tuple[Ints, Rows]], dict[int, NDArray[Any]]]:
     """Write the lateness of dense blocks to `out`, a row for each part.
 
@@ -197,7 +119,7 @@ def _compare_dense(
     return kinds, tables
 
 
-def _passes(blocks: _Blocks, dense: Ints) -> Iterator[Ints]:
+def _passes(blocks: Blocks, dense: Ints) -> Iterator[Ints]:
     """Yield dense blocks of one shape that are compared together."""
     if not len(dense):
         return

@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from drumline.streams.core.medians import peers_median
 from drumline.streams.core.records import Rows, stacked
 
+Ints = NDArray[np.int64]
 #: What the durations of an operation show. LOCKSTEP: no rank can leave before the last has entered. ROOTED: all wait
 #: for one rank, which may leave before them: waiting, but no lateness. POINT_TO_POINT: two ranks. OTHER: nothing (a
 #: leaf of a reduction may leave early).
@@ -33,7 +35,15 @@ EXCHANGE, PIPELINE = "exchange", "pipeline"
 #: One collective of one rank, as the lateness stage keeps it. `lockstep`: KIND. `operation`: operation_number. `light`:
 #: 1 = measured by NCCL, without other kernels.
 COLLECTIVE_ROW = np.dtype(
-    [("step", "<i8"), ("ordinal", "<i4"), ("lockstep", "u1"), ("light", "u1"), ("operation", "<u4"), ("bytes", "<u8")]
+    [
+        ("rank", "<i4"),
+        ("step", "<i8"),
+        ("ordinal", "<i4"),
+        ("lockstep", "u1"),
+        ("light", "u1"),
+        ("operation", "<u4"),
+        ("bytes", "<u8"),
+    ]
     + [(name, "<i8") for name in ("start_ns", "duration_ns", "covered_ns")]
 )
 _SUMS = ("wait_ns", "lateness_ns", "exposed_wait_ns", "floor_ns")
@@ -90,35 +100,44 @@ def operation_number(name: str) -> int:
 
 
 def merge(old: Rows, new: Rows) -> Rows:
-    """Return the rows of one rank, sorted by (step, ordinal), each once.
+    """Return the rows of some ranks of one communicator, sorted by (rank, step, ordinal), each once; see `counting`."""
+    rows = stacked([old, new])
+    return rows[counting(rows, rows["step"], rows["rank"])]
+
+
+def counting(rows: Rows, *groups: Ints) -> Ints:
+    """Return the places of the rows that count, sorted by their group and ordinal. `groups`: the last one is the first
+    to sort by; a group is one step of one rank.
 
     A step number that comes twice (a warm-up that counts from 0 too, a restart) is the later one: of equal
     (step, ordinal) the later start wins, and what started before the step's first collective belongs to the earlier.
     The result depends on the set of rows only, not on their order.
     """
-    rows = stacked([old, new])
-    rows = rows[np.lexsort((rows["start_ns"], rows["ordinal"], rows["step"]))]
-    if len(rows) < 2:
-        return rows
-    step, ordinal = rows["step"], rows["ordinal"]
-    newest = np.ones(len(rows), bool)
-    newest[:-1] = (step[1:] != step[:-1]) | (ordinal[1:] != ordinal[:-1])
-    rows = rows[newest]
-    step, start = rows["step"], rows["start_ns"]
-    begins = np.ones(len(rows), bool)
-    begins[1:] = step[1:] != step[:-1]
-    first = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))
-    return rows[start >= start[first]]
+    places = np.lexsort((rows["start_ns"], rows["ordinal"], *groups))
+    if len(places) < 2:
+        return places
+    ordinal = rows["ordinal"][places]
+    begins = np.zeros(len(places), bool)
+    begins[0] = True
+    for group in groups:
+        begins[1:] |= group[places[1:]] != group[places[:-1]]
+    newest = np.ones(len(places), bool)
+    newest[:-1] = begins[1:] | (ordinal[1:] != ordinal[:-1])
+    group_number = np.cumsum(begins)[newest]  # a group's last row stays, so each has a first one
+    places = places[newest]
+    start = rows["start_ns"][places]
+    first = np.searchsorted(group_number, group_number)
+    return places[start >= start[first]]
 
 
-def follows(rows: Rows, stored: Rows) -> bool:
-    """Return whether merging is appending: steps behind the stored ones, sorted, each collective once and in time."""
-    step, ordinal, start = rows["step"], rows["ordinal"], rows["start_ns"]
-    if len(stored) and len(rows) and stored["step"][-1] >= step[0]:
-        return False
-    same = step[1:] == step[:-1]
-    rises = (step[1:] > step[:-1]) | (same & (ordinal[1:] > ordinal[:-1]))
-    return bool((rises & (~same | (start[1:] >= start[:-1]))).all())
+def is_in_order(rows: Rows) -> NDArray[np.bool_]:
+    """Return of each row but the first whether it follows the one before in a step: with a later ordinal, and start.
+
+    Rows of a step of a rank that all follow each other all count.
+    """
+    ordinal, start = rows["ordinal"], rows["start_ns"]
+    follows: NDArray[np.bool_] = (ordinal[1:] > ordinal[:-1]) & (start[1:] >= start[:-1])
+    return follows
 
 
 def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float, whole_share: float) -> StepMatch:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from drumline.streams.lateness.block_match import OpenSteps
+from drumline.streams.lateness.blocks import OpenSteps
 from drumline.streams.lateness.state import CommunicatorState
 
-#: Stored values that are compared together: some 10 MB.
-PASS_VALUES = 8_192
-#: Their bytes, where steps of hundreds of collectives make values large.
+#: Bytes of stored values that are compared together.
 PASS_BYTES = 16 << 20
 
 
@@ -43,7 +41,7 @@ def cut_steps(state: CommunicatorState, frontier: int, most_rows: int) -> list[E
     cuts = []
     for part, end in zip(parts, ends, strict=True):
         wanted = sorted({*part, *(step - 1 for step in part)}) if state.light else part
-        open_steps = OpenSteps(len(state.members), wanted, state.stored(wanted), state.light)
+        open_steps = OpenSteps(len(state.members), wanted, state.chunks.of_steps(wanted), state.light)
         cuts.append(Emission((state.run_key, state.communicator), part, end, part is parts[-1], open_steps))
     return cuts
 
@@ -51,13 +49,12 @@ def cut_steps(state: CommunicatorState, frontier: int, most_rows: int) -> list[E
 def passes(cuts: Iterable[Emission]) -> Iterator[list[Emission]]:
     """Yield the cuts that are compared together."""
     together: list[Emission] = []
-    values = size = 0
+    size = 0
     for cut in cuts:
         together.append(cut)
-        values += len(cut.wanted.stored)
-        size += sum(len(value) for _, value in cut.wanted.stored)
-        if values >= PASS_VALUES or size >= PASS_BYTES:
+        size += sum(map(len, cut.wanted.stored))
+        if size >= PASS_BYTES:
             yield together
-            together, values, size = [], 0, 0
+            together, size = [], 0
     if together:
         yield together

@@ -7,6 +7,7 @@ next one: the gap between them is shorter by x. A rank whose compute stops while
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.lateness.collective_join import StepMatch
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -32,6 +34,23 @@ class HiddenPart(NamedTuple):
     hidden_ns: int
     changed_ns: int
     spread_ns: int
+
+
+def hidden_parts(
+    steps: Iterable[int], matches: Mapping[int, StepMatch], config: StragglerConfig
+) -> dict[int, HiddenPart]:
+    """Set `hidden_wait_ns` of light steps, and return how much of their waits was hidden, compared with the steps
+    before.
+    """
+    light = {step: of for step, of in matches.items() if of.table.shape[1] and of.table["light"].all()}
+    out = {}
+    for step in (step for step in steps if step in light):
+        now, earlier = light[step], light.get(step - 1)
+        now.rows["hidden_wait_ns"] = beyond_longest(now.table)
+        if earlier is not None:
+            ranks = earlier.rows["rank"], now.rows["rank"]
+            out[step] = hidden_part(earlier.table, now.table, *ranks, config)
+    return out
 
 
 def beyond_longest(table: Rows) -> Ints:

@@ -19,14 +19,14 @@ from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.isolation import IsolatedStage
-from drumline.streams.core.records import UnreadableValue, key, pack_rows, run_key, stacked, unit_parts, unpack_rows
+from drumline.streams.core.records import UnreadableValue, key, pack_rows, run_key, unit_parts, unpack_rows
+from drumline.streams.core.stage import RecordsFailed
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness.block_match import match_blocks
-from drumline.streams.lateness.collective_join import KIND_ROW, LATENESS_ROW, StepMatch
 from drumline.streams.lateness.cuts import Emission, cut_steps, passes
-from drumline.streams.lateness.gap_changes import HiddenPart, beyond_longest, hidden_part
-from drumline.streams.lateness.lateness_batch import MAX_ROWS, lateness_batch, slices, step_lists
+from drumline.streams.lateness.emission import Matches, completed_step, lateness_batches, matches_of
+from drumline.streams.lateness.lateness_batch import MAX_ROWS
 from drumline.streams.lateness.open_run import OpenRun
+from drumline.streams.lateness.received import FromRanks, mixed_records, of_batch, received_of
 from drumline.streams.lateness.state import NO_ROWS, CommunicatorState, Store
 
 Key = tuple[str, str]
@@ -85,8 +85,8 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
     def _restore_key(self, unit: Key, name: str) -> None:
         state = self._state(unit)
         if name[0] == "m":
-            _, chunk, rank, _ = name.split("|", 3)
-            state.restore_chunk(int(chunk), int(rank))
+            _, chunk, number, _ = name.split("|", 3)
+            state.restore_chunk(int(chunk), int(number))
         else:
             head = unpack_rows(self.store[name], NO_ROWS).head
             if name[0] == "e":
@@ -104,9 +104,21 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         return out + self._emit_completed(self._unit_of(batch)[0], now_ns)
 
     def on_merged(self, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
-        """Apply all parts of gpu.collective.v1 records, which are of one communicator; see `on_batch`."""
-        out = super().on_merged(parts, offsets, now_ns)
-        return out + self._emit_completed(self._unit_of_merged(parts)[0], now_ns)
+        """Apply all parts of gpu.collective.v1 records, each record of one communicator; see `on_batch`."""
+        mixed, run_name = mixed_records(parts), run_key(parts.job, parts.run)
+        failed: dict[int, Exception] = dict.fromkeys(mixed, ValueError("a record about several communicators"))
+        for name, received in received_of(parts, offsets, self.config.max_steps, mixed):
+            unit = run_name, name
+            work = partial(self._apply_received, unit, received, now_ns)
+            try:
+                self._take(unit, received.rows_in, work, now_ns)
+            except UnreadableValue:
+                raise
+            except Exception as error:
+                failed |= dict.fromkeys(received.records, error)
+        if failed:
+            raise RecordsFailed(failed)
+        return self._emit_completed(run_name, now_ns)
 
     def _emit_completed(self, run_name: str, now_ns: int) -> list[Batch]:
         """Return the lateness of steps that the last communicator of a run has completed."""
@@ -114,13 +126,6 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         if run is not None and run.ready and run.advances():
             return self._emit_units(run.take_ready(EMITTED_RANKS)[0], now_ns)
         return []
-
-    def _unit_of_merged(self, parts: MergedParts) -> Key:
-        """Raises ValueError for parts of several communicators, which no agent joins."""
-        communicators = set(parts.text("communicator"))
-        if len(communicators) > 1:
-            raise ValueError("a record about several communicators")
-        return run_key(parts.job, parts.run), communicators.pop()
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
         """Mark silent ranks, and return the lateness of completed and of changed steps (see `Stage`)."""
@@ -134,21 +139,14 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         return out + self._emit_units(ready, now_ns)
 
     def _apply(self, unit: Key, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply a gpu.collective.v1 batch, and note whether it completes a step."""
-        self._state(unit).apply(batch, offset, now_ns)
-        self._note_completed(unit, now_ns)
-        return []
+        return self._apply_received(unit, of_batch(batch, offset), now_ns)
 
-    def _apply_merged(self, unit: Key, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
-        """Apply all parts of a gpu.collective.v1 record, and note whether they complete a step."""
-        self._state(unit).apply_merged(parts, offsets, now_ns)
-        self._note_completed(unit, now_ns)
-        return []
-
-    def _note_completed(self, unit: Key, now_ns: int) -> None:
-        state = self.states[unit]
-        if self._update(state, now_ns) > state.emitted:
+    def _apply_received(self, unit: Key, received: FromRanks, now_ns: int) -> list[Batch]:
+        """Apply what came of a communicator, and note whether it completes a step."""
+        self._state(unit).apply(received, now_ns)
+        if self._update(self.states[unit], now_ns) > self.states[unit].emitted:
             self._runs[unit[0]].ready[unit] = None
+        return []
 
     def _resend(self, now_ns: int) -> list[Batch]:
         """Mark the steps of batches that were not acknowledged for too long; the tick returns them again."""
@@ -205,20 +203,10 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
 
     def _update(self, state: CommunicatorState, now_ns: int) -> int:
         """Set and return the step that all live ranks of a communicator have completed."""
-        frontier = self._frontier(state, now_ns)
+        frontier = completed_step(state, self.config, now_ns)
         silent = frontier < 0 or state.frontier.lowest() is None
         self._runs[state.run_key].update(state, frontier, silent)
         return frontier
-
-    def _frontier(self, state: CommunicatorState, now_ns: int) -> int:
-        """Return the last step that all live ranks have completed; with no live rank, the last step of any."""
-        is_whole = 0 < state.world_size <= len(state.members)
-        settle_ns = self.config.settle_ns + allowance_ns(state.world_size)
-        settled = is_whole or now_ns - state.first_seen_ns > settle_ns
-        if len(state.members) < 2 or not settled:
-            return -1
-        lowest = state.frontier.lowest()
-        return max(state.dirty | {m.complete for m in state.members.values()}) if lowest is None else lowest
 
     def _emit_units(self, units: Iterable[Key], now_ns: int) -> list[Batch]:
         """Return the completed steps of communicators."""
@@ -229,7 +217,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
                 cuts += of_unit or []
         out: list[Batch] = []
         for together in passes(cuts):
-            for cut, matches in zip(together, self._matches(together), strict=True):
+            for cut, matches in zip(together, matches_of(together, self.config), strict=True):
                 if cut.unit in self.states:
                     state = self.states[cut.unit]
                     batches, _ = self._attempt(cut.unit, partial(self._emit, state, cut, matches, now_ns))
@@ -238,38 +226,13 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
 
     def _cuts(self, unit: Key, now_ns: int) -> list[Emission]:
         state = self.states[unit]
-        return cut_steps(state, self._frontier(state, now_ns), MAX_ROWS)
+        return cut_steps(state, completed_step(state, self.config, now_ns), MAX_ROWS)
 
-    def _matches(self, cuts: list[Emission]) -> list[dict[int, StepMatch] | None]:
-        """Return step -> its comparison for each cut; None if one of them fails, and each is to be compared alone."""
-        try:
-            return [*match_blocks([cut.wanted for cut in cuts], self.config.quorum, self.config.whole_share)]
-        except UnreadableValue:
-            raise
-        except Exception:
-            return [None] * len(cuts)
-
-    def _emit(
-        self, state: CommunicatorState, cut: Emission, matches: dict[int, StepMatch] | None, now_ns: int
-    ) -> list[Batch]:
+    def _emit(self, state: CommunicatorState, cut: Emission, matches: Matches | None, now_ns: int) -> list[Batch]:
         """Return the lateness of the steps of a cut, a batch for each slice of ranks."""
-        if matches is None:
-            [matches] = match_blocks([cut.wanted], self.config.quorum, self.config.whole_share)
-        steps = [step for step in cut.steps if step in matches]
-        hidden = self._hidden(steps, matches) if state.light else {}
-        state.patterns.update(matches[step].pattern for step in steps if matches[step].pattern)
-        state.dirty.difference_update(cut.steps)
-        rows = stacked([np.zeros(0, LATENESS_ROW), *(matches[step].rows for step in steps)])
-        kinds = stacked([np.zeros(0, KIND_ROW), *(matches[step].kinds for step in steps)])
-        lists, out = step_lists(kinds, hidden), []
-        slices_of_ranks = slices(sorted(state.members))
-        for ranks in slices_of_ranks:
-            if ranks is slices_of_ranks[-1]:  # complete with the last slice only
-                state.emitted = max(state.emitted, cut.through)
-            inside = rows[np.isin(rows["rank"], ranks)] if len(slices_of_ranks) > 1 else rows
-            out.append(lateness_batch(state, ranks, inside, lists, now_ns))
-            self._in_flight.add(cut.unit, state.sequence, cut.steps, now_ns)
-            state.sequence += 1
+        out = lateness_batches(state, cut, matches, self.config, now_ns)
+        for batch in out:
+            self._in_flight.add(cut.unit, int(batch.envelope["sequence"]), cut.steps, now_ns)
         if cut.is_last:
             self._drop_emitted(state, cut.through)
         return out
@@ -282,20 +245,6 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         # Steps that are not acknowledged yet are emitted again after a crash.
         unacked = [step for emitted in self._in_flight.of((state.run_key, state.communicator)) for step in emitted]
         state.drop_before(min([horizon, *unacked]))
-
-    def _hidden(self, steps: list[int], matches: dict[int, StepMatch]) -> dict[int, HiddenPart]:
-        """Set `hidden_wait_ns` of light steps and return how much of their waits was hidden, compared with the steps
-        before.
-        """
-        light = {s: m for s, m in matches.items() if m.table.shape[1] and m.table["light"].all()}
-        out = {}
-        for step in (step for step in steps if step in light):
-            now, earlier = light[step], light.get(step - 1)
-            now.rows["hidden_wait_ns"] = beyond_longest(now.table)
-            if earlier is not None:
-                ranks = earlier.rows["rank"], now.rows["rank"]
-                out[step] = hidden_part(earlier.table, now.table, *ranks, self.config)
-        return out
 
     def _forget(self, where: Key) -> None:
         state = self.states.pop(where)

@@ -1,45 +1,34 @@
-"""The state of one communicator of one run: its ranks' collectives of the last steps, in a store of bytes.
+"""The state of one communicator of one run: its ranks' progress, and their collectives of the last steps (chunks.py).
 
 Keys of the store:
 
-- m|chunk|rank|communicator|run_key: one rank's rows of CHUNK_STEPS steps.
+- m|chunk|number|communicator|run_key: rows of some ranks, of CHUNK_STEPS steps.
 - e|communicator|run_key: the last emitted step and sequence number.
-- h|communicator|run_key: the horizon. Rows before it are being deleted rank by rank, and are incomplete.
+- h|communicator|run_key: the horizon. Rows before it are being deleted value by value, and are incomplete.
 
-A batch rewrites only the chunks that its steps fall in. Rows that follow the stored ones, as nearly all do, are joined
-to them as they are. The index in memory has the values too, so that they are read without their keys; it is rebuilt by
-`restore_chunk`.
+The index in memory has the values too, so that they are read without their keys; it is rebuilt by `restore_chunk`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import MutableMapping
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from drumline.schemas.batch import Batch
-from drumline.schemas.columns import Array
 from drumline.schemas.joined.merged import Ints
-from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.frontier import Frontier
 from drumline.streams.core.input_counts import InputCounts
-from drumline.streams.core.records import Rows, key, newest_steps, pack_rows, split_run_key, stacked, unpack_rows
-from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND, OTHER, follows, merge, operation_number
+from drumline.streams.core.records import Rows, as_json, key, newest_steps, pack_rows, split_run_key, unpack_rows
+from drumline.streams.lateness.chunks import CHUNK_STEPS, Chunks
+from drumline.streams.lateness.collective_join import COLLECTIVE_ROW
+from drumline.streams.lateness.received import FromRanks, MemberReport
 
-#: Steps of a chunk: more of them mean fewer keys, but more bytes rewritten by each batch.
-CHUNK_STEPS = 4
 #: Kinds of keys as a checkpoint writes them (worker/partition_store.py): what was emitted follows the rows of it.
 CHECKPOINT_KINDS = "hme"
-#: Value of `source` in gpu.collective.v1 and gpu.step.v1 for rows of the light tier.
-NCCL = "nccl"
 Store = MutableMapping[str, bytes]
 NO_ROWS = np.dtype([("none", "u1")])
-_NOTHING = np.zeros(0, COLLECTIVE_ROW)
 
 
 @dataclass(slots=True)
@@ -50,8 +39,7 @@ class Member:
         complete: its collectives up to this step have arrived.
         seen_ns: worker's clock at its last batch.
         silent: no step waits for it.
-        host, gpu_uuid: of its last batch.
-        chunks: number of each stored chunk -> its value.
+        host, gpu_uuid: of its last batch. names: both as items of a JSON array.
     """
 
     complete: int = -1
@@ -59,53 +47,13 @@ class Member:
     silent: bool = False
     host: str = ""
     gpu_uuid: str = ""
-    chunks: dict[int, bytes] = field(default_factory=dict)
+    names: str = '"",""'
 
-
-class MemberReport(NamedTuple):
-    """Holds what a rank reports with its rows. `complete`: see `Member`."""
-
-    world_size: int
-    host: str
-    gpu_uuid: str
-    complete: int
-
-
-def collective_rows(batch: Batch) -> Rows:
-    """Return the COLLECTIVE_ROW rows of a gpu.collective.v1 batch that belong to a step."""
-    rows = _plain_rows(batch.columns, batch.rows)
-    rows["light"] = batch.envelope.get("source") == NCCL
-    if len(rows):
-        kinds, numbers = _operations(tuple(batch.envelope["operations"]))
-        rows["lockstep"], rows["operation"] = kinds[batch.columns["operation"]], numbers[batch.columns["operation"]]
-    inside = rows["step"] >= 0
-    return rows if inside.all() else rows[inside]
-
-
-def merged_collective_rows(parts: MergedParts) -> Rows:
-    """Return the COLLECTIVE_ROW rows of all parts of a gpu.collective.v1 record, also those that belong to no step."""
-    rows = _plain_rows(parts.columns, parts.rows)
-    rows["light"] = np.repeat(np.array([source == NCCL for source in parts.text("source")]), parts.counts)
-    known = [_operations(tuple(names)) for names in parts.lists("operations")]
-    begins = np.cumsum([0, *(len(kinds) for kinds, _ in known[:-1])])  # of each part's operations among all
-    operation = parts.columns["operation"] + np.repeat(begins, parts.counts)
-    rows["lockstep"] = np.concatenate([kinds for kinds, _ in known])[operation]
-    rows["operation"] = np.concatenate([numbers for _, numbers in known])[operation]
-    return rows
-
-
-def _plain_rows(columns: Mapping[str, Array], count: int) -> Rows:
-    rows = np.zeros(count, COLLECTIVE_ROW)
-    for name in ("step", "ordinal", "bytes", "start_ns", "duration_ns", "covered_ns"):
-        rows[name] = columns[name]
-    return rows
-
-
-@lru_cache(1024)
-def _operations(names: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
-    """Return KIND and number of operations."""
-    kinds = np.array([KIND.get(name, OTHER) for name in names], "u1")
-    return kinds, np.array([operation_number(name) for name in names], "u4")
+    def set_names(self, host: str, gpu_uuid: str) -> None:
+        """Set where the rank is; it nearly always stays there."""
+        if (host, gpu_uuid) != (self.host, self.gpu_uuid):
+            self.host, self.gpu_uuid = host, gpu_uuid
+            self.names = as_json([host, gpu_uuid])[1:-1].decode()
 
 
 class CommunicatorState:
@@ -121,6 +69,7 @@ class CommunicatorState:
         horizon: first step that still takes rows.
         first_seen_ns: worker's clock at the first batch, 0 = none yet.
         light: it has light rows.
+        chunks: the rows.
         patterns: use of sends and receives -> number of steps with it.
         counts: of the stage; rows for dropped steps are too old.
     """
@@ -138,121 +87,93 @@ class CommunicatorState:
         self.first_seen_ns = 0
         self.light = False
         self.patterns: Counter[str] = Counter()
+        self.chunks = Chunks(store, self.chunk_key)
         self._deleted_before = -1
 
-    def chunk_key(self, chunk: int, rank: int) -> str:
-        """Return the store's key of a chunk of a rank."""
-        return key("m", chunk, rank, self.communicator, self.run_key)
+    def chunk_key(self, chunk: int, number: int) -> str:
+        """Return the store's key of a value of a chunk."""
+        return key("m", chunk, number, self.communicator, self.run_key)
 
     @property
     def horizon_key(self) -> str:
         """Return the store's key of the horizon."""
         return key("h", self.communicator, self.run_key)
 
-    def restore_chunk(self, chunk: int, rank: int) -> None:
-        """Index a chunk of the store. Its steps are emitted again, as the store does not mark emitted steps."""
-        value = self.store[self.chunk_key(chunk, rank)]
-        record = unpack_rows(value, COLLECTIVE_ROW)
-        member = self.members.setdefault(rank, Member())
-        member.chunks[chunk] = value
-        head = record.head
-        if int(head["complete"]) >= member.complete:
-            member.complete = int(head["complete"])
-            member.host, member.gpu_uuid = head["host"], head["gpu_uuid"]
+    def restore_chunk(self, chunk: int, number: int) -> None:
+        """Index a value of the store. Its steps are emitted again, as the store does not mark emitted steps."""
+        record = unpack_rows(self.store[self.chunk_key(chunk, number)], COLLECTIVE_ROW)
+        items: dict[int, str] = {}
+        for rank, (complete, world_size, host, gpu_uuid) in record.head["ranks"].items():
+            items[int(rank)] = as_json([complete, world_size, host, gpu_uuid])[1:-1].decode()
+            member = self.members.setdefault(int(rank), Member())
+            if complete >= member.complete:
+                member.complete = complete
+                member.set_names(host, gpu_uuid)
+            self.world_size = world_size
+        self.chunks.restore(chunk, number, record, items)
         self.first_seen_ns = 1  # long ago: the settling time is over
-        self.world_size = head["world_size"]
         self.dirty.update(np.unique(record.rows["step"]).tolist())
         self.light |= bool(record.rows["light"].any())
 
-    def apply(self, batch: Batch, offset: int, now_ns: int) -> None:
-        """Apply a batch. A chunk written at this offset or later stays; rows behind the horizon are counted."""
-        envelope = batch.envelope
-        self.light |= envelope.get("source") == NCCL
-        values = (envelope[name] for name in ("world_size", "host", "gpu_uuid", "complete_step"))
-        report = MemberReport(*values)
-        self.counts.duplicates += self._apply(int(envelope["rank"]), report, collective_rows(batch), offset, now_ns)
+    def apply(self, received: FromRanks, now_ns: int) -> None:
+        """Apply what came of this communicator: of one rank, or of several whose steps are less than the most apart.
 
-    def apply_merged(self, parts: MergedParts, offsets: Ints, now_ns: int) -> None:
-        """Apply all parts of a gpu.collective.v1 record, those of one rank together."""
-        rows = merged_collective_rows(parts)
-        inside = rows["step"] >= 0  # others belong to no step
-        steps = rows["step"][inside]
-        spread = int(steps.max() - steps.min()) if len(steps) else 0
-        if spread >= self._max_steps:  # each part has its own bounds then
-            for part, offset in enumerate(offsets.tolist()):
-                self.apply(parts.batch(part), offset, now_ns)
-            return
-        self.light |= NCCL in parts.text("source")
-        sizes, completes = (parts.number(name).tolist() for name in ("world_size", "complete_step"))
-        reports_of: dict[int, list[MemberReport]] = {}
-        of_parts = zip(sizes, parts.text("host"), parts.text("gpu_uuid"), completes, strict=True)
-        for rank, values in zip(parts.number("rank").tolist(), of_parts, strict=True):
-            reports_of.setdefault(rank, []).append(MemberReport(*values))
-        for rank, reports in reports_of.items():
-            taken = inside if len(reports_of) == 1 else inside & (parts.ranks == rank)
-            last = reports[-1]._replace(complete=max(part.complete for part in reports))
-            is_duplicate = self._apply(rank, last, rows[taken], int(offsets[-1]), now_ns)
-            self.counts.duplicates += len(reports) * is_duplicate
-
-    def _apply(self, rank: int, report: MemberReport, received: Rows, offset: int, now_ns: int) -> bool:
-        """Apply rows of a rank, and return whether some chunk had them before."""
-        self.world_size = int(report.world_size)
+        Rows of a rank in a chunk that were applied at this offset or later stay as they are; rows behind the horizon
+        are counted.
+        """
+        self.light |= received.light
         self.first_seen_ns = self.first_seen_ns or now_ns
-        member = self.members.get(rank)
+        items, completing = dict[int, tuple[str, int]](), dict[int, list[int]]()
+        for report in received.reports:
+            member, rises = self._update_member(report, now_ns)
+            items[report.rank] = f"{member.complete},{report.world_size},{member.names}", report.offset
+            if rises and report.complete >= self.horizon:
+                completing.setdefault(report.complete // CHUNK_STEPS, []).append(report.rank)
+        rows, steps = self._bounded(received.rows)
+        chunks = {step // CHUNK_STEPS for step in steps}
+        chunk_of = rows["step"] // CHUNK_STEPS if len(chunks) > 1 else None
+        repeated: set[int] = set()
+        for chunk in sorted({*chunks, *completing}):
+            inside = rows if chunk_of is None else rows[chunk_of == chunk]
+            if chunk not in chunks:
+                inside = rows[:0]
+            ranks = dict.fromkeys((*_runs(inside["rank"]), *completing.get(chunk, ())))
+            again = self.chunks.add(chunk, inside, {rank: items[rank] for rank in ranks})
+            if again:
+                repeated.update(again)
+                inside = inside[~np.isin(inside["rank"], again)]
+            self.dirty.update(_runs(inside["step"]))
+        self.counts.duplicates += sum(of.batches for of in received.reports if of.rank in repeated)
+
+    def _update_member(self, report: MemberReport, now_ns: int) -> tuple[Member, bool]:
+        """Record what a rank reports; return the rank, and whether it has completed a step."""
+        self.world_size = report.world_size
+        member = self.members.get(report.rank)
         is_new = member is None
         if member is None:
-            member = self.members[rank] = Member()
+            member = self.members[report.rank] = Member()
         elif member.silent:  # ranks that fell silent together come back together
             for other in self.members.values():
                 other.silent, other.seen_ns = False, now_ns if other.silent else other.seen_ns
             self.frontier.invalidate()
         member.seen_ns, member.silent = now_ns, False
-        member.host, member.gpu_uuid = report.host, report.gpu_uuid
-        rows, steps = received, set(received["step"].tolist())
-        if steps and (min(steps) < self.horizon or max(steps) - min(steps) >= self._max_steps):
-            rows = newest_steps(received, self._max_steps)
-            rows = rows[rows["step"] >= self.horizon]
-            self.counts.too_old += len(received) - len(rows)
-            steps = set(rows["step"].tolist())
-        complete = int(report.complete)
-        chunks = {step // CHUNK_STEPS for step in steps}
-        if complete > member.complete and complete >= self.horizon:
-            chunks.add(complete // CHUNK_STEPS)
-        head: dict[str, Any] = {"complete": max(complete, member.complete), "world_size": self.world_size}
-        head |= {"host": member.host, "gpu_uuid": member.gpu_uuid}
-        is_duplicate = False
-        for chunk in sorted(chunks):
-            inside = rows if len(chunks) == 1 else rows[rows["step"] // CHUNK_STEPS == chunk]
-            if self._apply_chunk(chunk, rank, inside, offset, head):
-                self.dirty.update(step for step in steps if step // CHUNK_STEPS == chunk)
-            else:
-                is_duplicate = True
-        before, member.complete = member.complete, max(member.complete, complete)
+        member.set_names(report.host, report.gpu_uuid)
+        before, member.complete = member.complete, max(member.complete, report.complete)
         if is_new:
             self.frontier.add(member.complete)
         else:
             self.frontier.advance(before, member.complete)
-        return is_duplicate
+        return member, member.complete > before
 
-    def _apply_chunk(self, chunk: int, rank: int, rows: Rows, offset: int, head: dict[str, Any]) -> bool:
-        """Merge rows into a chunk and return whether this offset is new to it."""
-        chunks = self.members[rank].chunks
-        old = _NOTHING
-        if chunk in chunks:
-            record = unpack_rows(chunks[chunk], COLLECTIVE_ROW)
-            if offset <= record.offset:
-                return False
-            old = record.rows
-        merged = stacked([old, rows]) if follows(rows, old) else merge(old, rows)
-        value = pack_rows(offset, head, merged)
-        self.store[self.chunk_key(chunk, rank)] = chunks[chunk] = value
-        return True
-
-    def stored(self, steps: Iterable[int]) -> list[tuple[int, bytes]]:
-        """Return (rank, value) of the chunks that some steps lie in, by rank and step."""
-        chunks = sorted({step // CHUNK_STEPS for step in steps})
-        members = sorted(self.members.items())
-        return [(rank, member.chunks[c]) for rank, member in members for c in chunks if c in member.chunks]
+    def _bounded(self, received: Rows) -> tuple[Rows, set[int]]:
+        """Return the rows that may be kept, and their steps."""
+        rows, steps = received, _runs(received["step"])
+        if steps and (min(steps) < self.horizon or max(steps) - min(steps) >= self._max_steps):
+            rows = newest_steps(received, self._max_steps)
+            rows = rows[rows["step"] >= self.horizon]
+            self.counts.too_old += len(received) - len(rows)
+            steps = _runs(rows["step"])
+        return rows, steps
 
     def drop_before(self, horizon: int) -> None:
         """Delete the chunks that lie wholly before a step.
@@ -265,8 +186,11 @@ class CommunicatorState:
             self.store[self.horizon_key] = pack_rows(-1, {"horizon": horizon}, np.zeros(0, NO_ROWS))
         if self._deleted_before < self.horizon:
             self._deleted_before = self.horizon
-            for rank, member in self.members.items():
-                for chunk in [c for c in member.chunks if (c + 1) * CHUNK_STEPS <= self.horizon]:
-                    del member.chunks[chunk]
-                    self.store.pop(self.chunk_key(chunk, rank), None)
+            self.chunks.drop_before(self.horizon)
             self.dirty = {step for step in self.dirty if step >= self.horizon}
+
+
+def _runs(column: Ints) -> set[int]:
+    """Return the distinct values of a column in which equal ones mostly follow each other."""
+    values = column[np.flatnonzero(column[1:] != column[:-1])].tolist()
+    return {*values, *column[-1:].tolist()}

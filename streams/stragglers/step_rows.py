@@ -12,7 +12,7 @@ from drumline.schemas.columns import Array
 from drumline.schemas.joined.merged import Ints
 from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.records import Rows
-from drumline.streams.lateness.state import NCCL
+from drumline.streams.lateness.received import NCCL
 
 #: Columns that verdicts use; ns except `kernels` and `blocks`, -1 = unknown.
 BUDGET = (

@@ -21,7 +21,7 @@ from drumline.schemas.joined.table import MergedParts
 from drumline.schemas.tenants import is_signed
 from drumline.schemas.topics import DERIVED_TOPICS, KEPT_TOPICS, RAW_TOPICS
 from drumline.streams.core.batch_dedup import checksum
-from drumline.streams.core.stage import Stage
+from drumline.streams.core.stage import RecordsFailed, Stage
 from drumline.streams.worker.ack_queue import Delivery
 from drumline.streams.worker.output import OutputProducer, ProducerFailed
 from drumline.streams.worker.records.decoder import RecordDecoder
@@ -194,6 +194,9 @@ class RecordHandler:
                 delivery.add(*await runner.apply(last.partition, work))
         except (PartitionRevoked, ProducerFailed):
             raise
+        except RecordsFailed as failed:
+            for number, error in sorted(failed.errors.items()):
+                await self._bury_failed(messages[number], delivery, error)
         except Exception as error:  # their unit is in quarantine, with what all of them had told of it
             for message in messages:
                 await self._bury_failed(message, delivery, error)

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from drumline.schemas.codec import Codec
+from drumline.schemas.joined.parts import JOINED_BY_AGENTS
 from drumline.schemas.topics import Topic
 
 #: Topics of which a large job has many records, a few kB each.
-TOGETHER = frozenset({Topic.STEP, Topic.DEVICE, Topic.HOST, Topic.PROGRESS, Topic.LATENESS})
+TOGETHER = JOINED_BY_AGENTS | {Topic.LATENESS}
 #: Records of such a topic that are buffered, and so taken together at most, where agents write it: they join 256 kB at
 #: most, so it is no more than the 32 records of 1 MB that Faust buffers of other topics.
 BUFFERED = 128

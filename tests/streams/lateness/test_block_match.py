@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from support.labs.lateness import rows
@@ -9,8 +11,9 @@ from support.straggler_simulator import batches, mesh, simulate
 
 from drumline.streams.core.records import pack_rows, stacked
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness import block_match, stage
-from drumline.streams.lateness.block_match import OpenSteps, match_blocks
+from drumline.streams.lateness import block_match, emission, stage
+from drumline.streams.lateness.block_match import match_blocks
+from drumline.streams.lateness.blocks import OpenSteps
 from drumline.streams.lateness.collective_join import KIND, OPERATIONS, match_step, operation_number
 from drumline.streams.lateness.cuts import Emission, passes
 
@@ -22,7 +25,8 @@ def random_rows(dice, operations, ordinals, step):
     """Return rows of one rank. `operations`: by number, as long as `ordinals`."""
     out = rows(dice.integers(1, 50, len(ordinals)), step=step, operation=operations, ordinals=ordinals)
     out["lockstep"] = [KIND.get(OPERATIONS[o], 0) if o < len(OPERATIONS) else 0 for o in out["operation"]]
-    out["covered_ns"], out["start_ns"] = dice.integers(0, 30, len(ordinals)), dice.integers(0, 999, len(ordinals))
+    out["covered_ns"] = dice.integers(0, 30, len(ordinals))
+    out["start_ns"] = np.sort(dice.integers(0, 999, len(ordinals)))
     out["bytes"] = dice.choice([8, 1 << 20, 1 << 40], len(ordinals))
     return out
 
@@ -35,7 +39,9 @@ def stored(communicators):
         values = []
         for rank in members:
             parts = [of_step[rank] for _, of_step in sorted(steps.items()) if rank in of_step]
-            values.append((rank, pack_rows(7, {"complete": 1}, stacked(parts))))
+            for part in parts:
+                part["rank"] = rank
+            values.append(pack_rows(7, {"complete": 1}, stacked(parts)))
         out.append(OpenSteps(ranks, wanted, values, True))
     return out
 
@@ -100,6 +106,32 @@ def test_blocks_come_out_as_one_by_one(monkeypatch, pass_rows):
         same([communicator(dice) for _ in range(dice.integers(1, 6))])
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_in_pieces_that_come_again_and_in_any_order_are_those_of_whole_steps(seed):
+    """A rank sends a step in several batches, and some twice; a step that began anew replaces the first one."""
+    dice = np.random.default_rng(seed)
+    given = [communicator(dice) for _ in range(4)]
+    whole, in_pieces = stored(given), []
+    for of, (_, _, steps) in zip(whole, given, strict=True):
+        pieces = []
+        for rows_of in steps.values():
+            for part in rows_of.values():
+                ends = sorted({0, *dice.integers(0, len(part) + 1, 2).tolist(), len(part)})
+                pieces += [part[begin:end] for begin, end in pairwise(ends)]
+                earlier = part.copy()
+                earlier["start_ns"] -= 10_000
+                pieces += [earlier] if dice.random() < 0.3 else []
+        pieces += [piece for piece in pieces if dice.random() < 0.3]
+        order = dice.permutation(len(pieces)).tolist()
+        values = [stacked([pieces[at] for at in order[first::3]]) for first in range(3) if order[first::3]]
+        in_pieces.append(of._replace(stored=[pack_rows(7, {}, rows) for rows in values]))
+    for of_whole, of_pieces in zip(*(match_blocks(of, QUORUM, WHOLE) for of in (whole, in_pieces)), strict=True):
+        assert list(of_whole) == list(of_pieces)
+        for step, match in of_whole.items():
+            for expected, result in zip(match, of_pieces[step], strict=True):
+                assert np.asarray(result).tolist() == np.asarray(expected).tolist()
+
+
 def job(communicators, ranks, steps, program, first_rank=0):
     dice = np.random.default_rng(1)
     return [
@@ -152,7 +184,7 @@ def test_the_communicators_of_a_job_are_compared_together(monkeypatch):
         passes.append(len(wanted))
         return match_blocks(wanted, *rest)
 
-    monkeypatch.setattr(stage, "match_blocks", counted)
+    monkeypatch.setattr(emission, "match_blocks", counted)
     stream = [batch for _, batch in batches(simulate(mesh(2, 2, 2), 30)) if batch.topic == "gpu.collective.v1"]
     stream.sort(key=lambda batch: (batch.columns["step"][0], order.random()))
     emitted = []
@@ -165,11 +197,10 @@ def test_the_communicators_of_a_job_are_compared_together(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("values", "size", "together"), [(40, 1 << 20, [1] * 5), (4_096, 100, [2, 2, 1]), (4, 100, [5])]
+    ("values", "size", "together"), [(40, 1 << 20, [1] * 5), (8, 1 << 20, [2, 2, 1]), (4, 100, [5])]
 )
-def test_a_pass_ends_by_its_values_and_by_its_bytes(values, size, together):
-    value = bytes(size)
-    wanted = OpenSteps(2, [1], [(0, value)] * values, False)
+def test_a_pass_ends_by_its_bytes(values, size, together):
+    wanted = OpenSteps(2, [1], [bytes(size)] * values, False)
     cuts = [Emission(("run", str(number)), [1], 1, True, wanted) for number in range(5)]
     created = list(passes(cuts))
     assert [len(of_pass) for of_pass in created] == together

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.labs.lateness import matched, rows
 
 from drumline.streams.core.records import stacked
-from drumline.streams.lateness.collective_join import follows, merge
+from drumline.streams.lateness.collective_join import is_in_order, merge
 
 NOTHING = rows([])
 
@@ -101,23 +101,17 @@ def test_merging_is_a_function_of_the_set(cells, order):
     assert list(zip(once["step"].tolist(), once["ordinal"].tolist(), strict=True)) == kept
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 5)), max_size=8), st.integers(0, 8))
-def test_rows_that_follow_the_stored_ones_may_be_appended(cells, cut):
-    parts = [rows([s], step=s, start=10 * s + late, ordinals=[o]) for s, o, late in sorted(cells)]
-    before, after = (stacked([NOTHING, *rows_of]) for rows_of in (parts[:cut], parts[cut:]))
-    before = merge(NOTHING, before)
-    if follows(after, before):
-        assert stacked([before, after]).tolist() == merge(before, after).tolist()
+def test_ranks_are_merged_each_by_itself():
+    of_ranks = [rows([7 + rank, 8], start=1000 - 300 * rank) for rank in range(3)]
+    for rank, part in enumerate(of_ranks):
+        part["rank"] = rank
+    mixed = stacked([of_ranks[2], of_ranks[0], of_ranks[1], of_ranks[0]])
+    assert merge(NOTHING, mixed).tolist() == stacked(of_ranks).tolist()
 
 
-def test_only_rows_in_order_behind_the_stored_ones_follow_them():
-    stored, later = rows([5, 6], step=3), rows([7, 8], step=4)
-    assert follows(later, stored)
-    assert follows(stored, NOTHING)
-    assert follows(NOTHING, stored)
-    assert not follows(rows([9], step=3, ordinals=[2]), stored), "a step in two parts may begin again"
-    assert not follows(later[::-1], stored)
-    assert not follows(stacked([later, later]), stored)
-    earlier = later.copy()
+def test_rows_of_a_step_that_each_follow_the_one_before_all_count():
+    assert is_in_order(rows([5, 6, 7])).tolist() == [True, True]
+    assert is_in_order(rows([5, 6], ordinals=[1, 1])).tolist() == [False]
+    earlier = rows([5, 6])
     earlier["start_ns"] = [2000, 1000]
-    assert not follows(earlier, stored), "what started before the step's first collective is of an earlier one"
+    assert is_in_order(earlier).tolist() == [False], "it is of an earlier step of this number"

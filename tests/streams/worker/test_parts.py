@@ -3,6 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from support.labs.stage_feed import seen
 from support.straggler_simulator import MS, Fault, batches, mesh, simulate
@@ -10,13 +11,14 @@ from support.straggler_simulator import MS, Fault, batches, mesh, simulate
 from drumline.infra.config.settings import Settings
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
-from drumline.schemas.joined.parts import JOINED_BY_AGENTS
+from drumline.schemas.joined.parts import JOINED_BY_AGENTS, position
 from drumline.schemas.keys import record_key
 from drumline.schemas.tenants import SIGNATURE_HEADER
 from drumline.schemas.topics import Topic
 from drumline.streams.core.records import unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
+from drumline.streams.lateness.state import CommunicatorState
 from drumline.streams.offline import verdicts
 from drumline.streams.stragglers.stage import JobStage
 from drumline.streams.stragglers.step_rows import STEP_ROW
@@ -204,14 +206,67 @@ def test_a_merged_part_outside_its_bounds_is_a_dead_letter_and_the_others_count(
     assert len(worker.stages["job"].states["3:job|run"].sources.ranks) == 2
 
 
-def test_a_merged_record_on_which_its_stage_fails_is_one_dead_letter(worker):
+def test_a_merged_record_about_several_communicators_is_one_dead_letter(worker):
     values = [CODEC.encode(batch) for _, batch in STREAM if batch.topic == Topic.COLLECTIVE]
     names = [CODEC.decode(Topic.COLLECTIVE, value).envelope["communicator"] for value in values]
     other = next(at for at, name in enumerate(names) if name != names[0])
     record = CODEC.merge(Topic.COLLECTIVE, [values[0], values[other]])
     worker.records.clock = lambda: STREAM[-1][0]
-    asyncio.run(worker.records.handle([message(Topic.COLLECTIVE, "job:c", record, 4)], Delivery(lambda: None)))
+    good = CODEC.merge(Topic.COLLECTIVE, [values[0]])
+    messages = [message(Topic.COLLECTIVE, "job:c", value, offset) for offset, value in enumerate((record, good), 4)]
+    asyncio.run(worker.records.handle(messages, Delivery(lambda: None)))
     assert worker.buried == [(4, 0, None)]
+    assert {name for _, name in worker.stages["communicator"].states} == {names[0]}
+
+
+def of_communicators(most=3):
+    """Communicator -> records of its first collectives."""
+    records = {}
+    for _, _, key, value in joined([item for item in STREAM if item[1].topic == Topic.COLLECTIVE][:40], most, merge):
+        records.setdefault(key.removeprefix("job:"), []).append(value)
+    return records
+
+
+def together(records):
+    """Messages in which communicators alternate."""
+    most = max(map(len, records.values()))
+    placed = [(name, values[at]) for at in range(most) for name, values in records.items() if at < len(values)]
+    return [message(Topic.COLLECTIVE, f"job:{name}", value, offset) for offset, (name, value) in enumerate(placed)]
+
+
+def test_collectives_of_many_communicators_that_are_applied_together_give_the_state_that_they_give_one_by_one(worker):
+    messages, single = together(of_communicators()), CommunicatorStage({}, CONFIG)
+    worker.records.clock = lambda: STREAM[0][0]
+    asyncio.run(worker.records.handle(messages, Delivery(lambda: None)))
+    for of in messages:
+        merged = CODEC.parts(Topic.COLLECTIVE, of.value).merged
+        single.on_merged(
+            merged, np.array([position(of.offset, part + 1) for part in range(merged.parts)]), STREAM[0][0]
+        )
+    assert len(single.states) > 2
+    for unit, expected in single.states.items():
+        state = worker.stages["communicator"].states[unit]
+        assert state.members == expected.members
+        assert state.dirty == expected.dirty
+    assert not worker.buried
+
+
+def test_a_communicator_that_fails_costs_no_other_that_is_applied_with_it(worker, monkeypatch):
+    messages, apply = together(of_communicators()), CommunicatorState.apply
+    bad = messages[1].key.decode().removeprefix("job:")
+
+    def applied(state, *given):
+        if state.communicator == bad:
+            raise IndexError
+        apply(state, *given)
+
+    monkeypatch.setattr(CommunicatorState, "apply", applied)
+    worker.records.clock = lambda: STREAM[0][0]
+    asyncio.run(worker.records.handle(messages, Delivery(lambda: None)))
+    assert worker.buried == [(of.offset, 0, None) for of in messages if of.key.decode().endswith(bad)]
+    stage = worker.stages["communicator"]
+    assert {name for _, name in stage.states} == {*of_communicators()} - {bad}
+    assert all(state.members for state in stage.states.values())
 
 
 @pytest.mark.parametrize("record_of", [lambda _, values: CODEC.join("job", values), merge])

@@ -1,0 +1,171 @@
+"""Conversion of records: the rows of communicators, and how far each of their ranks is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from drumline.schemas.batch import Batch
+from drumline.schemas.columns import Array
+from drumline.schemas.joined.merged import Ints
+from drumline.schemas.joined.table import MergedParts
+from drumline.streams.core.records import Rows
+from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND, OTHER, operation_number
+
+#: Value of `source` in gpu.collective.v1 and gpu.step.v1 for rows of the light tier.
+NCCL = "nccl"
+
+
+class MemberReport(NamedTuple):
+    """Holds what one or more batches of a rank report.
+
+    `world_size`, `host`, `gpu_uuid`, `offset`: of the last batch. `complete`: all its steps up to this one are here.
+    `batches`: their number.
+    """
+
+    rank: int
+    world_size: int
+    host: str
+    gpu_uuid: str
+    complete: int
+    offset: int
+    batches: int = 1
+
+
+class FromRanks(NamedTuple):
+    """Holds what is received of one communicator.
+
+    Attributes:
+        reports: of its ranks, rising.
+        rows: COLLECTIVE_ROW rows that belong to a step, by rank, those of a rank in the order of their arrival.
+        rows_in: rows that came, also those that belong to no step.
+        light: the light tier has measured some.
+        records: the numbers of the records that they came in.
+    """
+
+    reports: list[MemberReport]
+    rows: Rows
+    rows_in: int
+    light: bool
+    records: list[int]
+
+
+def of_batch(batch: Batch, offset: int) -> FromRanks:
+    """Return what a gpu.collective.v1 batch tells of its communicator."""
+    envelope, rows = batch.envelope, _plain_rows(batch.columns, batch.rows)
+    light = envelope.get("source") == NCCL
+    rows["rank"], rows["light"] = envelope["rank"], light
+    if len(rows):
+        kinds, numbers = _operations(tuple(envelope["operations"]))
+        rows["lockstep"], rows["operation"] = kinds[batch.columns["operation"]], numbers[batch.columns["operation"]]
+    rank, world_size, complete = (int(envelope[name]) for name in ("rank", "world_size", "complete_step"))
+    report = MemberReport(rank, world_size, envelope["host"], envelope["gpu_uuid"], complete, offset)
+    inside = rows["step"] >= 0
+    return FromRanks([report], rows if inside.all() else rows[inside], batch.rows, light, [0])
+
+
+def mixed_records(parts: MergedParts) -> list[int]:
+    """Return the numbers of records about several communicators, which no agent writes: they have other Kafka keys."""
+    names, ends = parts.text("communicator"), [*accumulate(parts.sizes, initial=0)]
+    return [at for at, (begin, end) in enumerate(pairwise(ends)) if len({*names[begin:end]}) > 1]
+
+
+def received_of(
+    parts: MergedParts, offsets: Ints, max_steps: int, left_out: Collection[int]
+) -> Iterator[tuple[str, FromRanks]]:
+    """Yield communicators, and what parts of gpu.collective.v1 records tell of each: of all of them together, unless
+    their steps are `max_steps` apart, or some records are left out.
+    """
+    steps = parts.columns["step"]
+    steps = steps[steps >= 0]  # others belong to no step
+    if not left_out and (not len(steps) or int(steps.max()) - int(steps.min()) < max_steps):
+        yield from _of_communicators(parts, offsets)
+        return
+    records = np.repeat(np.arange(len(parts.sizes)), parts.sizes).tolist()
+    for part, (record, offset) in enumerate(zip(records, offsets.tolist(), strict=True)):
+        if record not in left_out:
+            batch = parts.batch(part)
+            yield batch.envelope["communicator"], of_batch(batch, offset)._replace(records=[record])
+
+
+def _of_communicators(parts: MergedParts, offsets: Ints) -> Iterator[tuple[str, FromRanks]]:
+    """Yield the communicators of gpu.collective.v1 records, and what their parts tell of each."""
+    known: dict[str, int] = {}
+    number = np.array([known.setdefault(name, len(known)) for name in parts.text("communicator")])
+    ranks = parts.number("rank")
+    order = np.lexsort((ranks, number))
+    number = number[order]
+    rows, ends = _sorted_rows(parts, order)
+    new_communicator = number[1:] != number[:-1]
+    first = np.flatnonzero(np.concatenate([[True], new_communicator]))
+    reports, first_of = _reports(parts, offsets, order, new_communicator)
+    lights = np.logical_or.reduceat(parts.has_text("source", NCCL)[order], first).tolist()
+    counts = np.add.reduceat(parts.counts[order], first).tolist()
+    records = np.repeat(np.arange(len(parts.sizes)), parts.sizes)[order].tolist()
+    bounds = pairwise([*first.tolist(), parts.parts])
+    at_rank = np.searchsorted(first_of, np.append(first, parts.parts)).tolist()
+    places = zip(known, bounds, pairwise(at_rank), counts, lights, strict=True)
+    for name, (begin, end), (first_rank, last_rank), count, light in places:
+        inside = rows[ends[begin] : ends[end]]
+        yield name, FromRanks(reports[first_rank:last_rank], inside, count, light, records[begin:end])
+
+
+def _reports(
+    parts: MergedParts, offsets: Ints, order: Ints, new_communicator: NDArray[np.bool_]
+) -> tuple[list[MemberReport], Ints]:
+    """Return the reports of all ranks of all communicators, and the first part of each. `order`: of the parts."""
+    ranks, completes = parts.number("rank")[order], parts.number("complete_step")[order]
+    first = np.flatnonzero(np.concatenate([[True], new_communicator | (ranks[1:] != ranks[:-1])]))
+    behind = np.append(first[1:], parts.parts)
+    last = order[behind - 1]
+    numbers = parts.number("rank")[last], parts.number("world_size")[last]
+    most = np.maximum.reduceat(completes, first)
+    columns = [column.tolist() for column in (*numbers, most, offsets[last], behind - first)]
+    names = parts.text("host", last), parts.text("gpu_uuid", last)
+    reports = list(map(MemberReport, *columns[:2], *names, *columns[2:]))
+    return reports, first
+
+
+def _sorted_rows(parts: MergedParts, order: Ints) -> tuple[Rows, list[int]]:
+    """Return the COLLECTIVE_ROW rows that belong to a step, by part in this order, and their number up to each part."""
+    rows = _plain_rows(parts.columns, parts.rows)
+    rows["rank"] = parts.ranks
+    rows["light"] = np.repeat(parts.has_text("source", NCCL), parts.counts)
+    lists, operation = parts.lists("operations"), parts.columns["operation"]
+    if all(names is lists[0] for names in lists):  # as nearly always
+        kinds, numbers = _operations(tuple(lists[0]))
+    else:
+        known = [_operations(tuple(names)) for names in lists]
+        begins = np.cumsum([0, *map(len, lists[:-1])])  # of each part's operations among all
+        operation = operation + np.repeat(begins, parts.counts)
+        kinds, numbers = (np.concatenate(of_parts) for of_parts in zip(*known, strict=True))
+    rows["lockstep"], rows["operation"] = kinds[operation], numbers[operation]
+    counts = parts.counts[order]
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    if (order[1:] < order[:-1]).any():
+        first = np.array(parts.ends[:-1])[order]
+        rows = rows[np.arange(parts.rows) + np.repeat(first - ends[:-1], counts)]
+    inside = rows["step"] >= 0
+    if not inside.all():
+        ends = np.concatenate([[0], np.cumsum(inside)])[ends]
+        rows = rows[inside]
+    return rows, ends.tolist()
+
+
+def _plain_rows(columns: Mapping[str, Array], count: int) -> Rows:
+    rows = np.zeros(count, COLLECTIVE_ROW)
+    for name in ("step", "ordinal", "bytes", "start_ns", "duration_ns", "covered_ns"):
+        rows[name] = columns[name]
+    return rows
+
+
+@lru_cache(1024)
+def _operations(names: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+    """Return KIND and number of operations."""
+    kinds = np.array([KIND.get(name, OTHER) for name in names], "u1")
+    return kinds, np.array([operation_number(name) for name in names], "u4")
