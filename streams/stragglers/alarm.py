@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
+from drumline.streams.stragglers.rank_values import Group, by_value, ranks_of
 
 STATES = ("ok", "suspect", "warning", "critical", "cleared", "insufficient_data")
 CLEARED, NO_DATA = 4, 5
@@ -66,12 +66,17 @@ def fold(alarm: Alarm, severities: Iterable[int], config: StragglerConfig) -> Al
     return alarm
 
 
-def stored(alarm: Alarm) -> list[Any]:
-    """Return the fields of an alarm, which `load_alarm` reads."""
-    return [alarm.state, alarm.level, alarm.recent, alarm.below, alarm.first, alarm.last]
+def stored_alarms(alarms: Mapping[int, Alarm]) -> list[Group]:
+    """Return the alarms of ranks, which `load_alarms` reads."""
+    return [
+        ([alarm.state, alarm.level, alarm.recent, alarm.below, alarm.first, alarm.last], runs)
+        for alarm, runs in by_value(alarms)
+    ]
 
 
-def load_alarm(values: Sequence[Any]) -> Alarm:
-    """Return an alarm from its fields, as JSON has them."""
-    state, level, recent, below, first, last = values
-    return Alarm(state, level, tuple(recent), tuple(below), first, last)
+def load_alarms(groups: Sequence[Group]) -> dict[int, Alarm]:
+    """Return rank -> alarm, from what `stored_alarms` returned, or from the same as JSON has it."""
+    alarms: dict[int, Alarm] = {}
+    for (state, level, recent, below, first, last), runs in groups:
+        alarms |= dict.fromkeys(ranks_of(runs), Alarm(state, level, tuple(recent), tuple(below), first, last))
+    return alarms

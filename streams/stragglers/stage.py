@@ -25,7 +25,7 @@ from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.isolation import IsolatedStage
 from drumline.streams.core.records import key, pack_rows, run_key
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.stragglers.alarm import load_alarm, stored
+from drumline.streams.stragglers.alarm import load_alarms, stored_alarms
 from drumline.streams.stragglers.analysis.baseline import load_baseline
 from drumline.streams.stragglers.analysis.cause import HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN
 from drumline.streams.stragglers.analysis.lateness_history import load_lateness
@@ -33,6 +33,7 @@ from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
 from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB, Samples
 from drumline.streams.stragglers.lateness_rows import lateness_rows
+from drumline.streams.stragglers.rank_values import by_value, ranks_of
 from drumline.streams.stragglers.restore import restore_key, unit_of_key
 from drumline.streams.stragglers.stalled import add_silent_ranks, mark_silent, stalled_window
 from drumline.streams.stragglers.state import NO_ROWS, JobState, Store, Watched
@@ -44,8 +45,9 @@ SAMPLED_CAUSES = frozenset({HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN})
 #: For so long after a restart published windows are not evaluated again: records since the last checkpoint come once
 #: more, and without them a verdict would be replaced by an older one; ns. A checkpoint is made every 10 s at least.
 READ_BACK_NS = 20_000_000_000
-#: A rank in the head of a published verdict, as Python objects: its alarm and summary.
-RANK_BYTES = 600
+#: A rank as Python objects: its source, and what it reported in the open windows. The head of a published verdict,
+#: whose ranks are nearly all alike.
+RANK_BYTES, HEAD_BYTES = 1_000, 4_000
 
 
 class JobStage(IsolatedStage[str, JobState]):
@@ -85,7 +87,7 @@ class JobStage(IsolatedStage[str, JobState]):
         return unit_of_key(name)
 
     def _memory_of(self, state: JobState) -> int:
-        return RANK_BYTES * len(state.sources.ranks) * (1 + len(state.published))
+        return RANK_BYTES * len(state.sources.ranks) + HEAD_BYTES * len(state.published)
 
     def _run_key_of(self, unit: str) -> str:
         return unit
@@ -292,18 +294,19 @@ class JobStage(IsolatedStage[str, JobState]):
     ) -> list[Batch]:
         """Return the verdict on a window as a batch, or nothing if it is the published one. `span_ns`: host times."""
         before = max((w for w in state.published if w < window), default=None)
-        known = {"alarms": {}, "summaries": {}, "hidden": {}} if before is None else state.published[before]
-        alarms = {int(rank): load_alarm(old) for rank, old in known["alarms"].items()}
+        known = {"alarms": [], "summaries": [], "hidden": {}} if before is None else state.published[before]
+        alarms = load_alarms(known["alarms"])
         verdict = add_silent_ranks(verdict, alarms)
         alarms |= alarms_after(alarms, verdict, window, self.config)
-        summaries = {int(rank): text for rank, text in known["summaries"].items()}
+        summaries = {rank: text for text, runs in known["summaries"] for rank in ranks_of(runs)}
         envelope = self._envelope(state, window, span_ns, now_ns)
         batch = verdict_batch(verdict, alarms, summaries, state.sources.places, self.config.window_steps, envelope)
         head = state.published.get(window)
+        summaries |= {row.rank: summarize(row, alarms[row.rank]) for row in verdict.rows}
         kept = {
             "digest": digest(batch),
-            "alarms": {str(rank): stored(alarm) for rank, alarm in alarms.items()},
-            "summaries": known["summaries"] | {str(row.rank): summarize(row, alarms[row.rank]) for row in verdict.rows},
+            "alarms": stored_alarms(alarms),
+            "summaries": list(by_value(summaries)),
             "baseline": verdict.baseline,
             "lateness": verdict.lateness,
             "hidden": known["hidden"] if verdict.hidden is None else verdict.hidden,

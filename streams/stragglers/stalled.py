@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from drumline.schemas.joined.parts import allowance_ns
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, StragglerConfig
-from drumline.streams.stragglers.alarm import Alarm
+from drumline.streams.stragglers.alarm import Alarm, load_alarms
 from drumline.streams.stragglers.analysis.cause import Cause
 from drumline.streams.stragglers.analysis.verdict import WindowVerdict
 from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB, RankVerdict
@@ -53,8 +53,8 @@ def stalled_window(state: JobState, now_ns: int, config: StragglerConfig) -> tup
     is_active = any(now_ns - source.seen_ns <= idle_ns for source in state.sources.ranks.values())
     if not state.windows or state.sources.stopped == (STALLED if is_active else SILENT):
         return None
-    alarms = state.published[max(state.published)]["alarms"].values() if state.published else ()
-    if not is_active and not any(alarm[1] > OK for alarm in alarms):
+    alarms = load_alarms(state.published[max(state.published)]["alarms"]) if state.published else {}
+    if not is_active and not any(alarm.level > OK for alarm in alarms.values()):
         return None
     state.sources.stopped = STALLED if is_active else SILENT
     cause = Cause("insufficient_data", state.sources.stopped)
