@@ -21,15 +21,26 @@ def read_fields(writer: RecordModel, body: bytes, start: int, topic: str) -> dic
     Takes at most len(body) steps. Raises BadEnvelope.
     """
     fields: dict[str, Any] = {}
-    name, at = "", start
+    name, at, length = "", start, len(body)
     try:
-        for name, kind, items in writer.structure:
+        for name, kind, items in writer.structure:  # short numbers and lengths without a call: most are
             if kind == "long" or kind == "int":
                 value = body[at]
                 if value < 0x80:
                     fields[name], at = value >> 1 ^ -(value & 1), at + 1
+                elif (high := body[at + 1]) < 0x80:
+                    value = value & 0x7F | high << 7
+                    fields[name], at = value >> 1 ^ -(value & 1), at + 2
                 else:
                     fields[name], at = _number(body, at)
+            elif kind == "bytes" and ((size := body[at]) < 0x80 or body[at + 1] < 0x80):
+                begin = at + 1
+                if size >= 0x80:
+                    size, begin = size & 0x7F | body[begin] << 7, at + 2
+                at = begin + (size >> 1)
+                if size & 1 or at > length:
+                    raise ValueError("a length beyond the end")
+                fields[name] = body[begin:at]
             elif items:
                 fields[name], at = _read_items(kind, items, body, at)
             else:
@@ -40,8 +51,8 @@ def read_fields(writer: RecordModel, body: bytes, start: int, topic: str) -> dic
         raise BadEnvelope("a text that is no UTF-8", topic=topic, field=name) from None
     except ValueError as error:
         raise BadEnvelope(str(error), topic=topic, field=name) from None
-    if at != len(body):
-        raise BadEnvelope(f"{len(body) - at} bytes after the record", topic=topic)
+    if at != length:
+        raise BadEnvelope(f"{length - at} bytes after the record", topic=topic)
     return fields
 
 
