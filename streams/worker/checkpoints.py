@@ -24,7 +24,7 @@ IDLE_S = 1.0
 #: Records that wait at most: without its bytes a record takes 0.5 kB. Above what a worker handles in 5 s, or the values
 #: of a large job would be written for each record.
 MOST_HELD = 20_000
-#: Changes in flight together: the producer keeps them all, and between two pieces the event loop answers Kafka.
+#: Changes that are written together at most: between two pieces the event loop answers Kafka.
 PIECE = 1_000
 POLL_S = 0.1
 
@@ -105,14 +105,18 @@ class Checkpoints:
                 return
             self._check_halt()
             held, self._held, self._began = self._held, [], self._clock()
-            changes = [(store, *change) for store in self._stores() for change in store.take_checkpoint()]
-            self._every_s = max(CHECKPOINT_S, min(len(changes) / CHANGES_PER_S, LONGEST_S))
+            taken = [(store, store.take_checkpoint()) for store in self._stores()]
+            number = sum(len(changes) for _, changes in taken)
+            self._every_s = max(CHECKPOINT_S, min(number / CHANGES_PER_S, LONGEST_S))
             self._in_flight, self._unsettled = self._unsettled, 0
             try:
-                for at in range(0, len(changes), PIECE):
-                    piece = changes[at : at + PIECE]
-                    for sent in [await store.write(key, value) for store, key, value in piece if not store.closed]:
-                        await sent
+                for store, changes in taken:
+                    at = 0
+                    while at < len(changes) and not store.closed:
+                        count, sent = await store.write(changes[at : at + PIECE])
+                        for arrived in sent:
+                            await arrived
+                        at += count
             except BaseException:
                 self._failed = True
                 raise

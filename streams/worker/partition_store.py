@@ -6,13 +6,17 @@ value that changes with every record is written once a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 #: Sends one change (None = tombstone) to the changelog; the awaitable is done when the broker has it.
 Write = Callable[[str, bytes | None], Awaitable[object]]
-#: Does the same in two steps: awaited once, the producer has the change; awaited again, the broker has it.
-Send = Callable[[str, bytes | None], Awaitable[Awaitable[object]]]
+#: A key and its value; None = tombstone.
+Change = tuple[str, bytes | None]
+#: Sends the first of some changes, as many as one batch of the producer takes; returns their number, and an awaitable
+#: that is done when the broker has them.
+Send = Callable[[Sequence[Change]], Awaitable[tuple[int, Awaitable[object]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class PartitionStore(MutableMapping[str, bytes]):
         self._pending: list[Awaitable[object]] = []
         self._last: Awaitable[object] | None = None  # the newest change that was written at once
         self._changed: dict[str, bool] = {}  # key -> whether the changelog has a value of it
-        self._ready: list[tuple[str, bytes | None]] = []
+        self._ready: list[Change] = []
         self._behind: set[str] = set()  # deleted or kept by the last checkpoint, which may still be written
         self.closed = False
 
@@ -86,6 +90,10 @@ class PartitionStore(MutableMapping[str, bytes]):
             del self._data[key]
             self._pending.append(self._write(key, None))
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a value without the exception of Mapping.get."""
+        return self._data.get(key, default)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._data)
 
@@ -118,7 +126,7 @@ class PartitionStore(MutableMapping[str, bytes]):
         taken, self._pending = self._pending, []
         return taken
 
-    def take_checkpoint(self) -> list[tuple[str, bytes | None]]:
+    def take_checkpoint(self) -> list[Change]:
         """Return the changes since the last checkpoint, as they are now; pass them to `write` in this order."""
         self._cut()
         taken, self._ready = self._ready, []
@@ -126,11 +134,15 @@ class PartitionStore(MutableMapping[str, bytes]):
         self._behind = {key for key, value in taken if value is None or key[0] in at_once}
         return taken
 
-    async def write(self, key: str, value: bytes | None) -> Awaitable[object]:
-        """Send a change of a checkpoint."""
+    async def write(self, changes: Sequence[Change]) -> tuple[int, list[Awaitable[object]]]:
+        """Send the first of some changes of a checkpoint; return their number, and what to await until the broker has
+        them.
+        """
         if self._send is None:
-            return self._write(key, value)
-        if self._last is not None and self._order is not None and key[0] in self._order.at_once:
+            return len(changes), [self._write(key, value) for key, value in changes]
+        at_once = "" if self._order is None else self._order.at_once
+        if self._last is not None and any(key[0] in at_once for key, _ in changes):
             last, self._last = self._last, None
-            await last  # it took the slower way, and this change may be of the same key
-        return await self._send(key, value)
+            await last  # it took the slower way, and one of these changes may be of the same key
+        count, sent = await self._send(changes)
+        return count, [sent]

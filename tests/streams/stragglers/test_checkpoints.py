@@ -91,7 +91,7 @@ class Worker:
         before, place = self.written, (self.read, self.read_late)
         for store in self.stores:
             for key, value in store.take_checkpoint():
-                asyncio.run(store.write(key, value))
+                asyncio.run(store.write([(key, value)]))
         self.acknowledged = place
         return before
 

@@ -240,7 +240,7 @@ def test_a_crash_between_any_two_writes_of_a_checkpoint_is_repaired_by_the_recor
             torn.silence()  # windows leave before their end
         if event in ("again", "restart"):
             for change in store.take_checkpoint():
-                asyncio.run(store.write(*change))
+                asyncio.run(store.write([change]))
             acknowledged.append((offset + 1, len(changelog)))
     survived = data.draw(st.integers(0, len(changelog)), "changes that the broker has")
     kept = dict(changelog[:survived])

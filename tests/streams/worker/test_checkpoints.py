@@ -274,10 +274,10 @@ def test_what_no_record_brings_back_is_written_at_once_but_never_ahead_of_its_de
     store["v0"] = b"newer"  # while it is written
     assert len(written) == 1
     for change in taken + store.take_checkpoint():
-        asyncio.run(store.write(*change))
+        asyncio.run(store.write([change]))
     store["v0"] = b"newest"  # while that is written
     for change in store.take_checkpoint():
-        asyncio.run(store.write(*change))
+        asyncio.run(store.write([change]))
     assert [value for key, value in written if key == "v0"] == [None, b"new", b"newer", b"newest"]
 
 
@@ -291,7 +291,7 @@ def test_a_value_does_not_overtake_the_one_of_a_checkpoint_that_is_still_written
     store["v1"] = b"2"
     for checkpoint in (first, store.take_checkpoint()):
         for change in checkpoint:
-            asyncio.run(store.write(*change))
+            asyncio.run(store.write([change]))
     assert written == [("v1", b"0"), ("v1", None), ("v1", b"1"), ("v1", b"2")]
     store.take_checkpoint()
     store["v1"] = b"3"
@@ -307,8 +307,9 @@ def test_a_change_of_a_checkpoint_does_not_overtake_a_value_that_was_written_at_
             await asyncio.sleep(0)
             written.append((key, value))
 
-        async def send(key, value):
-            written.append((key, value))
+        async def send(changes):
+            written.extend(changes)
+            return len(changes), None
 
         def write(key, value):
             return asyncio.ensure_future(slow(key, value))
@@ -317,7 +318,7 @@ def test_a_change_of_a_checkpoint_does_not_overtake_a_value_that_was_written_at_
         store["v1"], store["a1"] = b"1", b"1"
         del store["v1"]
         for change in store.take_checkpoint():
-            await store.write(*change)
+            await store.write([change])
 
     asyncio.run(test())
     assert written == [("a1", b"1"), ("v1", b"1"), ("v1", None)]

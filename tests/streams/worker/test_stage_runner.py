@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import faust
 import pytest
+from aiokafka.producer.message_accumulator import BatchBuilder
 from faust.types import TP
 
 from drumline.schemas.batch import Batch
@@ -82,6 +83,44 @@ def test_state_and_results_carry_the_epoch_of_the_partition(runner):
     assert [(topic, read_epoch([header])) for topic, header in runner.results] == [
         (LATENESS, (7, f"{runner.place.topic}:3"))
     ]
+
+
+def test_changes_of_a_checkpoint_are_sent_as_batches_in_their_order_each_with_the_epoch(runner):
+    restore(runner)
+    changes = [(f"k{number}", b"v" * 100) for number in range(30)] + [("large", b"v" * 5_000), ("k0", None)]
+    records, sizes = [], []
+
+    class Builder(BatchBuilder):
+        def append(self, *, timestamp, key, value, headers):
+            taken = super().append(timestamp=timestamp, key=key, value=value, headers=headers)
+            if taken is not None:
+                records.append((key, value, read_epoch(headers)[0]))
+            return taken
+
+    async def send_batch(batch, topic, *, partition):
+        assert (topic, partition) == (runner.place.topic, 3)
+        sizes.append(batch.record_count())
+        return asyncio.sleep(0)
+
+    producer = SimpleNamespace(create_batch=lambda: Builder(1_000, 0), send_batch=send_batch)
+    runner._app.producer = SimpleNamespace(_ensure_producer=lambda: producer)
+
+    async def write():
+        _, store = runner._parts[3]
+        at = 0
+        while at < len(changes):
+            count, sent = await store.write(changes[at:])
+            assert [await arrived for arrived in sent] == [None]
+            at += count
+
+    asyncio.run(write())
+    assert records == [(b"0003|" + key.encode(), value, 7) for key, value in changes]
+    assert sum(sizes) == len(changes)
+    assert len(sizes) < 10
+    assert 1 in sizes
+    data = runner.table.data.data
+    assert data[b"0003|large"] == b"v" * 5_000
+    assert b"0003|k0" not in data
 
 
 def test_what_a_halted_worker_wrote_over_is_written_again(runner):
