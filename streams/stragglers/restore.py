@@ -56,10 +56,14 @@ def restore_key(state: JobState, name: str) -> None:
 
 
 def _restore_steps(state: JobState, window: int, part: int, data: bytes) -> None:
-    head = unpack_rows(data, STEP_ROW).head
+    record = unpack_rows(data, STEP_ROW)
+    head = record.head
     _check_window_length(head["window_steps"], state.config)
     reports = {int(rank): RankReport(*report) for rank, report in head["ranks"].items()}
-    state.windows.setdefault(window, Cells()).reports[part] = reports
+    cells = state.windows.setdefault(window, Cells())
+    cells.reports[part] = reports
+    if len(record.rows):
+        cells.set_begin(part, record.rows)
     for rank, report in reports.items():
         source = state.sources.ranks.setdefault(rank, Source())
         if report.complete >= source.complete:

@@ -1,12 +1,13 @@
 """Samples of the GPUs and processes of one run, in a store of bytes.
 
 Keys: d|bucket|slice|run_key for GPUs, p|bucket|slice|run_key for processes. A bucket is BUCKET_NS of RANKS_OF_VALUE
-ranks.
+ranks. Those from before the oldest window that is kept go with the window before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.schemas.joined.merged import Ints
 from drumline.schemas.joined.table import MergedParts
-from drumline.streams.core.records import Rows, pack_text, stacked, unpack_rows
+from drumline.streams.core.records import Rows, StateRecord, pack_text, stacked, unpack_rows
 from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW, sample_rows
 from drumline.streams.stragglers.analysis.host_cause import HOST_ROW, host_rows
 from drumline.streams.stragglers.slices import RANKS_OF_VALUE, cut
@@ -26,22 +27,34 @@ MANY_ROWS = 1_024
 
 
 class SampleKind(NamedTuple):
-    """Kind of samples: first part of its keys, type of its rows, and how they are read. `stored`: rows with ranks."""
+    """Kind of samples: first part of its keys, type of its rows, and how they are read."""
 
     key: str
     dtype: np.dtype[Any]
     rows_of: Callable[[Batch | MergedParts], Rows]
 
     @property
-    def stored(self) -> np.dtype[Any]:
-        """Return the type of stored rows: those of several ranks."""
-        return _STORED[self.key]
+    def wide(self) -> np.dtype[Any]:
+        """Return the type of stored rows, those of several ranks, where a number needs all of its bytes."""
+        return _WIDE[self.key]
+
+    @property
+    def narrow(self) -> np.dtype[Any]:
+        """Return the type of all others: numbers in half of their bytes, as 320 s of 16,384 ranks are 600 MB else."""
+        return _NARROW[self.key]
 
 
 DEVICE = SampleKind("d", SAMPLE_ROW, sample_rows)
 HOST = SampleKind("p", HOST_ROW, host_rows)
-#: Type of the stored rows of each kind: with their ranks, behind the time that they are sorted by.
-_STORED = {kind.key: np.dtype([("time_ns", "<i8"), ("rank", "<i4"), *kind.dtype.descr[1:]]) for kind in (DEVICE, HOST)}
+#: Types of the stored rows of each kind: with their ranks, behind the time that they are sorted by.
+_WIDE = {kind.key: np.dtype([("time_ns", "<i8"), ("rank", "<i4"), *kind.dtype.descr[1:]]) for kind in (DEVICE, HOST)}
+_NARROW = {
+    key: np.dtype([*wide.descr[:2], *((name, f"<i{wide[name].itemsize // 2}") for name in (wide.names or ())[2:])])
+    for key, wide in _WIDE.items()
+}
+#: Heads of values by the width of their rows.
+_NARROW_HEAD, _WIDE_HEAD = b"{}", b'{"wide":1}'
+_BYTES = np.dtype("u1")
 
 
 class SampledTimes(NamedTuple):
@@ -68,7 +81,7 @@ class SampleState:
         A part that a bucket has already, by its offset, does not count again in it.
         """
         sampled = self.kind.rows_of(batch)
-        rows = np.zeros(len(sampled), self.kind.stored)
+        rows = np.zeros(len(sampled), self.kind.narrow if self._is_narrow(sampled) else self.kind.wide)
         for name in self.kind.dtype.names or ():
             rows[name] = sampled[name]
         if isinstance(batch, MergedParts):
@@ -86,35 +99,64 @@ class SampleState:
         begin = rows["time_ns"] - (rows["interval_ns"] if "interval_ns" in (self.kind.dtype.names or ()) else 0)
         return SampledTimes(rows["rank"], begin, rows["time_ns"])
 
+    def _is_narrow(self, sampled: Rows) -> bool:
+        """Return whether half of their bytes hold all numbers."""
+        limits = ((name, np.iinfo(self.kind.narrow[name])) for name in self.kind.dtype.names or ())
+        return all(
+            not len(sampled) or of.min <= int(sampled[name].min()) <= int(sampled[name].max()) <= of.max
+            for name, of in limits
+        )
+
     def _add(self, part: int, bucket: int, new: Rows, offsets: Ints) -> bool:
         """Add rows to a bucket, and return whether some are new to it. `offsets`: of each."""
         name = self._key(bucket, part)
         data, rows = self.store.get(name), new
         if data is not None:
-            old = unpack_rows(data, self.kind.stored)
+            old = self._unpacked(data)
             if offsets.min() <= old.offset:
                 new = new[offsets > old.offset]
             if not len(new):
                 return False
-            rows = stacked([old.rows, new])
+            rows = self._together([old.rows, new])
             if len(rows) // MANY_ROWS > len(old.rows) // MANY_ROWS:
                 rows = _once(rows)
-        self.store[name] = pack_text(int(offsets.max()), b"{}", rows)
+        head = _NARROW_HEAD if rows.dtype == self.kind.narrow else _WIDE_HEAD
+        self.store[name] = pack_text(int(offsets.max()), head, rows)
         return True
+
+    def _unpacked(self, data: bytes) -> StateRecord:
+        record = unpack_rows(data, _BYTES)
+        return replace(
+            record, rows=record.rows.view(self.kind.narrow if record.text == _NARROW_HEAD else self.kind.wide)
+        )
+
+    def _together(self, parts: list[Rows]) -> Rows:
+        """Return the concatenation of rows, narrow if all of them are."""
+        if any(part.dtype != parts[0].dtype for part in parts):
+            parts = [part.astype(self.kind.wide) for part in parts]
+        return stacked(parts)
 
     def rows(self, rank: int, start_ns: int, end_ns: int) -> Rows:
         """Return the rows of a rank in a span of time, both ends included, by time."""
-        part, stored_rows = rank // RANKS_OF_VALUE, [np.zeros(0, self.kind.stored)]
+        part, stored_rows = rank // RANKS_OF_VALUE, [np.zeros(0, self.kind.narrow)]
         for bucket in sorted(self.buckets.get(part, ())):
             if start_ns // BUCKET_NS <= bucket <= end_ns // BUCKET_NS:
-                stored = unpack_rows(self.store[self._key(bucket, part)], self.kind.stored).rows
+                stored = self._unpacked(self.store[self._key(bucket, part)]).rows
                 stored_rows.append(stored[stored["rank"] == rank])
-        stored = _once(stacked(stored_rows))
+        stored = _once(self._together(stored_rows))
         stored = stored[(stored["time_ns"] >= start_ns) & (stored["time_ns"] <= end_ns)]
         inside: Rows = np.zeros(len(stored), self.kind.dtype)
         for name in self.kind.dtype.names or ():
             inside[name] = stored[name]
         return inside
+
+    def drop_before(self, begin_ns: Mapping[int, int]) -> None:
+        """Delete buckets that end before a time. `begin_ns`: slice of ranks -> time; others keep what they have."""
+        for part, begin in begin_ns.items():
+            kept = self.buckets.get(part, set())
+            for old in [bucket for bucket in kept if bucket < begin // BUCKET_NS]:
+                kept.discard(old)
+                self.store.pop(self._key(old, part), None)
 
     def forget(self) -> None:
         """Delete all samples of the run."""

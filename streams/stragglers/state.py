@@ -89,16 +89,23 @@ class Watched(NamedTuple):
 class Cells:
     """Indexes the stored rows of a window.
 
-    `reports`: slice of ranks -> rank -> its report. `lateness`: see `LatenessState`.
+    `reports`: slice of ranks -> rank -> its report. `begin_ns`: slice -> start of its earliest step; ns of its host.
+    `lateness`: see `LatenessState`.
     """
 
     reports: dict[int, dict[int, RankReport]] = field(default_factory=dict)
+    begin_ns: dict[int, int] = field(default_factory=dict)
     lateness: Index = field(default_factory=dict)
 
     @property
     def ranks(self) -> list[int]:
         """Return the ranks with steps."""
         return [rank for reports in self.reports.values() for rank in reports]
+
+    def set_begin(self, part: int, rows: Rows) -> None:
+        """Count rows of steps of a slice of ranks in its begin."""
+        begin = int(rows["start_ns"].min())
+        self.begin_ns[part] = min(begin, self.begin_ns.get(part, begin))
 
 
 class JobState:
@@ -256,6 +263,7 @@ class JobState:
         self.store[self._steps_key(window, part)] = pack_text(offset, self._steps_head(known), rows)
         if len(new):
             self.dirty.add(window)
+            cells.set_begin(part, new)
 
     def _steps_head(self, reports: Mapping[int, RankReport]) -> bytes:
         """Return the head of a value with steps: JSON, of which each rank writes the same names each time."""
@@ -383,7 +391,8 @@ class JobState:
 
         The horizon is written first: after a crash in between, the rest of a window must not be evaluated.
         """
-        if window > self.horizon:
+        moved = window > self.horizon
+        if moved:
             self.horizon = window
             head = {"horizon": window, "window_steps": self.config.window_steps}
             self.store[key("h", self.run_key)] = pack_rows(-1, head, np.zeros(0, NO_ROWS))
@@ -392,6 +401,8 @@ class JobState:
             for part in cells.reports:
                 self.store.pop(self._steps_key(old, part), None)
             self.lateness.drop(cells.lateness)
+        if moved:
+            self._drop_samples()
         self.dirty = {w for w in self.dirty if w >= self.horizon}
         self._spans = {place: spans for place, spans in self._spans.items() if place[0] >= self.horizon}
         self.watched = {w: span for w, span in self.watched.items() if w >= self.horizon}
@@ -406,6 +417,15 @@ class JobState:
         for window in dropped:
             del self.published[window]
             self.store.pop(key("v", window, self.run_key), None)
+
+    def _drop_samples(self) -> None:
+        """Delete the samples from before the windows that are kept of their ranks: nothing reads them any more."""
+        begin_ns: dict[int, int] = {}
+        for cells in self.windows.values():
+            for part, begin in cells.begin_ns.items():
+                begin_ns[part] = min(begin, begin_ns.get(part, begin))
+        for samples in self.samples.values():
+            samples.drop_before(begin_ns)
 
     def forget(self) -> None:
         """Delete all state of this run."""

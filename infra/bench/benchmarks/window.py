@@ -50,7 +50,7 @@ def fill(ranks: int, late: NDArray[np.bool_], config: StragglerConfig, component
         rows["kernels"], rows["blocks"] = 1_000, 100_000
         rows["rank"] = rank
         of_part.setdefault(rank // RANKS_OF_VALUE, []).append(rows)
-        clocks = np.zeros(len(steps), DEVICE.stored)
+        clocks = np.zeros(len(steps), DEVICE.narrow)
         clocks["time_ns"], clocks["processes"], clocks["sm_clock"] = rows["start_ns"], 1, 1_980 - 200 * int(late[rank])
         clocks["rank"] = rank
         for bucket in np.unique(clocks["time_ns"] // BUCKET_NS).tolist():

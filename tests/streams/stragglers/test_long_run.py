@@ -1,0 +1,108 @@
+"""Memory of a long run: what is kept of it depends on its ranks and windows, not on its length."""
+
+from __future__ import annotations
+
+from collections import Counter
+from operator import attrgetter
+
+import numpy as np
+import pytest
+
+from drumline.infra.bench.simulated_job import STEP_NS, SimulatedJob, lateness, rank_batches
+from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
+from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.stragglers.sample_state import BUCKET_NS, BUCKETS, DEVICE, HOST, SampleState
+from drumline.streams.stragglers.stage import JobStage
+
+CONFIG = StragglerConfig(window_steps=5, retention_steps=15, history_windows=8)
+CODEC = Codec()
+BEGIN = 1_700_000_000 * STEP_NS
+JOB = SimulatedJob(4, 200, BEGIN)
+#: Seconds of the run at which it is looked at: at the same place in a window, with all history behind.
+SHORT, LONG = 100, 200
+
+
+def read_back(batch):
+    """Return a batch as a worker reads it: with all columns."""
+    batch.envelope.setdefault("sent_ns", BEGIN)
+    return CODEC.decode(batch.topic, CODEC.encode(batch))
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """Return second -> keys and bytes of each kind that are kept before its batches, and the stage at the end."""
+    batches = [*rank_batches(JOB, (Topic.STEP, Topic.DEVICE, Topic.HOST)), *lateness(JOB)]
+    stage, counts, now = JobStage({}, CONFIG), {}, BEGIN
+    for offset, timed in enumerate(sorted(batches, key=attrgetter("time_ns"))):
+        while timed.time_ns - now >= STEP_NS:
+            now += STEP_NS
+            for verdict in stage.on_tick(now, True):
+                stage.mark_sent(verdict)
+            counts[(now - BEGIN) // STEP_NS] = counted(stage)
+        for verdict in stage.on_batch(read_back(timed.batch), offset, now):
+            stage.mark_sent(verdict)
+    return counts, stage
+
+
+def counted(stage):
+    keys, sizes = Counter(), Counter()
+    for name, value in stage.store.items():
+        keys[name[0]] += 1
+        sizes[name[0]] += len(value)
+    return keys, sizes
+
+
+def test_values_do_not_grow_with_the_length_of_the_run(kept):
+    counts, _ = kept
+    (keys, sizes), (later_keys, later_sizes) = counts[SHORT], counts[LONG]
+    assert keys.keys() >= {*"slcdpv"}
+    assert later_keys == keys
+    assert {kind: size for kind, size in later_sizes.items() if size > 1.02 * sizes[kind]} == {}
+
+
+def test_samples_end_with_the_oldest_window_that_is_kept(kept):
+    _, stage = kept
+    [state] = stage.states.values()
+    windows = sorted(state.windows)
+    begin = BEGIN + windows[0] * CONFIG.window_steps * STEP_NS
+    for samples in state.samples.values():
+        for buckets in samples.buckets.values():
+            assert 1 < len(buckets) < BUCKETS
+            assert min(buckets) == begin // BUCKET_NS
+    for window in windows[:-1]:
+        assert len(state.device_rows(window, 1)) >= CONFIG.window_steps
+        assert len(state.host_rows(window, 1)) >= CONFIG.window_steps
+
+
+def test_samples_of_a_restarted_worker_end_too(kept):
+    _, stage = kept
+    [state] = JobStage(dict(stage.store), CONFIG).states.values()
+    [old] = stage.states.values()
+    assert {window: cells.begin_ns for window, cells in state.windows.items()} == {
+        window: cells.begin_ns for window, cells in old.windows.items()
+    }
+    state.drop_before(max(state.windows))
+    begin = BEGIN + max(state.windows) * CONFIG.window_steps * STEP_NS
+    assert all(min(buckets) >= begin // BUCKET_NS for of in state.samples.values() for buckets in of.buckets.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "large"), [(HOST, "main_wait_ns", 9_000_000_000), (DEVICE, "ecc_uncorrected", 70_000)]
+)
+@pytest.mark.parametrize("numbers", [(5, -1, 7), (5, 0, -1), (0, 5, -1)], ids=str)
+def test_a_number_that_needs_all_of_its_bytes_comes_back(kind, name, large, numbers):
+    """Beside others of its bucket, whichever comes first; 0 stands for it."""
+    topic, values = Topic.HOST if kind is HOST else Topic.DEVICE, [number or large for number in numbers]
+    samples = SampleState({}, "3:job|run", kind)
+    batches = [
+        timed.batch for timed in rank_batches(SimulatedJob(4, 3, BEGIN), [topic]) if timed.batch.envelope["rank"] == 1
+    ]
+    for offset, (batch, value) in enumerate(zip(batches, values, strict=True)):
+        batch = read_back(batch)
+        batch.columns[name] = np.array([value])
+        samples.apply(batch, np.array([offset]))
+    rows = samples.rows(1, BEGIN, BEGIN + 3 * STEP_NS)
+    assert rows.dtype == kind.dtype
+    assert rows[name].tolist() == values
+    assert rows["time_ns"].tolist() == [BEGIN + step * STEP_NS for step in range(3)]
