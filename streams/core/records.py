@@ -23,7 +23,7 @@ _write_json = json.JSONEncoder(separators=(",", ":")).encode
 _BEFORE_LENGTH = struct.calcsize("<Bq")
 #: Raise it with every change of the packed data: fields of rows, names in heads, meaning of offsets.
 #: test_state_version.py guards it.
-_VERSION = 15
+_VERSION = 16
 _OTHER_VERSION = f"state value of version {{}}, this program reads {_VERSION}"
 #: Begins an escaped character of a name in a key. No name of a person or program holds this control character.
 _ESCAPE = "\x1f"

@@ -16,6 +16,9 @@ from drumline.schemas.bounds.limits import HIDDEN, KINDS
 from drumline.streams.core.records import Rows
 from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, slice_of
 
+_UNREAD = frozenset({"exposed_wait_ns", "floor_ns", "bytes"})
+#: One rank in one step, as this stage keeps it: LATENESS_ROW without the quarter that no verdict reads.
+KEPT_ROW = np.dtype([column for column in LATENESS_ROW.descr if column[0] not in _UNREAD])
 #: The part of a step's rows that is no slice but all of them.
 WHOLE = -1
 #: The lists of a step without any, as a stored value has them.
@@ -23,9 +26,9 @@ NO_LISTS = b'{"kinds":[],"hidden":[]}'
 
 
 def lateness_rows(of: Batch | BatchTable, counts: Sequence[int], envelopes: Sequence[Mapping[str, Any]]) -> Rows:
-    """Return the LATENESS_ROW rows of gpu.lateness.v1 batches. `counts`, `envelopes`: of each batch."""
-    rows = np.zeros(of.rows, LATENESS_ROW)
-    for name in LATENESS_ROW.names or ():
+    """Return the KEPT_ROW rows of gpu.lateness.v1 batches. `counts`, `envelopes`: of each batch."""
+    rows = np.zeros(of.rows, KEPT_ROW)
+    for name in KEPT_ROW.names or ():
         rows[name] = of.columns[name]
     known = [_operations(tuple(envelope["operations"])) for envelope in envelopes]
     begins = [*accumulate((len(numbers) for numbers in known[:-1]), initial=0)]  # of each batch's among all

@@ -22,8 +22,7 @@ from drumline.streams.core.records import (
     stacked,
     unpack_rows,
 )
-from drumline.streams.lateness.collective_join import LATENESS_ROW
-from drumline.streams.stragglers.lateness_rows import WHOLE
+from drumline.streams.stragglers.lateness_rows import KEPT_ROW, WHOLE
 
 #: Steps of a value: as many as the records of a host are joined for at most, in a job of a step a second.
 STEPS_OF_VALUE = 4
@@ -31,7 +30,7 @@ STEPS_OF_VALUE = 4
 PASS_BYTES = 2 << 20
 #: (first step, communicator) -> part (slice, or WHOLE) -> step -> its lists (lateness_rows.py) as JSON.
 Index = dict[tuple[int, str], dict[int, dict[int, bytes]]]
-_NOTHING = np.zeros(0, LATENESS_ROW)
+_NOTHING = np.zeros(0, KEPT_ROW)
 
 
 class StoredLateness(NamedTuple):
@@ -64,9 +63,9 @@ class LatenessState:
         return sorted(part for part, steps in stored.items() if step in steps)
 
     def rows(self, step: int, communicator: str, part: int = WHOLE) -> Rows:
-        """Return the LATENESS_ROW rows of a part of a communicator in a step."""
+        """Return the KEPT_ROW rows of a part of a communicator in a step."""
         data = self._store.get(self._key(self.first_of(step), communicator, part))
-        rows = _NOTHING if data is None else unpack_rows(data, LATENESS_ROW).rows
+        rows = _NOTHING if data is None else unpack_rows(data, KEPT_ROW).rows
         of_step: Rows = rows[rows["step"] == step]
         return of_step
 
@@ -85,7 +84,7 @@ class LatenessState:
             if (other == WHOLE) != (part == WHOLE) and not steps.keys().isdisjoint(lists)
         ]
         records = {
-            known: unpack_rows(self._store[self._key(*place, known)], LATENESS_ROW)
+            known: unpack_rows(self._store[self._key(*place, known)], KEPT_ROW)
             for known in (part, *replaced)
             if known in stored
         }

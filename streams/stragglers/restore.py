@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from drumline.streams.core.records import UnreadableValue, key_parts, unit_parts, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness.collective_join import LATENESS_ROW
-from drumline.streams.stragglers.lateness_rows import WHOLE
+from drumline.streams.stragglers.lateness_rows import KEPT_ROW, WHOLE
 from drumline.streams.stragglers.lateness_state import as_text
 from drumline.streams.stragglers.sources import Place, Source
 from drumline.streams.stragglers.state import NO_ROWS, Cells, JobState, RankReport
@@ -33,7 +32,7 @@ def restore_key(state: JobState, name: str) -> None:
     elif kind == "l":
         (first, _, part), communicator = parts[0].partition("."), parts[1]
         index = state.windows.setdefault(config.window_of(int(first)), Cells()).lateness
-        steps = unpack_rows(store[name], LATENESS_ROW).head["steps"].items()
+        steps = unpack_rows(store[name], KEPT_ROW).head["steps"].items()
         of_part = {int(step): as_text(lists) for step, lists in steps}
         index.setdefault((int(first), communicator), {})[int(part) if part else WHOLE] = of_part
     elif kind == "c":

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from drumline.schemas.columns import Array
 from drumline.streams.core.records import Rows, parse_head, unpack_all
-from drumline.streams.lateness.collective_join import LATENESS_ROW
 from drumline.streams.stragglers.analysis.pipelines import joined, pipeline_stages
 from drumline.streams.stragglers.analysis.window_data import WORST_ROW, CommunicatorWindow, Floats, Ints, WindowData
-from drumline.streams.stragglers.lateness_rows import NO_LISTS
+from drumline.streams.stragglers.lateness_rows import KEPT_ROW, NO_LISTS
 from drumline.streams.stragglers.state import JobState
 from drumline.streams.stragglers.step_rows import BUDGET, STEP_ROW
 
@@ -126,7 +125,7 @@ def _communicators(state: JobState, window: int, ranks: Ints, steps: Ints) -> li
     column = {step: at for at, step in enumerate(steps.tolist())}
     out: list[CommunicatorWindow] = []
     for stored in state.lateness.stored(state.windows[window].lateness, column):
-        _, counts, rows = unpack_all(stored.values, LATENESS_ROW)
+        _, counts, rows = unpack_all(stored.values, KEPT_ROW)
         names = sorted(set(stored.names))
         number = {name: at for at, name in enumerate(names)}
         communicator = np.repeat(np.array([number[name] for name in stored.names], np.int64), counts)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from drumline.infra.bench.result import BenchReport, Progress
 from drumline.streams.core.records import Rows, key, pack_rows, run_key
 from drumline.streams.core.thresholds import WARNING, StragglerConfig
-from drumline.streams.lateness.collective_join import LATENESS_ROW
+from drumline.streams.stragglers.lateness_rows import KEPT_ROW
 from drumline.streams.stragglers.lateness_state import STEPS_OF_VALUE
 from drumline.streams.stragglers.sample_state import BUCKET_NS, DEVICE
 from drumline.streams.stragglers.slices import RANKS_OF_VALUE
@@ -99,7 +99,7 @@ def _fill_communicator(
     store[key("c", name, RUN)] = pack_rows(1, head, np.zeros(0, NO_ROWS))
     values: dict[int, tuple[dict[int, Any], list[Rows]]] = {}
     for step in steps.tolist():
-        rows = np.zeros(len(members), LATENESS_ROW)
+        rows = np.zeros(len(members), KEPT_ROW)
         rows["step"], rows["rank"], rows["collectives"] = step, members, collectives
         if collectives:
             wait = dice.integers(0, 2_000_000, len(members)) + LATE_NS * (late[members].any() & ~late[members])

@@ -19,11 +19,12 @@ from drumline.streams.stragglers.alarm import STATES, Alarm
 from drumline.streams.stragglers.analysis.baseline import KEPT, STEP
 from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW
 from drumline.streams.stragglers.analysis.host_cause import HOST_ROW
+from drumline.streams.stragglers.lateness_rows import KEPT_ROW
 from drumline.streams.stragglers.stage import JobStage
 from drumline.streams.stragglers.step_rows import STEP_ROW
 from drumline.streams.windows.process_state import _WINDOW, Names, ProcessState
 
-SHAPES = [COLLECTIVE_ROW, LATENESS_ROW, KIND_ROW, STEP_ROW, SAMPLE_ROW, HOST_ROW, _WINDOW, CONTENT]
+SHAPES = [COLLECTIVE_ROW, LATENESS_ROW, KIND_ROW, KEPT_ROW, STEP_ROW, SAMPLE_ROW, HOST_ROW, _WINDOW, CONTENT]
 #: Parts of heads that go by names of their own, as ranks and communicators have: what is below them counts.
 NAMED = ("links", "ranks", "kinds", "steps", "identity")
 
@@ -56,12 +57,12 @@ def test_a_change_of_what_is_kept_raises_the_version():
     assert {".baseline.ranks.*.idle_ns:float", ".baseline.links.*.least:int"} <= set(kept[1]["v"])
     shapes = [shape.descr for shape in SHAPES]
     text = repr([shapes, KEPT, STEP, OPERATIONS, STATES, [field.name for field in fields(Alarm)], kept])
-    assert (packed_rows._VERSION, hashlib.sha256(text.encode()).hexdigest()[:12]) == (15, "605a96529886")
+    assert (packed_rows._VERSION, hashlib.sha256(text.encode()).hexdigest()[:12]) == (16, "4091bae8624a")
 
 
 def test_state_of_an_older_version_is_refused():
     value = packed_rows.pack_rows(10, {}, np.zeros(1, STEP_ROW))
-    with pytest.raises(ValueError, match="version 1, this program reads 15"):
+    with pytest.raises(ValueError, match="version 1, this program reads 16"):
         packed_rows.unpack_rows(b"\x01" + value[1:], STEP_ROW)
 
 
