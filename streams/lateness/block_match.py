@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from drumline.streams.core.medians import peers_median
 from drumline.streams.core.records import Rows
-from drumline.streams.lateness.blocks import Blocks, OpenSteps, ranges, read_blocks
+from drumline.streams.lateness.blocks import Blocks, OpenSteps, read_blocks
 from drumline.streams.lateness.collective_join import (
     COLLECTIVE_ROW,
     EXCHANGE,
@@ -29,6 +29,7 @@ from drumline.streams.lateness.collective_join import (
     StepMatch,
     match_step,
 )
+from drumline.streams.lateness.pieces import ranges
 
 #: Rows of dense blocks that are compared together: some MB with all that is computed of them.
 PASS_ROWS = 1 << 16

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from drumline.streams.core.records import Rows, stacked, unpack_all
 from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, Ints, counting, is_in_order
+from drumline.streams.lateness.pieces import ranges
 
 
 class OpenSteps(NamedTuple):
@@ -117,11 +118,3 @@ def _whole(rows: Rows, begins: NDArray[np.bool_], parts: _Parts) -> tuple[Rows, 
     changed, at, count = np.unique(part, return_index=True, return_counts=True)
     parts_of.first[changed], parts_of.length[changed] = len(rows) + at, count
     return stacked([rows, taken]), parts_of
-
-
-def ranges(first: Ints, end: Ints) -> Ints:
-    """Return the numbers of ranges, one behind the other."""
-    length = end - first
-    begin = np.cumsum(length) - length
-    numbers: Ints = np.arange(int(length.sum())) + np.repeat(first - begin, length)
-    return numbers

@@ -7,16 +7,15 @@ puts them in order (blocks.py); so does a value that grows, as rows that come ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from drumline.streams.core.records import Rows, StateRecord, pack_text, unpack_rows
+from drumline.streams.core.records import Rows, StateRecord, pack_text, stacked, unpack_rows
 from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, merge
+from drumline.streams.lateness.pieces import CHUNK_STEPS
 
-#: Steps of a chunk: more of them mean fewer keys, but more bytes rewritten by each batch.
-CHUNK_STEPS = 4
 #: Ranks of a value, and its bytes from which on it takes no other rank in.
 RANKS_OF_VALUE, OPEN_BYTES = 32, 64 << 10
 #: Bytes of rows from which on they are put in order the first time, and then whenever they have doubled.
@@ -68,28 +67,28 @@ class Chunks:
             if known is None or of.values[known].offset < record.offset:
                 of.number_of[rank] = number
 
-    def add(self, chunk: int, rows: Rows, items: Mapping[int, tuple[str, int]]) -> list[int]:
+    def add(self, chunk: int, rows_of: Mapping[int, Rows], items: Mapping[int, tuple[str, int]]) -> set[int]:
         """Add rows of ranks, and return the ranks whose rows were added before: an offset counts once.
 
-        `items`: rank -> what it reports as the items of a JSON array, and the offset of its last record.
+        `items`: rank -> what it reports as the items of a JSON array, and the offset of its last record; also of ranks
+        that have completed steps without a row.
         """
         of = self._chunks.setdefault(chunk, _Chunk())
         ranks_of: dict[int, list[int]] = {}
-        again = []
+        again = set()
         for rank, (_, offset) in items.items():
             number = of.number_of.get(rank)
             if number is None:
                 number = self._place(chunk, of, rank, offset)
             elif offset <= of.values[number].offset:
-                again.append(rank)
+                again.add(rank)
                 continue
             ranks_of.setdefault(number, []).append(rank)
         for number, ranks in ranks_of.items():
             value = of.values[number]
-            inside = rows if len(ranks) == len(items) else rows[np.isin(rows["rank"], ranks)]
             value.items.update({rank: items[rank][0] for rank in ranks})
             value.offset = max(value.offset, *(items[rank][1] for rank in ranks))
-            self._append(chunk, of, number, inside)
+            self._append(chunk, of, number, [rows_of[rank] for rank in ranks if rank in rows_of])
         return again
 
     def _place(self, chunk: int, of: _Chunk, rank: int, offset: int) -> int:
@@ -107,13 +106,13 @@ class Chunks:
         last.items[rank] = ""  # until its rows are added
         return number
 
-    def _append(self, chunk: int, of: _Chunk, number: int, new: Rows) -> None:
+    def _append(self, chunk: int, of: _Chunk, number: int, new: Sequence[Rows]) -> None:
         value = of.values[number]
         old = unpack_rows(value.data, COLLECTIVE_ROW).rows if value.data else _NOTHING
-        if old.nbytes + new.nbytes <= max(value.tidy_at, TIDY_BYTES):
-            self._write(value, old, new)
+        if old.nbytes + sum(rows.nbytes for rows in new) <= max(value.tidy_at, TIDY_BYTES):
+            self._write(value, old, *new)
             return
-        rows = merge(old, new)
+        rows = merge(old, stacked([_NOTHING, *new]))
         value.tidy_at = min(2 * rows.nbytes, 3 * LARGE_BYTES)
         self._divide(chunk, of, number, rows)
 

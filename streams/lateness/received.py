@@ -16,6 +16,7 @@ from drumline.schemas.joined.merged import Ints
 from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.records import Rows
 from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND, OTHER, operation_number
+from drumline.streams.lateness.pieces import Piece, cut
 
 #: Value of `source` in gpu.collective.v1 and gpu.step.v1 for rows of the light tier.
 NCCL = "nccl"
@@ -42,14 +43,14 @@ class FromRanks(NamedTuple):
 
     Attributes:
         reports: of its ranks, rising.
-        rows: COLLECTIVE_ROW rows that belong to a step, by rank, those of a rank in the order of their arrival.
+        pieces: the rows that belong to a step.
         rows_in: rows that came, also those that belong to no step.
         light: the light tier has measured some.
         records: the numbers of the records that they came in.
     """
 
     reports: list[MemberReport]
-    rows: Rows
+    pieces: list[Piece]
     rows_in: int
     light: bool
     records: list[int]
@@ -65,8 +66,7 @@ def of_batch(batch: Batch, offset: int) -> FromRanks:
         rows["lockstep"], rows["operation"] = kinds[batch.columns["operation"]], numbers[batch.columns["operation"]]
     rank, world_size, complete = (int(envelope[name]) for name in ("rank", "world_size", "complete_step"))
     report = MemberReport(rank, world_size, envelope["host"], envelope["gpu_uuid"], complete, offset)
-    inside = rows["step"] >= 0
-    return FromRanks([report], rows if inside.all() else rows[inside], batch.rows, light, [0])
+    return FromRanks([report], cut(rows).get(0, []), batch.rows, light, [0])
 
 
 def mixed_records(parts: MergedParts) -> list[int]:
@@ -99,8 +99,8 @@ def _of_communicators(parts: MergedParts, offsets: Ints) -> Iterator[tuple[str, 
     number = np.array([known.setdefault(name, len(known)) for name in parts.text("communicator")])
     ranks = parts.number("rank")
     order = np.lexsort((ranks, number))
+    pieces = cut(_rows(parts), np.repeat(number, parts.counts))
     number = number[order]
-    rows, ends = _sorted_rows(parts, order)
     new_communicator = number[1:] != number[:-1]
     first = np.flatnonzero(np.concatenate([[True], new_communicator]))
     reports, first_of = _reports(parts, offsets, order, new_communicator)
@@ -109,10 +109,10 @@ def _of_communicators(parts: MergedParts, offsets: Ints) -> Iterator[tuple[str, 
     records = np.repeat(np.arange(len(parts.sizes)), parts.sizes)[order].tolist()
     bounds = pairwise([*first.tolist(), parts.parts])
     at_rank = np.searchsorted(first_of, np.append(first, parts.parts)).tolist()
-    places = zip(known, bounds, pairwise(at_rank), counts, lights, strict=True)
-    for name, (begin, end), (first_rank, last_rank), count, light in places:
-        inside = rows[ends[begin] : ends[end]]
-        yield name, FromRanks(reports[first_rank:last_rank], inside, count, light, records[begin:end])
+    places = zip(known.items(), bounds, pairwise(at_rank), counts, lights, strict=True)
+    for (name, at), (begin, end), (first_rank, last_rank), count, light in places:
+        of_ranks = reports[first_rank:last_rank]
+        yield name, FromRanks(of_ranks, pieces.get(at, []), count, light, records[begin:end])
 
 
 def _reports(
@@ -131,8 +131,8 @@ def _reports(
     return reports, first
 
 
-def _sorted_rows(parts: MergedParts, order: Ints) -> tuple[Rows, list[int]]:
-    """Return the COLLECTIVE_ROW rows that belong to a step, by part in this order, and their number up to each part."""
+def _rows(parts: MergedParts) -> Rows:
+    """Return the COLLECTIVE_ROW rows of all parts."""
     rows = _plain_rows(parts.columns, parts.rows)
     rows["rank"] = parts.ranks
     rows["light"] = np.repeat(parts.has_text("source", NCCL), parts.counts)
@@ -145,16 +145,7 @@ def _sorted_rows(parts: MergedParts, order: Ints) -> tuple[Rows, list[int]]:
         operation = operation + np.repeat(begins, parts.counts)
         kinds, numbers = (np.concatenate(of_parts) for of_parts in zip(*known, strict=True))
     rows["lockstep"], rows["operation"] = kinds[operation], numbers[operation]
-    counts = parts.counts[order]
-    ends = np.concatenate([[0], np.cumsum(counts)])
-    if (order[1:] < order[:-1]).any():
-        first = np.array(parts.ends[:-1])[order]
-        rows = rows[np.arange(parts.rows) + np.repeat(first - ends[:-1], counts)]
-    inside = rows["step"] >= 0
-    if not inside.all():
-        ends = np.concatenate([[0], np.cumsum(inside)])[ends]
-        rows = rows[inside]
-    return rows, ends.tolist()
+    return rows
 
 
 def _plain_rows(columns: Mapping[str, Array], count: int) -> Rows:

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from drumline.schemas.joined.merged import Ints
 from drumline.streams.core.frontier import Frontier
 from drumline.streams.core.input_counts import InputCounts
-from drumline.streams.core.records import Rows, as_json, key, newest_steps, pack_rows, split_run_key, unpack_rows
-from drumline.streams.lateness.chunks import CHUNK_STEPS, Chunks
+from drumline.streams.core.records import as_json, key, newest_steps, pack_rows, split_run_key, stacked, unpack_rows
+from drumline.streams.lateness.chunks import Chunks
 from drumline.streams.lateness.collective_join import COLLECTIVE_ROW
+from drumline.streams.lateness.pieces import CHUNK_STEPS, Piece, cut
 from drumline.streams.lateness.received import FromRanks, MemberReport
 
 #: Kinds of keys as a checkpoint writes them (worker/partition_store.py): what was emitted follows the rows of it.
@@ -129,20 +129,14 @@ class CommunicatorState:
             items[report.rank] = f"{member.complete},{report.world_size},{member.names}", report.offset
             if rises and report.complete >= self.horizon:
                 completing.setdefault(report.complete // CHUNK_STEPS, []).append(report.rank)
-        rows, steps = self._bounded(received.rows)
-        chunks = {step // CHUNK_STEPS for step in steps}
-        chunk_of = rows["step"] // CHUNK_STEPS if len(chunks) > 1 else None
+        pieces = {piece.chunk: piece for piece in self._bounded(received.pieces)}
         repeated: set[int] = set()
-        for chunk in sorted({*chunks, *completing}):
-            inside = rows if chunk_of is None else rows[chunk_of == chunk]
-            if chunk not in chunks:
-                inside = rows[:0]
-            ranks = dict.fromkeys((*_runs(inside["rank"]), *completing.get(chunk, ())))
-            again = self.chunks.add(chunk, inside, {rank: items[rank] for rank in ranks})
-            if again:
-                repeated.update(again)
-                inside = inside[~np.isin(inside["rank"], again)]
-            self.dirty.update(_runs(inside["step"]))
+        for chunk in sorted({*pieces, *completing}):
+            piece = pieces.get(chunk) or Piece(chunk, {}, set())
+            ranks = dict.fromkeys((*piece.rows_of, *completing.get(chunk, ())))
+            again = self.chunks.add(chunk, piece.rows_of, {rank: items[rank] for rank in ranks})
+            repeated |= again
+            self.dirty |= piece.steps_of(again)
         self.counts.duplicates += sum(of.batches for of in received.reports if of.rank in repeated)
 
     def _update_member(self, report: MemberReport, now_ns: int) -> tuple[Member, bool]:
@@ -165,15 +159,16 @@ class CommunicatorState:
             self.frontier.advance(before, member.complete)
         return member, member.complete > before
 
-    def _bounded(self, received: Rows) -> tuple[Rows, set[int]]:
-        """Return the rows that may be kept, and their steps."""
-        rows, steps = received, _runs(received["step"])
-        if steps and (min(steps) < self.horizon or max(steps) - min(steps) >= self._max_steps):
-            rows = newest_steps(received, self._max_steps)
-            rows = rows[rows["step"] >= self.horizon]
-            self.counts.too_old += len(received) - len(rows)
-            steps = _runs(rows["step"])
-        return rows, steps
+    def _bounded(self, received: list[Piece]) -> list[Piece]:
+        """Return the pieces with the rows that may be kept."""
+        steps = set[int]().union(*(piece.steps for piece in received))
+        if not steps or (min(steps) >= self.horizon and max(steps) - min(steps) < self._max_steps):
+            return received
+        rows = stacked([rows for piece in received for rows in piece.rows_of.values()])
+        kept = newest_steps(rows, self._max_steps)
+        kept = kept[kept["step"] >= self.horizon]
+        self.counts.too_old += len(rows) - len(kept)
+        return cut(kept).get(0, [])
 
     def drop_before(self, horizon: int) -> None:
         """Delete the chunks that lie wholly before a step.
@@ -188,9 +183,3 @@ class CommunicatorState:
             self._deleted_before = self.horizon
             self.chunks.drop_before(self.horizon)
             self.dirty = {step for step in self.dirty if step >= self.horizon}
-
-
-def _runs(column: Ints) -> set[int]:
-    """Return the distinct values of a column in which equal ones mostly follow each other."""
-    values = column[np.flatnonzero(column[1:] != column[:-1])].tolist()
-    return {*values, *column[-1:].tolist()}

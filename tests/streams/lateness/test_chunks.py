@@ -39,7 +39,7 @@ def test_ranks_that_come_from_many_hosts_share_a_value():
     store: dict[str, bytes] = {}
     chunks = opened(store)
     for rank in range(2 * RANKS_OF_VALUE):
-        assert chunks.add(0, collectives(rank), {rank: ("1", rank)}) == []
+        assert chunks.add(0, {rank: collectives(rank)}, {rank: ("1", rank)}) == set()
     assert sorted(store) == ["m|0|0", "m|0|1"]
     assert kept(store) == stacked([collectives(rank) for rank in range(2 * RANKS_OF_VALUE)]).tolist()
 
@@ -47,21 +47,21 @@ def test_ranks_that_come_from_many_hosts_share_a_value():
 def test_a_record_that_comes_again_changes_nothing_also_after_a_restart():
     store: dict[str, bytes] = {}
     chunks = opened(store)
-    together = stacked([collectives(0), collectives(1)])
+    together = {0: collectives(0), 1: collectives(1)}
     chunks.add(0, together, {0: ("1", 7), 1: ("1", 8)})
     before = dict(store)
     for again in (chunks, opened(store)):
-        assert again.add(0, together, {0: ("1", 7), 1: ("1", 8)}) == [0, 1]
+        assert again.add(0, together, {0: ("1", 7), 1: ("1", 8)}) == {0, 1}
         assert store == before
-    assert chunks.add(0, stacked([collectives(0), collectives(1, first=3)]), {0: ("1", 7), 1: ("1", 9)}) == [0]
+    assert chunks.add(0, {0: collectives(0), 1: collectives(1, first=3)}, {0: ("1", 7), 1: ("1", 9)}) == {0}
     assert kept(store) == stacked([collectives(0), collectives(1, 6)]).tolist()
 
 
 def test_a_rank_whose_value_was_not_written_before_a_kill_is_not_taken_for_one_that_was():
     """A checkpoint was cut off behind the value of rank 0, whose offset is later than that of rank 1's record."""
     store: dict[str, bytes] = {}
-    opened(store).add(0, collectives(0), {0: ("1", 9)})
-    assert opened(store).add(0, collectives(1), {1: ("1", 5)}) == []
+    opened(store).add(0, {0: collectives(0)}, {0: ("1", 9)})
+    assert opened(store).add(0, {1: collectives(1)}, {1: ("1", 5)}) == set()
     assert kept(store) == stacked([collectives(0), collectives(1)]).tolist()
 
 
@@ -70,7 +70,7 @@ def test_rows_that_come_again_and_again_do_not_add_up(monkeypatch):
     store: dict[str, bytes] = {}
     chunks = Chunks(store, lambda chunk, number: f"m|{chunk}|{number}")
     for offset in range(200):
-        chunks.add(0, collectives(0), {0: ("1", offset)})
+        chunks.add(0, {0: collectives(0)}, {0: ("1", offset)})
     assert len(store["m|0|0"]) < 1_200
     assert kept(store) == collectives(0).tolist()
 
@@ -96,17 +96,17 @@ def test_a_large_value_is_divided_and_a_kill_in_between_loses_nothing(monkeypatc
     chunks = opened(store)
     for offset, rank in enumerate([0, 1, 2, 3]):
         pieces.append((offset, rank, collectives(rank)))
-        chunks.add(0, collectives(rank), {rank: ("1", offset)})
+        chunks.add(0, {rank: collectives(rank)}, {rank: ("1", offset)})
     pieces.append((4, 1, collectives(1, 9, first=3)))
     assert len(store) == 1
     store.left = survive
     try:
-        chunks.add(0, pieces[4][2], {1: ("1", 4)})
+        chunks.add(0, {1: pieces[4][2]}, {1: ("1", 4)})
     except Killed:
         chunks = opened(store)
         store.left = 1_000
         for offset, rank, part in pieces:
-            chunks.add(0, part, {rank: ("1", offset)})
+            chunks.add(0, {rank: part}, {rank: ("1", offset)})
     assert len(store) > 1
     assert kept(store) == merge(NOTHING, stacked([part for *_, part in pieces])).tolist()
     assert max(len(unpack_rows(data, COLLECTIVE_ROW).rows.tobytes()) for data in store.values()) <= 1_400
@@ -116,7 +116,7 @@ def test_chunks_before_a_step_are_deleted():
     store: dict[str, bytes] = {}
     chunks = opened(store)
     for step in (0, 4, 8):
-        chunks.add(step // 4, collectives(0, step=step), {0: ("1", step)})
+        chunks.add(step // 4, {0: collectives(0, step=step)}, {0: ("1", step)})
     chunks.drop_before(9)
     assert sorted(store) == ["m|2|0"]
     assert [unpack_rows(data, COLLECTIVE_ROW).rows["step"][0] for data in chunks.of_steps([0, 9])] == [8]
