@@ -48,6 +48,8 @@ def audit(kafka: KafkaFacts, queries: Queries) -> AuditReport:
         for place in (place for place in facts if place.topic == account.topic):
             first = firsts.get((kafka_topic_id(place.topic_id), place.partition), place.commit_offset)
             check_partition(report, account, place, first, kafka, queries)
+        if not ledger_rows and not queries.any_rows(stored):
+            continue  # nothing was ever stored of it
         _rows(report, account, queries, stored.topic)
         if not stored.upsert:
             _sequences(report, queries, stored.topic, kept)

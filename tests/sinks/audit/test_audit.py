@@ -67,6 +67,12 @@ DAMAGE = {
     "a batch from nowhere": (
         "INSERT INTO {db}.kernels (job, run, process_id, start, _offset) SELECT 'j', 'r', 'p', now64(9), 99", "doubled",
     ),
+    "a batch of a topic that has no records": (
+        "INSERT INTO {db}.memcpys (job, run, process_id, start, _offset) SELECT 'j', 'r', 'p', now64(9), 9", "doubled",
+    ),
+    "a result of a topic that has no records": (
+        "INSERT INTO {db}.memcpy_bandwidth_versions (job, run, window_start) SELECT 'j', 'r', now64(9)", "rows_differ",
+    ),
     "the ledger lost a record": ("ALTER TABLE {db}.ledger DELETE WHERE topic = 'gpu.kernel.v1' AND offset = 2", "lost"),
     "the ledger has a record twice": ("INSERT INTO {db}.ledger SELECT * FROM {db}.ledger WHERE offset = 2", "doubled"),
     "a sequence is missing": (
@@ -95,6 +101,8 @@ COPIED = {
     "kernels": ("kernels_per_minute", "ranks_per_second"),
     "ledger": ("records_per_minute",),
     "kernel_frequency_versions": (),
+    "memcpys": ("memcpys_per_minute",),
+    "memcpy_bandwidth_versions": (),
 }
 
 
