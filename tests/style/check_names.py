@@ -67,21 +67,21 @@ def check_file(glossary: Glossary, file: Path, text: bool = False) -> Iterator[F
     source = file.read_text()
     lines = source.splitlines()
     shown = _shown(file)
-    tree = ast.parse(source, filename=shown)
+    nodes = list(ast.walk(ast.parse(source, filename=shown)))
     if banned := glossary.banned_in_name(_module_name(file)):
         yield Finding(shown, 1, "module", f"module '{_module_name(file)}' contains '{banned}': use {banned.use}")
-    for kind, name, line in _identifiers(tree):
+    for kind, name, line in _identifiers(nodes):
         if EXEMPTION.search(lines[line - 1]):
             continue
         is_test = kind == "function" and name.startswith("test_")
         if banned := glossary.banned_in_test_name(name) if is_test else glossary.banned_in_name(name):
             yield Finding(shown, line, kind, f"{kind} '{name}' contains '{banned}': use {banned.use}")
-    for docstring, line in _docstrings(tree):
+    for docstring, line in _docstrings(nodes):
         first = re.match(r"\W*(\w+)", docstring)
         if first and first[1].lower() in QUESTION_OPENERS:
             yield Finding(shown, line, "docstring", f"docstring opens with '{first[1]}': begin with a verb or a noun")
     if text:
-        for piece, line in _texts(tree, source):
+        for piece, line in _texts(nodes, source):
             for at, banned in glossary.banned_in_prose(piece):
                 found_at = line + piece.count("\n", 0, at)
                 if not EXEMPTION.search(lines[min(found_at, len(lines)) - 1]):
@@ -107,10 +107,10 @@ def check_uniqueness(files: Iterable[Path]) -> Iterator[Finding]:
             yield Finding(path, 1, "module twice", f"module '{name}' is also {paths[0]}: name them apart")
 
 
-def _identifiers(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
+def _identifiers(nodes: list[ast.AST]) -> Iterator[tuple[str, str, int]]:
     """Yield (kind, name, line) of all names that the code gives: an attribute or variable once, where it is first."""
     seen: set[tuple[str, str]] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         for kind, name, line in _given(node):
             if kind in ("class", "function", "argument"):
                 yield kind, name, line
@@ -136,16 +136,16 @@ def _given(node: ast.AST) -> Iterator[tuple[str, str, int]]:
         yield "import", node.asname, node.lineno
 
 
-def _docstrings(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(tree):
+def _docstrings(nodes: list[ast.AST]) -> Iterator[tuple[str, int]]:
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node, clean=False)
             if docstring:
                 yield docstring, node.body[0].lineno
 
 
-def _texts(tree: ast.AST, source: str) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(tree):
+def _texts(nodes: list[ast.AST], source: str) -> Iterator[tuple[str, int]]:
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield re.sub(r"`[^`]*`", lambda match: " " * len(match[0]), node.value), node.lineno
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

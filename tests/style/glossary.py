@@ -41,13 +41,21 @@ class Glossary:
         for banned in self.whole_names:
             if tuple(parts) == banned.phrase:
                 return banned
-        parts = _without(parts, self.compounds)
-        return next((banned for banned in self.names if _contains(parts, banned.phrase)), None)
+        return self._first_banned(self.names, _without(parts, self.compounds))
 
     def banned_in_test_name(self, name: str) -> BannedTerm | None:
         """Return the first word of a test function's name that is refused in prose, as such names are sentences."""
         parts = _without(name.lower().split("_"), self.compounds)
-        return next((banned for banned in self.prose if _contains(parts, banned.phrase)), None)
+        return self._first_banned(self.prose, parts)
+
+    def _first_banned(self, banned_terms: list[BannedTerm], parts: list[str]) -> BannedTerm | None:
+        if self._first_parts.isdisjoint(parts):  # as of most names
+            return None
+        return next((banned for banned in banned_terms if _contains(parts, banned.phrase)), None)
+
+    @cached_property
+    def _first_parts(self) -> frozenset[str]:
+        return frozenset(banned.phrase[0] for banned in (*self.names, *self.prose))
 
     def banned_in_prose(self, text: str) -> Iterator[tuple[int, BannedTerm]]:
         """Yield the position of each refused word of a text, with the word."""
