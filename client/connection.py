@@ -18,7 +18,6 @@ from drumline.infra.localstack.clickhouse.engine import ensure_engine
 from drumline.infra.report.data import Query as RowQuery
 from drumline.infra.report.data import Row, find_run
 from drumline.infra.sqlshell.request import BadRequest, Request
-from drumline.sinks.tables.tables import SEVERITIES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,6 +128,8 @@ class Connection:
         `severity`: the lowest: suspect, warning, critical; "ok" for all windows that could be evaluated. Rank -1 is the
         job as a whole. Raises NoSuchRun, and BadRequest for another severity.
         """
+        from drumline.sinks.tables.tables import SEVERITIES  # with NumPy, which few callers need
+
         if severity not in SEVERITIES:
             raise BadRequest(f"no severity is called {severity!r}; there are: {', '.join(SEVERITIES)}")
         chosen, _ = find_run(self.rows, job, run)

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from drumline.infra.clickhouse import tls as clickhouse_tls
 from drumline.infra.telemetry.insecure import clickhouse_exposure, warn_once
+from drumline.infra.telemetry.secrets import hide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,7 +94,6 @@ def password(settings: Settings, reader: bool) -> str:
     if clickhouse.url:
         return ""
     from drumline.infra.config.local_credentials import local_password
-    from drumline.infra.telemetry.logging import hide
 
     secret_text = local_password(settings, clickhouse.reader if reader else clickhouse.user).get_secret_value()
     hide(secret_text)

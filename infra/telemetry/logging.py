@@ -1,7 +1,7 @@
 """Logging with structlog to stderr: readable on a terminal, one JSON object per line with DRUMLINE_LOG_JSON=true.
 
 Log lines of libraries take the same path, with a rate limit on equal ones: without a broker aiokafka writes a hundred
-per second. Secrets of the settings, and those given to `hide`, are masked in any text.
+per second. Secrets of the settings, and those given to secrets.hide, are masked in any text.
 """
 
 from __future__ import annotations
@@ -17,24 +17,10 @@ from structlog.types import EventDict, Processor, WrappedLogger
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.runtime.terminal import LAYOUT, escape_controls
+from drumline.infra.telemetry.secrets import hide, masked
 
-HIDDEN = "**********"
 #: Minimum interval of equal lines of a library; s.
 RATE_LIMIT_S = 60.0
-_SECRETS: set[str] = set()
-
-
-def hide(secret: str) -> None:
-    """Mask this secret in all log lines of this process."""
-    if secret:
-        _SECRETS.add(secret)
-
-
-def masked(text: str) -> str:
-    """Return `text` with all known secrets masked."""
-    for secret in sorted(_SECRETS, key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
-    return text
 
 
 def _mask(value: object) -> object:

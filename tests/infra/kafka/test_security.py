@@ -44,7 +44,7 @@ from drumline.infra.kafka.connect import (
 )
 from drumline.infra.runtime import tls
 from drumline.infra.telemetry import insecure as exposure
-from drumline.infra.telemetry.logging import HIDDEN
+from drumline.infra.telemetry.secrets import HIDDEN
 from drumline.schemas.errors import RegistryRejected
 from drumline.streams.worker.checks import auth_errors as worker_auth
 from drumline.streams.worker.stage_runner import UnreadableState

@@ -12,7 +12,8 @@ from drumline.infra.telemetry.logging import RATE_LIMIT_S, RateLimitFilter
 PROGRAM = """
 import logging, structlog
 from pydantic import SecretStr
-from drumline.infra.telemetry.logging import configure, hide
+from drumline.infra.telemetry.logging import configure
+from drumline.infra.telemetry.secrets import hide
 from drumline.infra.config.settings import Settings
 
 settings = Settings()
