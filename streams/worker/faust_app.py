@@ -24,7 +24,7 @@ from drumline.streams.worker.checks.preflight import WorkerTopics
 from drumline.streams.worker.clock import StreamClock
 from drumline.streams.worker.faust_config import SESSION_S, faust_settings
 from drumline.streams.worker.faust_patches.commits import commit_as_member
-from drumline.streams.worker.faust_patches.delivery import deliver_at_once
+from drumline.streams.worker.faust_patches.delivery import deliver_at_once, of_bytes
 from drumline.streams.worker.faust_patches.fencing import ChangelogFencing
 from drumline.streams.worker.faust_patches.fetch import limit_fetch_delay
 from drumline.streams.worker.faust_patches.reconnect import slow_down_reconnects
@@ -133,7 +133,7 @@ class StreamWorker:
         queue = AckQueue(self._fail)
         self._queues[topic] = queue
         buffered = BUFFERED if topic in TOGETHER - DERIVED_TOPICS else None
-        source = self.app.topic(topic, key_type=bytes, value_type=bytes, maxsize=buffered)
+        source = self.app.topic(topic, schema=of_bytes(), maxsize=buffered)
 
         async def agent(stream: Any) -> None:
             self.checkpoints.start()

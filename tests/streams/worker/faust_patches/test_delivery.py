@@ -3,9 +3,11 @@
 import asyncio
 from types import SimpleNamespace
 
+import faust
 import pytest
+from faust.types.tuples import TP, ConsumerMessage
 
-from drumline.streams.worker.faust_patches.delivery import deliver_at_once
+from drumline.streams.worker.faust_patches.delivery import deliver_at_once, of_bytes
 
 
 class Consumer:
@@ -119,3 +121,17 @@ def test_other_waits_are_as_they_were():
         assert len(consumer.tasks) == 1
 
     run(test)
+
+
+@pytest.mark.parametrize("headers", [None, [], [("epoch", b"7")]])
+@pytest.mark.parametrize(("key", "value"), [(b"k", b"\xff\0"), (None, b""), (b"", None)])
+def test_agents_get_the_bytes_of_a_message_as_from_faust(tmp_path, key, value, headers):
+    app = faust.App("bytes", broker="kafka://127.0.0.1:1", datadir=str(tmp_path), autodiscover=False)
+    place = TP("t", 0)
+    message = ConsumerMessage(*place, 5, 1.0, 0, headers, key, value, None, tp=place)
+    options = {"key_serializer": "raw", "value_serializer": "raw", "allow_empty": True}
+    topics = app.topic("t", schema=of_bytes()), app.topic("t", key_type=bytes, value_type=bytes, **options)
+    event, other = [asyncio.run(topic.clone(is_iterator=True).decode(message, propagate=True)) for topic in topics]
+    assert type(event) is type(other)
+    names = ("app", "key", "value", "headers", "message", "acked")
+    assert [getattr(event, name) for name in names] == [getattr(other, name) for name in names]
