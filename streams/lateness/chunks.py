@@ -44,10 +44,11 @@ class Value:
 
 @dataclass(slots=True)
 class _Chunk:
-    """Holds the values of a chunk, by number, and the number of the value of each rank."""
+    """Holds the values of a chunk, by number, the number of the value of each rank, and the last number."""
 
     values: dict[int, Value] = field(default_factory=dict)
     number_of: dict[int, int] = field(default_factory=dict)
+    last: int = -1
 
 
 class Chunks:
@@ -62,6 +63,7 @@ class Chunks:
         name = self._name_of(chunk, number)
         of = self._chunks.setdefault(chunk, _Chunk())
         of.values[number] = Value(name, self._store[name], record.offset, items)
+        of.last = max(of.last, number)
         for rank in items:  # in two values after a kill while one was divided: the newer one has all of it
             known = of.number_of.get(rank)
             if known is None or of.values[known].offset < record.offset:
@@ -96,11 +98,10 @@ class Chunks:
 
         A value of before a restart may have a later offset: as a rank of it, this one would have come before.
         """
-        number = max(of.values, default=-1)
-        last = of.values.get(number)
+        number, last = of.last, of.values.get(of.last)
         is_open = last is not None and len(last.items) < RANKS_OF_VALUE and len(last.data) < OPEN_BYTES
         if last is None or not is_open or offset <= last.offset:
-            number += 1
+            of.last = number = number + 1
             of.values[number] = last = Value(self._name_of(chunk, number))
         of.number_of[rank] = number
         last.items[rank] = ""  # until its rows are added
@@ -125,7 +126,7 @@ class Chunks:
         if rows.nbytes > LARGE_BYTES and len(value.items) > 1:
             ranks = sorted(value.items)[len(value.items) // 2 :]
             behind = np.isin(rows["rank"], ranks)
-            other = max(of.values) + 1
+            of.last = other = of.last + 1
             moved = {rank: value.items.pop(rank) for rank in ranks}
             of.values[other] = Value(self._name_of(chunk, other), b"", value.offset, moved, value.tidy_at)
             of.number_of.update(dict.fromkeys(ranks, other))
