@@ -159,11 +159,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
     def _tick(self, unit: Key, now_ns: int, caught_up: bool) -> list[Batch]:
         """Mark silent ranks, and note whether there are completed or changed steps."""
         state = self.states[unit]
-        idle_ns = self.config.idle_ns + allowance_ns(state.world_size)
-        for member in state.members.values():
-            member.seen_ns = member.seen_ns or now_ns  # restored: silent from now on
-            member.silent = member.silent or (caught_up and now_ns - member.seen_ns > idle_ns)
-        state.frontier.invalidate()
+        state.mark_silent(now_ns, self.config.idle_ns + allowance_ns(state.world_size), caught_up)
         forget_ns = self.forget_after(self.config.forget_ns)
         if caught_up and all(now_ns - m.seen_ns > forget_ns for m in state.members.values()):
             self._forget(unit)

@@ -67,6 +67,7 @@ class CommunicatorState:
         emitted: last step that was emitted as complete.
         sequence: of the next batch.
         horizon: first step that still takes rows.
+        check_ns: worker's clock up to which no rank can fall silent.
         first_seen_ns: worker's clock at the first batch, 0 = none yet.
         light: it has light rows.
         chunks: the rows.
@@ -84,7 +85,7 @@ class CommunicatorState:
         self.complete, self.silent = -1, True
         self.dirty: set[int] = set()
         self.emitted, self.sequence, self.horizon = -1, 0, 0
-        self.first_seen_ns = 0
+        self.first_seen_ns = self.check_ns = 0
         self.light = False
         self.patterns: Counter[str] = Counter()
         self.chunks = Chunks(store, self.chunk_key)
@@ -141,9 +142,11 @@ class CommunicatorState:
 
     def _update_member(self, report: MemberReport, now_ns: int) -> tuple[Member, bool]:
         """Record what a rank reports; return the rank, and whether it has completed a step."""
-        self.world_size = report.world_size
         member = self.members.get(report.rank)
         is_new = member is None
+        if member is None or member.silent or report.world_size != self.world_size:
+            self.check_ns = 0
+        self.world_size = report.world_size
         if member is None:
             member = self.members[report.rank] = Member()
         elif member.silent:  # ranks that fell silent together come back together
@@ -158,6 +161,17 @@ class CommunicatorState:
         else:
             self.frontier.advance(before, member.complete)
         return member, member.complete > before
+
+    def mark_silent(self, now_ns: int, idle_ns: int, caught_up: bool) -> None:
+        """Mark the ranks that have sent nothing for `idle_ns`, once nothing of them is in Kafka."""
+        if now_ns <= self.check_ns:
+            return
+        for member in self.members.values():
+            member.seen_ns = member.seen_ns or now_ns  # restored: silent from now on
+            member.silent = member.silent or (caught_up and now_ns - member.seen_ns > idle_ns)
+        self.frontier.invalidate()
+        oldest_ns = min((member.seen_ns for member in self.members.values() if not member.silent), default=now_ns)
+        self.check_ns = oldest_ns + idle_ns
 
     def _bounded(self, received: list[Piece]) -> list[Piece]:
         """Return the pieces with the rows that may be kept."""
