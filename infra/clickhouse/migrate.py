@@ -19,6 +19,7 @@ from drumline.infra.clickhouse.kernel_names_table import rename
 from drumline.infra.clickhouse.migration_lock import MigrationConflict, MigrationLock
 from drumline.infra.clickhouse.replicated import JOURNAL, check_replicated, plain_tables, run_statement, token_changes
 from drumline.infra.clickhouse.retention import retention_changes
+from drumline.infra.clickhouse.statistics import statistics_changes
 from drumline.infra.config.settings import Settings
 
 log = structlog.get_logger()
@@ -149,5 +150,7 @@ def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> lis
 
 
 def _changes(client: Client, settings: Settings) -> list[tuple[str, str]]:
-    """Return (description, statement) for what differs from the settings, and from what exactly-once needs."""
-    return retention_changes(client, settings) + token_changes(client, settings.clickhouse.database, migrated_tables())
+    """Return (description, statement) for what differs from the settings, from what exactly-once needs, and costs."""
+    database, tables = settings.clickhouse.database, migrated_tables()
+    changes = retention_changes(client, settings) + token_changes(client, database, tables)
+    return changes + statistics_changes(client, database, tables)

@@ -10,6 +10,7 @@ GRANT{cluster} SELECT ON system.columns TO drumline_writer;
 GRANT{cluster} SELECT ON system.parts TO drumline_writer;
 -- Of tables that you made replicated.
 GRANT{cluster} SELECT ON system.databases TO drumline_writer;
+GRANT{cluster} SELECT ON system.merge_tree_settings TO drumline_writer;
 GRANT{cluster} SELECT ON system.replicas TO drumline_writer;
 
 -- What every inserting client must have, whatever the server's own defaults are (docs/design/exactly-once.md).

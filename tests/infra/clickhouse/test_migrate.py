@@ -99,6 +99,30 @@ def test_twice_is_once_and_every_table_can_deduplicate(clean_stack):
         assert "fsync_after_insert = 1" in row["engine_full"], row["name"]
 
 
+@pytest.mark.stack
+def test_merges_keep_no_statistics_of_older_tables_either(clean_stack, monkeypatch):
+    client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
+    with monkeypatch.context() as older:
+        older.setattr(module, "statistics_changes", lambda *_: [])
+        migrate(client, clean_stack)
+    assert _statistics_after_a_merge(client, f"{database}.steps") > 0, "this server keeps none: the test shows nothing"
+    assert "steps: no statistics" in migrate(client, clean_stack)
+    assert _statistics_after_a_merge(client, f"{database}.steps") == 0
+    assert migrate(client, clean_stack) == []
+
+
+def _statistics_after_a_merge(client, table):
+    """Return how many columns of the table have statistics, after one more row and a merge of all."""
+    for _ in range(2):
+        client.command(f"INSERT INTO {table} (job, start) SELECT toString(generateUUIDv4()), now()")
+    client.command(f"OPTIMIZE TABLE {table} FINAL")
+    sql = (
+        "SELECT countIf(notEmpty(statistics)) AS n FROM system.parts_columns "
+        f"WHERE active AND database || '.' || table = '{table}'"
+    )
+    return clickhouse.rows(client, sql)[0]["n"]
+
+
 #: The oldest schema whose migrations are as they were: without the content and the epochs of the ledger.
 OLDEST, ROWS = 6, 20
 
