@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import psutil
 
 from drumline.infra.bench.result import BenchReport, Progress
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import Client
 from drumline.infra.config.local_credentials import local_password
 from drumline.infra.config.settings import Settings
+from drumline.infra.localstack.processes import own_processes
 from drumline.infra.report.data import load as load_report
 from drumline.infra.top.data import snapshot
 
@@ -46,12 +46,10 @@ def reader(settings: Settings) -> Iterator[tuple[Client, Callable[[], float]]]:
     reader = {"reader": "grafana", "reader_password": local_password(settings, "grafana")}
     grafana = settings.model_copy(update={"clickhouse": settings.clickhouse.model_copy(update=reader)})
     client = clickhouse.connect(grafana, reader=True, database=settings.clickhouse.database)
-    engines = [
-        child for child in psutil.Process().children(recursive=True) if "engine_main" in " ".join(child.cmdline())
-    ]
+    [engine] = own_processes(settings)["engine"]
 
     def cpu() -> float:
-        return sum(sum(engine.cpu_times()[:2]) for engine in engines)
+        return sum(engine.cpu_times()[:2])
 
     yield client, cpu
     client.close()

@@ -100,4 +100,5 @@ def test_queries():
     report = queries.bench_queries(DEMO_RECORDING, rows=10_000, repeats=1)
     values = results(report)
     assert values["queries that failed"] == 0, report.notes
+    assert values["dashboards: most CPU"] > 0, "the engine was not found"
     assert {name.split(":")[0] for name in values} >= {"cookbook", "dashboards", "alert rules"}
