@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -100,8 +101,8 @@ class Pipeline:
     def client(self) -> clickhouse.Client:
         return clickhouse.connect(self.settings)
 
-    def query(self, sql: str) -> list[dict[str, Any]]:
-        return clickhouse.rows(self.client(), sql.replace("{db}", self.settings.clickhouse.database))
+    def query(self, sql: str, client: clickhouse.Client | None = None) -> list[dict[str, Any]]:
+        return clickhouse.rows(client or self.client(), sql.replace("{db}", self.settings.clickhouse.database))
 
     def publish(self, *batches: Batch, key: str | None = None, again: bool = False) -> None:
         """`again`: a repetition, which adds nothing to what should be stored."""
@@ -126,17 +127,19 @@ class Pipeline:
         self.sinks.append(process)
         return process
 
-    def ledger(self) -> int:
+    def ledger(self, client: clickhouse.Client | None = None) -> int:
         """Records that are stored, or dead, so far."""
-        return int(self.query("SELECT count() AS n FROM {db}.ledger")[0]["n"])
+        return int(self.query("SELECT count() AS n FROM {db}.ledger", client)[0]["n"])
 
     def started(self, *arguments: str, **settings: object) -> subprocess.Popen[bytes]:
         """As `start`, and it has stored something: a kill then interrupts its work."""
-        before, until = self.ledger(), time.monotonic() + WAIT_S
+        client = self.client()  # one for all: to connect costs more than to ask
+        before, until = self.ledger(client), time.monotonic() + WAIT_S
         process = self.start(*arguments, **settings)
-        while self.ledger() == before:
+        while self.ledger(client) == before:
             assert time.monotonic() < until, "it stores nothing"
-            time.sleep(0.01)
+            time.sleep(0.02)
+        client.close()
         return process
 
     def sink(
@@ -162,19 +165,20 @@ class Pipeline:
         return created
 
     def drained(self) -> bool:
-        facts = KafkaFacts(self.settings)
-        try:
-            return not any(place.waiting or place.pending for place in facts.partitions(self.published))
-        finally:
-            facts.close()
+        with closing(KafkaFacts(self.settings)) as facts:
+            return self._drained(facts)
+
+    def _drained(self, facts: KafkaFacts) -> bool:
+        return not any(place.waiting or place.pending for place in facts.partitions(self.published))
 
     def wait_drained(self, timeout_s: float = WAIT_S) -> None:
         until = time.monotonic() + timeout_s
-        while not self.drained():
-            for process in self.sinks:
-                assert process.poll() in (None, 0, -9), process.stderr.read().decode()[-2_000:]
-            assert time.monotonic() < until, "not drained in time"
-            time.sleep(0.2)
+        with closing(KafkaFacts(self.settings)) as facts:
+            while not self._drained(facts):
+                for process in self.sinks:
+                    assert process.poll() in (None, 0, -9), process.stderr.read().decode()[-2_000:]
+                assert time.monotonic() < until, "not drained in time"
+                time.sleep(0.2)
 
     def stop(self) -> None:
         for process in self.sinks:
