@@ -32,7 +32,7 @@ from drumline.streams.windows.memcpy_bandwidth import MemcpyBandwidth
 from drumline.streams.windows.stage import ProcessWindows
 from drumline.streams.windows.watermark import WindowConfig
 
-FLUSH_ROWS = 100_000
+FLUSH_ROWS = 200_000
 PROCESSES = table(Topic.PROCESS).target
 
 

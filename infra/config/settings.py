@@ -79,7 +79,7 @@ class SinkSettings(SettingsModel):
     """The sinks from Kafka to ClickHouse."""
 
     group: str = Field("drumline-sink", description="Kafka group of the sinks")
-    flush_rows: int = Field(100_000, ge=1, le=1_000_000, description="rows after which a range is written")
+    flush_rows: int = Field(200_000, ge=1, le=1_000_000, description="rows after which a range is written")
     flush_s: float = Field(
         1.0, gt=0, description="time after which a range of processes, steps or verdicts is written; s"
     )

@@ -355,6 +355,7 @@ def test_newest_window_wins(pipeline):
 def test_the_insert_is_one_block(pipeline):
     """100,000 rows in one range end as one part per day: what the deduplication token needs."""
     pipeline.publish(*batches(25, rows=4_000))
+    pipeline.settings.sink.flush_rows = 100_000
     sink = pipeline.sink(lambda s: s.counts.rows == 100_000)
     sink.run()
     assert sink.counts.ranges == 1
