@@ -7,12 +7,9 @@ escapes what it writes, and labels axes and marks for screen readers.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil, floor, log10
-from statistics import median
 from typing import Any
 
 from drumline.infra.report.data import ReportData, Row
@@ -22,8 +19,6 @@ from drumline.infra.runtime.terminal import escape_controls
 Spec = dict[str, Any]
 
 WIDTH = 720
-#: Series that colours can distinguish.
-SERIES = 8
 #: Space for labels, which may be a fifth wider in the reader's font than in the one they are measured with.
 _NUMBERS: Spec = {"minExtent": 44}
 _NAMES: Spec = {"ticks": False, "domain": False, "labelLimit": 300, "minExtent": 365}
@@ -190,14 +185,9 @@ def memcpys(data: ReportData) -> Spec:
 
 
 def device(data: ReportData, column: str, title: str) -> Spec | None:
-    """Return one measure over time, a line per rank; None if no sample has it.
-
-    With more than SERIES ranks: the lowest, middle and highest GPU.
-    """
-    values = [{"second": r["second"], "series": f"rank {r['rank']}", "rank": r["rank"], "value": r[column]}
+    """Return one measure over time, a line per series; None if no sample has it."""
+    values = [{"second": r["second"], "series": r["series"], "rank": r["rank"], "value": r[column]}
               for r in data.device_times if r[column] is not None]  # fmt: skip
-    if len({row["rank"] for row in values}) > SERIES:
-        values = _spread(values)
     return over_time(values, data.length_s, title, zero=column == "util")
 
 
@@ -223,18 +213,6 @@ def over_time(values: list[Row], length_s: float, title: str, zero: bool = False
             "color": _field("series", "nominal", None, scale=scale, legend={"symbolType": "stroke"}),
         },
     }  # fmt: skip
-
-
-def _spread(values: list[Row]) -> list[Row]:
-    at: dict[float, list[float]] = defaultdict(list)
-    for row in values:
-        at[row["second"]].append(row["value"])
-    kinds: dict[str, Callable[[list[float]], float]] = {"lowest GPU": min, "middle GPU": median, "highest GPU": max}
-    return [
-        {"second": time, "series": name, "rank": order, "value": pick(samples)}
-        for time, samples in at.items()
-        for order, (name, pick) in enumerate(kinds.items())
-    ]
 
 
 def middle(name: str, most: int = 42) -> str:

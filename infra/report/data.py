@@ -16,6 +16,8 @@ Query = Callable[[str, Mapping[str, Any]], list[Row]]
 
 #: Limits of a plot: bins of steps or time, ranks.
 BINS, WINDOW_BINS, RANKS = 300, 120, 64
+#: Lines of a chart that colours can distinguish.
+SERIES = 8
 #: Names that a message lists, and characters of each.
 LISTED, LONGEST = 10, 60
 #: Rows of the question stalls that are looked at, and the least share of a kernel's samples that is listed; %.
@@ -134,7 +136,10 @@ def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu
         hot_stacks=_hot_lines(query, scope, 0.0, "stack", MOST_STACKS) if hot_lines else [],
         stalls=_stalls(query, scope),
         devices=query(queries.DEVICES, scope),
-        device_times=query(queries.DEVICE_TIMES, {**scope, "length_ns": length_ns, "bins": WINDOW_BINS}),
+        device_times=query(
+            queries.DEVICE_TIMES if int(chosen["ranks"]) <= SERIES else queries.DEVICE_SPREAD,
+            {**scope, "length_ns": length_ns, "bins": WINDOW_BINS},
+        ),
         records=query(queries.RECORDS, scope)[0],
         price_per_gpu_hour=price_per_gpu_hour,
     )

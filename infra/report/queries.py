@@ -180,13 +180,22 @@ SELECT host, gpu_index AS gpu, anyLast(d.rank) AS rank, count() AS samples, avg(
 FROM device_samples AS d WHERE {_SAMPLES} GROUP BY host, gpu_index ORDER BY host, gpu_index LIMIT 1024
 """
 
-# Of each GPU in each bin of time: its means. The lowest, middle and highest GPU where there are too many lines.
+# Of each GPU in each bin of time: its means.
 DEVICE_TIMES = f"""
 WITH greatest({{length_ns:Int64}} / {{bins:Int64}}, 1) AS width
 SELECT intDiv(dateDiff('nanosecond', {{since:DateTime64(9, 'UTC')}}, time), toInt64(width)) * width / 1e9 AS second,
-       rank, avg(util_gpu) AS util, avg(power_mw) / 1e3 AS power_w, avg(d.sm_clock) AS clock_mhz,
-       avg(d.temperature) AS celsius
+       rank, concat('rank ', toString(rank)) AS series, avg(util_gpu) AS util, avg(power_mw) / 1e3 AS power_w,
+       avg(d.sm_clock) AS clock_mhz, avg(d.temperature) AS celsius
 FROM device_samples AS d WHERE {_SAMPLES} GROUP BY second, rank ORDER BY second, rank
+"""
+_MEASURES = ("util", "power_w", "clock_mhz", "celsius")
+_OF_ALL = ", ".join(f"[min({m}), quantileExactInclusive(0.5)({m}), max({m})] AS {m}_of" for m in _MEASURES)
+# The same where they are too many for a line each: the lowest, middle and highest GPU of each bin.
+DEVICE_SPREAD = f"""
+SELECT second, line - 1 AS rank, ['lowest GPU', 'middle GPU', 'highest GPU'][line] AS series,
+       {", ".join(f"{m}_of[line] AS {m}" for m in _MEASURES)}
+FROM (SELECT second, {_OF_ALL} FROM ({DEVICE_TIMES}) GROUP BY second) ARRAY JOIN [1, 2, 3] AS line
+ORDER BY second, line
 """
 
 RECORDS = """

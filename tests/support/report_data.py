@@ -62,7 +62,7 @@ def report_data(**changes):
         "devices": [{"host": "node-a", "gpu": 0, "rank": 0, "samples": 9, "util": 90.0, "memory_gb": 20.0,
                      "power_w": 600.0,
                      "temperature": 60, "slowest_mhz": 1500, "fastest_mhz": 1980, "ecc": 0, "xid": None}],
-        "device_times": [{"second": float(s), "rank": r, "util": 90.0, "power_w": 600.0, "clock_mhz": 1900.0,
-                          "celsius": 60.0} for s in range(5) for r in range(2)],
+        "device_times": [{"second": float(s), "rank": r, "series": f"rank {r}", "util": 90.0, "power_w": 600.0,
+                          "clock_mhz": 1900.0, "celsius": 60.0} for s in range(5) for r in range(2)],
         "records": {"records": 50, "dead": 0, "duplicates": 0, "dropped_rows": 0}, "price_per_gpu_hour": 0.0, **changes,
     })  # fmt: skip

@@ -262,12 +262,6 @@ def test_gpu_samples_without_a_measure_draw_no_empty_chart():
     assert report_charts.device(report_data(device_times=times), "clock_mhz", "MHz") is None
 
 
-def test_more_gpus_than_colours_are_drawn_as_lowest_middle_and_highest():
-    times = [{**report_data().device_times[0], "rank": rank, "util": rank} for rank in range(9)]
-    values = report_charts.device(report_data(device_times=times), "util", "%")["data"]["values"]
-    assert {row["series"]: row["value"] for row in values} == {"lowest GPU": 0, "middle GPU": 4, "highest GPU": 8}
-
-
 def test_a_wrong_job_or_run_is_reported_with_the_known_ones():
     stored = {"demo": [{"run": "b"}, {"run": "a"}]}
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from datetime import timedelta
+from statistics import median
 
 import pytest
 from support import migrated_database
@@ -12,6 +13,7 @@ from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse import queries
 from drumline.infra.clickhouse.client import command, connect, rows
+from drumline.infra.report import queries as report_queries
 from drumline.infra.report.data import load
 from drumline.infra.report.text import summary
 
@@ -100,6 +102,25 @@ def test_the_report_equals_the_cookbook(drumline, clean_stack):
     assert (data.steps["median_ms"], data.steps["p95_ms"]) == step
     assert sum(row["samples"] for row in data.devices) == sum(row["samples"] for row in cookbook("devices"))
     client.close()
+
+
+@pytest.mark.usefixtures("drumline")
+def test_many_gpus_are_one_lowest_middle_and_highest_line(clean_stack):
+    store(clean_stack)
+    client = connect(clean_stack, reader=True, database=clean_stack.clickhouse.database)
+    span = {"since": f"{START:%F %T}", "until": f"{START + timedelta(seconds=40):%F %T}"}
+    scope = {"job": JOB, "run": "r1", **span, "length_ns": 40_000_000_000, "bins": 4}
+    of_ranks = rows(client, report_queries.DEVICE_TIMES, scope)
+    lines = rows(client, report_queries.DEVICE_SPREAD, scope)
+    client.close()
+    assert lines
+    assert [row["series"] for row in lines[:3]] == ["lowest GPU", "middle GPU", "highest GPU"]
+    for measure in ("util", "power_w", "clock_mhz", "celsius"):
+        shown = {(row["second"], row["rank"]): row[measure] for row in lines}
+        for second in {row["second"] for row in of_ranks}:
+            values = [row[measure] for row in of_ranks if row["second"] == second and row[measure] is not None]
+            wanted = [min(values), median(values), max(values)] if values else [None] * 3
+            assert [shown[second, line] for line in range(3)] == pytest.approx(wanted)
 
 
 def test_top_shows_what_is_stored(drumline, clean_stack):
