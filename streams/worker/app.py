@@ -46,7 +46,7 @@ def straggler_config(settings: Settings) -> StragglerConfig:
 def state_bytes(settings: Settings, limits: Iterable[Path] = MEMORY_LIMITS) -> int:
     """Return the state above which a worker is full: the setting, or a quarter of the memory it may use.
 
-    16,384 ranks keep some GB; the rest is for the program, records in flight, and other programs.
+    16,384 ranks keep 0.8 GB; the rest is for the program, records in flight, and other programs.
     """
     if settings.stream.state_mb is not None:
         return settings.stream.state_mb * 1_000_000
