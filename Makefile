@@ -94,6 +94,10 @@ lint-rest:
 collect:
 	@$(BIN)/pytest --collect-only -qq > $(VENV)/collected.log || { cat $(VENV)/collected.log; exit 1; }
 
+# Each process would compile all that it imports anew where the shell forbids bytecode; here it is apart from the sources.
+test: export PYTHONDONTWRITEBYTECODE :=
+test: export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
+
 # mypy takes as long as all else before the tests, and they wait more than they compute: it runs beside them. In CI a
 # failed test with a real stack is run once more at the end, and named.
 test: java $(VENV)/ready ## Run lint and all tests, with a real Kafka and a real ClickHouse engine (JOBS=4 processes)
