@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from drumline.streams.core.records import UnreadableValue, key_parts, unit_parts, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.stragglers.communicators import NO_ROWS
 from drumline.streams.stragglers.lateness_rows import KEPT_ROW, WHOLE
 from drumline.streams.stragglers.lateness_state import as_text
 from drumline.streams.stragglers.sources import Place, Source
-from drumline.streams.stragglers.state import NO_ROWS, Cells, JobState, RankReport
+from drumline.streams.stragglers.state import JobState
 from drumline.streams.stragglers.step_rows import STEP_ROW
+from drumline.streams.stragglers.step_state import Cells, RankReport
 
 #: Kind of a key -> number of its parts before the `run_key` (state.py, sample_state.py).
 _RUN_AT = {"s": 3, "l": 3, "c": 2, "d": 3, "p": 3, "v": 2, "h": 1}
@@ -38,9 +40,9 @@ def restore_key(state: JobState, name: str) -> None:
     elif kind == "c":
         communicator, head = parts[0], unpack_rows(store[name], NO_ROWS).head
         state.sources.communicators[communicator] = Source(head["complete"])
-        state.members[communicator] = tuple(head["ranks"])
+        state.communicators.members[communicator] = tuple(head["ranks"])
         if head["pipeline"]:
-            state.pipelines[communicator] = frozenset(head["pipeline"])
+            state.communicators.pipelines[communicator] = frozenset(head["pipeline"])
         state.world_size = max(state.world_size, head["world_size"])
     elif kind in state.samples:
         state.samples[kind].buckets.setdefault(int(parts[1]), set()).add(int(parts[0]))

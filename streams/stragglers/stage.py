@@ -32,11 +32,12 @@ from drumline.streams.stragglers.analysis.lateness_history import load_lateness
 from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute, kept_hidden
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
 from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB, Samples
+from drumline.streams.stragglers.communicators import NO_ROWS
 from drumline.streams.stragglers.lateness_rows import lateness_rows
 from drumline.streams.stragglers.rank_values import by_value, ranks_of
 from drumline.streams.stragglers.restore import restore_key, unit_of_key
 from drumline.streams.stragglers.stalled import add_silent_ranks, mark_silent, stalled_window
-from drumline.streams.stragglers.state import NO_ROWS, JobState, Store, Watched
+from drumline.streams.stragglers.state import JobState, Store, Watched
 from drumline.streams.stragglers.verdict_batch import alarms_after, digest, summarize, verdict_batch
 from drumline.streams.stragglers.window import load_window
 

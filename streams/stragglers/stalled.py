@@ -22,7 +22,7 @@ def stall_timeout_ns(state: JobState, config: StragglerConfig) -> int:
     longest = 0
     for window in sorted(state.windows)[-2:]:
         for rank in sorted(state.windows[window].ranks)[:1]:  # all ranks run in lockstep
-            rows = state.rank_rows(window, rank)
+            rows = state.steps.rank_rows(window, rank)
             longest = max(longest, int(rows["duration_ns"].max())) if len(rows) else longest
     return max(config.stall_ns, config.stall_steps * longest)
 

@@ -2,20 +2,16 @@
 
 Keys of the store:
 
-- s|window|slice|run_key: the rows of gpu.step.v1 of RANKS_OF_VALUE ranks in one window, and what they last reported.
-- c|communicator|run_key: progress and ranks of a communicator.
 - v|window|run_key: the head of the published verdict.
 - h|run_key: the horizon. Rows of windows before it are being deleted one by one, and are incomplete.
 
-Keys of samples: sample_state.py; of lateness: lateness_state.py. A batch rewrites only the values that its rows fall
-in. The index in memory is rebuilt by `restore_jobs`.
+Keys of steps: step_state.py; of communicators: communicators.py; of samples: sample_state.py; of lateness:
+lateness_state.py. The index in memory is rebuilt by `restore_jobs`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Mapping, MutableMapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,29 +23,23 @@ from drumline.schemas.topics import Topic
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import (
     Rows,
-    StateRecord,
-    as_json,
-    differs,
     key,
     newest_steps,
     pack_rows,
-    pack_text,
     split_run_key,
-    stacked,
-    unpack_rows,
 )
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import PIPELINE
 from drumline.streams.stragglers.analysis.lateness_history import healthy_windows
+from drumline.streams.stragglers.communicators import NO_ROWS, Communicators
 from drumline.streams.stragglers.lateness_rows import NO_LISTS, WHOLE, lists_of_steps, part_of
-from drumline.streams.stragglers.lateness_state import Index, LatenessState, as_text
+from drumline.streams.stragglers.lateness_state import LatenessState, as_text
 from drumline.streams.stragglers.sample_state import DEVICE, HOST, SampleState
-from drumline.streams.stragglers.slices import RANKS_OF_VALUE, cut
 from drumline.streams.stragglers.sources import Place, Sources
-from drumline.streams.stragglers.step_rows import STEP_ROW, latest_steps, merged_step_rows, step_rows
+from drumline.streams.stragglers.step_rows import merged_step_rows, step_rows
+from drumline.streams.stragglers.step_state import AppliedParts, Cells, RankReport, StepState
 
 Store = MutableMapping[str, bytes]
-NO_ROWS = np.dtype([("none", "u1")])
 #: Kinds of keys as a checkpoint writes them (worker/partition_store.py): the progress of a communicator follows its
 #: rows, and the epoch of a worker the results that came before it (worker/stage_runner.py).
 CHECKPOINT_KINDS = "hlcsdpx"
@@ -61,51 +51,12 @@ LONGEST_SAMPLE_NS = 10_000_000_000
 DEVICE_BEHIND_NS = 1_000_000_000
 
 
-_RANK = np.dtype([("rank", "<i4")])
-#: Characters, or numbers, whose JSON is kept between records.
-SHORT = 256
-_NOTHING, _NO_STEPS = np.zeros(0, NO_ROWS), (np.zeros(0, STEP_ROW), np.zeros(0, np.int64))
-
-
-class RankReport(NamedTuple):
-    """Holds what a rank last reported in a window, as heads keep it. `steps_from`: see `Source`."""
-
-    complete: int
-    world_size: int
-    host: str
-    gpu_uuid: str
-    steps_from: str
-
-
 class Watched(NamedTuple):
     """Names the samples that were read for a window: of these ranks, about this time; ns."""
 
     ranks: list[int]
     start_ns: int
     end_ns: int
-
-
-@dataclass(slots=True)
-class Cells:
-    """Indexes the stored rows of a window.
-
-    `reports`: slice of ranks -> rank -> its report. `begin_ns`: slice -> start of its earliest step; ns of its host.
-    `lateness`: see `LatenessState`.
-    """
-
-    reports: dict[int, dict[int, RankReport]] = field(default_factory=dict)
-    begin_ns: dict[int, int] = field(default_factory=dict)
-    lateness: Index = field(default_factory=dict)
-
-    @property
-    def ranks(self) -> list[int]:
-        """Return the ranks with steps."""
-        return [rank for reports in self.reports.values() for rank in reports]
-
-    def set_begin(self, part: int, rows: Rows) -> None:
-        """Count rows of steps of a slice of ranks in its begin."""
-        begin = int(rows["start_ns"].min())
-        self.begin_ns[part] = min(begin, self.begin_ns.get(part, begin))
 
 
 class JobState:
@@ -115,8 +66,7 @@ class JobState:
 
     Attributes:
         settled: since the restart the worker had no lag once, so a source that is missing is not in Kafka either.
-        members: communicator -> its ranks.
-        pipelines: communicators in which one rank sends what another receives -> their ranks.
+        communicators: their ranks and progress.
         windows: window -> its stored rows.
         dirty: windows to evaluate.
         published: window -> head of the verdict that was returned last (`JobStage`).
@@ -132,18 +82,16 @@ class JobState:
         self.world_size, self.sequence = 0, 0
         self.settled = False
         self.sources = Sources()
-        self.members: dict[str, tuple[int, ...]] = {}
-        self.pipelines: dict[str, frozenset[int]] = {}
+        self.communicators = Communicators(store, run_key, config)
         self.windows: dict[int, Cells] = {}
         self.dirty: set[int] = set()
         self.published: dict[int, dict[str, Any]] = {}
+        self.steps = StepState(store, run_key, config)
         self.lateness = LatenessState(store, run_key, config.window_steps)
         self.samples = {kind.key: SampleState(store, run_key, kind) for kind in (DEVICE, HOST)}
         self.watched: dict[int, Watched] = {}
         self.evaluated_ns: dict[int, int] = {}
         self.horizon = 0
-        self._spans: dict[tuple[int, int], tuple[bytes, dict[int, tuple[int, int]]]] = {}  # with the value they are of
-        self._written: dict[str, tuple[int, tuple[int, ...], int, frozenset[int]]] = {}  # by communicator
 
     @property
     def awaits_sources(self) -> bool:
@@ -151,17 +99,6 @@ class JobState:
         sources = self.sources
         missing = len(sources.ranks) < self.world_size or (self.world_size != 1 and not sources.communicators)
         return missing and not self.settled
-
-    def rank_rows(self, window: int, rank: int) -> Rows:
-        """Return the STEP_ROW rows of a rank in a window, by step."""
-        data = self.store.get(self._steps_key(window, rank // RANKS_OF_VALUE))
-        rows = np.zeros(0, STEP_ROW) if data is None else unpack_rows(data, STEP_ROW).rows
-        return latest_steps(rows[rows["rank"] == rank])
-
-    def stored_steps(self, window: int) -> list[bytes]:
-        """Return the values of the steps of a window (STEP_ROW), by rank."""
-        names = (self._steps_key(window, part) for part in sorted(self.windows[window].reports))
-        return [value for value in map(self.store.get, names) if value is not None]
 
     def apply_steps(self, batch: Batch, offset: int, now_ns: int) -> None:
         """Apply a gpu.step.v1 batch. A value that was written at this offset or later stays as it is."""
@@ -173,9 +110,9 @@ class JobState:
             envelope.get("steps_from") or "",
         )  # fmt: skip
         rank = int(envelope["rank"])
-        ranks, completes = np.array([rank]), np.array([report.complete])
+        part_of, numbers = np.zeros(len(rows), np.int64), (np.array([rank]), np.array([report.complete]))
         kept = {rank: self._update_rank(rank, report, now_ns)}
-        self._apply_rows(rows, np.zeros(len(rows), np.int64), (ranks, completes, np.array([offset])), kept)
+        self._apply(AppliedParts(rows, part_of, *numbers, np.array([offset])), kept)
 
     def apply_merged_steps(self, parts: MergedParts, offsets: Ints, now_ns: int) -> None:
         """Apply all parts of gpu.step.v1 records at once."""
@@ -199,43 +136,13 @@ class JobState:
         for rank, complete, host, gpu_uuid in zip(of_ranks.tolist(), *of_last, strict=True):
             report = RankReport(complete, world_size, host, gpu_uuid, origins.get(rank, ""))
             kept[rank] = self._update_rank(rank, report, now_ns)
-        self._apply_rows(rows, part_of, (ranks, completes, offsets), kept)
+        self._apply(AppliedParts(rows, part_of, ranks, completes, offsets), kept)
 
-    def _apply_rows(
-        self, rows: Rows, part_of: Ints, of_parts: tuple[Ints, Ints, Ints], kept: Mapping[int, RankReport]
-    ) -> None:
-        """Add rows of steps, and what ranks report. `part_of`: of each row; `of_parts`: rank, complete step and offset
-        of each part; `kept`: the report of each rank.
-
-        A part that a value has already does not count again in it.
-        """
-        ranks, completes, offsets = of_parts
-        window_steps = self.config.window_steps
-        window_of = rows["step"] // window_steps
-        self.counts.too_old += int((window_of < self.horizon).sum())
-        rows_at = {place: (inside, of_rows) for place, inside, of_rows in cut(rows, window_of, part_of)}
-        completing = np.flatnonzero(completes >= 0)  # a part tells of this window too, perhaps without a row
-        reporting = np.concatenate([part_of, completing])
-        reports = np.zeros(len(reporting), _RANK)
-        reports["rank"] = ranks[reporting]
-        windows = np.concatenate([window_of, completes[completing] // window_steps])
-        repeated: set[int] = set()
-        for place, of_ranks, new in cut(reports, windows, reporting):
-            if place[0] < self.horizon:
-                continue
-            data = self.store.get(self._steps_key(*place))
-            old = None if data is None else unpack_rows(data, STEP_ROW)
-            inside, of_rows = rows_at.get(place, _NO_STEPS)
-            fresh = offsets[new]
-            if old is not None and fresh.min() <= old.offset:
-                is_new = fresh > old.offset
-                repeated.update(new[~is_new].tolist())
-                of_ranks, fresh = of_ranks[is_new], fresh[is_new]
-                inside = inside[offsets[of_rows] > old.offset]
-            if len(fresh):
-                known = {rank: kept[rank] for rank in dict.fromkeys(of_ranks["rank"].tolist())}
-                self._store_steps(place, old, inside, known, int(fresh.max()))
-        self.counts.duplicates += len(repeated)
+    def _apply(self, parts: AppliedParts, kept: Mapping[int, RankReport]) -> None:
+        self.counts.too_old += int((parts.rows["step"] // self.config.window_steps < self.horizon).sum())
+        changed, repeated = self.steps.apply(parts, kept, self.windows, self.horizon)
+        self.dirty |= changed
+        self.counts.duplicates += repeated
 
     def _update_rank(self, rank: int, report: RankReport, now_ns: int) -> RankReport:
         """Record what a rank reports and return what is kept of it."""
@@ -248,34 +155,6 @@ class JobState:
             return report
         return report._replace(complete=source.complete, steps_from=source.steps_from)
 
-    def _store_steps(
-        self, place: tuple[int, int], old: StateRecord | None, new: Rows, reports: Mapping[int, RankReport], offset: int
-    ) -> None:
-        """Add to the value of a window and slice of ranks."""
-        (window, part), rows = place, new
-        if old is not None:
-            rows = stacked([old.rows, new])
-            if len(rows) > RANKS_OF_VALUE * self.config.window_steps:
-                rows = latest_steps(rows)
-        cells = self.windows.setdefault(window, Cells())
-        known = cells.reports.setdefault(part, {})
-        known.update(reports)
-        self.store[self._steps_key(window, part)] = pack_text(offset, self._steps_head(known), rows)
-        if len(new):
-            self.dirty.add(window)
-            cells.set_begin(part, new)
-
-    def _steps_head(self, reports: Mapping[int, RankReport]) -> bytes:
-        """Return the head of a value with steps: JSON, of which each rank writes the same names each time."""
-        of_ranks = [
-            f'"{rank}":[{of.complete},{of.world_size},{_as_items(of.host, of.gpu_uuid, of.steps_from)}]'
-            for rank, of in reports.items()
-        ]
-        return b'{"window_steps":%d,"ranks":{%b}}' % (self.config.window_steps, ",".join(of_ranks).encode())
-
-    def _steps_key(self, window: int, part: int) -> str:
-        return f"s|{window}|{part}|{self.run_key}"
-
     def apply_lateness(self, envelope: Mapping[str, Any], received: Rows, offset: int, now_ns: int) -> None:
         """Apply a gpu.lateness.v1 batch: its steps replace the stored ones, except those from this offset or later.
 
@@ -284,9 +163,7 @@ class JobState:
         part, lists_of = part_of(envelope), lists_of_steps(envelope)
         communicator, ranks = envelope["communicator"], envelope["rank_list"]
         source = self.sources.update_communicator(communicator, int(envelope["complete_step"]), now_ns)
-        members = self.members.get(communicator, ())
-        if tuple(ranks) != members:
-            self.members[communicator] = tuple(sorted({*members, *ranks}))
+        self.communicators.add(communicator, ranks)
         self.world_size = max(self.world_size, int(envelope["world_size"]))
         rows, steps_seen = received, set(received["step"].tolist())
         if steps_seen and max(steps_seen) - min(steps_seen) >= self.config.max_steps:
@@ -315,23 +192,11 @@ class JobState:
             if changed:
                 self.dirty.add(window)
         self.counts.duplicates += is_duplicate
-        pipeline = ranks if part == WHOLE else self.members[communicator]
-        self._update_pipeline(communicator, pipeline if envelope["point_to_point"] == PIPELINE else ())
-        self._write_communicator(communicator, source.complete, offset)
-
-    def _write_communicator(self, communicator: str, complete: int, offset: int) -> None:
-        """Store what is known of a communicator, once a window: within one, nothing depends on its progress."""
-        members, pipeline = self.members[communicator], self.pipelines.get(communicator, frozenset())
-        written = self.config.window_of(complete + 1), members, self.world_size, pipeline
-        if self._written.get(communicator) == written:
-            return
-        self._written[communicator] = written
-        head = b'{"complete":%d,"ranks":%b,"world_size":%d,"pipeline":%b}' % (
-            complete, _as_list(members), self.world_size, _as_list(tuple(sorted(pipeline)))
-        )  # fmt: skip
-        name, value = key("c", communicator, self.run_key), pack_text(offset, head, _NOTHING)
-        if differs(self.store.get(name), value):
-            self.store[name] = value
+        pipeline = ranks if part == WHOLE else self.communicators.members[communicator]
+        is_pipeline = envelope["point_to_point"] == PIPELINE
+        if self.communicators.set_pipeline(communicator, pipeline if is_pipeline else ()):  # it decides on the peers
+            self.dirty |= {window for window, cells in self.windows.items() if cells.reports}
+        self.communicators.write(communicator, source.complete, self.world_size, offset)
 
     def _has_lateness(self, step: int, communicator: str, part: int) -> bool:
         cells = self.windows.get(self.config.window_of(step))
@@ -352,39 +217,15 @@ class JobState:
 
     def device_rows(self, window: int, rank: int) -> Rows:
         """Return the samples of a rank's GPU during its steps in a window, and a second behind: readings are means."""
-        start_ns, end_ns = self._span(window, rank)
+        start_ns, end_ns = self.steps.span(window, rank)
         return self.samples[DEVICE.key].rows(rank, start_ns, end_ns + DEVICE_BEHIND_NS if end_ns else 0)
 
     def host_rows(self, window: int, rank: int) -> Rows:
         """Return the samples of a rank's process whose intervals lie in its steps of a window, if in part."""
-        start_ns, end_ns = self._span(window, rank)
+        start_ns, end_ns = self.steps.span(window, rank)
         rows = self.samples[HOST.key].rows(rank, start_ns, end_ns + LONGEST_SAMPLE_NS if end_ns else 0)
         begun: Rows = rows[rows["time_ns"] - rows["interval_ns"] < end_ns]
         return begun
-
-    def _span(self, window: int, rank: int) -> tuple[int, int]:
-        """Return begin and end of a rank's steps in a window, (0, 0) without steps; ns of its host."""
-        part = rank // RANKS_OF_VALUE
-        data = self.store.get(self._steps_key(window, part))
-        if data is None:
-            return 0, 0
-        value, spans = self._spans.get((window, part), (None, {}))
-        if value is not data:
-            rows = latest_steps(unpack_rows(data, STEP_ROW).rows)
-            ranks, first = np.unique(rows["rank"], return_index=True)
-            begin = np.minimum.reduceat(rows["start_ns"], first) if len(first) else first
-            end = np.maximum.reduceat(rows["start_ns"] + rows["duration_ns"], first) if len(first) else first
-            spans = dict(zip(ranks.tolist(), zip(begin.tolist(), end.tolist(), strict=True), strict=True))
-            self._spans[window, part] = data, spans
-        return spans.get(rank, (0, 0))
-
-    def _update_pipeline(self, communicator: str, ranks: Iterable[int]) -> None:
-        """Set the ranks of a pipeline. After a change all windows are evaluated again: it decides on the peers."""
-        known, now = self.pipelines.pop(communicator, frozenset()), frozenset(ranks)
-        if now:
-            self.pipelines[communicator] = now
-        if now != known:
-            self.dirty |= {window for window, cells in self.windows.items() if cells.reports}
 
     def drop_before(self, window: int) -> None:
         """Delete the rows of earlier windows, and verdicts older than the history.
@@ -398,13 +239,11 @@ class JobState:
             self.store[key("h", self.run_key)] = pack_rows(-1, head, np.zeros(0, NO_ROWS))
         for old in [w for w in self.windows if w < self.horizon]:
             cells = self.windows.pop(old)
-            for part in cells.reports:
-                self.store.pop(self._steps_key(old, part), None)
+            self.steps.drop(old, cells.reports)
             self.lateness.drop(cells.lateness)
         if moved:
             self._drop_samples()
         self.dirty = {w for w in self.dirty if w >= self.horizon}
-        self._spans = {place: spans for place, spans in self._spans.items() if place[0] >= self.horizon}
         self.watched = {w: span for w, span in self.watched.items() if w >= self.horizon}
         self.evaluated_ns = {w: at for w, at in self.evaluated_ns.items() if w >= self.horizon}
         # The past must outlast a fault of any length: the baseline, and in jobs with jitter, which keep none, lateness.
@@ -434,26 +273,5 @@ class JobState:
             self.store.pop(key("v", window, self.run_key), None)
         for samples in self.samples.values():
             samples.forget()
-        for communicator in self.sources.communicators:
-            self.store.pop(key("c", communicator, self.run_key), None)
+        self.communicators.forget(self.sources.communicators)
         self.store.pop(key("h", self.run_key), None)
-
-
-@lru_cache(1 << 15)
-def _short_items(*texts: str) -> str:
-    return as_json(texts)[1:-1].decode()
-
-
-def _as_items(*texts: str) -> str:
-    """Return texts as the items of a JSON array; those of a rank are the same with each record."""
-    return _short_items(*texts) if sum(map(len, texts)) <= SHORT else as_json(texts)[1:-1].decode()
-
-
-@lru_cache(1 << 12)
-def _short_list(ranks: tuple[int, ...]) -> bytes:
-    return as_json(ranks)
-
-
-def _as_list(ranks: tuple[int, ...]) -> bytes:
-    """Return ranks as a JSON array; those of a communicator are the same with each record."""
-    return _short_list(ranks) if len(ranks) <= SHORT else as_json(ranks)

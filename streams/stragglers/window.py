@@ -50,7 +50,7 @@ def load_window(state: JobState, window: int) -> LoadedWindow:
     Missing are steps that their rank reported as skipped or without a budget, lateness rows without compared
     collectives, and budgets of another source than most: NCCL's and CUPTI's are not comparable.
     """
-    data, span_ns = _steps(state.stored_steps(window))
+    data, span_ns = _steps(state.steps.values(window, sorted(state.windows[window].reports)))
     data = replace(data, communicators=_communicators(state, window, data.ranks, data.steps))
     present, reports = set(data.ranks.tolist()), state.windows[window].reports.values()
     sizes = (report.world_size for of_ranks in reports for rank, report in of_ranks.items() if rank in present)
@@ -107,7 +107,7 @@ def _with_pipelines(state: JobState, data: WindowData) -> WindowData:
     """Return the window with the pipelines, and the stages of ranks as their roles."""
     ranks = data.ranks
     ranks_of = {group.name: frozenset(ranks[group.members].tolist()) for group in data.communicators}
-    stages = pipeline_stages(state.pipelines.values(), ranks_of)
+    stages = pipeline_stages(state.communicators.pipelines.values(), ranks_of)
     if stages is None:
         return data
     roles = np.array([stages.get(rank, -1 - rank) for rank in ranks.tolist()], np.int64)
@@ -115,7 +115,7 @@ def _with_pipelines(state: JobState, data: WindowData) -> WindowData:
     index = {rank: at for at, rank in enumerate(ranks.tolist())}
     pipelines = [
         np.array(sorted(index[rank] for rank in pipeline if rank in index), np.int64)
-        for pipeline in joined(state.pipelines.values())
+        for pipeline in joined(state.communicators.pipelines.values())
     ]
     return replace(data, communicators=groups, pipelines=pipelines)
 
@@ -131,7 +131,7 @@ def _communicators(state: JobState, window: int, ranks: Ints, steps: Ints) -> li
         communicator = np.repeat(np.array([number[name] for name in stored.names], np.int64), counts)
         kinds, hidden = _lists([(column[step], name, text) for name, step, text in stored.lists], len(steps))
         for group in _groups(rows, communicator, names, (ranks, steps)):
-            size = max(group.size, len(state.members.get(group.name, ())))
+            size = max(group.size, len(state.communicators.members.get(group.name, ())))
             shown = hidden.get(group.name, group.hidden)
             out.append(replace(group, size=size, kinds=kinds.get(group.name, {}), hidden=shown))
     return out

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from drumline.infra.bench.result import BenchReport, Progress
 from drumline.streams.core.records import Rows, key, pack_rows, run_key
 from drumline.streams.core.thresholds import WARNING, StragglerConfig
+from drumline.streams.stragglers.communicators import NO_ROWS
 from drumline.streams.stragglers.lateness_rows import KEPT_ROW
 from drumline.streams.stragglers.lateness_state import STEPS_OF_VALUE
 from drumline.streams.stragglers.sample_state import BUCKET_NS, DEVICE
 from drumline.streams.stragglers.slices import RANKS_OF_VALUE
 from drumline.streams.stragglers.stage import JobStage
-from drumline.streams.stragglers.state import NO_ROWS, RankReport
 from drumline.streams.stragglers.step_rows import BUDGET, STEP_ROW
+from drumline.streams.stragglers.step_state import RankReport
 
 RANKS, LATE = 16_384, 1_000
 STEP_NS, BEGIN_NS, LATE_NS = 1_000_000_000, 10**18, 100_000_000

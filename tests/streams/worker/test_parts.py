@@ -283,7 +283,7 @@ def test_parts_of_one_record_that_are_of_one_rank_all_count_and_come_again_in_va
     stage = worker.stages["job"]
     assert stage.duplicates >= 5
     state = stage.states["3:job|run"]
-    rows = sum(len(state.rank_rows(window, 0)) for window in state.windows)
+    rows = sum(len(state.steps.rank_rows(window, 0)) for window in state.windows)
     assert rows == sum(batch.rows for _, batch in steps[:5])
 
 
@@ -358,7 +358,7 @@ def test_records_that_are_applied_together_give_the_state_that_they_give_one_by_
     assert {*of_both[0].windows} == {*of_both[1].windows}
     for window in of_both[0].windows:
         for rank in range(4):
-            [rows, expected] = (state.rank_rows(window, rank) for state in of_both)
+            [rows, expected] = (state.steps.rank_rows(window, rank) for state in of_both)
             assert rows.tolist() == expected.tolist()
     assert of_both[0].sources.ranks == of_both[1].sources.ranks
 
@@ -404,7 +404,9 @@ def test_records_that_come_again_in_other_company_do_not_count_twice(worker):
     stage = worker.stages["job"]
     state = stage.states["3:job|run"]
     stored = [
-        len(unpack_rows(value, STEP_ROW).rows) for window in state.windows for value in state.stored_steps(window)
+        len(unpack_rows(value, STEP_ROW).rows)
+        for window in state.windows
+        for value in state.steps.values(window, state.windows[window].reports)
     ]
     assert sum(stored) == sum(batch.rows for batch in steps)
     assert stage.duplicates == 4 + 4 + 8
