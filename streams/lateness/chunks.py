@@ -32,7 +32,7 @@ class Value:
     """Describes a stored value.
 
     `offset`: of the last record applied to it. `items`: rank -> what it reported, as the head has it. `tidy_at`: bytes
-    of rows from which on they are put in order.
+    of rows from which on they are put in order. `origin`: the value that it was a half of.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Value:
     offset: int = -1
     items: dict[int, str] = field(default_factory=dict)
     tidy_at: int = 0
+    origin: Value | None = None
 
 
 @dataclass(slots=True)
@@ -64,10 +65,14 @@ class Chunks:
         of = self._chunks.setdefault(chunk, _Chunk())
         of.values[number] = Value(name, self._store[name], record.offset, items)
         of.last = max(of.last, number)
-        for rank in items:  # in two values after a kill while one was divided: the newer one has all of it
+        for rank in list(items):  # in two values after a kill while one was divided: the newer one has all of it
             known = of.number_of.get(rank)
-            if known is None or of.values[known].offset < record.offset:
-                of.number_of[rank] = number
+            if known is not None:
+                older = known if of.values[known].offset < record.offset else number
+                del of.values[older].items[rank]
+                if older == number:
+                    continue
+            of.number_of[rank] = number
 
     def add(self, chunk: int, rows_of: Mapping[int, Rows], items: Mapping[int, tuple[str, int]]) -> set[int]:
         """Add rows of ranks, and return the ranks whose rows were added before: an offset counts once.
@@ -128,7 +133,7 @@ class Chunks:
             behind = np.isin(rows["rank"], ranks)
             of.last = other = of.last + 1
             moved = {rank: value.items.pop(rank) for rank in ranks}
-            of.values[other] = Value(self._name_of(chunk, other), b"", value.offset, moved, value.tidy_at)
+            of.values[other] = Value(self._name_of(chunk, other), b"", value.offset, moved, value.tidy_at, value)
             of.number_of.update(dict.fromkeys(ranks, other))
             self._divide(chunk, of, other, rows[behind])
             self._divide(chunk, of, number, rows[~behind])
@@ -139,6 +144,12 @@ class Chunks:
         items = ",".join([f'"{rank}":[{item}]' for rank, item in value.items.items()])
         value.data = pack_text(value.offset, b'{"ranks":{%b}}' % items.encode(), *rows)
         self._store[value.name] = value.data
+        # A checkpoint writes in the order of the last changes: a half that changes again must not come behind the rest.
+        origin = value.origin
+        while origin is not None:
+            if origin.data:
+                self._store[origin.name] = origin.data
+            origin = origin.origin
 
     def of_steps(self, steps: Iterable[int]) -> list[bytes]:
         """Return the values that some steps lie in."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
+
 import numpy as np
 import pytest
 from support.labs.lateness import rows
@@ -10,11 +12,13 @@ from drumline.streams.core.records import Rows, stacked, unpack_rows
 from drumline.streams.lateness import chunks as module
 from drumline.streams.lateness.chunks import RANKS_OF_VALUE, Chunks
 from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, merge
+from drumline.streams.lateness.state import CHECKPOINT_KINDS
+from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
 
 NOTHING = np.zeros(0, COLLECTIVE_ROW)
 
 
-def opened(store: dict[str, bytes]) -> Chunks:
+def opened(store: MutableMapping[str, bytes]) -> Chunks:
     """Chunks over a store, with what it holds."""
     chunks = Chunks(store, lambda chunk, number: f"m|{chunk}|{number}")
     for name, data in store.items():
@@ -75,7 +79,7 @@ def test_rows_that_come_again_and_again_do_not_add_up(monkeypatch):
     assert kept(store) == collectives(0).tolist()
 
 
-@pytest.mark.parametrize("survive", [0, 1, 2])
+@pytest.mark.parametrize("survive", [0, 1, 2, 3])
 def test_a_large_value_is_divided_and_a_kill_in_between_loses_nothing(monkeypatch, survive):
     monkeypatch.setattr(module, "TIDY_BYTES", 400)
     monkeypatch.setattr(module, "LARGE_BYTES", 1_000)
@@ -110,6 +114,50 @@ def test_a_large_value_is_divided_and_a_kill_in_between_loses_nothing(monkeypatc
     assert len(store) > 1
     assert kept(store) == merge(NOTHING, stacked([part for *_, part in pieces])).tolist()
     assert max(len(unpack_rows(data, COLLECTIVE_ROW).rows.tobytes()) for data in store.values()) <= 1_400
+
+
+@pytest.mark.parametrize("later", [[], [1], [3], [1, 3], [0, 1, 2, 3]], ids=str)
+def test_a_checkpoint_that_is_cut_off_has_all_that_was_committed_before_a_value_was_divided(monkeypatch, later):
+    """Whichever half changes again before the checkpoint."""
+    monkeypatch.setattr(module, "TIDY_BYTES", 400)
+    monkeypatch.setattr(module, "LARGE_BYTES", 1_000)
+    store = PartitionStore({}, None, CheckpointOrder(CHECKPOINT_KINDS))
+    chunks = opened(store)
+    for offset, rank in enumerate([0, 1, 2, 3]):
+        chunks.add(0, {rank: collectives(rank)}, {rank: ("1", offset)})
+    changelog = dict(store.take_checkpoint())
+    committed = set(kept(changelog))
+    chunks.add(0, {1: collectives(1, 9, first=3)}, {1: ("1", 4)})
+    assert len(store) > 1
+    for offset, rank in enumerate(later, 5):
+        chunks.add(0, {rank: collectives(rank, 1, step=1)}, {rank: ("1", offset)})
+    for name, data in store.take_checkpoint():
+        assert committed <= set(kept(changelog))
+        changelog[name] = data
+    assert kept(changelog) == kept(dict(store))
+
+
+def test_a_rank_that_moved_before_a_kill_stays_in_the_half_that_has_its_rows(monkeypatch):
+    """The half was written and the rest was not; the rest then goes on without being divided again."""
+    monkeypatch.setattr(module, "TIDY_BYTES", 400)
+    monkeypatch.setattr(module, "LARGE_BYTES", 1_000)
+    store: dict[str, bytes] = {}
+    chunks = opened(store)
+    for offset, rank in enumerate([0, 1, 2, 3]):
+        chunks.add(0, {rank: collectives(rank)}, {rank: ("1", offset)})
+    before = dict(store)
+    chunks.add(0, {1: collectives(1, 9, first=3)}, {1: ("1", 4)})
+    killed = before | {name: data for name, data in store.items() if name not in before}
+    chunks = opened(killed)
+    monkeypatch.setattr(module, "LARGE_BYTES", 1 << 20)
+    chunks.add(0, {1: collectives(1, 9, first=3)}, {1: ("1", 4)})
+    half = dict(killed)
+    chunks.add(0, {3: collectives(3, 1, step=1)}, {3: ("1", 5)})
+    chunks.add(0, {0: collectives(0, 1, step=1)}, {0: ("1", 6)})
+    [rest] = {name for name in killed if killed[name] != half[name]} & set(before)
+    torn = half | {rest: killed[rest]}
+    assert opened(torn).add(0, {3: collectives(3, 1, step=1)}, {3: ("1", 5)}) == set()
+    assert kept(torn) == kept(killed)
 
 
 def test_chunks_before_a_step_are_deleted():
