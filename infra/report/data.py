@@ -135,9 +135,9 @@ def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu
         hot_lines=(hot_lines := _hot_lines(query, scope, price_per_gpu_hour)),
         hot_stacks=_hot_lines(query, scope, 0.0, "stack", MOST_STACKS) if hot_lines else [],
         stalls=_stalls(query, scope),
-        devices=query(queries.DEVICES, scope),
+        devices=(devices := query(queries.DEVICES, scope)),
         device_times=query(
-            queries.DEVICE_TIMES if int(chosen["ranks"]) <= SERIES else queries.DEVICE_SPREAD,
+            queries.DEVICE_TIMES if len({row["rank"] for row in devices}) <= SERIES else queries.DEVICE_SPREAD,
             {**scope, "length_ns": length_ns, "bins": WINDOW_BINS},
         ),
         records=query(queries.RECORDS, scope)[0],
