@@ -17,7 +17,7 @@ def failing(monkeypatch, code: int) -> None:
     monkeypatch.setattr(statistics, "rows", rows)
 
 
-def test_a_user_without_the_grant_migrates_all_else_and_is_told_what_to_do(monkeypatch):
+def test_a_user_without_the_grant_migrates_all_else_with_a_warning(monkeypatch):
     failing(monkeypatch, ACCESS_DENIED)
     with structlog.testing.capture_logs() as logs:
         assert statistics_changes(None, "gpu", ["steps"]) == []
