@@ -198,7 +198,7 @@ def documented_grants() -> dict[str, list[str]]:
     """User -> its GRANT statements in docs/guide/security.md, without the TO; the reader's are roles.sql's."""
     [block] = re.findall(r"```sql\n(.*?)```", DOCS.read_text(), re.DOTALL)
     grants = {"reader": reader_grants("gpu")}
-    for statement in filter(None, (part.strip() for part in block.split(";"))):
+    for statement in filter(None, (part.strip() for part in re.sub(r"--.*", "", block).split(";"))):
         grant, role = statement.rsplit(" TO ", 1)
         grants.setdefault(role, []).append(" ".join(grant.split()))
     return grants
