@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from drumline.infra.clickhouse.client import INSERT_SETTINGS, Client, command, rows
-from drumline.infra.config.settings import Settings
+from drumline.infra.config.settings import Settings, SinkSettings
 from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
@@ -32,7 +32,7 @@ from drumline.streams.windows.memcpy_bandwidth import MemcpyBandwidth
 from drumline.streams.windows.stage import ProcessWindows
 from drumline.streams.windows.watermark import WindowConfig
 
-FLUSH_ROWS = 200_000
+FLUSH_ROWS = SinkSettings().flush_rows
 PROCESSES = table(Topic.PROCESS).target
 
 

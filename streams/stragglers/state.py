@@ -86,7 +86,7 @@ class JobState:
         self.windows: dict[int, Cells] = {}
         self.dirty: set[int] = set()
         self.published: dict[int, dict[str, Any]] = {}
-        self.steps = StepState(store, run_key, config)
+        self.steps = StepState(store, run_key, config, counts)
         self.lateness = LatenessState(store, run_key, config.window_steps)
         self.samples = {kind.key: SampleState(store, run_key, kind) for kind in (DEVICE, HOST)}
         self.watched: dict[int, Watched] = {}
@@ -112,7 +112,8 @@ class JobState:
         rank = int(envelope["rank"])
         part_of, numbers = np.zeros(len(rows), np.int64), (np.array([rank]), np.array([report.complete]))
         kept = {rank: self._update_rank(rank, report, now_ns)}
-        self._apply(AppliedParts(rows, part_of, *numbers, np.array([offset])), kept)
+        parts = AppliedParts(rows, part_of, *numbers, np.array([offset]))
+        self.dirty |= self.steps.apply(parts, kept, self.windows, self.horizon)
 
     def apply_merged_steps(self, parts: MergedParts, offsets: Ints, now_ns: int) -> None:
         """Apply all parts of gpu.step.v1 records at once."""
@@ -136,13 +137,8 @@ class JobState:
         for rank, complete, host, gpu_uuid in zip(of_ranks.tolist(), *of_last, strict=True):
             report = RankReport(complete, world_size, host, gpu_uuid, origins.get(rank, ""))
             kept[rank] = self._update_rank(rank, report, now_ns)
-        self._apply(AppliedParts(rows, part_of, ranks, completes, offsets), kept)
-
-    def _apply(self, parts: AppliedParts, kept: Mapping[int, RankReport]) -> None:
-        self.counts.too_old += int((parts.rows["step"] // self.config.window_steps < self.horizon).sum())
-        changed, repeated = self.steps.apply(parts, kept, self.windows, self.horizon)
-        self.dirty |= changed
-        self.counts.duplicates += repeated
+        applied = AppliedParts(rows, part_of, ranks, completes, offsets)
+        self.dirty |= self.steps.apply(applied, kept, self.windows, self.horizon)
 
     def _update_rank(self, rank: int, report: RankReport, now_ns: int) -> RankReport:
         """Record what a rank reports and return what is kept of it."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from drumline.schemas.joined.merged import Ints
+from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import Rows, StateRecord, as_json, pack_text, stacked, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.lateness_state import Index
@@ -70,10 +71,12 @@ class AppliedParts(NamedTuple):
 
 
 class StepState:
-    """Keeps the values of one run. Used by `JobState`, which has the index of windows."""
+    """Keeps the values of one run. Used by `JobState`, which has the index of windows. `counts`: of the stage."""
 
-    def __init__(self, store: MutableMapping[str, bytes], run_key: str, config: StragglerConfig) -> None:
-        self._store, self._run_key, self._config = store, run_key, config
+    def __init__(
+        self, store: MutableMapping[str, bytes], run_key: str, config: StragglerConfig, counts: InputCounts
+    ) -> None:
+        self._store, self._run_key, self._config, self._counts = store, run_key, config, counts
         self._spans: dict[tuple[int, int], tuple[bytes, dict[int, tuple[int, int]]]] = {}  # with the value they are of
 
     def _key(self, window: int, part: int) -> str:
@@ -92,24 +95,22 @@ class StepState:
 
     def apply(
         self, of: AppliedParts, kept: Mapping[int, RankReport], windows: dict[int, Cells], horizon: int
-    ) -> tuple[set[int], int]:
+    ) -> set[int]:
         """Add rows of steps, and what ranks report. `kept`: the report of each rank. Windows before `horizon` stay.
 
-        A part that a value has already does not count again in it. Returns the windows with new rows, and the number of
-        parts that came again.
+        A part that a value has already does not count again in it. Returns the windows with new rows.
         """
         window_steps = self._config.window_steps
-        rows_at = {
-            place: (inside, of_rows)
-            for place, inside, of_rows in cut(of.rows, of.rows["step"] // window_steps, of.part_of)
-        }
+        window_of = of.rows["step"] // window_steps
+        self._counts.too_old += int((window_of < horizon).sum())
+        rows_at = {place: (inside, of_rows) for place, inside, of_rows in cut(of.rows, window_of, of.part_of)}
         completing = np.flatnonzero(of.completes >= 0)  # a part tells of this window too, perhaps without a row
         reporting = np.concatenate([of.part_of, completing])
         reports = np.zeros(len(reporting), _RANK)
         reports["rank"] = of.ranks[reporting]
-        window_of = np.concatenate([of.rows["step"] // window_steps, of.completes[completing] // window_steps])
+        reported_in = np.concatenate([window_of, of.completes[completing] // window_steps])
         repeated, changed = set[int](), set[int]()
-        for place, of_ranks, new in cut(reports, window_of, reporting):
+        for place, of_ranks, new in cut(reports, reported_in, reporting):
             if place[0] < horizon:
                 continue
             data = self._store.get(self._key(*place))
@@ -129,7 +130,8 @@ class StepState:
                 if len(inside):
                     changed.add(place[0])
                     cells.set_begin(place[1], inside)
-        return changed, len(repeated)
+        self._counts.duplicates += len(repeated)
+        return changed
 
     def _write(
         self,
