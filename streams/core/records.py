@@ -25,6 +25,8 @@ _BEFORE_LENGTH = struct.calcsize("<Bq")
 #: test_state_version.py guards it.
 _VERSION = 16
 _OTHER_VERSION = f"state value of version {{}}, this program reads {_VERSION}"
+#: Type of the rows of a value that has a head only.
+NO_ROWS = np.dtype([("none", "u1")])
 #: Begins an escaped character of a name in a key. No name of a person or program holds this control character.
 _ESCAPE = "\x1f"
 

@@ -19,13 +19,21 @@ from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.budget import StateBudget, Store
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.isolation import IsolatedStage
-from drumline.streams.core.records import key, key_parts, pack_rows, run_key, split_run_key, unit_parts, unpack_rows
+from drumline.streams.core.records import (
+    NO_ROWS,
+    key,
+    key_parts,
+    pack_rows,
+    run_key,
+    split_run_key,
+    unit_parts,
+    unpack_rows,
+)
 from drumline.streams.hangs.config import HangConfig
 from drumline.streams.hangs.explanation import Reason, Standstill, explain
 from drumline.streams.hangs.hang_batch import WHOLE_JOB, HangRow, digest, hang_batch, standing_rows
 from drumline.streams.hangs.snapshot import ProcessProgress, Report, processes_of
 
-NO_ROWS = np.dtype([("none", "u1")])
 #: Kind of a key -> number of its parts before the `run_key`: h|run_key, what is published; e|process|run_key, a process
 #: that ended.
 _RUN_AT = {"h": 1, "e": 2}

@@ -19,7 +19,7 @@ from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.isolation import IsolatedStage
-from drumline.streams.core.records import UnreadableValue, key, pack_rows, run_key, unit_parts, unpack_rows
+from drumline.streams.core.records import NO_ROWS, UnreadableValue, key, pack_rows, run_key, unit_parts, unpack_rows
 from drumline.streams.core.stage import RecordsFailed
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.cuts import Emission, cut_steps, passes
@@ -27,7 +27,7 @@ from drumline.streams.lateness.emission import Matches, completed_step, lateness
 from drumline.streams.lateness.lateness_batch import MAX_ROWS
 from drumline.streams.lateness.open_run import OpenRun
 from drumline.streams.lateness.received import FromRanks, mixed_records, of_batch, received_of
-from drumline.streams.lateness.state import NO_ROWS, CommunicatorState, Store
+from drumline.streams.lateness.state import CommunicatorState, Store
 
 Key = tuple[str, str]
 #: Ranks whose steps are emitted in one call, some 0.1 s of work: the worker must answer Kafka in between.

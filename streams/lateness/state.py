@@ -19,7 +19,16 @@ import numpy as np
 
 from drumline.streams.core.frontier import Frontier
 from drumline.streams.core.input_counts import InputCounts
-from drumline.streams.core.records import as_json, key, newest_steps, pack_rows, split_run_key, stacked, unpack_rows
+from drumline.streams.core.records import (
+    NO_ROWS,
+    as_json,
+    key,
+    newest_steps,
+    pack_rows,
+    split_run_key,
+    stacked,
+    unpack_rows,
+)
 from drumline.streams.lateness.chunks import Chunks
 from drumline.streams.lateness.collective_join import COLLECTIVE_ROW
 from drumline.streams.lateness.pieces import CHUNK_STEPS, Piece, cut
@@ -28,7 +37,6 @@ from drumline.streams.lateness.received import FromRanks, MemberReport
 #: Kinds of keys as a checkpoint writes them (worker/partition_store.py): what was emitted follows the rows of it.
 CHECKPOINT_KINDS = "hme"
 Store = MutableMapping[str, bytes]
-NO_ROWS = np.dtype([("none", "u1")])
 
 
 @dataclass(slots=True)

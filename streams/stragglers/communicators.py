@@ -10,11 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from drumline.streams.core.records import as_json, differs, key, pack_text
+from drumline.streams.core.records import NO_ROWS, as_json, differs, key, pack_text
 from drumline.streams.core.thresholds import StragglerConfig
 
-#: Rows of a value that has none.
-NO_ROWS = np.dtype([("none", "u1")])
 _NOTHING = np.zeros(0, NO_ROWS)
 #: Ranks whose JSON is kept between records.
 _SHORT = 256

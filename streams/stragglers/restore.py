@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from drumline.streams.core.records import UnreadableValue, key_parts, unit_parts, unpack_rows
+from drumline.streams.core.records import NO_ROWS, UnreadableValue, key_parts, unit_parts, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.stragglers.communicators import NO_ROWS
 from drumline.streams.stragglers.lateness_rows import KEPT_ROW, WHOLE
 from drumline.streams.stragglers.lateness_state import as_text
 from drumline.streams.stragglers.sources import Place, Source

@@ -23,7 +23,7 @@ from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.isolation import IsolatedStage
-from drumline.streams.core.records import key, pack_rows, run_key
+from drumline.streams.core.records import NO_ROWS, key, pack_rows, run_key
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.alarm import load_alarms, stored_alarms
 from drumline.streams.stragglers.analysis.baseline import load_baseline
@@ -32,7 +32,6 @@ from drumline.streams.stragglers.analysis.lateness_history import load_lateness
 from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute, kept_hidden
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
 from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB, Samples
-from drumline.streams.stragglers.communicators import NO_ROWS
 from drumline.streams.stragglers.lateness_rows import lateness_rows
 from drumline.streams.stragglers.rank_values import by_value, ranks_of
 from drumline.streams.stragglers.restore import restore_key, unit_of_key

@@ -21,17 +21,11 @@ from drumline.schemas.joined.merged import Ints
 from drumline.schemas.joined.table import MergedParts
 from drumline.schemas.topics import Topic
 from drumline.streams.core.input_counts import InputCounts
-from drumline.streams.core.records import (
-    Rows,
-    key,
-    newest_steps,
-    pack_rows,
-    split_run_key,
-)
+from drumline.streams.core.records import NO_ROWS, Rows, key, newest_steps, pack_rows, split_run_key
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import PIPELINE
 from drumline.streams.stragglers.analysis.lateness_history import healthy_windows
-from drumline.streams.stragglers.communicators import NO_ROWS, Communicators
+from drumline.streams.stragglers.communicators import Communicators
 from drumline.streams.stragglers.lateness_rows import NO_LISTS, WHOLE, lists_of_steps, part_of
 from drumline.streams.stragglers.lateness_state import LatenessState, as_text
 from drumline.streams.stragglers.sample_state import DEVICE, HOST, SampleState

@@ -12,12 +12,11 @@ from collections.abc import Mapping, MutableMapping
 import numpy as np
 
 from drumline.schemas.joined.parts import position
-from drumline.streams.core.records import key, pack_rows, unpack_rows
+from drumline.streams.core.records import NO_ROWS, key, pack_rows, unpack_rows
 
 #: No partition of a topic holds so many records, of 255 parts each; 2^15 topics of one name fit into the i8 of state
 #: values.
 OFFSETS = 1 << 48
-_NO_ROWS = np.dtype([("none", "u1")])
 
 
 def stored_topic(data: bytes | None) -> tuple[str, int]:
@@ -27,7 +26,7 @@ def stored_topic(data: bytes | None) -> tuple[str, int]:
     """
     if data is None:
         return "", 0
-    head = unpack_rows(data, _NO_ROWS).head
+    head = unpack_rows(data, NO_ROWS).head
     return str(head["id"]), int(head["before"])
 
 
@@ -66,5 +65,5 @@ class TopicPositions:
         known, before = stored_topic(data)
         before += was_replaced(data, topic_id)
         if topic_id and topic_id != known:
-            self._store[name] = pack_rows(-1, {"id": topic_id, "before": before}, np.zeros(0, _NO_ROWS))
+            self._store[name] = pack_rows(-1, {"id": topic_id, "before": before}, np.zeros(0, NO_ROWS))
         return before

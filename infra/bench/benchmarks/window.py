@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drumline.infra.bench.result import BenchReport, Progress
-from drumline.streams.core.records import Rows, key, pack_rows, run_key
+from drumline.streams.core.records import NO_ROWS, Rows, key, pack_rows, run_key
 from drumline.streams.core.thresholds import WARNING, StragglerConfig
-from drumline.streams.stragglers.communicators import NO_ROWS
 from drumline.streams.stragglers.lateness_rows import KEPT_ROW
 from drumline.streams.stragglers.lateness_state import STEPS_OF_VALUE
 from drumline.streams.stragglers.sample_state import BUCKET_NS, DEVICE
