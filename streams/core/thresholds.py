@@ -110,3 +110,12 @@ class StragglerConfig:
     def window_of(self, step: int) -> int:
         """Return the window of a step: window k covers steps [k * window_steps, (k + 1) * window_steps)."""
         return step // self.window_steps
+
+    def last_step_of(self, window: int) -> int:
+        """Return the last step of a window."""
+        return (window + 1) * self.window_steps - 1
+
+    @property
+    def max_windows(self) -> int:
+        """Return the largest number of windows kept of a run."""
+        return -(-self.max_steps // self.window_steps)

@@ -8,7 +8,6 @@ revision follows only if its result differs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,23 +24,15 @@ from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.isolation import IsolatedStage
 from drumline.streams.core.records import NO_ROWS, key, pack_rows, run_key
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.stragglers.alarm import load_alarms, stored_alarms
-from drumline.streams.stragglers.analysis.baseline import load_baseline
-from drumline.streams.stragglers.analysis.cause import HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN
-from drumline.streams.stragglers.analysis.lateness_history import load_lateness
-from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute, kept_hidden
-from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
-from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB, Samples
+from drumline.streams.stragglers.analysis.verdict import WindowVerdict
 from drumline.streams.stragglers.lateness_rows import lateness_rows
-from drumline.streams.stragglers.rank_values import by_value, ranks_of
+from drumline.streams.stragglers.open_windows import first_kept, last_complete_step
 from drumline.streams.stragglers.restore import restore_key, unit_of_key
-from drumline.streams.stragglers.stalled import add_silent_ranks, mark_silent, stalled_window
-from drumline.streams.stragglers.state import JobState, Store, Watched
-from drumline.streams.stragglers.verdict_batch import alarms_after, digest, summarize, verdict_batch
+from drumline.streams.stragglers.stalled import mark_silent, stalled_window
+from drumline.streams.stragglers.state import JobState, Store
 from drumline.streams.stragglers.window import load_window
+from drumline.streams.stragglers.window_verdict import evaluate_stored, publish_verdict
 
-#: Causes that samples explain, or change.
-SAMPLED_CAUSES = frozenset({HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN})
 #: For so long after a restart published windows are not evaluated again: records since the last checkpoint come once
 #: more, and without them a verdict would be replaced by an older one; ns. A checkpoint is made every 10 s at least.
 READ_BACK_NS = 20_000_000_000
@@ -156,10 +147,10 @@ class JobStage(IsolatedStage[str, JobState]):
 
     def _evaluate_ready(self, state: JobState, now_ns: int) -> list[Batch]:
         """Return the verdicts of windows that are complete."""
-        last = self._through(state, now_ns)
-        ready = [w for w in state.dirty if w not in state.published and self._last_step(w) <= last]
+        last = last_complete_step(state, now_ns)
+        ready = [w for w in state.dirty if w not in state.published and self.config.last_step_of(w) <= last]
         if ready:  # published windows that would be dropped with it cannot wait for the next tick
-            ready += [w for w in state.dirty if w in state.published and w <= max(ready) - self._max_windows]
+            ready += [w for w in state.dirty if w in state.published and w <= max(ready) - self.config.max_windows]
         return self._evaluate(state, ready, now_ns)
 
     def _tick(self, unit: str, now_ns: int, caught_up: bool) -> list[Batch]:
@@ -178,9 +169,10 @@ class JobStage(IsolatedStage[str, JobState]):
             state.forget()
             del self.states[unit]
             return []
-        last = self._through(state, now_ns)
+        last = last_complete_step(state, now_ns)
         held = {w for w in state.published if self._reads_back or self._rests(state, w, now_ns)}
-        out = self._evaluate(state, [w for w in state.dirty if self._last_step(w) <= last and w not in held], now_ns)
+        ready = [w for w in state.dirty if self.config.last_step_of(w) <= last and w not in held]
+        out = self._evaluate(state, ready, now_ns)
         if stopped and (stop := stalled_window(state, now_ns, self.config)):
             _, end_ns = load_window(state, stop[0] - 1).span_ns
             out += self._publish(state, *stop, (end_ns, end_ns), now_ns)
@@ -194,7 +186,7 @@ class JobStage(IsolatedStage[str, JobState]):
 
     def _mark_sent(self, unit: str, batch: Batch) -> None:
         """Store the batch as its window's published verdict."""
-        window = self.config.window_of(int(batch.envelope["first_step"]))
+        window = self._window_of(batch)
         sent = self._in_flight.settle(unit, int(batch.envelope["sequence"]))
         if sent is not None and unit in self.states and window in self.states[unit].published:
             self.store[key("v", window, unit)] = pack_rows(-1, sent[1], np.zeros(0, NO_ROWS))
@@ -210,7 +202,7 @@ class JobStage(IsolatedStage[str, JobState]):
         return out
 
     def _is_newest(self, batch: Batch) -> bool:
-        unit, window = self._unit_of(batch), self.config.window_of(int(batch.envelope["first_step"]))
+        unit, window = self._unit_of(batch), self._window_of(batch)
         head = self.states[unit].published.get(window) if unit in self.states else None
         return head is not None and head["revision"] == batch.envelope["revision"]
 
@@ -219,39 +211,8 @@ class JobStage(IsolatedStage[str, JobState]):
             self.states[unit] = JobState(self.store, unit, self.config, self.counts)
         return self.states[unit]
 
-    @property
-    def _max_windows(self) -> int:
-        """Return the largest number of windows kept of a run."""
-        return -(-self.config.max_steps // self.config.window_steps)
-
-    def _last_step(self, window: int) -> int:
-        return (window + 1) * self.config.window_steps - 1
-
-    def _through(self, state: JobState, now_ns: int) -> int:
-        """Return the last step that all live sources have completed."""
-        lowest = state.sources.frontier.lowest()
-        if lowest is None:
-            return 1 << 62
-        if state.awaits_sources and now_ns - state.sources.first_seen_ns <= self.config.join_ns:
-            return -1  # the run has just begun: its other ranks may still be in Kafka
-        return lowest
-
-    def _horizon(self, state: JobState) -> int:
-        """Return the first window to keep.
-
-        Kept are windows that late rows may belong to, windows that late rows changed (evaluated again at the next
-        tick), and windows with an unacknowledged verdict (evaluated again after a crash).
-        """
-        newest = max(state.published, default=0)
-        lowest = state.sources.frontier.lowest()
-        through = newest if lowest is None else min(newest, self.config.window_of(lowest))
-        retention = 0 if self.budget.presses(state.job) else self.config.retention_steps
-        kept, oldest = -(-retention // self.config.window_steps), newest - self._max_windows
-        batches = [batch for batch, _ in self._in_flight.of(state.run_key)]
-        unacked = (self.config.window_of(int(batch.envelope["first_step"])) for batch in batches)
-        changed = (max(w, oldest) for w in state.dirty if w in state.published)
-        first = min([*unacked, *changed], default=newest)
-        return min(first, oldest if state.awaits_sources else max(through - kept, oldest))
+    def _window_of(self, batch: Batch) -> int:
+        return self.config.window_of(int(batch.envelope["first_step"]))
 
     def _evaluate(self, state: JobState, windows: Iterable[int], now_ns: int) -> list[Batch]:
         """Evaluate windows, and later ones that depend on them (alarm, baseline); return what changed."""
@@ -261,77 +222,24 @@ class JobStage(IsolatedStage[str, JobState]):
             if window in wanted or window in state.published:
                 out += self._evaluate_window(state, window, now_ns)
         state.dirty -= wanted
-        if wanted or self.budget.presses(state.job):
-            state.drop_before(self._horizon(state))
+        is_pressed = self.budget.presses(state.job)
+        if wanted or is_pressed:
+            unacked = (self._window_of(batch) for batch, _ in self._in_flight.of(state.run_key))
+            state.drop_before(first_kept(state, unacked, is_pressed))
         return out
 
     def _evaluate_window(self, state: JobState, window: int, now_ns: int) -> list[Batch]:
         state.evaluated_ns[window] = now_ns
-        before_it = {w: state.published[w] for w in sorted(state.published) if w < window}
-        earlier = list(before_it.values())
-        data, span_ns, world_size = load_window(state, window)
-        before = earlier[-1]["hidden"] if earlier else {}
-        data, hidden = hidden_as_compute(data, before, self.config)
-        read: set[int] = set()
-        context = WindowContext(
-            baseline=load_baseline((head["baseline"] for head in earlier), self.config, data.light),
-            lateness=load_lateness({w: head["lateness"] for w, head in before_it.items()}, self.config),
-            world_size=world_size,
-            hosts=state.sources.hosts,
-            samples=Samples(partial(state.device_rows, window), partial(state.host_rows, window)).noting(read),
-            inferred=any(source.steps_from == INFERRED for source in state.sources.ranks.values()),
-        )
-        verdict = evaluate_window(data, context, self.config)
-        share = max((row.share for row in verdict.rows if row.rank != WHOLE_JOB), default=0.0)
-        hidden = kept_hidden(before, hidden, share, self.config)
-        verdict = replace(verdict, hidden=hidden)
-        if any(row.cause.cause in SAMPLED_CAUSES for row in verdict.rows):
-            state.watched[window] = Watched(sorted(read), *span_ns)
+        verdict, span_ns = evaluate_stored(state, window)
         return self._publish(state, window, verdict, span_ns, now_ns)
 
     def _publish(
         self, state: JobState, window: int, verdict: WindowVerdict, span_ns: tuple[int, int], now_ns: int
     ) -> list[Batch]:
         """Return the verdict on a window as a batch, or nothing if it is the published one. `span_ns`: host times."""
-        before = max((w for w in state.published if w < window), default=None)
-        known = {"alarms": [], "summaries": [], "hidden": {}} if before is None else state.published[before]
-        alarms = load_alarms(known["alarms"])
-        verdict = add_silent_ranks(verdict, alarms)
-        alarms |= alarms_after(alarms, verdict, window, self.config)
-        summaries = {rank: text for text, runs in known["summaries"] for rank in ranks_of(runs)}
-        envelope = self._envelope(state, window, span_ns, now_ns)
-        batch = verdict_batch(verdict, alarms, summaries, state.sources.places, self.config.window_steps, envelope)
-        head = state.published.get(window)
-        summaries |= {row.rank: summarize(row, alarms[row.rank]) for row in verdict.rows}
-        kept = {
-            "digest": digest(batch),
-            "alarms": stored_alarms(alarms),
-            "summaries": list(by_value(summaries)),
-            "baseline": verdict.baseline,
-            "lateness": verdict.lateness,
-            "hidden": known["hidden"] if verdict.hidden is None else verdict.hidden,
-        }
-        if head is not None and head["digest"] == kept["digest"]:
-            head.update(kept)
+        batch = publish_verdict(state, window, verdict, span_ns, now_ns)
+        if batch is None:
             return []
-        batch.envelope["revision"] = 0 if head is None else head["revision"] + 1
-        state.sequence += 1
-        head = {"revision": batch.envelope["revision"], "sequence": state.sequence, **kept}
-        state.published[window] = head
-        self._in_flight.add(state.run_key, envelope["sequence"], (batch, dict(head)), now_ns)
+        sent = batch, dict(state.published[window])
+        self._in_flight.add(state.run_key, batch.envelope["sequence"], sent, now_ns)
         return [batch]
-
-    def _envelope(self, state: JobState, window: int, span_ns: tuple[int, int], now_ns: int) -> dict[str, Any]:
-        start_ns, end_ns = span_ns
-        return {
-            "job": state.job,
-            "run": state.run,
-            "world_size": state.world_size,
-            "sequence": state.sequence,
-            "base_time_ns": start_ns,
-            "sent_ns": now_ns,
-            "first_step": window * self.config.window_steps,
-            "last_step": self._last_step(window),
-            "window_start_ns": start_ns,
-            "window_end_ns": end_ns,
-        }
