@@ -12,6 +12,7 @@ import structlog
 from prometheus_client import Counter, Histogram
 
 from drumline.infra.clickhouse.client import ClickHouseFailed
+from drumline.infra.clickhouse.error_codes import ErrorCode
 from drumline.infra.telemetry import metrics
 from drumline.schemas.errors import RegistryUnavailable
 from drumline.schemas.joined.parts import place_of
@@ -128,13 +129,13 @@ def failed_dependency(error: Exception) -> str:
 
 
 #: ClickHouse's error codes as reasons for an operator.
-SENTENCES = {
-    159: "queries take too long",
-    202: "too many queries at once",
-    241: "out of memory",
-    242: "the table is read-only",
-    243: "no space left on its disk",
-    252: "too many parts, merges do not keep up",
+SENTENCES: dict[int, str] = {
+    ErrorCode.TIMEOUT_EXCEEDED: "queries take too long",
+    ErrorCode.TOO_MANY_SIMULTANEOUS_QUERIES: "too many queries at once",
+    ErrorCode.MEMORY_LIMIT_EXCEEDED: "out of memory",
+    ErrorCode.TABLE_IS_READ_ONLY: "the table is read-only",
+    ErrorCode.NOT_ENOUGH_SPACE: "no space left on its disk",
+    ErrorCode.TOO_MANY_PARTS: "too many parts, merges do not keep up",
 }
 
 

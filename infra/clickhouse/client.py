@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from drumline.infra.clickhouse import tls as clickhouse_tls
+from drumline.infra.clickhouse.error_codes import NOT_MIGRATED, PERMANENT
 from drumline.infra.telemetry.insecure import clickhouse_exposure, warn_once
 from drumline.infra.telemetry.secrets import hide
 
@@ -15,16 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from drumline.infra.config.settings import Settings
-
-#: ClickHouse error codes that no retry fixes: wrong user or password, missing grants, database, table, column, function
-#: or setting, bad SQL, values and parameters that do not fit. All else may pass: network, memory, too many parts.
-PERMANENT = frozenset(
-    {6, 16, 27, 36, 38, 41, 43, 44, 46, 47, 48, 50, 53, 60, 62, 70, 72, 80, 81, 115, 117, 164, 192, 193, 194, 291, 452}
-    | {457, 497, 516}
-)
-
-#: Codes of a missing column, identifier, table or database: those of a server that is not migrated, or not far enough.
-NOT_MIGRATED = frozenset({16, 47, 60, 81})
 
 #: Over the Distributed tables of several servers a subquery is answered once, by all; a reader's profile has it.
 WRITER_SETTINGS: dict[str, str] = {"distributed_product_mode": "global"}

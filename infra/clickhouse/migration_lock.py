@@ -7,9 +7,9 @@ import socket
 import time
 
 from drumline.infra.clickhouse.client import ClickHouseFailed, Client, command, rows
+from drumline.infra.clickhouse.error_codes import ErrorCode
 
 LOCK_STALE_S = 600
-TABLE_EXISTS = 57
 
 
 class MigrationConflict(RuntimeError):
@@ -46,7 +46,7 @@ class MigrationLock:
         try:
             command(self._client, f"CREATE TABLE {name} (x UInt8) ENGINE = Memory COMMENT '{self._me}'")
         except ClickHouseFailed as error:
-            if error.code == TABLE_EXISTS:
+            if error.code == ErrorCode.TABLE_ALREADY_EXISTS:
                 return False
             raise
         return True

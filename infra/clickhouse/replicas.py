@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from drumline.infra.clickhouse.client import NOT_MIGRATED, ClickHouseFailed, Client, connect_to, rows
+from drumline.infra.clickhouse.client import ClickHouseFailed, Client, connect_to, rows
+from drumline.infra.clickhouse.error_codes import NOT_MIGRATED
 from drumline.infra.config.replicas import of_each
 from drumline.infra.config.settings import Settings
 from drumline.infra.telemetry.insecure import warn_once

@@ -12,14 +12,15 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from drumline.infra.clickhouse.client import ClickHouseFailed, Client, command, rows
+from drumline.infra.clickhouse.error_codes import ErrorCode
 from drumline.infra.clickhouse.migration_lock import MigrationConflict
 
 JOURNAL = "schema_migrations"
 #: How many tokens a table remembers, as the migrations have it for plain ones, and for how long: as long as Kafka keeps
 #: most topics; s. ClickHouse's own limits are 10,000 and an hour.
 TOKENS, TOKENS_S = 100_000, 604_800
-#: Code of a change of a table on which another replica's change has not arrived yet, and how long that may take; s.
-CANNOT_ASSIGN_ALTER, ARRIVES_S = 517, 60.0
+#: How long another replica's change of a table may take to arrive; s. Until then this replica refuses the next one.
+ARRIVES_S = 60.0
 _REPLACED = re.compile(r"CREATE OR REPLACE TABLE \w+\.(\w+)")
 
 
@@ -78,7 +79,7 @@ def run_statement(client: Client, statement: str, **options: Any) -> None:
             command(client, statement, **options)
             return
         except ClickHouseFailed as error:
-            if error.code != CANNOT_ASSIGN_ALTER or time.monotonic() > until:
+            if error.code != ErrorCode.CANNOT_ASSIGN_ALTER or time.monotonic() > until:
                 raise
         time.sleep(0.2)
 

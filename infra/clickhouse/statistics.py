@@ -11,10 +11,9 @@ from typing import Any
 import structlog
 
 from drumline.infra.clickhouse.client import Client, PermanentError, rows
+from drumline.infra.clickhouse.error_codes import ErrorCode
 
 SETTING = "auto_statistics_types"
-#: ClickHouse's error where a user lacks a grant.
-ACCESS_DENIED = 497
 log = structlog.get_logger()
 
 
@@ -26,7 +25,7 @@ def statistics_changes(client: Client, database: str, tables: Collection[str]) -
     try:
         kept = _kept(client, database, tables)
     except PermanentError as error:
-        if error.code != ACCESS_DENIED:
+        if error.code != ErrorCode.ACCESS_DENIED:
             raise
         log.warning("merges keep statistics of columns, at a quarter of their CPU: run drumline roles apply, or grant "
                     "SELECT ON system.merge_tree_settings, and migrate again", database=database)  # fmt: skip

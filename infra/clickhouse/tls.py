@@ -7,11 +7,10 @@ import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
+from drumline.infra.clickhouse.error_codes import ErrorCode
 from drumline.infra.config.settings import Settings
 from drumline.infra.runtime import tls
 
-#: ClickHouse's code for a wrong user or password.
-WRONG_PASSWORD = 516
 #: Text for a connection that the server closed without a reason.
 CLOSED = "the connection was closed"
 
@@ -55,7 +54,7 @@ def tls_error(text: str) -> str:
 
 def hint(settings: Settings, code: int, text: str, reader: bool) -> str:
     """Return a hint after a first connection that failed; "" without one."""
-    if code == WRONG_PASSWORD:
+    if code == ErrorCode.AUTHENTICATION_FAILED:
         user, secret = ("READER", "READER_PASSWORD") if reader else ("USER", "PASSWORD")
         return f"; check DRUMLINE_CLICKHOUSE__{user} and DRUMLINE_CLICKHOUSE__{secret}_FILE (or ...__{secret})"
     url = urlsplit(settings.clickhouse_url)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from drumline.client.connection import JOBS, Connection
 from drumline.infra.clickhouse.client import ClickHouseFailed, TransientError
+from drumline.infra.clickhouse.error_codes import ErrorCode
 from drumline.infra.clickhouse.queries import THEMES, UnknownQuery, queries, query
 from drumline.infra.guidance.causes import CAUSES
 from drumline.infra.guidance.hangs import HANGS
@@ -32,14 +33,15 @@ LIMITS: dict[str, int | str] = {
     "cancel_http_readonly_queries_on_client_close": 1,
 }
 _SETTINGS = re.compile(r"(?<![.\w])SETTINGS\b", re.IGNORECASE)
+_TOO_MUCH = (ErrorCode.TIMEOUT_EXCEEDED, ErrorCode.TOO_SLOW, ErrorCode.MEMORY_LIMIT_EXCEEDED)
 #: Remedies by ClickHouse's error code; elsewhere those of `drumline sql`.
-_HINTS = {
-    **dict.fromkeys((159, 160, 241), "read less: WHERE job = ... and a time range, fewer columns, no join of raw rows"),
-    396: "aggregate, or use LIMIT",
-    457: "the value does not fit the parameter's type",
+_HINTS: dict[int, str] = {
+    **dict.fromkeys(_TOO_MUCH, "read less: WHERE job = ... and a time range, fewer columns, no join of raw rows"),
+    ErrorCode.TOO_MANY_ROWS_OR_BYTES: "aggregate, or use LIMIT",
+    ErrorCode.BAD_QUERY_PARAMETER: "the value does not fit the parameter's type",
 }
-#: Codes of what the engine refuses to a reader: READONLY, ACCESS_DENIED.
-_DENIED = frozenset({164, 497})
+#: Codes of what the engine refuses to a reader.
+_DENIED = frozenset({ErrorCode.READONLY, ErrorCode.ACCESS_DENIED})
 _TABLES = """SELECT name, comment FROM system.tables
 WHERE database = currentDatabase() AND engine != 'MaterializedView' AND NOT match(name, '_versions$|^schema_')
 ORDER BY name"""

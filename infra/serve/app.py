@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from drumline.infra.clickhouse.client import NOT_MIGRATED, ClickHouseFailed, with_hint
+from drumline.infra.clickhouse.client import ClickHouseFailed, with_hint
+from drumline.infra.clickhouse.error_codes import NOT_MIGRATED
 from drumline.infra.clickhouse.queries import UnknownQuery
 from drumline.infra.clickhouse.queries import query as named_query
 from drumline.infra.config.settings import Settings

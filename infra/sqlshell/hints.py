@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import re
 
+from drumline.infra.clickhouse.error_codes import ErrorCode
+
+_READ_LESS = "read less (--since, --until, LIMIT), or allow more time: SETTINGS max_execution_time = 300"
 #: Remedies by ClickHouse's error code, where the message has none.
-HINTS = {
-    81: "run `drumline migrate`",
-    159: "read less (--since, --until, LIMIT), or allow more time: SETTINGS max_execution_time = 300",
-    160: "read less (--since, --until, LIMIT), or allow more time: SETTINGS max_execution_time = 300",
-    201: "this user's quota is used up; retry when the interval named here has ended, or as another user",
-    202: "too many queries at a time for this user; wait for one of them, or cancel one",
-    241: "the query needs more memory than this user may use; read less, or aggregate before joining",
-    396: "the result is too large; use LIMIT, aggregate, or read parts with --csv",
-    457: "the value does not fit the parameter's type; `drumline sql QUESTION --help` shows types",
-    497: "this user may not do that; readers have docs/reference/tables.md and the catalogue: docs/guide/security.md",
+HINTS: dict[int, str] = {
+    ErrorCode.UNKNOWN_DATABASE: "run `drumline migrate`",
+    ErrorCode.TIMEOUT_EXCEEDED: _READ_LESS,
+    ErrorCode.TOO_SLOW: _READ_LESS,
+    ErrorCode.QUOTA_EXCEEDED: (
+        "this user's quota is used up; retry when the interval named here has ended, or as another user"
+    ),
+    ErrorCode.TOO_MANY_SIMULTANEOUS_QUERIES: (
+        "too many queries at a time for this user; wait for one of them, or cancel one"
+    ),
+    ErrorCode.MEMORY_LIMIT_EXCEEDED: (
+        "the query needs more memory than this user may use; read less, or aggregate before joining"
+    ),
+    ErrorCode.TOO_MANY_ROWS_OR_BYTES: "the result is too large; use LIMIT, aggregate, or read parts with --csv",
+    ErrorCode.BAD_QUERY_PARAMETER: (
+        "the value does not fit the parameter's type; `drumline sql QUESTION --help` shows types"
+    ),
+    ErrorCode.ACCESS_DENIED: (
+        "this user may not do that; readers have docs/reference/tables.md and the catalogue: docs/guide/security.md"
+    ),
 }
 _READS_ONLY = (
     "this command only reads; rights and server control need an administrator with ClickHouse's client, or "

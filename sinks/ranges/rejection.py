@@ -9,10 +9,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-#: ClickHouse's code of an insert that needs more memory than there is.
-OUT_OF_MEMORY = 241
+from drumline.infra.clickhouse.error_codes import ErrorCode
+
 #: Codes that are about values, not about the server: not parseable, out of range, too long, against a constraint.
-VALUES = frozenset({6, 27, 38, 41, 69, 70, 72, 117, 128, 131, 321, 349, 407, 469, 691})
+VALUES = frozenset(
+    {
+        ErrorCode.CANNOT_PARSE_TEXT,
+        ErrorCode.CANNOT_PARSE_INPUT_ASSERTION_FAILED,
+        ErrorCode.CANNOT_PARSE_DATE,
+        ErrorCode.CANNOT_PARSE_DATETIME,
+        ErrorCode.ARGUMENT_OUT_OF_BOUND,
+        ErrorCode.CANNOT_CONVERT_TYPE,
+        ErrorCode.CANNOT_PARSE_NUMBER,
+        ErrorCode.INCORRECT_DATA,
+        ErrorCode.TOO_LARGE_ARRAY_SIZE,
+        ErrorCode.TOO_LARGE_STRING_SIZE,
+        ErrorCode.VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE,
+        ErrorCode.CANNOT_INSERT_NULL_IN_ORDINARY_COLUMN,
+        ErrorCode.DECIMAL_OVERFLOW,
+        ErrorCode.VIOLATED_CONSTRAINT,
+        ErrorCode.UNKNOWN_ELEMENT_OF_ENUM,
+    }
+)
 #: Bytes of a block below which a server that is out of memory is at fault, not the block.
 LARGE_BLOCK = 4 << 20
 #: Attempts, and time since the first, after which a single record is too large for the server; s.
@@ -48,7 +66,7 @@ def decide(rejection: InsertRejection, records: int, *, in_flight: bool, now: fl
         return Action.RETRY
     if rejection.code in VALUES:
         return Action.DIVIDE
-    if rejection.code != OUT_OF_MEMORY or rejection.block_bytes < LARGE_BLOCK:
+    if rejection.code != ErrorCode.MEMORY_LIMIT_EXCEEDED or rejection.block_bytes < LARGE_BLOCK:
         return Action.RETRY
     tried = rejection.attempts >= MEMORY_ATTEMPTS and waited >= MEMORY_S
     return Action.DIVIDE if records > 1 or tried else Action.RETRY

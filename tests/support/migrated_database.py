@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse.error_codes import NOT_MIGRATED
 from drumline.infra.clickhouse.migrate import migrate, migrations
 from drumline.infra.config.settings import Settings
 
@@ -51,7 +52,7 @@ def run(client: clickhouse.Client, database: str, wanted: list[str]) -> list[str
                 clickhouse.command(client, statement.replace(_PLACEHOLDER, f"{database}."))
                 done.append(statement)
             except clickhouse.PermanentError as error:
-                if error.code not in clickhouse.NOT_MIGRATED:
+                if error.code not in NOT_MIGRATED:
                     raise
                 missing = error
         if len(done) == before:

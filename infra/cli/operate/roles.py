@@ -46,6 +46,7 @@ def apply(
     A repetition changes nothing.
     """
     from drumline.infra.clickhouse.client import ClickHouseFailed, command, connect
+    from drumline.infra.clickhouse.error_codes import ErrorCode
 
     statements = _statements(cluster, writer, analyst, grafana)
     if not settings().clickhouse.url:
@@ -63,7 +64,8 @@ def apply(
                 echo(("done: " if len(replicas) == 1 else f"done: {name}: ") + " ".join(statement.split()))
     except ClickHouseFailed as error:
         hint = "; this user needs access_management, or the grants to create roles, profiles and quotas"
-        exit_with("roles", FAILED, f"{error}{hint if error.code in (497, 514) else ''}")
+        is_denied = error.code in (ErrorCode.ACCESS_DENIED, ErrorCode.ACCESS_STORAGE_FOR_INSERTION_NOT_FOUND)
+        exit_with("roles", FAILED, f"{error}{hint if is_denied else ''}")
 
 
 def _statements(cluster: str, writer: str, analyst: str, grafana: str) -> list[str]:

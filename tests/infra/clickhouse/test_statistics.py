@@ -7,7 +7,8 @@ import structlog
 
 from drumline.infra.clickhouse import statistics
 from drumline.infra.clickhouse.client import PermanentError
-from drumline.infra.clickhouse.statistics import ACCESS_DENIED, statistics_changes
+from drumline.infra.clickhouse.error_codes import ErrorCode
+from drumline.infra.clickhouse.statistics import statistics_changes
 
 
 def failing(monkeypatch, code: int) -> None:
@@ -18,7 +19,7 @@ def failing(monkeypatch, code: int) -> None:
 
 
 def test_a_user_without_the_grant_migrates_all_else_with_a_warning(monkeypatch):
-    failing(monkeypatch, ACCESS_DENIED)
+    failing(monkeypatch, ErrorCode.ACCESS_DENIED)
     with structlog.testing.capture_logs() as logs:
         assert statistics_changes(None, "gpu", ["steps"]) == []
     [entry] = logs
@@ -27,6 +28,6 @@ def test_a_user_without_the_grant_migrates_all_else_with_a_warning(monkeypatch):
 
 
 def test_another_error_is_no_missing_grant(monkeypatch):
-    failing(monkeypatch, 62)
+    failing(monkeypatch, ErrorCode.SYNTAX_ERROR)
     with pytest.raises(PermanentError):
         statistics_changes(None, "gpu", ["steps"])

@@ -2,19 +2,19 @@
 
 import pytest
 
+from drumline.infra.clickhouse.error_codes import ErrorCode
 from drumline.sinks.ranges.rejection import (
     IN_FLIGHT_S,
     LARGE_BLOCK,
     MEMORY_ATTEMPTS,
     MEMORY_S,
-    OUT_OF_MEMORY,
     Action,
     InsertRejection,
     decide,
 )
 
 RETRY, DIVIDE = Action.RETRY, Action.DIVIDE
-CONSTRAINT, TOO_MANY_PARTS = 469, 252
+CONSTRAINT, OUT_OF_MEMORY = ErrorCode.VIOLATED_CONSTRAINT, ErrorCode.MEMORY_LIMIT_EXCEEDED
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ CONSTRAINT, TOO_MANY_PARTS = 469, 252
     [
         (CONSTRAINT, 100, 10, 1, 0.0, DIVIDE),
         (CONSTRAINT, 100, 1, 1, 0.0, DIVIDE),
-        (TOO_MANY_PARTS, LARGE_BLOCK, 10, 99, 999.0, RETRY),
+        (ErrorCode.TOO_MANY_PARTS, LARGE_BLOCK, 10, 99, 999.0, RETRY),
         (OUT_OF_MEMORY, LARGE_BLOCK, 2, 1, 0.0, DIVIDE),
         (OUT_OF_MEMORY, LARGE_BLOCK - 1, 2, 99, 999.0, RETRY),  # so little fits, unless the server is at its limit
         (OUT_OF_MEMORY, LARGE_BLOCK, 1, MEMORY_ATTEMPTS - 1, MEMORY_S, RETRY),
