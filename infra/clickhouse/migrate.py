@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -90,9 +91,9 @@ def pending(files: list[Migration], applied: dict[int, str]) -> list[Migration]:
     return [migration for migration in files if migration.version not in applied]
 
 
-def migrated_tables() -> frozenset[str]:
+def migrated_tables(files: Iterable[Migration]) -> frozenset[str]:
     """Return the tables that migrations make, and their journal; the database may have a user's besides."""
-    created = (_CREATED.match(text) for migration in migrations() for text in migration.statements("d"))
+    created = (_CREATED.match(text) for migration in files for text in migration.statements("d"))
     return frozenset({JOURNAL, *(match[1] for match in created if match)})
 
 
@@ -118,11 +119,11 @@ def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> lis
     files = migrations()
     applied = applied_versions(client, database)
     todo = pending(files, applied)
-    tables = migrated_tables()
+    tables = migrated_tables(files)
     statements = [text for m in todo for text in m.statements(database)]
     check_replicated(client, database, tables, statements, is_new=not applied)
     if dry_run:
-        return [f"{m.version:04d}_{m.name}" for m in todo] + [text for text, _ in _changes(client, settings)]
+        return [f"{m.version:04d}_{m.name}" for m in todo] + [text for text, _ in _changes(client, settings, tables)]
     command(client, f"CREATE DATABASE IF NOT EXISTS {database}")
     with MigrationLock(client, database):
         command(client, _JOURNAL.replace("{database}", database))
@@ -139,7 +140,7 @@ def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> lis
                 settings={"async_insert": 0, "insert_deduplication_token": f"migration-{migration.version}"},
             )
             done.append(f"{migration.version:04d}_{migration.name}")
-        for text, statement in _changes(client, settings):
+        for text, statement in _changes(client, settings, tables):
             run_statement(client, statement, settings={"materialize_ttl_after_modify": 0, "alter_sync": 1})
             done.append(text)
         if names := rename(client, database):
@@ -149,8 +150,8 @@ def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> lis
     return done
 
 
-def _changes(client: Client, settings: Settings) -> list[tuple[str, str]]:
+def _changes(client: Client, settings: Settings, tables: Collection[str]) -> list[tuple[str, str]]:
     """Return (description, statement) for what differs from the settings, from what exactly-once needs, and costs."""
-    database, tables = settings.clickhouse.database, migrated_tables()
+    database = settings.clickhouse.database
     changes = retention_changes(client, settings) + token_changes(client, database, tables)
     return changes + statistics_changes(client, database, tables)

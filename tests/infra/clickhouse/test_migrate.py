@@ -68,7 +68,7 @@ def test_a_database_of_the_tests_is_what_migrations_make(clean_stack):
         migrate(client, migrated)
         assert described(names[1]) == described(names[2])
         kept = "SELECT name FROM system.tables WHERE database = {d:String} AND engine LIKE '%MergeTree'"
-        assert {row["name"] for row in clickhouse.rows(client, kept, {"d": names[2]})} == migrated_tables()
+        assert {row["name"] for row in clickhouse.rows(client, kept, {"d": names[2]})} == migrated_tables(migrations())
         assert len(described(names[1])[0]) > 40
         assert migrate(client, copy) == []
     finally:
