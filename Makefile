@@ -50,7 +50,8 @@ java:
 	fi
 
 # Packages come with the hashes of infra/requirements, which name all there are; drumline itself is built with the locked
-# setuptools. Bytecode is written when a module is first imported: most of their 12,000 never are.
+# setuptools. Bytecode is written when a module is first imported: most of their 12,000 never are. What `make test` keeps
+# goes when packages change, so that none of modules that are gone stays for ever.
 $(VENV)/ready: pyproject.toml $(LOCKS)/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"{sys.executable} is older than Python 3.11; make PYTHON=...")'
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) || { \
@@ -66,6 +67,7 @@ $(VENV)/ready: pyproject.toml $(LOCKS)/dev.txt
 	done; wait $$pip
 	@echo "  building drumline"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@rm -rf $(VENV)/bytecode
 	@touch $@
 
 demo: setup ## Run a recorded GPU job through the whole platform (KEEP=1 leaves it and its web page up)
