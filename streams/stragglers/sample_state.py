@@ -27,7 +27,10 @@ MANY_ROWS = 1_024
 
 
 class SampleKind(NamedTuple):
-    """Kind of samples: first part of its keys, type of its rows, and how they are read."""
+    """Kind of samples: first part of its keys, type of its rows, and how they are read.
+
+    Rows begin with their time, and all numbers behind it have one type.
+    """
 
     key: str
     dtype: np.dtype[Any]
@@ -101,11 +104,12 @@ class SampleState:
 
     def _is_narrow(self, sampled: Rows) -> bool:
         """Return whether half of their bytes hold all numbers."""
-        limits = ((name, np.iinfo(self.kind.narrow[name])) for name in self.kind.dtype.names or ())
-        return all(
-            not len(sampled) or of.min <= int(sampled[name].min()) <= int(sampled[name].max()) <= of.max
-            for name, of in limits
-        )
+        if not len(sampled):
+            return True
+        time, number = self.kind.dtype[0], self.kind.dtype[1]
+        numbers = sampled.view(number).reshape(len(sampled), -1)[:, time.itemsize // number.itemsize :]
+        limits = np.iinfo(self.kind.narrow[-1])
+        return bool(limits.min <= numbers.min() and numbers.max() <= limits.max)
 
     def _add(self, part: int, bucket: int, new: Rows, offsets: Ints) -> bool:
         """Add rows to a bucket, and return whether some are new to it. `offsets`: of each."""
