@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 
 
@@ -20,17 +20,19 @@ class Frontier:
     """Keeps the lowest completed step and the number of followers at it.
 
     All followers are scanned only once the last of them has left the lowest step: with N ranks about once a step, not N
-    times.
+    times. `followers`: read again for each scan.
     """
 
-    def __init__(self, followers: Callable[[], Iterable[Follower]]) -> None:
+    __slots__ = ("_at", "_followers", "_low")
+
+    def __init__(self, followers: Iterable[Follower]) -> None:
         self._followers = followers
         self._low, self._at = -1, 0
 
     def lowest(self) -> int | None:
         """Return the lowest `complete` of the followers that are not silent, None if there are none."""
         if not self._at:
-            steps = [follower.complete for follower in self._followers() if not follower.silent]
+            steps = [follower.complete for follower in self._followers if not follower.silent]
             if not steps:
                 return None
             self._low = min(steps)

@@ -7,12 +7,12 @@ puts them in order (blocks.py); so does a value that grows, as rows that come ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from drumline.streams.core.records import Rows, StateRecord, pack_text, stacked, unpack_rows
+from drumline.streams.core.records import Rows, StateRecord, key, pack_text, stacked, unpack_rows
 from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, merge
 from drumline.streams.lateness.pieces import CHUNK_STEPS
 
@@ -53,15 +53,21 @@ class _Chunk:
 
 
 class Chunks:
-    """Keeps the chunks of one communicator. `name_of`: chunk, number of a value -> its key in the store."""
+    """Keeps the chunks of one communicator of a run."""
 
-    def __init__(self, store: Store, name_of: Callable[[int, int], str]) -> None:
-        self._store, self._name_of = store, name_of
+    __slots__ = ("_chunks", "_communicator", "_run_key", "_store")
+
+    def __init__(self, store: Store, communicator: str, run_key: str) -> None:
+        self._store, self._communicator, self._run_key = store, communicator, run_key
         self._chunks: dict[int, _Chunk] = {}
+
+    def key_of(self, chunk: int, number: int) -> str:
+        """Return the store's key of a value of a chunk."""
+        return key("m", chunk, number, self._communicator, self._run_key)
 
     def restore(self, chunk: int, number: int, record: StateRecord, items: dict[int, str]) -> None:
         """Index a value of the store. `items`: of its head."""
-        name = self._name_of(chunk, number)
+        name = self.key_of(chunk, number)
         of = self._chunks.setdefault(chunk, _Chunk())
         of.values[number] = Value(name, self._store[name], record.offset, items)
         of.last = max(of.last, number)
@@ -107,7 +113,7 @@ class Chunks:
         is_open = last is not None and len(last.items) < RANKS_OF_VALUE and len(last.data) < OPEN_BYTES
         if last is None or not is_open or offset <= last.offset:
             of.last = number = number + 1
-            of.values[number] = last = Value(self._name_of(chunk, number))
+            of.values[number] = last = Value(self.key_of(chunk, number))
         of.number_of[rank] = number
         last.items[rank] = ""  # until its rows are added
         return number
@@ -133,7 +139,7 @@ class Chunks:
             behind = np.isin(rows["rank"], ranks)
             of.last = other = of.last + 1
             moved = {rank: value.items.pop(rank) for rank in ranks}
-            of.values[other] = Value(self._name_of(chunk, other), b"", value.offset, moved, value.tidy_at, value)
+            of.values[other] = Value(self.key_of(chunk, other), b"", value.offset, moved, value.tidy_at, value)
             of.number_of.update(dict.fromkeys(ranks, other))
             self._divide(chunk, of, other, rows[behind])
             self._divide(chunk, of, number, rows[~behind])

@@ -15,10 +15,12 @@ class OpenRun:
         ready: communicators with steps to emit, in the order in which they completed them.
     """
 
+    __slots__ = ("_frontier", "_goes_on", "_states", "_through", "ready")
+
     def __init__(self) -> None:
         self.ready: dict[Key, None] = {}
         self._states: dict[Key, CommunicatorState] = {}
-        self._frontier = Frontier(self._states.values)
+        self._frontier = Frontier(self._states.values())
         self._through = -1
         self._goes_on = False
 

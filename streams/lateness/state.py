@@ -83,25 +83,36 @@ class CommunicatorState:
         counts: of the stage; rows for dropped steps are too old.
     """
 
+    __slots__ = (
+        *("_deleted_before", "_max_steps", "check_ns", "chunks", "communicator", "complete", "counts", "dirty"),
+        *("emitted", "first_seen_ns", "frontier", "horizon", "light", "members", "patterns", "run_key", "sequence"),
+        *("silent", "store", "world_size"),
+    )
+
     def __init__(self, store: Store, run_key: str, communicator: str, max_steps: int, counts: InputCounts) -> None:
         self.store, self.run_key, self.communicator, self._max_steps = store, run_key, communicator, max_steps
         self.counts = counts
-        self.job, self.run = split_run_key(run_key)
         self.world_size = 0
         self.members: dict[int, Member] = {}
-        self.frontier = Frontier(self.members.values)
+        self.frontier = Frontier(self.members.values())
         self.complete, self.silent = -1, True
         self.dirty: set[int] = set()
         self.emitted, self.sequence, self.horizon = -1, 0, 0
         self.first_seen_ns = self.check_ns = 0
         self.light = False
         self.patterns: Counter[str] = Counter()
-        self.chunks = Chunks(store, self.chunk_key)
+        self.chunks = Chunks(store, communicator, run_key)
         self._deleted_before = -1
 
-    def chunk_key(self, chunk: int, number: int) -> str:
-        """Return the store's key of a value of a chunk."""
-        return key("m", chunk, number, self.communicator, self.run_key)
+    @property
+    def job(self) -> str:
+        """Return its job."""
+        return split_run_key(self.run_key)[0]
+
+    @property
+    def run(self) -> str:
+        """Return its run."""
+        return split_run_key(self.run_key)[1]
 
     @property
     def horizon_key(self) -> str:
@@ -110,7 +121,7 @@ class CommunicatorState:
 
     def restore_chunk(self, chunk: int, number: int) -> None:
         """Index a value of the store. Its steps are emitted again, as the store does not mark emitted steps."""
-        record = unpack_rows(self.store[self.chunk_key(chunk, number)], COLLECTIVE_ROW)
+        record = unpack_rows(self.store[self.chunks.key_of(chunk, number)], COLLECTIVE_ROW)
         items: dict[int, str] = {}
         for rank, (complete, world_size, host, gpu_uuid) in record.head["ranks"].items():
             items[int(rank)] = as_json([complete, world_size, host, gpu_uuid])[1:-1].decode()

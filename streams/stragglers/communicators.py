@@ -26,6 +26,8 @@ class Communicators:
         pipelines: communicators in which one rank sends what another receives -> their ranks.
     """
 
+    __slots__ = ("_config", "_run_key", "_store", "_written", "members", "pipelines")
+
     def __init__(self, store: MutableMapping[str, bytes], run_key: str, config: StragglerConfig) -> None:
         self._store, self._run_key, self._config = store, run_key, config
         self.members: dict[str, tuple[int, ...]] = {}

@@ -44,6 +44,8 @@ class StoredLateness(NamedTuple):
 class LatenessState:
     """Stores the lateness of one run for its `JobState`."""
 
+    __slots__ = ("_ends", "_run_key", "_store", "_window_steps")
+
     def __init__(self, store: MutableMapping[str, bytes], run_key: str, window_steps: int) -> None:
         self._store, self._run_key, self._window_steps = store, run_key, window_steps
         self._ends: dict[str, str] = {}  # of the keys of communicators

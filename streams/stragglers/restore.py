@@ -6,6 +6,7 @@ from drumline.streams.core.records import NO_ROWS, UnreadableValue, key_parts, u
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.lateness_rows import KEPT_ROW, WHOLE
 from drumline.streams.stragglers.lateness_state import as_text
+from drumline.streams.stragglers.sample_state import SAMPLE_KINDS
 from drumline.streams.stragglers.sources import Place, Source
 from drumline.streams.stragglers.state import JobState
 from drumline.streams.stragglers.step_rows import STEP_ROW
@@ -43,8 +44,8 @@ def restore_key(state: JobState, name: str) -> None:
         if head["pipeline"]:
             state.communicators.pipelines[communicator] = frozenset(head["pipeline"])
         state.world_size = max(state.world_size, head["world_size"])
-    elif kind in state.samples:
-        state.samples[kind].buckets.setdefault(int(parts[1]), set()).add(int(parts[0]))
+    elif kind in SAMPLE_KINDS:
+        state.samples_of(SAMPLE_KINDS[kind]).buckets.setdefault(int(parts[1]), set()).add(int(parts[0]))
     elif kind == "v":
         head = unpack_rows(store[name], NO_ROWS).head
         state.published[int(parts[0])] = head

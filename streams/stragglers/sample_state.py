@@ -49,8 +49,12 @@ class SampleKind(NamedTuple):
 
 DEVICE = SampleKind("d", SAMPLE_ROW, sample_rows)
 HOST = SampleKind("p", HOST_ROW, host_rows)
+#: First part of the keys -> kind.
+SAMPLE_KINDS = {kind.key: kind for kind in (DEVICE, HOST)}
 #: Types of the stored rows of each kind: with their ranks, behind the time that they are sorted by.
-_WIDE = {kind.key: np.dtype([("time_ns", "<i8"), ("rank", "<i4"), *kind.dtype.descr[1:]]) for kind in (DEVICE, HOST)}
+_WIDE = {
+    key: np.dtype([("time_ns", "<i8"), ("rank", "<i4"), *kind.dtype.descr[1:]]) for key, kind in SAMPLE_KINDS.items()
+}
 _NARROW = {
     key: np.dtype([*wide.descr[:2], *((name, f"<i{wide[name].itemsize // 2}") for name in (wide.names or ())[2:])])
     for key, wide in _WIDE.items()
@@ -73,6 +77,8 @@ class SampleState:
 
     `buckets`: slice of ranks -> its stored buckets.
     """
+
+    __slots__ = ("buckets", "kind", "run_key", "store")
 
     def __init__(self, store: MutableMapping[str, bytes], run_key: str, kind: SampleKind) -> None:
         self.store, self.run_key, self.kind = store, run_key, kind

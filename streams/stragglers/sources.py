@@ -54,10 +54,12 @@ class Sources:
         stopped: the detail published for a job whose steps stopped (stalled.py), until a step comes.
     """
 
+    __slots__ = ("communicators", "first_seen_ns", "frontier", "ranks", "stopped")
+
     def __init__(self) -> None:
         self.ranks: dict[int, Source] = {}
         self.communicators: dict[str, Source] = {}
-        self.frontier = Frontier(lambda: self)
+        self.frontier = Frontier(self)
         self.first_seen_ns = 0
         self.stopped = ""
 

@@ -28,7 +28,7 @@ from drumline.streams.stragglers.analysis.lateness_history import healthy_window
 from drumline.streams.stragglers.communicators import Communicators
 from drumline.streams.stragglers.lateness_rows import NO_LISTS, WHOLE, lists_of_steps, part_of
 from drumline.streams.stragglers.lateness_state import LatenessState, as_text
-from drumline.streams.stragglers.sample_state import DEVICE, HOST, SampleState
+from drumline.streams.stragglers.sample_state import DEVICE, HOST, SampleKind, SampleState
 from drumline.streams.stragglers.sources import Place, Sources
 from drumline.streams.stragglers.step_rows import merged_step_rows, step_rows
 from drumline.streams.stragglers.step_state import AppliedParts, Cells, RankReport, StepState
@@ -68,11 +68,16 @@ class JobState:
         evaluated_ns: window -> worker's clock when it was evaluated last.
         horizon: first window that still takes rows.
         counts: of the stage; rows for dropped windows are too old.
+        samples: first part of their keys -> samples of GPUs and of processes; made with the first ones.
     """
+
+    __slots__ = (
+        *("communicators", "config", "counts", "dirty", "evaluated_ns", "horizon", "lateness", "published", "run_key"),
+        *("samples", "sequence", "settled", "sources", "steps", "store", "watched", "windows", "world_size"),
+    )
 
     def __init__(self, store: Store, run_key: str, config: StragglerConfig, counts: InputCounts) -> None:
         self.store, self.run_key, self.config, self.counts = store, run_key, config, counts
-        self.job, self.run = split_run_key(run_key)
         self.world_size, self.sequence = 0, 0
         self.settled = False
         self.sources = Sources()
@@ -82,10 +87,20 @@ class JobState:
         self.published: dict[int, dict[str, Any]] = {}
         self.steps = StepState(store, run_key, config, counts)
         self.lateness = LatenessState(store, run_key, config.window_steps)
-        self.samples = {kind.key: SampleState(store, run_key, kind) for kind in (DEVICE, HOST)}
+        self.samples: dict[str, SampleState] = {}
         self.watched: dict[int, Watched] = {}
         self.evaluated_ns: dict[int, int] = {}
         self.horizon = 0
+
+    @property
+    def job(self) -> str:
+        """Return its job."""
+        return split_run_key(self.run_key)[0]
+
+    @property
+    def run(self) -> str:
+        """Return its run."""
+        return split_run_key(self.run_key)[1]
 
     @property
     def awaits_sources(self) -> bool:
@@ -198,22 +213,28 @@ class JobState:
         `offsets`: of the batch, or of each part.
         """
         kind = HOST if batch.topic == Topic.HOST else DEVICE
-        sampled = self.samples[kind.key].apply(batch, offsets)
+        sampled = self.samples_of(kind).apply(batch, offsets)
         first_ns = sampled.begin_ns - (DEVICE_BEHIND_NS if kind is DEVICE else 0)
         for window, of in self.watched.items():
             inside = (first_ns <= of.end_ns) & (of.start_ns <= sampled.time_ns)
             if np.isin(sampled.ranks[inside], of.ranks).any():
                 self.dirty.add(window)
 
+    def samples_of(self, kind: SampleKind) -> SampleState:
+        """Return the samples of a kind."""
+        if kind.key not in self.samples:
+            self.samples[kind.key] = SampleState(self.store, self.run_key, kind)
+        return self.samples[kind.key]
+
     def device_rows(self, window: int, rank: int) -> Rows:
         """Return the samples of a rank's GPU during its steps in a window, and a second behind: readings are means."""
         start_ns, end_ns = self.steps.span(window, rank)
-        return self.samples[DEVICE.key].rows(rank, start_ns, end_ns + DEVICE_BEHIND_NS if end_ns else 0)
+        return self.samples_of(DEVICE).rows(rank, start_ns, end_ns + DEVICE_BEHIND_NS if end_ns else 0)
 
     def host_rows(self, window: int, rank: int) -> Rows:
         """Return the samples of a rank's process whose intervals lie in its steps of a window, if in part."""
         start_ns, end_ns = self.steps.span(window, rank)
-        rows = self.samples[HOST.key].rows(rank, start_ns, end_ns + LONGEST_SAMPLE_NS if end_ns else 0)
+        rows = self.samples_of(HOST).rows(rank, start_ns, end_ns + LONGEST_SAMPLE_NS if end_ns else 0)
         begun: Rows = rows[rows["time_ns"] - rows["interval_ns"] < end_ns]
         return begun
 

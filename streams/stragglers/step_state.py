@@ -73,6 +73,8 @@ class AppliedParts(NamedTuple):
 class StepState:
     """Keeps the values of one run. Used by `JobState`, which has the index of windows. `counts`: of the stage."""
 
+    __slots__ = ("_config", "_counts", "_run_key", "_spans", "_store")
+
     def __init__(
         self, store: MutableMapping[str, bytes], run_key: str, config: StragglerConfig, counts: InputCounts
     ) -> None:

@@ -20,10 +20,10 @@ NOTHING = np.zeros(0, COLLECTIVE_ROW)
 
 def opened(store: MutableMapping[str, bytes]) -> Chunks:
     """Chunks over a store, with what it holds."""
-    chunks = Chunks(store, lambda chunk, number: f"m|{chunk}|{number}")
+    chunks = Chunks(store, "c", "3:job|run")
     for name, data in store.items():
         record = unpack_rows(data, COLLECTIVE_ROW)
-        chunk, number = map(int, name.split("|")[1:])
+        chunk, number = map(int, name.split("|")[1:3])
         chunks.restore(chunk, number, record, {int(rank): "1" for rank in record.head["ranks"]})
     return chunks
 
@@ -44,7 +44,7 @@ def test_ranks_that_come_from_many_hosts_share_a_value():
     chunks = opened(store)
     for rank in range(2 * RANKS_OF_VALUE):
         assert chunks.add(0, {rank: collectives(rank)}, {rank: ("1", rank)}) == set()
-    assert sorted(store) == ["m|0|0", "m|0|1"]
+    assert sorted(store) == [chunks.key_of(0, 0), chunks.key_of(0, 1)]
     assert kept(store) == stacked([collectives(rank) for rank in range(2 * RANKS_OF_VALUE)]).tolist()
 
 
@@ -72,10 +72,10 @@ def test_a_rank_whose_value_was_not_written_before_a_kill_is_not_taken_for_one_t
 def test_rows_that_come_again_and_again_do_not_add_up(monkeypatch):
     monkeypatch.setattr(module, "TIDY_BYTES", 1_000)
     store: dict[str, bytes] = {}
-    chunks = Chunks(store, lambda chunk, number: f"m|{chunk}|{number}")
+    chunks = Chunks(store, "c", "3:job|run")
     for offset in range(200):
         chunks.add(0, {0: collectives(0)}, {0: ("1", offset)})
-    assert len(store["m|0|0"]) < 1_200
+    assert len(store[chunks.key_of(0, 0)]) < 1_200
     assert kept(store) == collectives(0).tolist()
 
 
@@ -166,5 +166,5 @@ def test_chunks_before_a_step_are_deleted():
     for step in (0, 4, 8):
         chunks.add(step // 4, {0: collectives(0, step=step)}, {0: ("1", step)})
     chunks.drop_before(9)
-    assert sorted(store) == ["m|2|0"]
+    assert sorted(store) == [chunks.key_of(2, 0)]
     assert [unpack_rows(data, COLLECTIVE_ROW).rows["step"][0] for data in chunks.of_steps([0, 9])] == [8]
