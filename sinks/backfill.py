@@ -17,7 +17,7 @@ from typing import Any
 
 from drumline.infra.clickhouse.client import Client, failure, insert_once, rows
 from drumline.infra.clickhouse.retention import RETENTION_CLOCK
-from drumline.infra.config.servers import RetentionSettings
+from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.schemas.topics import Topic
 from drumline.sinks.audit.kafka_side import PartitionFacts
 from drumline.sinks.audit.rollups import ROLLUPS

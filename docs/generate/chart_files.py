@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from page import write
 
-from drumline.infra.config.servers import KafkaSettings
+from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.unknown_variables import setting_names
 from drumline.infra.grafana.provisioning.files import data_source

@@ -21,7 +21,7 @@ from support.fakes.nvml import FIELDS, FakeNvml
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.queries import Query, queries
-from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
+from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
 from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings, running_stack

@@ -19,7 +19,7 @@ from drumline.infra.bench.direct_load import JobCopy, Repetition, load, repeat
 from drumline.infra.bench.grafana_macros import ALL_VALUES, PanelRequest, expand
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.migrate import migrate
-from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
+from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.grafana.catalog import DASHBOARDS
 from drumline.infra.grafana.model import Dashboard

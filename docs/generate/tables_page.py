@@ -10,7 +10,7 @@ from drumline.infra.clickhouse.client import Client, rows
 from drumline.infra.clickhouse.kernel_names import FAMILIES, OTHER
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.clickhouse.retention import RETENTION_CLOCK, TIERED
-from drumline.infra.config.servers import RetentionSettings, TieringSettings
+from drumline.infra.config.clickhouse_settings import RetentionSettings, TieringSettings
 from drumline.infra.localstack.clickhouse.engine import temporary_engine
 from drumline.infra.localstack.ephemeral import ephemeral_settings
 

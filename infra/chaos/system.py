@@ -17,7 +17,7 @@ from drumline.infra.chaos.load import ReplayLoad
 from drumline.infra.chaos.progress import PipelineProgress, ProgressSnapshot
 from drumline.infra.chaos.targets import OPTIONAL, PROGRAMS, ROLLING, STATUSES, STORING, SUCCESSORS, KillTarget
 from drumline.infra.clickhouse import client as clickhouse
-from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
+from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
 from drumline.infra.kafka.worker_status import read_statuses
 from drumline.infra.localstack import stack as local_stack

@@ -6,7 +6,7 @@ The primary is DRUMLINE_CLICKHOUSE__URL with the group DRUMLINE_SINK__GROUP. A r
 
 from __future__ import annotations
 
-from drumline.infra.config.servers import PRIMARY
+from drumline.infra.config.clickhouse_settings import PRIMARY
 from drumline.infra.config.settings import Settings
 
 

@@ -16,14 +16,9 @@ from typing import Literal
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from drumline.infra.config.servers import (
-    ArchiveSettings,
-    ClickHouseSettings,
-    GrafanaSettings,
-    KafkaSettings,
-    OffenderSettings,
-    ServeSettings,
-)
+from drumline.infra.config.clickhouse_settings import ClickHouseSettings
+from drumline.infra.config.kafka_settings import KafkaSettings
+from drumline.infra.config.servers import ArchiveSettings, GrafanaSettings, OffenderSettings, ServeSettings
 from drumline.infra.config.unknown_variables import InvalidVariables, find_unknown_variables
 from drumline.infra.config.validation import SettingsModel
 from drumline.infra.runtime import spool_defaults

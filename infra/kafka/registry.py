@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from drumline.infra.config.servers import KafkaSettings
+from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.tenants import read_tenants
 from drumline.infra.runtime import tls

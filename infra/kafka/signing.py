@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from drumline.infra.config.servers import KafkaSettings
+from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.tenants import key_bytes
 from drumline.schemas.tenants import signed_headers
 

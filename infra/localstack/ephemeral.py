@@ -19,7 +19,8 @@ from pydantic import BaseModel
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.migrate import migrate
-from drumline.infra.config.servers import ClickHouseSettings, KafkaSettings
+from drumline.infra.config.clickhouse_settings import ClickHouseSettings
+from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.settings import (
     AgentSettings,
     LocalSettings,

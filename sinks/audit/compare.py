@@ -12,7 +12,7 @@ from typing import Any
 
 from drumline.infra.clickhouse.client import Client, rows
 from drumline.infra.clickhouse.retention import RETENTION_CLOCK
-from drumline.infra.config.servers import RetentionSettings
+from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.schemas.topics import COMPACTED_TOPICS
 from drumline.sinks.audit.queries import of_job_and_run
 from drumline.sinks.audit.rollups import ROLLUPS

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from drumline.infra.clickhouse.retention import RETENTION_CLOCK
-from drumline.infra.config.servers import RetentionSettings
+from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.schemas.topics import Topic
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support.pipeline import RESULTS, Pipeline
 
-from drumline.infra.config.servers import RetentionSettings
+from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.offsets import Offsets
 from drumline.infra.kafka.worker_status import read_statuses

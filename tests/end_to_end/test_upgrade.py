@@ -16,7 +16,7 @@ from drumline.infra.chaos.reference import RESULTS, result_rows
 from drumline.infra.clickhouse.client import connect, rows
 from drumline.infra.clickhouse.migrate import migrations
 from drumline.infra.clickhouse.row_counts import counts
-from drumline.infra.config.servers import RetentionSettings
+from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.offsets import Offsets
 from drumline.infra.localstack.clickhouse.engine import wait_until

@@ -6,7 +6,7 @@ import pytest
 from support import migrated_database
 from support.labs.sink import Pipeline, any_batch, process_id
 
-from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
+from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings
 from drumline.schemas.topics import Topic
 from drumline.sinks import ledger_gap

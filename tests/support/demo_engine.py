@@ -10,7 +10,7 @@ from support import migrated_database
 
 from drumline.infra.bench.direct_load import JobCopy, load
 from drumline.infra.clickhouse import client as clickhouse
-from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
+from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.localstack.clickhouse.engine import temporary_engine
 from drumline.infra.localstack.ephemeral import ephemeral_settings

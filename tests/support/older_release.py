@@ -21,7 +21,7 @@ import json
 from pathlib import Path
 import drumline
 from drumline.infra.clickhouse.migrate import migrations
-from drumline.infra.config.servers import RetentionSettings
+from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.streams.core import records
 print(json.dumps({"place": str(Path(drumline.__file__).parent), "state": records._VERSION,
                   "migration": migrations()[-1].version, "retention": list(RetentionSettings.model_fields)}))

@@ -33,8 +33,9 @@ from pydantic import SecretStr
 from support.fakes.tcp_proxy import Proxy
 
 from drumline.infra.clickhouse.roles import reader_grants
+from drumline.infra.config.clickhouse_settings import ClickHouseSettings
+from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.local_credentials import sha256_hex
-from drumline.infra.config.servers import ClickHouseSettings, KafkaSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import State
 from drumline.infra.kafka.config import client_config

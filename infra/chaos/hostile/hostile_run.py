@@ -20,7 +20,7 @@ from drumline.infra.chaos.hostile.report import HostileReport
 from drumline.infra.chaos.reference import RESULTS, compare_rows, result_rows
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.row_counts import counts
-from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
+from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
 from drumline.infra.config.state_dir import StackError
 from drumline.infra.kafka.config import producer_config

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drumline.infra.cli.console import exit_with
+from drumline.infra.config.clickhouse_settings import PRIMARY
 from drumline.infra.config.replicas import of_each
-from drumline.infra.config.servers import PRIMARY
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import FAILED, OK, UNDECIDED
 from drumline.infra.runtime.terminal import echo, escape_controls, terminal_console

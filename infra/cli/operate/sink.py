@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from drumline.infra.cli.console import exit_on_error, exit_with
+from drumline.infra.config.clickhouse_settings import PRIMARY
 from drumline.infra.config.replicas import NoSuchReplica, of_replica
-from drumline.infra.config.servers import PRIMARY
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import (
     ACCESS_DENIED,

@@ -10,7 +10,7 @@ from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse import migrate as module
 from drumline.infra.clickhouse.migrate import Migration, migrate, migrated_tables, migrations, pending
 from drumline.infra.clickhouse.migration_lock import MigrationConflict
-from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings, TieringSettings
+from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings, TieringSettings
 from drumline.infra.localstack.clickhouse.config import prepare_engine
 from drumline.infra.localstack.clickhouse.engine import answers, wait_until
 from drumline.infra.localstack.ephemeral import ephemeral_settings

@@ -16,8 +16,8 @@ from drumline.infra.bench.direct_load import JobCopy, load
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import rows
 from drumline.infra.clickhouse.queries import queries
+from drumline.infra.config.clickhouse_settings import ClickHouseSettings
 from drumline.infra.config.local_credentials import local_password
-from drumline.infra.config.servers import ClickHouseSettings
 from drumline.infra.localstack.clickhouse.config import prepare_engine
 from drumline.infra.localstack.clickhouse.engine import answers, temporary_engine, wait_until
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings

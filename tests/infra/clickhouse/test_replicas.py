@@ -12,8 +12,8 @@ from support.second_engine import second_engine
 from drumline.infra.clickhouse import replicas
 from drumline.infra.clickhouse.client import TransientError, command, connect, rows
 from drumline.infra.clickhouse.replicas import Lack, TopicState, missing
+from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.replicas import NoSuchReplica, of_each, of_replica
-from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic

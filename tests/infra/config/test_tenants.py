@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from drumline.infra.config.servers import KafkaSettings
+from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.tenants import read_tenants
 from drumline.infra.kafka.registry import codec
 from drumline.infra.kafka.signing import signer

@@ -9,7 +9,7 @@ import pytest
 from support.fakes.registry import FakeRegistry
 
 from drumline.infra.cli import app as cli
-from drumline.infra.config.servers import KafkaSettings
+from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.registry import UNKNOWN_IDS, UNKNOWN_S, codec, connect, subject
 from drumline.schemas.batch import Batch, encode

@@ -29,7 +29,8 @@ from drumline.infra.cli import app as cli
 from drumline.infra.cli.operate import config as command_config
 from drumline.infra.clickhouse import tls as clickhouse_tls
 from drumline.infra.clickhouse.client import PermanentError, TransientError, failure
-from drumline.infra.config.servers import ClickHouseSettings, KafkaSettings
+from drumline.infra.config.clickhouse_settings import ClickHouseSettings
+from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.settings import Settings, settings
 from drumline.infra.kafka import registry as registry_client
 from drumline.infra.kafka.acls import format_acls

@@ -16,7 +16,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from support.wait_limit import WAIT_S
 
-from drumline.infra.config.servers import KafkaSettings
+from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka import tail as topics_tail
 from drumline.infra.kafka.config import client_config, producer_config

@@ -1,6 +1,6 @@
 """Settings of a private stack reach its programs whole, and the user's own do not."""
 
-from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
+from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings
 

@@ -12,7 +12,7 @@ from support import migrated_database
 from support.stored_job import JOB, store
 
 from drumline.infra.clickhouse.client import connect
-from drumline.infra.config.servers import ClickHouseSettings
+from drumline.infra.config.clickhouse_settings import ClickHouseSettings
 from drumline.infra.grafana.provisioning.rules import rules
 from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.infra.serve.web_server import listen, page_address, server

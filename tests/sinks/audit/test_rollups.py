@@ -9,7 +9,7 @@ from support.labs.sink import Pipeline, any_batch, process_id
 from drumline.infra.clickhouse.client import INSERT_SETTINGS
 from drumline.infra.clickhouse.kernel_names import RULES, kernel_name
 from drumline.infra.clickhouse.migrate import migrate
-from drumline.infra.config.servers import RetentionSettings
+from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.sinks.audit import rollups

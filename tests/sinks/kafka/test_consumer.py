@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from drumline.infra.config.servers import KafkaSettings
+from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.settings import Settings, SinkSettings
 from drumline.schemas.topics import Topic
 from drumline.sinks.errors import Fenced, LostRecords, TransientKafkaError

@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaTimeoutError
 from faust.types import TP
 from pydantic import SecretStr
 
-from drumline.infra.config.servers import KafkaSettings
+from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.settings import LocalSettings, Settings, StreamSettings
 from drumline.infra.telemetry import metrics
 from drumline.schemas.topics import Topic

@@ -15,7 +15,7 @@ from support.labs.stream_worker import PYTHON, Child, Reader, apply_topics, publ
 from support.labs.windows import T0, S, kernels
 from support.wait_limit import WAIT_S
 
-from drumline.infra.config.servers import KafkaSettings
+from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.kafka.config import client_config, producer_config
 from drumline.infra.kafka.drain import wait_drained
 from drumline.infra.kafka.signing import signer

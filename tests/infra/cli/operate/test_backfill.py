@@ -5,8 +5,8 @@ from click.testing import CliRunner
 
 from drumline.infra.cli.app import root
 from drumline.infra.cli.operate.backfill import _source
+from drumline.infra.config.clickhouse_settings import ClickHouseSettings
 from drumline.infra.config.replicas import of_replica
-from drumline.infra.config.servers import ClickHouseSettings
 from drumline.infra.config.settings import Settings
 
 
