@@ -104,6 +104,11 @@ class SimulatedJob:
         }  # fmt: skip
 
 
+def joined_steps(ranks: int) -> int:
+    """Return the steps of a record of a host, which joins its ranks' batches: those of a job of `ranks` ranks."""
+    return max(1, round(interval_s(ranks) * 1e9 / STEP_NS))
+
+
 def _host(rank: int) -> str:
     return f"host{rank // RANKS_PER_HOST:05d}"
 
@@ -228,7 +233,7 @@ def _evaluated(job: SimulatedJob, communicator: Communicator) -> list[Batch]:
 
 def _merged(job: SimulatedJob, communicator: Communicator) -> Iterator[tuple[int, MergedParts]]:
     """Yield (time, table) of the collectives of a communicator as the agents of its hosts join them."""
-    codec, steps = Codec(), max(1, round(interval_s(job.ranks) * 1e9 / STEP_NS))
+    codec, steps = Codec(), joined_steps(job.ranks)
     values: dict[str, list[bytes]] = {}
     number = len(communicator.ranks) * steps
     for count, timed in enumerate(collectives(job, [communicator]), 1):

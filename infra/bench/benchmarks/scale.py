@@ -17,6 +17,7 @@ from drumline.infra.bench.simulated_job import (
     Communicator,
     SimulatedJob,
     collectives,
+    joined_steps,
     lateness,
     rank_batches,
 )
@@ -32,7 +33,7 @@ from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
 
 RANKS = (4, 64, 1024, 4096, 16384)
-#: Steps of a large job: one window, and those that close it. Small jobs have more, for so many messages.
+#: Steps of a large job, at least: one window, and those that close it. Small jobs have more, for so many messages.
 STEPS, MOST_STEPS, MESSAGES = StragglerConfig().window_steps + 2, 400, 20_000
 #: Messages at most of topics whose messages cost the same each: collectives of some communicators, progress of some
 #: steps. The others are not published.
@@ -108,6 +109,7 @@ class JobSize:
 def planned(ranks: int) -> SimulatedJob:
     """Return the job of a size. Raises ValueError for a number of ranks that cannot be."""
     steps = min(max(STEPS, MESSAGES // (ranks * (len(AXES) + len(BY_RANK) + 1))), MOST_STEPS)
+    steps += -steps % joined_steps(ranks)  # fewer than those of a record would count as one message more
     job = SimulatedJob(ranks, steps, time.time_ns() - steps * STEP_NS)
     job.communicators()
     return job
@@ -127,7 +129,8 @@ def publish(settings: Settings, size: JobSize) -> None:
     """Publish the job as fast as possible, with its lateness; set what a second of it has. Raises NotDelivered."""
     job, publisher, now = size.job, Publisher(settings, Codec(), "drumline-bench"), time.time_ns()
     hosts, chosen = Hosts(publisher), sampled(job)
-    seconds = min(job.steps, max(1, SAMPLED // job.ranks))
+    joined = joined_steps(job.ranks)
+    seconds = min(job.steps, max(joined, SAMPLED // job.ranks // joined * joined))
     size.shares = {
         Topic.COLLECTIVE: sum(len(c.ranks) for c in chosen) / (job.ranks * len(AXES)),
         Topic.PROGRESS: seconds / job.steps,
@@ -248,6 +251,7 @@ def _add(report: BenchReport, first: JobSize, size: JobSize) -> None:
     cost, first_cost = (sum(map(s.cores, STAGES)) / s.job.ranks * 1e6 for s in (size, first))
     report.add(f"{name}: worker, CPU of a rank", cost, "us/s", first_cost)
     report.add(f"{name}: the same, reference workloads", size.rank_cost * 1e3, "1/1000 s", first.rank_cost * 1e3)
+    report.add(f"{name}: CPU of a reference workload", float(size.stages["job"]["reference_s"]) * 1e3, "ms")
     memory = {"target": WORKER_MIB, "at_most": True} if largest else {}
     report.add(f"{name}: memory of a worker, most", size.memory / 2**20, "MiB", first.memory / 2**20, **memory)
     restart = {"target": RESTART_S, "at_most": True} if largest else {}

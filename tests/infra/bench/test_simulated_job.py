@@ -5,8 +5,15 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from drumline.infra.bench.benchmarks.scale import BY_RANK, RANKS, sampled
-from drumline.infra.bench.simulated_job import AXES, SimulatedJob, collectives, lateness, rank_batches
+from drumline.infra.bench.benchmarks.scale import BY_RANK, RANKS, planned, sampled
+from drumline.infra.bench.simulated_job import (
+    AXES,
+    SimulatedJob,
+    collectives,
+    joined_steps,
+    lateness,
+    rank_batches,
+)
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import WARNING, StragglerConfig
@@ -89,3 +96,10 @@ def test_every_batch_can_be_published():
     for timed in batches:
         back = codec.decode(timed.batch.topic, codec.encode(timed.batch), timed.time_ns // 10**6)
         assert back.rows == timed.batch.rows
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_job_of_bench_scale_ends_with_whole_records_of_its_hosts(ranks):
+    steps = planned(ranks).steps
+    assert steps > StragglerConfig().window_steps
+    assert steps % joined_steps(ranks) == 0
