@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
 
+from drumline.infra.bench.benchmarks.recorded_speed import Course, measure_recorded_speed
 from drumline.infra.bench.benchmarks.sink import DISK_TARGET, bytes_a_row
 from drumline.infra.bench.benchmarks.verdict_latency import replay_paced
 from drumline.infra.bench.processes.ephemeral_stack import private_stack
@@ -13,11 +15,10 @@ from drumline.infra.bench.processes.process_watch import over_time
 from drumline.infra.bench.processes.profiling import profiled
 from drumline.infra.bench.processes.running_pipeline import RunningPipeline
 from drumline.infra.bench.result import BenchReport, Progress
-from drumline.infra.config.settings import SinkSettings
+from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
 
 TARGET, MEMORY_MIB = 200e3, 400
-#: CPU seconds of all programs for a million rows at the recording's own speed.
-STEADY_CPU_S = 5.0
+PARTS = ("throughput", "delays", "cost")
 
 
 def bench_pipeline(
@@ -26,46 +27,40 @@ def bench_pipeline(
     paced: int = 3,
     progress: Progress = lambda _: None,
     profile: Path | None = None,
+    parts: Collection[str] = PARTS,
+    course: Course | None = None,
 ) -> BenchReport:
-    """Replay `loops` repetitions as fast as possible, then `paced` at the recorded speed, for delays.
+    """Replay `loops` repetitions as fast as possible, `paced` at the recorded speed for delays, then more for the cost.
 
-    With `profile`, a folder, write pipeline-stream.txt and pipeline-sink.txt of the first part.
+    With `profile`, a folder, write pipeline-stream.txt and pipeline-sink.txt of the first part. `parts`: those to
+    measure. `course`: of the last one.
     """
     report = BenchReport("pipeline", f"the recorded job, {loops} loops at full speed, {paced} at its own", "none")
-    progress("starting Kafka and ClickHouse")
-    with private_stack() as settings:
-        running = RunningPipeline(settings, folder)
-        with running.started():
-            progress("as fast as possible")
-            _full_speed(running, loops, report, profile)
-            progress("at its own speed")
-            replay_paced(running, paced, report)
-        flush_s = SinkSettings().bulk_flush_s  # production's: full ranges are rare at this speed
-        sink = settings.sink.model_copy(update={"bulk_flush_s": flush_s})
-        running = RunningPipeline(settings.model_copy(update={"sink": sink}), folder)
-        with running.started():
-            progress("at its own speed, for its cost")
-            _own_speed(running, paced, report)
+    if "throughput" in parts or "delays" in parts:
+        progress("starting Kafka and ClickHouse")
+        with private_stack() as settings:
+            running = RunningPipeline(settings, folder)
+            with running.started():
+                if "throughput" in parts:
+                    progress("as fast as possible")
+                    _full_speed(running, loops, report, profile)
+                if "delays" in parts:
+                    progress("at its own speed")
+                    replay_paced(running, paced, report)
+    if "cost" in parts:
+        progress("starting Kafka and ClickHouse")
+        with private_stack() as settings:  # without the merges of what came before
+            running = RunningPipeline(_as_in_production(settings), folder)
+            with running.started():
+                measure_recorded_speed(running, report, progress, course)
     return report
 
 
-def _own_speed(running: RunningPipeline, loops: int, report: BenchReport) -> None:
-    """Add the CPU of all programs until everything is stored; the replay's is none of it."""
-    with running.watch() as watch:
-        with running.replay("--speed", "1", "--loop", str(loops), "--job", "steady") as replay:
-            summary = replay.summary()
-        time.sleep(running.settings.stream.idle_s)
-        running.wait(running.all_stored, "rows are missing")
-    rows = sum(summary["rows"].values()) / 1e6
-    for name, used in watch.cpu_s.items():
-        report.add(f"own speed, CPU per million rows: {name}", used / rows, "s")
-    used = sum(watch.cpu_s.values())
-    name = "own speed, CPU per million rows: all"
-    report.add(name, used / rows, "s", target=STEADY_CPU_S, at_most=True)
-    report.notes.append(
-        f"Own speed: {rows:.2f} million rows of {loops} loops; bulk topics are written every "
-        f"{running.settings.sink.bulk_flush_s:g} s, as in production."
-    )
+def _as_in_production(settings: Settings) -> Settings:
+    """Return settings with production's flush times and windows."""
+    sink = settings.sink.model_copy(update={"bulk_flush_s": SinkSettings().bulk_flush_s})
+    stream = settings.stream.model_copy(update={"window_steps": StreamSettings().window_steps})
+    return settings.model_copy(update={"sink": sink, "stream": stream})
 
 
 def _full_speed(running: RunningPipeline, loops: int, report: BenchReport, profile: Path | None) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from drumline.infra.bench.result import BenchReport
 
 
 class Kinds(TyperGroup):
@@ -17,6 +22,14 @@ class Kinds(TyperGroup):
         if args and args[0] not in self.commands:
             ctx.fail(f"no benchmark {args[0]!r}; there are {', '.join(self.commands)}")
         return super().resolve_command(ctx, args)
+
+
+class PipelinePart(StrEnum):
+    """Parts of the benchmark of the whole pipeline: as fast as possible, delays of verdicts, CPU once it is steady."""
+
+    THROUGHPUT = "throughput"
+    DELAYS = "delays"
+    COST = "cost"
 
 
 app = typer.Typer(cls=Kinds, add_completion=False, no_args_is_help=True)
@@ -85,16 +98,22 @@ def stream(
 def pipeline(
     loops: Annotated[int, typer.Option(min=1, help="repetitions as fast as possible")] = 8,
     paced: Annotated[int, typer.Option(min=1, help="repetitions at the recorded speed, for delays")] = 3,
+    only: Annotated[list[PipelinePart] | None, typer.Option(help="only this part, repeatable; cost: 5 minutes")] = None,
     data: Folder = None,
     profile: Profile = None,
     as_json: AsJson = False,
     write: Write = None,
 ) -> None:
-    """Measure the whole pipeline: throughput, memory, lag, delay of verdicts. Starts a private stack."""
+    """Measure the whole pipeline: throughput, memory, lag, delay of verdicts, CPU when steady. Private stacks."""
     from drumline.infra.bench.benchmarks.pipeline import bench_pipeline
     from drumline.infra.bench.runner import run
 
-    run("pipeline", data, lambda folder, show: bench_pipeline(folder, loops, paced, show, profile), as_json, write)
+    parts = only or list(PipelinePart)
+
+    def measure(folder: Path, show: Callable[[str], None]) -> BenchReport:
+        return bench_pipeline(folder, loops, paced, show, profile, parts)
+
+    run("pipeline", data, measure, as_json, write)
 
 
 @app.command()

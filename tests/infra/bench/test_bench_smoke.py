@@ -10,6 +10,7 @@ import pytest
 from support import migrated_database
 
 from drumline.infra.bench.benchmarks import agent, pipeline, queries, scale, sink, soak, stream
+from drumline.infra.bench.benchmarks.recorded_speed import Course
 from drumline.infra.bench.processes import child_process as children
 from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
 from drumline.infra.runtime.resources import DEMO_RECORDING
@@ -68,12 +69,23 @@ def test_scale(small):
 @pytest.mark.stack
 @pytest.mark.long
 def test_pipeline(small):
-    report = pipeline.bench_pipeline(DEMO_RECORDING, loops=1, paced=1)
+    report = pipeline.bench_pipeline(DEMO_RECORDING, loops=1, paced=1, parts=["throughput", "delays"])
     values = results(report)
     assert values["kernels, first published to last stored"] > 0
     assert values["any window's end to its first row, p95"] > 0
     [named] = [result for result in report.results if result.name == "faults named"]
     assert (named.target, named.at_most) == (4, False), "faults without a named rank have no delay"
+
+
+@pytest.mark.stack
+@pytest.mark.long
+def test_pipeline_at_the_recorded_speed(small):
+    course = Course(warm=1, loops=1, settle_s=1, silent_s=2)
+    values = results(pipeline.bench_pipeline(DEMO_RECORDING, parts=["cost"], course=course))
+    names = ("stream", "sink", "broker", "engine")
+    for cost in ("recorded speed, CPU per million rows: {}", "silence, cores used by {}"):
+        assert values[cost.format("all")] == pytest.approx(sum(values[cost.format(name)] for name in names))
+        assert all(values[cost.format(name)] > 0 for name in names)
 
 
 @pytest.mark.stack
