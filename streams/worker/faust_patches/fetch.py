@@ -1,13 +1,13 @@
-"""Bound two waits in fetching, gather what comes one by one, and notice its end.
+"""Bound two waits in fetching, have the broker gather what comes one by one, and notice its end.
 
 When an agent's buffer is full, Faust leaves its partitions out of the next fetch and requests only the others, for up
 to a second. And aiokafka keeps one request to a broker at a time: while full partitions are left out, that request is
 for partitions without news, which the broker holds back for up to 1.5 s. Either way the worker runs out of work long
-before it requests more, for up to 0.7 s of a second. So both wait only briefly: Faust while partitions are left out,
-aiokafka always.
+before it requests more, for up to 0.7 s of a second. So both wait only briefly while partitions are left out.
 
-A request costs more than a record. The records of a large job come evenly, some hundred a second, and each would be
-requested by itself; so after a few records Faust waits for more, briefly.
+A request names every partition, and costs worker and broker more than a record does. Records come evenly, some dozens
+a second of a small job, and each would be requested by itself. So a request for all partitions is held back until some
+have come: nobody notices it beside the seconds for which agents join records.
 
 Both fetch in tasks that may end for ever without a visible error: Faust's where it is cancelled outside a rebalance,
 aiokafka's where it fails, for Faust takes the records without its check for that. The same goes for aiokafka's
@@ -21,29 +21,27 @@ from typing import Any
 
 #: How long a request of Faust may wait while partitions are left out; s. A buffer is refilled when 40% of it are left.
 HELD_S = 0.01
-#: How long a broker may hold a request back when it has nothing; ms.
-FETCH_WAIT_MS = 50
-#: Wait for more records after fewer than FEW, s: nobody notices it beside the seconds for which agents join records.
-GATHER_S, FEW = 0.02, 50
+#: How long a broker may hold a request back, ms, and the bytes that end it: while partitions are left out, and else.
+LEFT_OUT_MS, LEFT_OUT_BYTES = 50, 1
+GATHER_MS, GATHER_BYTES = 250, 128 << 10
 
 
 def limit_fetch_delay(app: Any) -> None:
     """Bound both waits of `app`'s consumer, and gather records. Call once, before the app starts."""
     consumer = app.consumer
     fetch, create = consumer._getmany, consumer._thread._create_consumer
-    last = 0
 
     async def getmany(active_partitions: Any, timeout: float) -> Any:
-        nonlocal last
-        if 0 < last < FEW:
-            await asyncio.sleep(GATHER_S)
-        records = await fetch(active_partitions, min(timeout, HELD_S) if consumer._buffered_partitions else timeout)
-        last = sum(map(len, records.values()))
-        return records
+        left_out = consumer._buffered_partitions
+        client = consumer._thread._consumer
+        if client is not None and client._fetcher is not None:
+            client._fetcher._fetch_max_wait_ms = LEFT_OUT_MS if left_out else GATHER_MS
+            client._fetcher._fetch_min_bytes = LEFT_OUT_BYTES if left_out else GATHER_BYTES
+        return await fetch(active_partitions, min(timeout, HELD_S) if left_out else timeout)
 
     def create_consumer(*arguments: Any, **options: Any) -> Any:
         client = create(*arguments, **options)
-        client._fetch_max_wait_ms = FETCH_WAIT_MS
+        client._fetch_max_wait_ms = LEFT_OUT_MS  # of its first request, whose answer has the ends of the partitions
         return client
 
     consumer._getmany = getmany

@@ -1,6 +1,7 @@
 """A full buffer must not put the worker to sleep, and its end is noticed. These fail too when Faust has changed."""
 
 import asyncio
+from types import SimpleNamespace
 
 import faust
 import pytest
@@ -9,11 +10,14 @@ from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from faust.types import TP
 
+from drumline.infra.config.settings import Settings
+from drumline.streams.worker.faust_config import faust_settings
 from drumline.streams.worker.faust_patches.fetch import (
-    FETCH_WAIT_MS,
-    FEW,
-    GATHER_S,
+    GATHER_BYTES,
+    GATHER_MS,
     HELD_S,
+    LEFT_OUT_BYTES,
+    LEFT_OUT_MS,
     end_of_fetching,
     limit_fetch_delay,
 )
@@ -58,33 +62,52 @@ def test_faust_asks_for_a_moment_only_while_it_leaves_full_partitions_out(consum
     assert timeouts(consumer, monkeypatch) == [1.0, 1.0]
 
 
-@pytest.mark.parametrize(("records", "pauses"), [(0, []), (1, [GATHER_S]), (FEW, [])])
-def test_after_few_records_more_are_waited_for(consumer, monkeypatch, records, pauses):
-    waited, sleep = [], asyncio.sleep
-
+def test_a_broker_gathers_records_unless_partitions_are_left_out(consumer, monkeypatch):
     async def fetched(active_partitions, timeout):
-        return {TP("busy", 0): [object()] * records}
-
-    async def pass_time(seconds):
-        waited.append(seconds)
-        await sleep(0)
+        return {}
 
     monkeypatch.setattr(consumer._thread, "getmany", fetched)
-    monkeypatch.setattr(asyncio, "sleep", pass_time)
+
+    async def bounds():
+        client = consumer._thread._consumer = consumer._thread._create_consumer(asyncio.get_running_loop())
+        await consumer._getmany(None, 1.0)  # it has not started
+        fetcher = client._fetcher = Fetcher(client._client, client._subscription)
+        await consumer._getmany(None, 1.0)
+        yield requested(fetcher)
+        consumer.on_buffer_full(TP("busy", 0))
+        await consumer._getmany(None, 1.0)
+        yield requested(fetcher)
+        consumer.on_buffer_drop(TP("busy", 0))
+        await consumer._getmany(None, 1.0)
+        yield requested(fetcher)
+        fetcher._fetch_task.cancel()
+        client._closed = True  # it never connected
+
+    def requested(fetcher):
+        """The wait and the size of the request that aiokafka would send for a partition."""
+        assignment = SimpleNamespace(tps=[TopicPartition("idle", 0)], state_value=lambda tp: position)
+        position = SimpleNamespace(has_valid_position=True, paused=False, position=0)
+        fetcher._select_read_replica = lambda tp: 1
+        [(_, request)] = fetcher._get_actions_per_node(assignment)[0]
+        return request._max_wait_ms, request._min_bytes
 
     async def loop():
-        for _ in range(2):
-            await consumer._getmany(None, 1.0)
+        return [pair async for pair in bounds()]
 
-    asyncio.run(loop())
-    assert [seconds for seconds in waited if seconds] == pauses
+    gathered, left_out = (GATHER_MS, GATHER_BYTES), (LEFT_OUT_MS, LEFT_OUT_BYTES)
+    assert asyncio.run(loop()) == [gathered, left_out, gathered]
 
 
-def test_a_broker_without_news_answers_soon(consumer):
+def test_the_records_of_one_partition_end_the_wait_for_more(tmp_path):
+    options = faust_settings(Settings(), tmp_path, 1)
+    assert options["consumer_max_fetch_size"] / 2 >= GATHER_BYTES
+
+
+def test_the_first_answer_of_a_broker_without_news_comes_soon(consumer):
     async def create():
         return consumer._thread._create_consumer(asyncio.get_running_loop())
 
-    assert asyncio.run(create())._fetch_max_wait_ms == FETCH_WAIT_MS
+    assert asyncio.run(create())._fetch_max_wait_ms == LEFT_OUT_MS
 
 
 @pytest.mark.parametrize("ends", ["", "cancelled", "fetching", "joining"])
