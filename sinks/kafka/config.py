@@ -9,6 +9,9 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import FETCH_BYTES, UNPACKED_BYTES, client_config
 from drumline.schemas.topics import Topic
 
+#: Bytes that end the wait of a request for records; what comes one by one is gathered until then.
+GATHER_BYTES = 256 << 10
+
 
 def consumer_config(settings: Settings, topics: Sequence[Topic]) -> dict[str, str | int | float | bool]:
     """Return the consumer's configuration.
@@ -35,7 +38,9 @@ def consumer_config(settings: Settings, topics: Sequence[Topic]) -> dict[str, st
         "fetch.max.bytes": FETCH_BYTES,
         "fetch.message.max.bytes": FETCH_BYTES,
         "receive.message.max.bytes": UNPACKED_BYTES,
-        "fetch.wait.max.ms": 100,
+        # A request names every partition, so it costs sink and broker more than a record does.
+        "fetch.wait.max.ms": 250,
+        "fetch.min.bytes": GATHER_BYTES,
         "isolation.level": "read_committed",
     }
     if settings.sink.instance:

@@ -102,6 +102,12 @@ def test_a_host_with_a_rack_names_it_to_the_brokers():
     assert "client.rack" not in consumer_config(Settings(), [Topic.KERNEL])
 
 
+def test_a_full_answer_is_not_held_back_for_more():
+    """A broker waits for the smallest size of an answer, also where the largest one keeps it below that."""
+    config = consumer_config(Settings(), [Topic.KERNEL])
+    assert config["fetch.min.bytes"] <= min(config["fetch.message.max.bytes"], config["fetch.max.bytes"]) / 2
+
+
 @pytest.mark.parametrize(
     ("bounds", "error", "text"),
     [
