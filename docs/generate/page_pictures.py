@@ -19,7 +19,7 @@ from rich.console import Console
 
 from drumline.infra.clickhouse.client import connect, rows
 from drumline.infra.config.settings import settings
-from drumline.infra.report.data import load
+from drumline.infra.report.loading import load
 from drumline.infra.report.page import page as report
 from drumline.infra.top.data import snapshot
 from drumline.infra.top.view import view

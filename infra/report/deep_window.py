@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 #: Question that compares the rank with its peers.
 QUESTION = "verdict-window"
+#: Columns that tell an episode from others of its run; the key of verdicts begins with steps.
+EPISODE = ("rank", "first_step", "last_step", "started", "ended")
 #: Differences that are named beside the clock's, the largest ones.
 NAMED = 3
 
@@ -22,7 +24,8 @@ _RANK = "job = {job:String} AND run = {run:String} AND rank = {rank:Int32}"
 # case; `begins` is not behind `asked` where no kernel is stored.
 WINDOW = f"""
 WITH
-    (SELECT argMin((first_step, window_end), window_end) FROM stragglers WHERE {_RANK} AND changed
+    (SELECT argMin((first_step, window_end), window_end) FROM stragglers WHERE {_RANK}
+        AND first_step BETWEEN {{first_step:Int64}} AND {{last_step:Int64}} AND changed
         AND severity >= 'warning' AND window_start >= {{started:{_UTC}}} AND window_end <= {{ended:{_UTC}}}) AS late,
     (SELECT min(start) FROM kernels WHERE {_RANK} AND start > late.2
         AND start <= late.2 + toIntervalSecond({{seconds:UInt32}})) AS low,
@@ -57,11 +60,11 @@ class DeepWindow:
 def deep_window(query: Query, place: Mapping[str, Any]) -> DeepWindow | None:
     """Return the deep window of an episode, None where no kernel of its rank is stored behind the verdict.
 
-    place: job, run, rank, started and ended of the episode. Raises the query's ClickHouseFailed.
+    place: job, run, rank, first_step, last_step, started and ended of the episode. Raises the query's ClickHouseFailed.
     """
     question = named_query(QUESTION)
     fixed = {name: int(value) for name, value in question.values({"job": ""}).items() if name in ("seconds", "length")}
-    scope = {name: place[name] for name in ("job", "run", "rank", "started", "ended")}
+    scope = {name: place[name] for name in ("job", "run", *EPISODE)}
     row = next(iter(query(WINDOW, {**scope, **fixed})), None)
     if row is None or not row["is_recorded"]:
         return None

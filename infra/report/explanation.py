@@ -11,7 +11,7 @@ from drumline.infra.guidance.entry import DRUMLINE, cause_text
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report import queries
 from drumline.infra.report.data import LISTED, NoSuchRun, Query, Row, find_run
-from drumline.infra.report.deep_window import QUESTION, DeepWindow, deep_window
+from drumline.infra.report.deep_window import EPISODE, QUESTION, DeepWindow, deep_window
 from drumline.infra.report.link_state import CAUSE, link_evidence
 from drumline.infra.report.rank_state import state_lines
 from drumline.infra.report.text import evidence, filled, hang, quoted, seconds, share, subject, timeline_command
@@ -142,7 +142,7 @@ def explain(
             also_late.append(text)
             continue
         worst = rows[0]  # EPISODES has the most expensive first
-        episode = {**scope, **{name: worst[name] for name in ("rank", "started", "ended")}}
+        episode = {**scope, **{name: worst[name] for name in EPISODE}}
         states = state_lines(query, episode)
         links = link_evidence(query, episode) if text.cause == CAUSE else []
         text = replace(text, place=places.get(text.rank, ""), states=tuple(states), evidence=[*text.evidence, *links])

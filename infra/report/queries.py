@@ -41,17 +41,17 @@ SELECT dateDiff('nanosecond', {{since:{_UTC}}}, {{until:{_UTC}}}) AS ns,
        {{since:{_UTC}}} <= {{ended:{_UTC}}} AND {{until:{_UTC}}} >= {{started:{_UTC}}} AS overlaps
 """
 
-_SCOPE = "job = {job:String} AND run = {run:String}"
+SCOPE = "job = {job:String} AND run = {run:String}"
 _TIME = "start <= {until:DateTime64(9, 'UTC')} AND end_time >= {since:DateTime64(9, 'UTC')}"
 _WINDOW = "window_start <= {until:DateTime64(9, 'UTC')} AND window_end >= {since:DateTime64(9, 'UTC')}"
 # Rollups have whole minutes only: those that the time touches.
-_MINUTE = (
+MINUTE = (
     "minute BETWEEN toStartOfMinute({since:DateTime64(9, 'UTC')}) AND toStartOfMinute({until:DateTime64(9, 'UTC')})"
 )
 # A step's time is that between two ends of its last collective on the GPU; the host may be steps ahead.
-_KNOWN = f"{_SCOPE} AND {_TIME} AND skipped = 0 AND gpu_duration_ns > 0"
+_KNOWN = f"{SCOPE} AND {_TIME} AND skipped = 0 AND gpu_duration_ns > 0"
 STEPS_EXTENT = f"""
-SELECT min(step) AS first, max(step) AS last, uniqExact(step) AS steps, uniqExact(rank) AS ranks,
+SELECT min(step) AS first, max(step) AS last, uniqExact(step) AS steps,
        quantileExactInclusive(0.5)(gpu_duration_ns) / 1e6 AS median_ms,
        quantileExactInclusive(0.95)(gpu_duration_ns) / 1e6 AS p95_ms,
        groupUniqArray(4)(steps_from) AS steps_from
@@ -65,11 +65,39 @@ SELECT intDiv(step - {{first:Int64}}, {{width:Int64}}) * {{width:Int64}} + {{fir
 FROM steps WHERE {_KNOWN} GROUP BY bin ORDER BY bin
 """
 
+# The same of a run with more steps than are read one by one: from whole seconds in which steps began, so that quantiles
+# are within 1 %. Steps of 16 ranks number the seconds.
+_OF_SECONDS = f"""
+FROM steps_per_second WHERE {SCOPE} AND known_steps > 0
+    AND second BETWEEN toStartOfSecond({{since:{_UTC}}}) AND {{until:{_UTC}}}
+"""
+_NUMBERS = f"""
+FROM steps WHERE {_KNOWN} AND rank IN (
+    SELECT rank FROM processes WHERE {SCOPE} GROUP BY rank ORDER BY cityHash64(rank) LIMIT 16)
+"""
+_QUANTILES = "quantilesDDIfMerge(0.01, 0.5, 0.95, 0.99)(durations)"
+SECONDS_EXTENT = f"""
+SELECT n.*, q.of_all[1] / 1e6 AS median_ms, q.of_all[2] / 1e6 AS p95_ms
+FROM (SELECT min(step) AS first, max(step) AS last, uniqExact(step) AS steps,
+             groupUniqArray(4)(steps_from) AS steps_from {_NUMBERS}) AS n
+CROSS JOIN (SELECT {_QUANTILES} AS of_all {_OF_SECONDS}) AS q
+"""
+SECONDS = f"""
+SELECT intDiv(greatest(n.step, {{first:Int64}}) - {{first:Int64}}, {{width:Int64}}) * {{width:Int64}}
+           + {{first:Int64}} AS bin,
+       {_QUANTILES}[1] / 1e6 AS median_ms, min(min_ns) / 1e6 AS shortest_ms, max(max_ns) / 1e6 AS longest_ms
+FROM (SELECT job, second, durations, min_ns, max_ns {_OF_SECONDS}) AS s
+ASOF LEFT JOIN (
+    SELECT job, toDateTime(start, 'UTC') AS second, toInt64(avg(step)) AS step {_NUMBERS} GROUP BY job, second
+) AS n ON n.job = s.job AND n.second <= s.second
+GROUP BY bin ORDER BY bin
+"""
+
 # Windows of the time: all, those with enough data, and their length.
 WINDOWS = f"""
 SELECT count() AS windows, countIf(severity >= 'ok') AS evaluated, min(first_step) AS first, max(last_step) AS last,
        sumIf(steps_used * step_ns, severity >= 'ok') / 1e9 AS evaluated_s, sum(steps_skipped) AS steps_skipped
-FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND rank = -1
+FROM stragglers WHERE {SCOPE} AND {_WINDOW} AND rank = -1
 """
 
 
@@ -95,7 +123,15 @@ FROM (
 ) AS s GROUP BY rank, episode_first_step"""
 
 
-EPISODES = f"{episodes(f'{_SCOPE} AND {_WINDOW}')} ORDER BY gpu_seconds DESC LIMIT 200"
+def first_episodes(where: str, order: str, most: str) -> str:
+    """Return the query of the `most` episodes that are first by `order`. Evidence, most bytes, is read of no other."""
+    chosen = f"""SELECT rank, episode_first_step FROM stragglers WHERE {where} AND severity >= 'suspect'
+GROUP BY rank, episode_first_step ORDER BY {order}, rank, episode_first_step LIMIT {most}"""
+    return episodes(f"{where} AND (rank, episode_first_step) IN ({chosen})")
+
+
+EPISODES = f"""{first_episodes(f"{SCOPE} AND {_WINDOW}", "sum(gpu_seconds_lost) DESC", "200")}
+ORDER BY gpu_seconds DESC, rank, episode_first_step"""
 
 # Times for which the job stood still: those that counted as hung, and one that lasts. The run's last rows end as it
 # begins.
@@ -105,7 +141,7 @@ SELECT h.episode AS episode, max(h.state = 'hung') AS hung,
        argMaxIf(h.note, h.revision, h.note != '') AS note,
        argMaxIf(h.reason, h.revision, h.reason != '') AS reason, toString(min(h.start)) AS started,
        dateDiff('second', min(h.start), max(h.time)) AS seconds
-FROM hangs AS h WHERE {_SCOPE} AND rank = -1
+FROM hangs AS h WHERE {SCOPE} AND rank = -1
     AND subtractSeconds(h.start, 60) <= {{until:DateTime64(9, 'UTC')}}
     AND h.time >= {{since:DateTime64(9, 'UTC')}}
 GROUP BY episode HAVING hung OR lasts ORDER BY episode DESC LIMIT 5
@@ -118,7 +154,7 @@ SELECT h.rank AS rank, h.host AS host, h.verdict AS verdict, h.first_step AS fir
        h.culprit_share AS culprit_share, h.peer_share AS peer_share, h.peers AS peers, h.at AS at, h.stack AS stack,
        h.finding AS finding, h.gil_wait_share AS gil_wait_share, h.gil_holder AS gil_holder
 FROM hot_stacks AS h
-WHERE {_SCOPE} AND subtractSeconds(h.window_start, 60) <= {{until:DateTime64(9, 'UTC')}}
+WHERE {SCOPE} AND subtractSeconds(h.window_start, 60) <= {{until:DateTime64(9, 'UTC')}}
     AND h.sampled >= {{since:DateTime64(9, 'UTC')}}
 ORDER BY h.sampled DESC, rank, position LIMIT 100
 """
@@ -126,15 +162,15 @@ ORDER BY h.sampled DESC, rank, position LIMIT 100
 # Cost by rank and cause: GPU-seconds add up over ranks and windows, lost time of several ranks does not.
 COST = f"""
 SELECT rank, anyLast(s.host) AS host, cause, sum(lost_ns) / 1e9 AS lost_s, sum(gpu_seconds_lost) AS gpu_seconds
-FROM stragglers AS s WHERE {_SCOPE} AND {_WINDOW} AND severity >= 'suspect'
+FROM stragglers AS s WHERE {SCOPE} AND {_WINDOW} AND severity >= 'suspect'
 GROUP BY rank, cause ORDER BY gpu_seconds DESC
 """
 
 LATENESS = f"""
 SELECT intDiv(first_step - {{first:Int64}}, {{width:Int64}}) * {{width:Int64}} + {{first:Int64}} AS bin, rank,
        sum(lateness_ns) / greatest(1, sum(steps_used)) / 1e6 AS late_ms
-FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND steps_used > 0 AND rank IN (
-    SELECT rank FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND rank >= 0
+FROM stragglers WHERE {SCOPE} AND {_WINDOW} AND steps_used > 0 AND rank IN (
+    SELECT rank FROM stragglers WHERE {SCOPE} AND {_WINDOW} AND rank >= 0
     GROUP BY rank ORDER BY sum(lateness_ns) DESC LIMIT {{ranks:UInt32}})
 GROUP BY bin, rank ORDER BY rank, bin
 """
@@ -142,13 +178,13 @@ GROUP BY bin, rank ORDER BY rank, bin
 _KERNELS = f"""
 SELECT name, sum(r.launches) AS launches, sum(r.gpu_ns) / 1e9 AS gpu_s,
        quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(durations) AS quantiles, {SHAPE}
-FROM kernels_per_minute AS r WHERE {_SCOPE} AND {_MINUTE} GROUP BY name ORDER BY gpu_s DESC LIMIT 20
+FROM kernels_per_minute AS r WHERE {SCOPE} AND {MINUTE} GROUP BY name ORDER BY gpu_s DESC LIMIT 20
 """
 KERNELS = f"""
 SELECT k.name AS name, n.short AS short, n.family AS family, k.launches AS launches, k.gpu_s AS gpu_s,
        k.quantiles[1] / 1e3 AS p50_us, k.quantiles[3] / 1e3 AS p99_us, k.occupancy AS occupancy,
-       k.limited_by AS limited_by, {achieved("sm_occupancy", f"{_SCOPE} AND {_MINUTE}")} AS achieved
-FROM ({with_occupancy(_KERNELS, sm_of_job(_SCOPE), *SHAPED)}) AS k
+       k.limited_by AS limited_by, {achieved("sm_occupancy", f"{SCOPE} AND {MINUTE}")} AS achieved
+FROM ({with_occupancy(_KERNELS, sm_of_job(SCOPE), *SHAPED)}) AS k
 LEFT ANY JOIN kernel_names AS n ON n.name = k.name ORDER BY gpu_s DESC
 """
 
@@ -156,7 +192,7 @@ FAMILIES = f"""
 SELECT if(n.family = '', 'other', n.family) AS family, sum(k.launches) AS launches, sum(k.gpu_s) AS gpu_s
 FROM (
     SELECT name, sum(launches) AS launches, sum(gpu_ns) / 1e9 AS gpu_s
-    FROM kernels_per_minute WHERE {_SCOPE} AND {_MINUTE} GROUP BY name
+    FROM kernels_per_minute WHERE {SCOPE} AND {MINUTE} GROUP BY name
 ) AS k LEFT ANY JOIN kernel_names AS n ON n.name = k.name GROUP BY family ORDER BY gpu_s DESC
 """
 
@@ -167,35 +203,9 @@ SELECT direction, source, target, sum(copies) AS copies, sum(gb) AS gigabytes, s
 FROM (
     SELECT direction, source, target, rank, sum(m.copies) AS copies, sum(m.bytes) / 1e9 AS gb,
            greatest(sum(m.busy_ns), 1) / 1e9 AS busy_s
-    FROM memcpys_per_minute AS m WHERE {_SCOPE} AND {_MINUTE} GROUP BY direction, source, target, rank
+    FROM memcpys_per_minute AS m WHERE {SCOPE} AND {MINUTE} GROUP BY direction, source, target, rank
 )
 GROUP BY direction, source, target ORDER BY gigabytes DESC LIMIT 20
-"""
-
-_SAMPLES = f"{_SCOPE} AND time BETWEEN {{since:DateTime64(9, 'UTC')}} AND {{until:DateTime64(9, 'UTC')}}"
-DEVICES = f"""
-SELECT host, gpu_index AS gpu, anyLast(d.rank) AS rank, count() AS samples, avg(util_gpu) AS util,
-       max(memory_used) / 1e9 AS memory_gb, max(power_mw) / 1e3 AS power_w, max(d.temperature) AS temperature,
-       min(d.sm_clock) AS slowest_mhz, max(d.sm_clock) AS fastest_mhz, max(ecc_uncorrected) AS ecc, max(d.xid) AS xid
-FROM device_samples AS d WHERE {_SAMPLES} GROUP BY host, gpu_index ORDER BY host, gpu_index LIMIT 1024
-"""
-
-# Of each GPU in each bin of time: its means.
-DEVICE_TIMES = f"""
-WITH greatest({{length_ns:Int64}} / {{bins:Int64}}, 1) AS width
-SELECT intDiv(dateDiff('nanosecond', {{since:DateTime64(9, 'UTC')}}, time), toInt64(width)) * width / 1e9 AS second,
-       rank, concat('rank ', toString(rank)) AS series, avg(util_gpu) AS util, avg(power_mw) / 1e3 AS power_w,
-       avg(d.sm_clock) AS clock_mhz, avg(d.temperature) AS celsius
-FROM device_samples AS d WHERE {_SAMPLES} GROUP BY second, rank ORDER BY second, rank
-"""
-_MEASURES = ("util", "power_w", "clock_mhz", "celsius")
-_OF_ALL = ", ".join(f"[min({m}), quantileExactInclusive(0.5)({m}), max({m})] AS {m}_of" for m in _MEASURES)
-# The same where they are too many for a line each: the lowest, middle and highest GPU of each bin.
-DEVICE_SPREAD = f"""
-SELECT second, line - 1 AS rank, ['lowest GPU', 'middle GPU', 'highest GPU'][line] AS series,
-       {", ".join(f"{m}_of[line] AS {m}" for m in _MEASURES)}
-FROM (SELECT second, {_OF_ALL} FROM ({DEVICE_TIMES}) GROUP BY second) ARRAY JOIN [1, 2, 3] AS line
-ORDER BY second, line
 """
 
 RECORDS = """

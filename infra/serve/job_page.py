@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from drumline.infra.report.data import Query, ReportData, Row, load
+from drumline.infra.report.data import Query, ReportData, Row
+from drumline.infra.report.loading import load
 from drumline.infra.report.text import LEVELS, by_rank
 from drumline.infra.serve.fleet import ENDED_S
 from drumline.infra.top.data import JOBS, WINDOW

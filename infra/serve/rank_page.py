@@ -8,8 +8,9 @@ from drumline.infra.guidance.entry import Entry
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report import charts
 from drumline.infra.report import queries as report_queries
-from drumline.infra.report.data import WINDOW_BINS, NoSuchRun, Query, Row
+from drumline.infra.report.data import NoSuchRun, Query, Row
 from drumline.infra.report.explanation import Explanation, explain
+from drumline.infra.report.loading import WINDOW_BINS
 from drumline.infra.report.page import DEVICES
 from drumline.infra.serve import queries
 from drumline.infra.serve.job_page import bad_step

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drumline.infra.report.data import NoSuchRun, Query, Row, find_run
-from drumline.infra.report.queries import LABELS, LAST_RECORDS, episodes
+from drumline.infra.report.queries import LABELS, LAST_RECORDS, first_episodes
 
 # The newest run of each job, the most recent jobs first. Only records of producers count: a worker that restarts
 # publishes results of jobs that ended long ago.
@@ -44,7 +44,8 @@ ORDER BY lateness_ns DESC, rank LIMIT 4096
 
 VERDICTS = f"""
 SELECT rank, host, started, first_step, last_step, state, cause, detail, lost_share, gpu_seconds
-FROM ({episodes(_RUN)}) ORDER BY last_step DESC, gpu_seconds DESC LIMIT {{most:UInt32}}
+FROM ({first_episodes(_RUN, "max(last_step) DESC, sum(gpu_seconds_lost) DESC", "{most:UInt32}")})
+ORDER BY last_step DESC, gpu_seconds DESC, rank, episode_first_step
 """
 
 # Only while it stands still; `note` says for whom it waits.

@@ -47,7 +47,8 @@ def report(
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
-    from drumline.infra.report.data import NoSuchRun, load
+    from drumline.infra.report.data import NoSuchRun
+    from drumline.infra.report.loading import load
     from drumline.infra.report.page import page
     from drumline.infra.report.text import summary
 

@@ -21,7 +21,7 @@ from drumline.infra.config.local_credentials import local_password
 from drumline.infra.localstack.clickhouse.config import prepare_engine
 from drumline.infra.localstack.clickhouse.engine import answers, temporary_engine, wait_until
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings
-from drumline.infra.report.deep_window import deep_window
+from drumline.infra.report.deep_window import EPISODE, deep_window
 from drumline.infra.report.queries import EPISODES
 from drumline.sinks.tables.tables import SEVERITIES
 
@@ -115,7 +115,7 @@ def test_the_deep_window_of_a_verdict_has_whole_steps_and_only_healthy_peers(ser
     [run] = query("SELECT DISTINCT run FROM stragglers WHERE job = 'demo'", {})
     scope = {"job": "demo", "run": run["run"], "since": "2000-01-01 00:00:00", "until": "2100-01-01 00:00:00"}
     episodes = [row for row in query(EPISODES, scope) if row["rank"] >= 0 and row["state"] != "suspect"]
-    windows = [deep_window(query, {**scope, **{name: row[name] for name in ("rank", "started", "ended")}})
+    windows = [deep_window(query, {**scope, **{name: row[name] for name in EPISODE}})
              for row in episodes]  # fmt: skip
     assert len([window for window in windows if window]) >= 3, "the last one ends with the recording"
     for row, window in zip(episodes, windows, strict=True):

@@ -7,7 +7,15 @@ from drumline.infra.report import deep_window, queries
 from drumline.infra.report.explanation import explain
 from drumline.infra.report.page import page
 
-PLACE = {"job": "j", "run": "r", "rank": 3, "started": "2026-01-02 00:00:10", "ended": "2026-01-02 00:00:14"}
+PLACE = {
+    "job": "j",
+    "run": "r",
+    "rank": 3,
+    "started": "2026-01-02 00:00:10",
+    "ended": "2026-01-02 00:00:14",
+    "first_step": 100,
+    "last_step": 139,
+}
 WINDOW = {"verdict_step": 100, "is_recorded": 1, "after_s": 7.2, "steps": 19, "first": 160, "last": 178}
 
 

@@ -13,8 +13,9 @@ from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse import queries
 from drumline.infra.clickhouse.client import command, connect, rows
+from drumline.infra.report import device_queries, loading
 from drumline.infra.report import queries as report_queries
-from drumline.infra.report.data import load
+from drumline.infra.report.loading import load
 from drumline.infra.report.text import summary
 
 pytestmark = pytest.mark.stack
@@ -110,8 +111,8 @@ def test_many_gpus_are_one_lowest_middle_and_highest_line(clean_stack):
     client = connect(clean_stack, reader=True, database=clean_stack.clickhouse.database)
     span = {"since": f"{START:%F %T}", "until": f"{START + timedelta(seconds=40):%F %T}"}
     scope = {"job": JOB, "run": "r1", **span, "length_ns": 40_000_000_000, "bins": 4}
-    of_ranks = rows(client, report_queries.DEVICE_TIMES, scope)
-    lines = rows(client, report_queries.DEVICE_SPREAD, scope)
+    of_ranks = rows(client, device_queries.DEVICE_TIMES, scope)
+    lines = rows(client, device_queries.DEVICE_SPREAD, scope)
     client.close()
     assert lines
     assert [row["series"] for row in lines[:3]] == ["lowest GPU", "middle GPU", "highest GPU"]
@@ -121,6 +122,61 @@ def test_many_gpus_are_one_lowest_middle_and_highest_line(clean_stack):
             values = [row[measure] for row in of_ranks if row["second"] == second and row[measure] is not None]
             wanted = [min(values), median(values), max(values)] if values else [None] * 3
             assert [shown[second, line] for line in range(3)] == pytest.approx(wanted)
+
+
+@pytest.mark.usefixtures("drumline")
+def test_a_run_with_many_steps_and_gpu_samples_is_read_from_rollups_to_the_same(clean_stack, monkeypatch):
+    """Quantiles within their 1 %; the steps of a second, here one, share a bin, and the samples of a minute."""
+    store(clean_stack)
+    client = connect(clean_stack, database=clean_stack.clickhouse.database)
+    at = f"toDateTime64('{START + timedelta(seconds=40):%F %T}', 9, 'UTC')"
+    command(
+        client,
+        "INSERT INTO steps (job, run, rank, step, start, duration_ns, gpu_start, gpu_duration_ns, skipped) SELECT "
+        f"'{JOB}', 'r1', arrayJoin(range(4)) AS rank, 40 + number, {at} + number, 1000000000, {at}, "
+        "(300 + 10 * number + rank) * 1000000, number = 7 FROM numbers(40)",
+    )
+    sample = "rank, host, gpu_index, time, util_gpu, power_mw, sm_clock, temperature"
+    command(
+        client,
+        f"INSERT INTO device_samples (job, run, {sample}) SELECT '{JOB}', 'r1', number % 12, 'h', number % 12, "
+        f"toDateTime64('{START:%F %T}', 9, 'UTC') + intDiv(number, 12), number % 100, 1000 * number, 1000 + number, "
+        "number % 70 FROM numbers(480)",
+    )
+    read = []
+
+    def query(sql, parameters):
+        read.append(sql)
+        return rows(client, sql, parameters)
+
+    until = f"{START + timedelta(seconds=80):%F %T}"
+    one_by_one = load(query, JOB, "", "", until, 0.0)
+    rollups = (report_queries.SECONDS_EXTENT, report_queries.SECONDS, device_queries.DEVICE_MINUTES)
+    assert not {*rollups} & {*read}
+    monkeypatch.setattr(loading, "MOST_STEPS", 0)
+    monkeypatch.setattr(loading, "MOST_SAMPLES", 0)
+    rolled = load(query, JOB, "", "", until, 0.0)
+    assert {*rollups} <= {*read}
+    assert sorted(rolled.steps.pop("steps_from")) == sorted(one_by_one.steps.pop("steps_from"))
+    assert rolled.steps == pytest.approx(one_by_one.steps, rel=0.01)
+    assert [row["bin"] for row in rolled.step_times] == [step for step in range(80) if step != 47]
+    for name, within in (("median_ms", 0.015), ("shortest_ms", 0), ("longest_ms", 0)):  # four ranks: 0.5 % between two
+        wanted = [row[name] for row in one_by_one.step_times]
+        assert [row[name] for row in rolled.step_times] == pytest.approx(wanted, rel=within)
+    minute = rows(
+        client,
+        "SELECT avg(util_gpu) AS util, avg(power_mw) / 1000 AS power, min(d.sm_clock) AS slowest, "
+        "max(d.sm_clock) AS fastest, max(d.temperature) AS hottest FROM device_samples AS d GROUP BY gpu_index",
+        {},
+    )
+    assert [row["second"] for row in rolled.device_times] == [0.0, 0.0, 0.0]
+    for line, of_all in ((0, min), (1, median), (2, max)):
+        row = rolled.device_times[line]
+        clock = "slowest" if line == 0 else "fastest"
+        for shown, name in (("util", "util"), ("power_w", "power"), ("clock_mhz", clock), ("celsius", "hottest")):
+            values = [gpu[name] for gpu in minute if gpu[name] is not None]
+            assert row[shown] == pytest.approx(of_all(values))
+    client.close()
 
 
 def test_top_shows_what_is_stored(drumline, clean_stack):

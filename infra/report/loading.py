@@ -1,0 +1,178 @@
+"""Loads the data of a report for one run and span of time. ClickHouse computes all that it can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from drumline.infra.clickhouse.queries import query as named_query
+from drumline.infra.report import device_queries, queries
+from drumline.infra.report.data import LISTED, NoSuchRun, Query, ReportData, Row, find_run
+from drumline.infra.report.deep_window import EPISODE, deep_window
+from drumline.infra.report.link_state import CAUSE, link_evidence
+
+#: Limits of a plot: bins of steps or time, ranks.
+BINS, WINDOW_BINS, SPREAD_BINS, RANKS = 300, 120, 30, 64
+#: Lines of a chart that colours can distinguish.
+SERIES = 8
+#: Rows of the question stalls that are looked at, and the least share of a kernel's samples that is listed; %.
+MOST_STALLS, LEAST_STALL = 500, 10.0
+#: Stacks of the flame graph.
+MOST_STACKS = 1_000
+#: Steps of a run, each rank's counted, that are read one by one: above, a rollup is.
+MOST_STEPS = 500_000
+#: Samples of GPUs that are read one by one: above, a rollup is.
+MOST_SAMPLES = 1_000_000
+#: Queries at a time: the server answers each with two threads, within the memory of one reader.
+SIDE_BY_SIDE = 3
+#: Episodes whose deep window is compared: a job has one in ten minutes at the most, and each is a second of ClickHouse.
+DEEP = 3
+
+
+def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu_hour: float) -> ReportData:
+    """Load all data of the report.
+
+    `since` and `until` are written as DateTime64(9, 'UTC'); "" stands for the run's begin and end. Several threads call
+    `query`. Raises NoSuchRun, and the query's ClickHouseFailed.
+    """
+    chosen, other_runs = find_run(query, job, run)
+    span = {"since": since or chosen["started"], "until": until or chosen["ended"]}
+    scope: dict[str, Any] = {"job": job, "run": chosen["run"], **span}
+    # Parameters of the type that the columns have, so that the server does the arithmetic.
+    [extent] = query(queries.EXTENT, {**span, "started": chosen["started"], "ended": chosen["ended"]})
+    if not extent["overlaps"]:
+        first, last = since[:19], until[:19]
+        part = f"from {first} on" if since else f"until {last}"
+        if since and until:
+            part = f"between {first} and {last}"
+        ran = f"run {chosen['run']} went from {chosen['started'][:19]} to {chosen['ended'][:19]}"
+        raise NoSuchRun(f"nothing of this run {part} (UTC); {ran}")
+    length_ns = max(int(extent["ns"]), 1)
+    with _side_by_side(query) as later:
+        episodes = later(_episodes, scope)  # the longest first
+        devices = later(_devices, {**scope, "length_ns": length_ns, "bins": WINDOW_BINS}, int(chosen["ranks"]))
+        windows = later(_windows, scope)
+        steps = later(_steps, scope, int(chosen["steps"]) > MOST_STEPS)
+        cost = later(_rows, queries.COST, scope)
+        kernels = later(_rows, queries.KERNELS, scope)
+        families = later(_rows, queries.FAMILIES, scope)
+        memcpys = later(_rows, queries.MEMCPYS, scope)
+        hot = later(_hot, scope, price_per_gpu_hour)
+        stalls = later(_stalls, scope)
+        hangs, stacks = later(_rows, queries.HANGS, scope), later(_rows, queries.STACKS, scope)
+        records = later(_rows, queries.RECORDS, scope)
+        return ReportData(
+            job=job,
+            run=chosen,
+            other_runs=other_runs,
+            **span,
+            length_s=length_ns / 1e9,
+            whole=not since and not until,
+            steps=steps.result()[0],
+            step_times=steps.result()[1],
+            windows=windows.result()[0],
+            lateness=windows.result()[1],
+            episodes=episodes.result(),
+            hangs=hangs.result(),
+            stacks=stacks.result(),
+            cost=cost.result(),
+            kernels=kernels.result(),
+            families=families.result(),
+            memcpys=memcpys.result(),
+            hot_lines=hot.result()[0],
+            hot_stacks=hot.result()[1],
+            stalls=stalls.result(),
+            devices=devices.result()[0],
+            device_times=devices.result()[1],
+            records=records.result()[0],
+            price_per_gpu_hour=price_per_gpu_hour,
+        )
+
+
+@contextmanager
+def _side_by_side(query: Query) -> Iterator[Callable[..., Future[Any]]]:
+    """Yield a function that runs another one, with the query and its arguments, beside the rest."""
+    pool = ThreadPoolExecutor(SIDE_BY_SIDE)
+    try:
+        yield lambda work, *arguments: pool.submit(work, query, *arguments)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _rows(query: Query, sql: str, parameters: Row) -> list[Row]:
+    return query(sql, parameters)
+
+
+def _steps(query: Query, scope: Row, many: bool) -> tuple[Row, list[Row]]:
+    """Return the extent of the steps, and their times in bins. `many`: seconds are read in place of steps."""
+    extent, times = (queries.STEPS_EXTENT, queries.STEPS)
+    if many:
+        extent, times = (queries.SECONDS_EXTENT, queries.SECONDS)
+    [steps] = query(extent, scope)
+    return steps, query(times, {**scope, "first": steps["first"], "width": _width(steps, BINS)})
+
+
+def _windows(query: Query, scope: Row) -> tuple[Row, list[Row]]:
+    """Return the windows of steps, and the lateness of the latest ranks in bins of them."""
+    [windows] = query(queries.WINDOWS, scope)
+    bins = {"first": windows["first"], "width": _window_width(windows), "ranks": RANKS}
+    return windows, query(queries.LATENESS, {**scope, **bins})
+
+
+def _episodes(query: Query, scope: Row) -> list[Row]:
+    """Return the episodes with the evidence of links and deep windows."""
+    episodes = [{**row} for row in query(queries.EPISODES, scope)]
+    for row in [row for row in episodes if row["cause"] == CAUSE][:LISTED]:
+        row["links"] = link_evidence(query, scope | _place(row))
+    for row in [row for row in episodes if row["rank"] >= 0 and row["state"] != "suspect"][:DEEP]:
+        row["deep"] = deep_window(query, scope | _place(row))
+    return episodes
+
+
+def _devices(query: Query, scope: Row, ranks: int) -> tuple[list[Row], list[Row]]:
+    """Return the first GPUs, and the measures of all in bins of time, with fewer bins where lines are of all."""
+    devices = query(device_queries.DEVICES, scope)
+    if len({row["rank"] for row in devices}) <= SERIES:
+        return devices, query(device_queries.DEVICE_TIMES, scope)
+    samples = sum(row["samples"] for row in devices) / len(devices) * ranks
+    times = device_queries.DEVICE_MINUTES if samples > MOST_SAMPLES else device_queries.DEVICE_SPREAD
+    return devices, query(times, {**scope, "bins": SPREAD_BINS})
+
+
+def _stalls(query: Query, scope: Row) -> list[Row]:
+    """Return what the warps of the kernels with most samples waited for most; [] where no window sampled the GPU."""
+    question = named_query("stalls")
+    given = {name: str(scope[name])[:23] for name in ("since", "until")} | {"job": scope["job"], "run": scope["run"]}
+    rows = query(question.sql, question.values({**given, "limit": str(MOST_STALLS)}))
+    return [row for row in rows if row["percent"] >= LEAST_STALL][:LISTED]
+
+
+def _hot_lines(query: Query, scope: Row, price: float, by: str = "line", most: int = LISTED) -> list[Row]:
+    """Return the lines or stacks that launched most GPU time, of deep windows; [] where none recorded launches."""
+    question = named_query("hot-lines")
+    given = {name: str(scope[name])[:23] for name in ("since", "until")} | {"job": scope["job"], "run": scope["run"]}
+    return query(question.sql, question.values({**given, "price": str(price), "by": by, "limit": str(most)}))
+
+
+def _hot(query: Query, scope: Row, price: float) -> tuple[list[Row], list[Row]]:
+    """Return the lines that launched most GPU time, and, where there are some, the stacks."""
+    lines = _hot_lines(query, scope, price)
+    return lines, _hot_lines(query, scope, 0.0, "stack", MOST_STACKS) if lines else []
+
+
+def _place(episode: Row) -> Row:
+    return {name: episode[name] for name in EPISODE}
+
+
+def _width(extent: Row, bins: int) -> int:
+    """Return the steps per bin for at most `bins` bins."""
+    return max(1, -(-(int(extent["last"]) - int(extent["first"]) + 1) // bins))
+
+
+def _window_width(windows: Row) -> int:
+    """Return the steps per bin of the heatmap: whole windows of steps."""
+    count = max(1, int(windows["windows"]))
+    per_window = max(1, round((int(windows["last"]) - int(windows["first"]) + 1) / count))
+    return per_window * max(1, -(-count // WINDOW_BINS))
