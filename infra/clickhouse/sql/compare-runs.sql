@@ -32,12 +32,16 @@ FROM (
     INNER JOIN (SELECT name, uniqExact(is_a) AS of_sides FROM rolled GROUP BY name) AS n ON n.name = r.name
     GROUP BY is_a, from_minute
     UNION ALL
-    SELECT 'steps', s.is_a, intDiv(dateDiff('minute', s.begin, toStartOfMinute(t.start)), {minutes:UInt32}) * {minutes:UInt32} AS from_minute,
-        0., 0., 0., avg(t.kernels + t.collectives), 100 * sum(compute_ns) / sum(gpu_duration_ns)
-    FROM steps AS t
+    SELECT 'steps', s.is_a, intDiv(dateDiff('minute', s.begin, t.minute), {minutes:UInt32}) * {minutes:UInt32} AS from_minute,
+        0., 0., 0., sum(t.launched) / sum(t.counted), 100 * sum(t.compute) / sum(t.total)
+    FROM (
+        SELECT job, run, toStartOfMinute(start) AS minute, count() AS counted, sum(kernels + collectives) AS launched, sum(compute_ns) AS compute, sum(gpu_duration_ns) AS total
+        FROM steps
+        WHERE job IN ({job:String}, {other:String}) AND NOT skipped AND gpu_duration_ns > 0 AND kernels > 0
+            AND start >= {since:DateTime64(3, 'UTC')} AND start < {until:DateTime64(3, 'UTC')}
+        GROUP BY job, run, minute
+    ) AS t
     INNER JOIN sides AS s ON s.job = t.job AND s.run = t.run
-    WHERE t.job IN ({job:String}, {other:String}) AND NOT skipped AND gpu_duration_ns > 0 AND t.kernels > 0
-        AND t.start >= {since:DateTime64(3, 'UTC')} AND t.start < {until:DateTime64(3, 'UTC')}
     GROUP BY s.is_a, from_minute
 )
 GROUP BY from_minute
