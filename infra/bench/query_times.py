@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,9 +17,8 @@ from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import Client
 from drumline.infra.config.local_credentials import local_password
 from drumline.infra.config.settings import Settings
+from drumline.infra.localstack.ephemeral import environment
 from drumline.infra.localstack.processes import own_processes
-from drumline.infra.report.data import load as load_report
-from drumline.infra.top.data import snapshot
 
 #: Runs a statement with parameters once; returns its seconds and the engine's CPU seconds.
 RunQuery = Callable[[str, Mapping[str, str]], tuple[float, float]]
@@ -94,24 +95,24 @@ class Timer:
 
 
 def program_times(settings: Settings, job: str, repeats: int, progress: Progress) -> list[QueryTimes]:
-    """Time all queries of a refresh of `drumline top`, and of a report about a job, one after the other."""
-    timed = []
-    with reader(settings) as (client, cpu):
-
-        def query(sql: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-            return clickhouse.rows(client, sql, dict(values))
-
-        programs: dict[str, Callable[[], object]] = {
-            "drumline top, a refresh": lambda: snapshot(query, job),
-            "drumline report": lambda: load_report(query, job, "", "", "", 0.0),
+    """Time the commands `drumline top` and `drumline report` about a job, from start to end of their process."""
+    timed, variables = [], environment(settings)
+    with reader(settings) as (_, cpu), tempfile.TemporaryDirectory() as folder:
+        programs = {
+            "drumline top --once": ["top", "--once", "--job", job],
+            "drumline report": ["report", "--job", job, "-o", f"{folder}/report.html"],
         }
-        for name, program in programs.items():
+        for name, arguments in programs.items():
             progress(name)
-            program()
-            seconds, before = [], cpu()
-            for _ in range(repeats):
+            seconds, before = [], 0.0
+            for number in range(repeats + 1):
+                if number == 1:  # the first one warms caches
+                    before = cpu()
                 started = time.perf_counter()
-                program()
+                command = [sys.executable, "-m", "drumline.infra.cli.app", *arguments]
+                done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
                 seconds.append(time.perf_counter() - started)
-            timed.append(QueryTimes(name, tuple(seconds), (cpu() - before) / repeats))
+                if done.returncode:
+                    raise RuntimeError(f"{name}: exit {done.returncode}: {done.stderr.strip()[-500:]}")
+            timed.append(QueryTimes(name, tuple(seconds[1:]), (cpu() - before) / repeats))
     return timed

@@ -125,6 +125,8 @@ def _fill_wide(
     steps = clickhouse.rows(client, f"SELECT max(step) + 1 AS n FROM {database}.steps")[0]["n"]
     copies = Repetition(OTHER, JOB, times, period, int(steps))
     widen(client, database, copies, recorded, ranks, lambda done: progress(f"{done} of {times} repetitions"))
+    # A sink stores windows in their order, so that parts do not overlap; here ranks came by turns.
+    clickhouse.command(client, f"OPTIMIZE TABLE {database}.stragglers_versions FINAL")
     stored = clickhouse.rows(client, f"SELECT count() AS n FROM {database}.steps WHERE job = '{JOB}'")[0]["n"]
     return int(stored), times * period / 1e9, until
 
