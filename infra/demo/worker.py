@@ -23,6 +23,13 @@ from drumline.schemas.topics import TOPICS
 APP_ID = "drumline-demo"
 #: Longest time for which Kafka keeps the members of a killed worker; s.
 GROUP_S = 60.0
+#: Errors of a group that may pass: it has members, as only they may commit then, or its coordinator is not ready yet.
+_PASSING = (
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
 
 
 class DemoFailed(RuntimeError):
@@ -41,7 +48,7 @@ def require_no_worker(settings: Settings) -> None:
 def commit_ends(settings: Settings) -> None:
     """Commit the ends of all topics for the worker of `settings`, which is not running yet.
 
-    Raises: KafkaException; DemoFailed if such a worker runs for longer than GROUP_S.
+    Raises: KafkaException, of what may pass after GROUP_S; DemoFailed if such a worker runs for so long.
     """
     with closing(Offsets(settings)) as kafka:
         ends = kafka.ends(kafka.places([spec.topic.value for spec in TOPICS if has_schema(spec.topic)]))
@@ -51,20 +58,22 @@ def commit_ends(settings: Settings) -> None:
     consumer = Consumer({**config, "group.id": settings.stream.app_id, "enable.auto.commit": False})
     deadline = time.monotonic() + GROUP_S
     try:
-        while not _committed(consumer, offsets):
+        while (error := _passing_error(consumer, offsets)) is not None:
             if time.monotonic() > deadline:
-                raise DemoFailed("another demo is running: wait until it has ended")
+                if error.args[0].code() == KafkaError.UNKNOWN_MEMBER_ID:
+                    raise DemoFailed("another demo is running: wait until it has ended")
+                raise error
             time.sleep(1.0)
     finally:
         consumer.close()
 
 
-def _committed(consumer: Consumer, offsets: list[TopicPartition]) -> bool:
-    """Return False if the group has members, since only they may commit then."""
+def _passing_error(consumer: Consumer, offsets: list[TopicPartition]) -> KafkaException | None:
+    """Commit the offsets, and return an error that may pass, None without one."""
     try:
         consumer.commit(offsets=offsets, asynchronous=False)
     except KafkaException as error:
-        if error.args[0].code() != KafkaError.UNKNOWN_MEMBER_ID:
-            raise
-        return False
-    return True
+        if error.args[0].code() in _PASSING:
+            return error
+        raise
+    return None
