@@ -7,12 +7,15 @@ import ctypes
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from drumline.producers.collector import cupti as cupti_library
 
 #: Limit of an SM -> its number in cuDeviceGetAttribute (cuda.h, CUdevice_attribute). Occupancy is computed from them.
 SM_ATTRIBUTES = {"sms": 16, "threads": 39, "blocks": 106, "registers": 82, "shared": 81, "reserved": 111}
+#: Returns `rank` and `world_size` once they are known; torch_hooks sets it.
+place: Callable[[], dict[str, int]] = dict
 
 
 def describe(cupti: cupti_library.Cupti) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import weakref
 from importlib import import_module
 from typing import Any
 
-from drumline.producers.collector import attach, host_time, late, marks
+from drumline.producers.collector import attach, host_time, late, marks, process_info
 from drumline.producers.ipc.events import warn
 from drumline.producers.nccl_profiler import library
 
@@ -43,7 +43,7 @@ def cuda_used() -> None:
     if not os.environ.get("DRUMLINE_PYTHON"):
         warn("not attached: drumline run's PYTHONPATH is set, DRUMLINE_* is not; let the launcher pass both on")
         return
-    attach.place, attach.current_profiler = place, running_profiler
+    process_info.place, attach.current_profiler = place, running_profiler
     if attach.attach(active_profiler=running_profiler()):
         if not late.is_waiting(os.environ):
             host_time.install()

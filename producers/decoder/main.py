@@ -1,6 +1,6 @@
 """The decoder: a process beside each GPU process that reads its CUPTI buffers.
 
-It runs as `python -m drumline.producers.decoder.main`, started by collector/attach.py, detached, and ends by itself.
+It runs as `python -m drumline.producers.decoder.main`, which the collector starts, detached, and ends by itself.
 
 It is a separate process because decoding inside the job would take the GIL from the training loop. It reads the job's
 buffers through shared memory and its strings through process_vm_readv, and sees the job's end as the end of a socket.

@@ -22,10 +22,12 @@ from support.fakes.pc_sampling import INVALID_OPERATION, NO_PRIVILEGE, FakePcSam
 
 from drumline.producers.collector import (
     attach,
+    attachment,
     collector,
     gpu_claim,
     marks,
     pc_sampling,
+    process_info,
     recorder,
     stack_samples,
     watchdog,
@@ -302,7 +304,7 @@ def pc(how: str) -> None:
             setattr(fake, name, getattr(sampling, name))
     sampling.rejects = NO_PRIVILEGE if how == "pc_rejected" else 0
     sampling.rejects_settings = INVALID_OPERATION if how == "pc_settings" else 0
-    attach.load_driver = lambda: sampling
+    attachment.load_driver = lambda: sampling
     claims, claim = [], gpu_claim.claim
     gpu_claim.claim = lambda *place: claims.append(claim(*place)) or claims[-1]
     pc_sampling.SAFE_VERSIONS = () if how == "pc_unsafe" else (130001,)
@@ -494,8 +496,8 @@ def main() -> None:
             fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how == "place":  # torch.distributed was initialised
         settled()
-        attach.place = lambda: {"rank": 5, "world_size": 6}
-        attach.gpus = lambda: [{"uuid": f"GPU-{i}", "model": "NVIDIA H200"} for i in range(8)]
+        process_info.place = lambda: {"rank": 5, "world_size": 6}
+        process_info.gpus = lambda: [{"uuid": f"GPU-{i}", "model": "NVIDIA H200"} for i in range(8)]
         while not attach.attached()._place:
             time.sleep(0.01)
         time.sleep(0.5)

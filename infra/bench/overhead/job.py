@@ -19,6 +19,7 @@ from typing import Any
 
 from drumline.infra.bench.overhead.paired import interleaved_blocks, recycled
 from drumline.producers.collector import attach, cupti
+from drumline.producers.collector.attachment import Attachment
 from drumline.producers.collector.recorder import KINDS
 from drumline.producers.ipc.buffer_pool import Header, new_pool
 
@@ -256,7 +257,7 @@ def _run_workload(torch: Any, mode: str, name: str, seconds: float) -> dict[str,
     return {"ms": took, "cpu": cpu / wall, "gil_ms": delays, "peak_mb": peak_mb(os.getpid())}
 
 
-def _cost(attachment: attach.Attachment) -> dict[str, Any]:
+def _cost(attachment: Attachment) -> dict[str, Any]:
     """Return what drumline used in this process and in its decoder, from the header of the buffer pool."""
     header = attachment.pool.header
     with open(f"/proc/{attachment.decoder}/stat") as file:

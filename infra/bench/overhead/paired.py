@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from drumline.producers.collector.attach import Attachment
+from drumline.producers.collector.attachment import Attachment
 from drumline.producers.ipc.buffer_pool import BufferPool
 from drumline.schemas.columns import Array
 
