@@ -99,7 +99,7 @@ def program_times(settings: Settings, job: str, repeats: int, progress: Progress
     timed, variables = [], environment(settings)
     with reader(settings) as (_, cpu), tempfile.TemporaryDirectory() as folder:
         programs = {
-            "drumline top --once": ["top", "--once", "--job", job],
+            "drumline top --once --json": ["top", "--once", "--json", "--job", job],
             "drumline report": ["report", "--job", job, "-o", f"{folder}/report.html"],
         }
         for name, arguments in programs.items():
