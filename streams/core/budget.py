@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +95,7 @@ class ChargedStore(MutableMapping[str, bytes]):
 
     def __init__(self, data: Store, budget: StateBudget) -> None:
         self._data, self._budget, self._limits = data, budget, budget.limits
+        self._size_of: Callable[[str], int] = getattr(data, "size_of", lambda name: len(data[name]))
         self.job = ""
         self.charged: dict[str, int] = {}
 
@@ -109,7 +110,7 @@ class ChargedStore(MutableMapping[str, bytes]):
 
     def charge_stored(self, name: str) -> None:
         """Charge a value that was stored before this worker started."""
-        self.charge(self._cost(name, self._data[name]))
+        self.charge(self._cost(name, self._size_of(name)))
 
     def release(self) -> None:
         """Give everything back: the partition went to another worker, or is restored again."""
@@ -117,8 +118,8 @@ class ChargedStore(MutableMapping[str, bytes]):
             self._budget.charge(job, -cost)
         self.charged = {}
 
-    def _cost(self, name: str, value: bytes) -> int:
-        return self._limits.key_bytes + 2 * len(name) + len(value)
+    def _cost(self, name: str, size: int) -> int:
+        return self._limits.key_bytes + 2 * len(name) + size
 
     def __getitem__(self, name: str) -> bytes:
         return self._data[name]
@@ -127,16 +128,22 @@ class ChargedStore(MutableMapping[str, bytes]):
         """Return a value without the exception of Mapping.get, which costs more than the rest."""
         return self._data.get(name, default)
 
+    def pop(self, name: str, default: Any = None) -> Any:
+        """Delete a value, if there is one; return `default`: nobody reads what is deleted."""
+        if name in self._data:
+            del self[name]
+        return default
+
     def __setitem__(self, name: str, value: bytes) -> None:
         if len(value) > self._limits.value_bytes:
             raise OverBudget(f"a value of {len(value)} bytes, {self._limits.value_bytes} are the most")
-        old = self._data.get(name)
-        cost = self._cost(name, value) if old is None else len(value) - len(old)
+        is_new = name not in self._data
+        cost = self._cost(name, len(value)) if is_new else len(value) - self._size_of(name)
         self._data[name] = value
         self.charge(cost)
 
     def __delitem__(self, name: str) -> None:
-        cost = self._cost(name, self._data[name])
+        cost = self._cost(name, self._size_of(name))
         del self._data[name]
         self.charge(-cost)
 

@@ -26,11 +26,11 @@ from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import PIPELINE
 from drumline.streams.stragglers.analysis.lateness_history import healthy_windows
 from drumline.streams.stragglers.communicators import Communicators
-from drumline.streams.stragglers.lateness_rows import NO_LISTS, WHOLE, lists_of_steps, part_of
+from drumline.streams.stragglers.lateness_rows import KEPT_ROW, NO_LISTS, WHOLE, lists_of_steps, part_of
 from drumline.streams.stragglers.lateness_state import LatenessState, as_text
-from drumline.streams.stragglers.sample_state import DEVICE, HOST, SampleKind, SampleState
+from drumline.streams.stragglers.sample_state import DEVICE, HOST, SAMPLE_KINDS, SampleKind, SampleState
 from drumline.streams.stragglers.sources import Place, Sources
-from drumline.streams.stragglers.step_rows import merged_step_rows, step_rows
+from drumline.streams.stragglers.step_rows import STEP_ROW, merged_step_rows, step_rows
 from drumline.streams.stragglers.step_state import AppliedParts, Cells, RankReport, StepState
 
 Store = MutableMapping[str, bytes]
@@ -39,6 +39,12 @@ Store = MutableMapping[str, bytes]
 CHECKPOINT_KINDS = "hlcsdpx"
 #: What was published: no record that is read again tells it.
 AT_ONCE_KINDS = "v"
+#: Kinds whose values are most of the state, and read for some windows only: bytes of their rows.
+ROW_BYTES = {
+    "s": STEP_ROW.itemsize,
+    "l": KEPT_ROW.itemsize,
+    **{key: of.narrow.itemsize for key, of in SAMPLE_KINDS.items()},
+}
 #: Interval of a sample of a process that still counts, ns; of a longer one nobody knows which part is the window's.
 LONGEST_SAMPLE_NS = 10_000_000_000
 #: Time behind a window whose readings of a GPU are about it too: NVML's are means of up to a second; ns.

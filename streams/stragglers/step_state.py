@@ -79,7 +79,7 @@ class StepState:
         self, store: MutableMapping[str, bytes], run_key: str, config: StragglerConfig, counts: InputCounts
     ) -> None:
         self._store, self._run_key, self._config, self._counts = store, run_key, config, counts
-        self._spans: dict[tuple[int, int], tuple[bytes, dict[int, tuple[int, int]]]] = {}  # with the value they are of
+        self._spans: dict[tuple[int, int], tuple[int, dict[int, tuple[int, int]]]] = {}  # with the value's offset
 
     def _key(self, window: int, part: int) -> str:
         return f"s|{window}|{part}|{self._run_key}"
@@ -164,14 +164,15 @@ class StepState:
         data = self._store.get(self._key(window, part))
         if data is None:
             return 0, 0
-        value, spans = self._spans.get((window, part), (None, {}))
-        if value is not data:
-            rows = latest_steps(unpack_rows(data, STEP_ROW).rows)
+        record = unpack_rows(data, STEP_ROW)
+        offset, spans = self._spans.get((window, part), (None, {}))
+        if offset != record.offset:
+            rows = latest_steps(record.rows)
             ranks, first = np.unique(rows["rank"], return_index=True)
             begin = np.minimum.reduceat(rows["start_ns"], first) if len(first) else first
             end = np.maximum.reduceat(rows["start_ns"] + rows["duration_ns"], first) if len(first) else first
             spans = dict(zip(ranks.tolist(), zip(begin.tolist(), end.tolist(), strict=True), strict=True))
-            self._spans[window, part] = data, spans
+            self._spans[window, part] = record.offset, spans
         return spans.get(rank, (0, 0))
 
     def drop(self, window: int, parts: Iterable[int]) -> None:

@@ -70,7 +70,7 @@ def wirings(settings: Settings) -> list[Wiring]:
     inputs = (Topic.LATENESS, Topic.STEP, Topic.DEVICE, Topic.HOST)
     of_processes = CheckpointOrder(processes.CHECKPOINT_KINDS)
     of_communicators = CheckpointOrder(lateness.CHECKPOINT_KINDS)
-    of_jobs = CheckpointOrder(jobs.CHECKPOINT_KINDS, jobs.AT_ONCE_KINDS)
+    of_jobs = CheckpointOrder(jobs.CHECKPOINT_KINDS, jobs.AT_ONCE_KINDS, jobs.ROW_BYTES)
 
     def communicators(store: PartitionStore) -> Stage:
         return CommunicatorStage(store, stragglers, budget)

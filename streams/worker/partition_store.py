@@ -1,14 +1,16 @@
 """Store the state of one stage in one partition: a mapping in memory whose changes go to a changelog.
 
 A store without `order` writes each change at once. One with it collects changes for a checkpoint (checkpoints.py), so a
-value that changes with every record is written once a checkpoint.
+value that changes with every record is written once a checkpoint. Large ones are then compressed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+from drumline.streams.worker.compressed_values import LEAST_BYTES, CompressedValue, compress, plain
 
 #: Sends one change (None = tombstone) to the changelog; the awaitable is done when the broker has it.
 Write = Callable[[str, bytes | None], Awaitable[object]]
@@ -17,6 +19,8 @@ Change = tuple[str, bytes | None]
 #: Sends the first of some changes, as many as one batch of the producer takes; returns their number, and an awaitable
 #: that is done when the broker has them.
 Send = Callable[[Sequence[Change]], Awaitable[tuple[int, Awaitable[object]]]]
+#: Replaces a value in Faust's table by the same one, compressed: no change, so nothing is sent.
+Keep = Callable[[str, CompressedValue], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +29,13 @@ class CheckpointOrder:
 
     `kinds`: as a checkpoint writes them, the others before them; deletions come last. A worker may be killed after any
     of these writes, so what follows in it must not be needed by what precedes. `at_once`: kinds whose values do not
-    wait for a checkpoint, as records that are read again do not bring them back; their deletions do.
+    wait for a checkpoint, as records that are read again do not bring them back; their deletions do. `row_bytes`: kinds
+    whose values are compressed in memory once they are written, and bytes of a row of theirs.
     """
 
     kinds: str
     at_once: str = ""
+    row_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 class PartitionStore(MutableMapping[str, bytes]):
@@ -38,19 +44,26 @@ class PartitionStore(MutableMapping[str, bytes]):
     Owned by `StageRunner`; used in the worker's event loop; nothing blocks. `data`: the recovered state. Changes are
     pending until `take_pending` returns them. A closed store (its partition was revoked) ignores changes: the new owner
     replays unacknowledged messages. `order`: None = no change waits for a checkpoint. `send`: sends changes of
-    checkpoints, for less than `write` does one by one.
+    checkpoints, for less than `write` does one by one. `keep`: see `Keep`.
     """
 
     def __init__(
-        self, data: dict[str, bytes], write: Write, order: CheckpointOrder | None = None, send: Send | None = None
+        self,
+        data: dict[str, bytes],
+        write: Write,
+        order: CheckpointOrder | None = None,
+        send: Send | None = None,
+        keep: Keep | None = None,
     ) -> None:
         self._data = data
-        self._write, self._send = write, send
+        self._write, self._send, self._keep = write, send, keep
         self._order = order
         self._pending: list[Awaitable[object]] = []
         self._last: Awaitable[object] | None = None  # the newest change that was written at once
         self._changed: dict[str, bool] = {}  # key -> whether the changelog has a value of it
         self._ready: list[Change] = []
+        self._written: list[str] = []  # by the last checkpoint
+        self._resting: list[str] = []  # written by the one before it, and not changed since
         self._behind: set[str] = set()  # deleted or kept by the last checkpoint, which may still be written
         self.closed = False
 
@@ -65,7 +78,7 @@ class PartitionStore(MutableMapping[str, bytes]):
         return bool(self._changed or self._ready) and not self.closed
 
     def __getitem__(self, key: str) -> bytes:
-        return self._data[key]
+        return plain(self._data[key])
 
     def __setitem__(self, key: str, value: bytes) -> None:
         if self.closed:
@@ -92,7 +105,17 @@ class PartitionStore(MutableMapping[str, bytes]):
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a value without the exception of Mapping.get."""
-        return self._data.get(key, default)
+        value = self._data.get(key)
+        return default if value is None else plain(value)
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether there is a value, without reading it."""
+        return key in self._data
+
+    def size_of(self, key: str) -> int:
+        """Return the bytes of a value, without reading it."""
+        value = self._data[key]
+        return value.length if isinstance(value, CompressedValue) else len(value)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._data)
@@ -119,7 +142,7 @@ class PartitionStore(MutableMapping[str, bytes]):
 
     def write_again(self, key: str) -> None:
         """Send the value of a key once more, or that it has none."""
-        self._pending.append(self._write(key, self._data.get(key)))
+        self._pending.append(self._write(key, self.get(key)))
 
     def take_pending(self) -> list[Awaitable[object]]:
         """Return the changes since the last call. Await them all before acknowledging the message that caused them."""
@@ -130,6 +153,9 @@ class PartitionStore(MutableMapping[str, bytes]):
         """Return the changes since the last checkpoint, as they are now; pass them to `write` in this order."""
         self._cut()
         taken, self._ready = self._ready, []
+        changed = {key for key, _ in taken}
+        self._resting = [key for key in (*self._resting, *self._written) if key not in changed]
+        self._written = [key for key, value in taken if value is not None]
         at_once = "" if self._order is None else self._order.at_once
         self._behind = {key for key, value in taken if value is None or key[0] in at_once}
         return taken
@@ -139,10 +165,23 @@ class PartitionStore(MutableMapping[str, bytes]):
         them.
         """
         if self._send is None:
+            self._compress(len(changes))
             return len(changes), [self._write(key, value) for key, value in changes]
         at_once = "" if self._order is None else self._order.at_once
         if self._last is not None and any(key[0] in at_once for key, _ in changes):
             last, self._last = self._last, None
             await last  # it took the slower way, and one of these changes may be of the same key
         count, sent = await self._send(changes)
+        self._compress(count)
         return count, [sent]
+
+    def _compress(self, most: int) -> None:
+        """Compress some values that did not change from one checkpoint to the next."""
+        row_bytes = {} if self._order is None else self._order.row_bytes
+        taken, self._resting = self._resting[:most], self._resting[most:]
+        for key in taken if row_bytes and not self._ready else ():
+            size, value = row_bytes.get(key[0]), self._data.get(key)
+            if size and value is not None and len(value) >= LEAST_BYTES and key not in self._changed:
+                self._data[key] = compressed = compress(plain(value), size)
+                if self._keep is not None:
+                    self._keep(key, compressed)

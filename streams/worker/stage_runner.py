@@ -15,10 +15,11 @@ from drumline.schemas.epochs import is_fenced, read_epoch, write_epoch
 from drumline.streams.core.records import key as state_key
 from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import Output
+from drumline.streams.worker.compressed_values import CompressedValue
 from drumline.streams.worker.faust_patches.fencing import ChangelogFencing
 from drumline.streams.worker.offsets import TopicPositions, was_replaced
 from drumline.streams.worker.output import ProducerFailed
-from drumline.streams.worker.partition_store import Change, CheckpointOrder, PartitionStore
+from drumline.streams.worker.partition_store import Change, CheckpointOrder, Keep, PartitionStore
 from drumline.streams.worker.partition_store import Send as ChangeSend
 from drumline.streams.worker.quarantine import report
 from drumline.streams.worker.status_file import open_windows
@@ -144,7 +145,8 @@ class StageRunner:
         metrics.STREAM_RECOVERIES.labels(self.name).inc()
         self._positions, self._counted, self._highest = {}, {}, {}
         for partition, state in states.items():
-            store = PartitionStore(state, self._writer(partition), self._order, self._sender(partition))
+            changes = self._writer(partition), self._order, self._sender(partition), self._keeper(partition)
+            store = PartitionStore(state, *changes)
             for key in self._fencing.take_stale(self._changelog(partition)):
                 store.write_again(key[_PARTITION:].decode())
             self._parts[partition] = (self._build(store), store)
@@ -202,6 +204,15 @@ class StageRunner:
             return count, await producer.send_batch(batch, place.topic, partition=partition)
 
         return send
+
+    def _keeper(self, partition: int) -> Keep:
+        """Return what replaces values in the table by the same ones, compressed."""
+        data = self.table.data.data
+
+        def keep(key: str, value: CompressedValue) -> None:
+            data[_name(partition, key)] = value
+
+        return keep
 
     def position(self, topic: str, partition: int, offset: int, part: int) -> int:
         """Return the position that the stage gets as the offset of a record or part (offsets.py).

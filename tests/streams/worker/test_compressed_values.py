@@ -1,0 +1,125 @@
+"""Values that the changelog has are compressed in memory; whoever reads or writes them finds them as they were."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drumline.streams.core.budget import ChargedStore, StateBudget, StateLimits
+from drumline.streams.worker.compressed_values import LEAST_BYTES, CompressedValue, compress, plain
+from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
+
+VALUE = b"head" + bytes(range(7)) * LEAST_BYTES
+OTHER = VALUE[:-7]
+ORDER = CheckpointOrder("as", "", {"s": 7})
+
+
+@given(st.binary(max_size=300), st.integers(1, 60))
+def test_a_value_comes_back_as_it_was(value, row_bytes):
+    kept = compress(value, row_bytes)
+    assert (plain(kept), kept.length) == (value, len(value))
+
+
+class Sent:
+    """A change that the broker has."""
+
+    def __await__(self):
+        return iter(())
+
+
+@pytest.fixture
+def parts():
+    """A store, the table beside it, and what was written to the changelog."""
+    table, written = {}, []
+
+    def write(key, value):
+        table[key] = value
+        written.append((key, value))
+        return Sent()
+
+    return PartitionStore({}, write, ORDER, None, table.__setitem__), table, written
+
+
+def checkpoint(store, meanwhile=None):
+    async def run():
+        changes = store.take_checkpoint()
+        if meanwhile is not None:
+            meanwhile()
+        _, arriving = await store.write(changes)
+        for arrived in arriving:
+            await arrived
+
+    asyncio.run(run())
+
+
+def rest(store):
+    """Write checkpoints of other changes, until what does not change is compressed."""
+    for _ in range(5):
+        checkpoint(store)
+        store["a|other"] = b""
+
+
+def test_large_values_that_rest_are_compressed_in_store_and_table(parts):
+    store, table, written = parts
+    store.update({"s|1": VALUE, "s|2": VALUE[: LEAST_BYTES - 1], "a|1": VALUE})
+    rest(store)
+    assert {key for key, value in table.items() if isinstance(value, CompressedValue)} == {"s|1"}
+    assert len(table["s|1"]) < len(VALUE) / 10
+    assert dict(written) == dict(store)
+    assert store["s|1"] == VALUE
+    assert store._data["s|1"] is table["s|1"]
+
+
+def test_a_compressed_value_that_changes_is_written_plain(parts):
+    store, table, written = parts
+    store["s|1"] = VALUE
+    rest(store)
+    assert type(table["s|1"]) is CompressedValue
+    store["s|1"] = store["s|1"] + b"more"
+    checkpoint(store)
+    store.write_again("s|1")
+    of_value = [value for key, value in written if key == "s|1"]
+    assert [type(value) for value in of_value] == [bytes] * 3
+    assert of_value == [VALUE, VALUE + b"more", VALUE + b"more"]
+    del store["s|1"]
+    checkpoint(store)
+    assert written[-1] == ("s|1", None)
+
+
+def test_a_value_that_changes_again_before_it_rests_is_not_compressed(parts):
+    store, table, _ = parts
+    for number in range(6):
+        store["s|1"] = VALUE + bytes([number])
+        checkpoint(store)
+    assert type(table["s|1"]) is bytes
+
+
+def test_a_value_that_changes_while_it_is_written_stays_as_it_is_now(parts):
+    store, _, written = parts
+    store["s|1"] = VALUE
+    checkpoint(store, lambda: store.update({"s|1": OTHER}))
+    assert (written, store["s|1"]) == ([("s|1", VALUE)], OTHER)
+    checkpoint(store)
+    assert written[-1] == ("s|1", OTHER)
+
+
+def test_values_of_a_table_are_read_after_partitions_moved(parts):
+    store, table, _ = parts
+    store["s|1"] = VALUE
+    rest(store)
+    assert type(table["s|1"]) is CompressedValue
+    assert PartitionStore(dict(table), store._write, ORDER)["s|1"] == VALUE
+
+
+def test_the_account_of_a_job_is_that_of_plain_values(parts):
+    store, _, _ = parts
+    budget = StateBudget(StateLimits(key_bytes=0))
+    charged = ChargedStore(store, budget)
+    charged["s|1"] = VALUE
+    rest(store)
+    charged["s|1"] = OTHER
+    assert budget.total == len(OTHER) + 2 * len("s|1")
+    rest(store)
+    assert charged.pop("s|1", None) is None
+    assert (budget.total, "s|1" in store) == (0, False)
