@@ -512,7 +512,7 @@ def main() -> None:
             time.sleep(0.01)
         fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how == "decoder":
-        time.sleep(1.0)
+        settled()
         first = attach.attached().decoder
         os.kill(first, signal.SIGKILL)
         while attach.attached().decoder == first:
@@ -540,7 +540,9 @@ def main() -> None:
                 os.kill(attach.attached().decoder, signal.SIGKILL)
             time.sleep(0.05)
         fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
-    if how in ("kill", "fork", "hold", "exit", "stuck", "peer"):
+    if how in ("kill", "exit"):
+        settled()  # names are read from the memory of the job
+    if how in ("fork", "hold", "stuck", "peer"):
         time.sleep(1.0)  # flushed since
     if how == "peer":  # the first is in the last buffer
         fake.peer_copy()
