@@ -5,14 +5,15 @@ from __future__ import annotations
 from drumline.infra.report.queries import MINUTE, SCOPE
 
 _SAMPLES = f"{SCOPE} AND time BETWEEN {{since:DateTime64(9, 'UTC')}} AND {{until:DateTime64(9, 'UTC')}}"
-# The first GPUs by host.
+#: GPUs that the page lists, the first by host.
+MOST_GPUS = 64
 DEVICES = f"""
 SELECT host, gpu_index AS gpu, anyLast(d.rank) AS rank, count() AS samples, avg(util_gpu) AS util,
        max(memory_used) / 1e9 AS memory_gb, max(power_mw) / 1e3 AS power_w, max(d.temperature) AS temperature,
        min(d.sm_clock) AS slowest_mhz, max(d.sm_clock) AS fastest_mhz, max(ecc_uncorrected) AS ecc, max(d.xid) AS xid
 FROM device_samples AS d WHERE {_SAMPLES} AND (host, gpu_index) IN (
     SELECT host, gpu_index FROM devices_per_minute WHERE {SCOPE} AND {MINUTE}
-    GROUP BY host, gpu_index ORDER BY host, gpu_index LIMIT 64)
+    GROUP BY host, gpu_index ORDER BY host, gpu_index LIMIT {MOST_GPUS})
 GROUP BY host, gpu_index ORDER BY host, gpu_index
 """
 

@@ -110,6 +110,7 @@ def _steps(query: Query, scope: Row, many: bool) -> tuple[Row, list[Row]]:
     extent, times = (queries.STEPS_EXTENT, queries.STEPS)
     if many:
         extent, times = (queries.SECONDS_EXTENT, queries.SECONDS)
+        scope = {**scope, "ranks": [row["rank"] for row in query(queries.RANKS_WITH_MOST_STEPS, scope)]}
     [steps] = query(extent, scope)
     return steps, query(times, {**scope, "first": steps["first"], "width": _width(steps, BINS)})
 
@@ -134,7 +135,8 @@ def _episodes(query: Query, scope: Row) -> list[Row]:
 def _devices(query: Query, scope: Row, ranks: int) -> tuple[list[Row], list[Row]]:
     """Return the first GPUs, and the measures of all in bins of time, with fewer bins where lines are of all."""
     devices = query(device_queries.DEVICES, scope)
-    if len({row["rank"] for row in devices}) <= SERIES:
+    cut = len(devices) >= device_queries.MOST_GPUS  # a process may have several: those listed may be of few ranks
+    if (ranks if cut else len({row["rank"] for row in devices})) <= SERIES:
         return devices, query(device_queries.DEVICE_TIMES, scope)
     samples = sum(row["samples"] for row in devices) / len(devices) * ranks
     times = device_queries.DEVICE_MINUTES if samples > MOST_SAMPLES else device_queries.DEVICE_SPREAD

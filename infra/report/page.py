@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from drumline.infra.guidance.entry import cause_page
 from drumline.infra.report import charts, text
 from drumline.infra.report.data import ReportData
+from drumline.infra.report.device_queries import MOST_GPUS
 from drumline.infra.report.flame_graph import speedscope
 from drumline.infra.runtime.terminal import LAYOUT, escape_controls
 
@@ -94,6 +95,7 @@ def sections(data: ReportData, cause_url: Callable[[str, str], str] = cause_page
         "d": data,
         "text": text,
         "charts": dict.fromkeys(("steps", "lateness", "kernels", "memcpys"), "") | drawn,
+        "most_gpus": MOST_GPUS,
         "devices": [(name, caption) for name, (_, caption) in DEVICES.items() if name in drawn],
         "shown_ranks": len({row["rank"] for row in data.lateness}),
         "total_s": data.ranks * data.length_s,

@@ -66,16 +66,17 @@ FROM steps WHERE {_KNOWN} GROUP BY bin ORDER BY bin
 """
 
 # The same of a run with more steps than are read one by one: from whole seconds in which steps began, so that quantiles
-# are within 1 %. Steps of 16 ranks number the seconds.
+# are within 1 %. Steps of a few ranks number the seconds.
 _OF_SECONDS = f"""
 FROM steps_per_second WHERE {SCOPE} AND known_steps > 0
     AND second BETWEEN toStartOfSecond({{since:{_UTC}}}) AND {{until:{_UTC}}}
 """
-_NUMBERS = f"""
-FROM steps WHERE {_KNOWN} AND rank IN (
-    SELECT rank FROM processes WHERE {SCOPE} GROUP BY rank ORDER BY cityHash64(rank) LIMIT 16)
-"""
+_NUMBERS = f"FROM steps WHERE {_KNOWN} AND rank IN {{ranks:Array(Int32)}}"
 _QUANTILES = "quantilesDDIfMerge(0.01, 0.5, 0.95, 0.99)(durations)"
+# Of other ranks there may be no steps, or only those of a part of the run.
+RANKS_WITH_MOST_STEPS = f"""
+SELECT rank FROM steps WHERE {SCOPE} GROUP BY rank ORDER BY countIf(skipped = 0) DESC, rank LIMIT 16
+"""
 SECONDS_EXTENT = f"""
 SELECT n.*, q.of_all[1] / 1e6 AS median_ms, q.of_all[2] / 1e6 AS p95_ms
 FROM (SELECT min(step) AS first, max(step) AS last, uniqExact(step) AS steps,

@@ -16,6 +16,7 @@ from drumline.infra.clickhouse.client import command, connect, rows
 from drumline.infra.report import device_queries, loading
 from drumline.infra.report import queries as report_queries
 from drumline.infra.report.loading import load
+from drumline.infra.report.page import page
 from drumline.infra.report.text import summary
 
 pytestmark = pytest.mark.stack
@@ -136,6 +137,11 @@ def test_a_run_with_many_steps_and_gpu_samples_is_read_from_rollups_to_the_same(
         f"'{JOB}', 'r1', arrayJoin(range(4)) AS rank, 40 + number, {at} + number, 1000000000, {at}, "
         "(300 + 10 * number + rank) * 1000000, number = 7 FROM numbers(40)",
     )
+    command(
+        client,
+        "INSERT INTO processes_versions (job, run, rank, process_id, published) SELECT "
+        f"'{JOB}', 'r1', 100 + number, toString(100 + number), {at} FROM numbers(4000)",  # their hosts recorded nothing
+    )
     sample = "rank, host, gpu_index, time, util_gpu, power_mw, sm_clock, temperature"
     command(
         client,
@@ -176,6 +182,30 @@ def test_a_run_with_many_steps_and_gpu_samples_is_read_from_rollups_to_the_same(
         for shown, name in (("util", "util"), ("power_w", "power"), ("clock_mhz", clock), ("celsius", "hottest")):
             values = [gpu[name] for gpu in minute if gpu[name] is not None]
             assert row[shown] == pytest.approx(of_all(values))
+    client.close()
+
+
+@pytest.mark.usefixtures("drumline")
+def test_gpus_of_few_processes_are_three_lines_where_more_processes_are_not_listed(clean_stack):
+    """Eight GPUs a process: the 64 that are listed are those of eight."""
+    store(clean_stack)
+    client = connect(clean_stack, database=clean_stack.clickhouse.database)
+    at = f"toDateTime64('{START:%F %T}', 9, 'UTC')"
+    command(
+        client,
+        "INSERT INTO ledger (topic, published, disposition, job, run, rank, host, rows) SELECT "
+        f"'gpu.process.v1', {at}, 'stored', '{JOB}', 'r2', number, 'h' || toString(number), 1 FROM numbers(9)",
+    )
+    command(
+        client,
+        "INSERT INTO device_samples (job, run, rank, host, gpu_index, time, util_gpu) SELECT "
+        f"'{JOB}', 'r2', number % 9, 'h' || toString(number % 9), intDiv(number, 9), {at}, number FROM numbers(72)",
+    )
+    data = load(lambda sql, values: rows(client, sql, values), JOB, "r2", "", "", 0.0)
+    assert data.ranks == 9
+    assert len(data.devices) == 64
+    assert [row["series"] for row in data.device_times] == ["lowest GPU", "middle GPU", "highest GPU"]
+    assert "The first 64 GPUs by host as numbers" in page(data)
     client.close()
 
 
