@@ -89,6 +89,12 @@ def commit() -> str:
     return done.stdout.strip()
 
 
+def _cores() -> str:
+    """Return the number of cores, and how many of them this process may use."""
+    number, usable = os.cpu_count() or 1, len(os.sched_getaffinity(0))
+    return f"{number} cores" if usable == number else f"{usable} of {number} cores"
+
+
 def machine() -> dict[str, str]:
     """Return processor, cores, memory, the load of the last 1 and 5 minutes, commit and versions."""
     try:
@@ -99,7 +105,7 @@ def machine() -> dict[str, str]:
     load = os.getloadavg()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     facts = {
-        "processor": f"{names[0] if names else platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "processor": f"{names[0] if names else platform.processor() or platform.machine()}, {_cores()}",
         "memory": f"{memory:.0f} GiB",
         "load before": f"{load[0]:.1f} (1 min), {load[1]:.1f} (5 min)",
         "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),

@@ -110,9 +110,17 @@ def planned(ranks: int) -> SimulatedJob:
     """Return the job of a size. Raises ValueError for a number of ranks that cannot be."""
     steps = min(max(STEPS, MESSAGES // (ranks * (len(AXES) + len(BY_RANK) + 1))), MOST_STEPS)
     steps += -steps % joined_steps(ranks)  # fewer than those of a record would count as one message more
-    job = SimulatedJob(ranks, steps, time.time_ns() - steps * STEP_NS)
+    job = SimulatedJob(ranks, steps, begin_ns(ranks, steps))
     job.communicators()
     return job
+
+
+def begin_ns(ranks: int, steps: int) -> int:
+    """Return when a job of a size began that has just ended: agents join what comes from one multiple of the steps of
+    a record to the next, so all records are whole.
+    """
+    joined_ns = joined_steps(ranks) * STEP_NS
+    return time.time_ns() // joined_ns * joined_ns - (steps + 1) * STEP_NS
 
 
 def sampled(job: SimulatedJob) -> list[Communicator]:
@@ -130,6 +138,7 @@ def publish(settings: Settings, size: JobSize) -> None:
     job, publisher, now = size.job, Publisher(settings, Codec(), "drumline-bench"), time.time_ns()
     hosts, chosen = Hosts(publisher), sampled(job)
     joined = joined_steps(job.ranks)
+    steady, steady_s = 0, job.steps // 2 // joined * joined
     seconds = min(job.steps, max(joined, SAMPLED // job.ranks // joined * joined))
     size.shares = {
         Topic.COLLECTIVE: sum(len(c.ranks) for c in chosen) / (job.ranks * len(AXES)),
@@ -140,6 +149,7 @@ def publish(settings: Settings, size: JobSize) -> None:
         hosts.publish(batches)
     for timed in lateness(job):
         publisher.publish(timed, now)
+        steady += timed.time_ns > job.begin_ns + (job.steps - steady_s) * STEP_NS
     publisher.flush()
     size.published = publisher.batches
     in_kafka = published_bytes(settings)
@@ -150,6 +160,7 @@ def publish(settings: Settings, size: JobSize) -> None:
             (publisher.rows[topic] + hosts.rows[topic]) / seconds_sent,
         )
         size.bytes[topic] = in_kafka[topic] / seconds_sent
+    size.messages[Topic.LATENESS] = steady / steady_s  # the first has many steps, as a stage waits for members then
 
 
 class Hosts:
@@ -223,7 +234,7 @@ def bench_scale(ranks: Sequence[int] = RANKS, progress: Progress = lambda _: Non
     report = BenchReport("scale", data, f"the same at {jobs[0].ranks} ranks")
     sizes: list[JobSize] = []
     for job in jobs:
-        size = JobSize(replace(job, begin_ns=time.time_ns() - job.steps * STEP_NS))
+        size = JobSize(replace(job, begin_ns=begin_ns(job.ranks, job.steps)))
         with private_stack() as settings:
             name, window_steps = f"{settings.stream.app_id}-{job.ranks}", StragglerConfig().window_steps
             settings.stream = settings.stream.model_copy(update={"window_steps": window_steps, "app_id": name})

@@ -1,13 +1,16 @@
 """The batches-up job of `bench scale`: its parts agree, and the stages find the rank that it makes late."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from drumline.infra.bench.benchmarks.scale import BY_RANK, RANKS, planned, sampled
+from drumline.infra.bench.benchmarks.scale import BY_RANK, RANKS, Hosts, planned, sampled
 from drumline.infra.bench.simulated_job import (
     AXES,
+    RANKS_PER_HOST,
+    STEP_NS,
     SimulatedJob,
     collectives,
     joined_steps,
@@ -99,7 +102,20 @@ def test_every_batch_can_be_published():
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-def test_a_job_of_bench_scale_ends_with_whole_records_of_its_hosts(ranks):
-    steps = planned(ranks).steps
-    assert steps > StragglerConfig().window_steps
-    assert steps % joined_steps(ranks) == 0
+def test_a_job_of_bench_scale_has_whole_records_of_its_hosts(ranks):
+    job, joined = planned(ranks), joined_steps(ranks)
+    first_ends = job.begin_ns + STEP_NS
+    assert job.steps > StragglerConfig().window_steps
+    assert (job.steps % joined, first_ends % (joined * STEP_NS)) == (0, 0)
+
+
+def test_hosts_send_one_record_of_a_topic_for_each_time_that_they_join():
+    sent = Counter()
+
+    class CountingPublisher:
+        def produce(self, topic, key, value, time_ns):
+            sent[topic] += 1
+
+    job = replace(planned(4096), steps=2 * joined_steps(4096))
+    Hosts(CountingPublisher()).publish(rank_batches(job, [Topic.STEP]))
+    assert sent == {Topic.STEP: 2 * 4096 // RANKS_PER_HOST}
