@@ -11,8 +11,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 from pydantic import BaseModel
@@ -34,17 +35,24 @@ from drumline.infra.localstack import stack as local_stack
 from drumline.infra.localstack.ports import is_free
 
 PORTS = ("kafka_port", "controller_port", "clickhouse_http_port", "clickhouse_tcp_port")
+#: Linux gives none of these to an outgoing connection (net.ipv4.ip_local_port_range): a free one stays so until its
+#: server listens.
+SERVER_PORTS = range(10_000, 32_768)
 #: Heap of each of several brokers.
 SMALL_HEAP_MB = 224
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different free loopback ports; all are held open until the last one is known."""
+    """Return different free loopback ports of SERVER_PORTS; all are held open until the last one is known."""
+    ports: list[int] = []
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
-        return [int(listener.getsockname()[1]) for listener in sockets]
+        while len(ports) < count:
+            port = SystemRandom().choice(SERVER_PORTS)  # programs started together choose different ones
+            listener = stack.enter_context(socket.socket())
+            with suppress(OSError):
+                listener.bind(("127.0.0.1", port))
+                ports.append(port)
+    return ports
 
 
 def free_block(count: int) -> int:

@@ -1,7 +1,6 @@
 """Read what a program serves on its loopback port, over HTTP as a scraper does."""
 
 import contextlib
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -9,11 +8,11 @@ import urllib.request
 from prometheus_client.parser import text_string_to_metric_families
 from support.wait_limit import WAIT_S
 
+from drumline.infra.localstack.ephemeral import free_ports
+
 
 def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    return free_ports(1)[0]
 
 
 def get(port, path):

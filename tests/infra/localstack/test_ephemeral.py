@@ -1,8 +1,11 @@
 """Settings of a private stack reach its programs whole, and the user's own do not."""
 
+import socket
+from pathlib import Path
+
 from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings
-from drumline.infra.localstack.ephemeral import environment, ephemeral_settings
+from drumline.infra.localstack.ephemeral import environment, ephemeral_settings, free_ports
 
 
 def test_a_subprocess_sees_the_same_settings_and_none_of_the_callers(tmp_path, monkeypatch):
@@ -20,3 +23,19 @@ def test_a_subprocess_sees_the_same_settings_and_none_of_the_callers(tmp_path, m
     assert Settings() == settings
     assert settings.kafka.partitions == 4
     assert settings.sink.metrics_port == 19465  # a whole section replaces the default
+
+
+def test_no_outgoing_connection_takes_a_port_before_its_server_listens():
+    first_of_connections = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = free_ports(200)
+    assert len(set(ports)) == 200
+    assert max(ports) < first_of_connections
+
+
+def test_a_port_in_use_is_not_free(monkeypatch):
+    [port] = free_ports(1)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", port))
+        server.listen()
+        monkeypatch.setattr("drumline.infra.localstack.ephemeral.SERVER_PORTS", range(port, port + 2))
+        assert free_ports(1) == [port + 1]
