@@ -123,3 +123,21 @@ def test_the_account_of_a_job_is_that_of_plain_values(parts):
     rest(store)
     assert charged.pop("s|1", None) is None
     assert (budget.total, "s|1" in store) == (0, False)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_the_table_of_a_partition_that_was_lost_during_a_checkpoint_stays_as_it_is(is_lost):
+    table, losing = {}, []
+
+    async def send(changes):
+        table.update(changes)
+        store.closed = bool(losing)
+        return len(changes), Sent()
+
+    store = PartitionStore({}, lambda key, value: Sent(), ORDER, send, table.__setitem__)
+    store["s|1"] = VALUE
+    checkpoint(store)
+    store["a|other"] = b""
+    losing += [True] * is_lost
+    checkpoint(store)
+    assert (type(table["s|1"]) is bytes) == is_lost
