@@ -312,6 +312,7 @@ class Session:
             spool = SpoolWriter(root, self._record(process), SpoolLimits(max_bytes=max_bytes, segment_s=segment_s))
             self._output = SpoolOutput(self.pool, spool, process, self._reader.memory)
             self._output.keeps = self._policy_file.keeps
+            self._output.launches.request(self._policy_file.launches, now_ns)  # the first buffer may have some
             self._output.live.complete_until_ns = self._host_complete_ns
             self._warnings.unwritable(spool)
             if self._attached.get("decoders", 1) > 1:  # calls of the decoder before have their kernels in buffers now

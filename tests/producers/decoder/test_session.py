@@ -22,6 +22,7 @@ from drumline.producers.decoder.remote_memory import NotAllowed, RemoteMemory
 from drumline.producers.decoder.session import FROM_RING, Session
 from drumline.producers.ipc.buffer_pool import DONE, FREE, HEADER_BYTES, KINDS, LENT, STATE, BufferPool, Header
 from drumline.producers.ipc.events import MARK
+from drumline.producers.live.launch_rows import LaunchRows
 from drumline.producers.rings.ring_file import HeaderField
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.envelope import read_envelope
@@ -616,3 +617,12 @@ def test_a_collector_that_failed_ends_what_is_known_of_progress(tmp_path, pool, 
     session.finish(begin + 7_000_000_000)
     assert progress()[-1].strings("state", "states")[0] == "killed"
     assert "broken: nothing is recorded any more" in capsys.readouterr().err
+
+
+def test_the_first_buffer_of_a_process_may_have_launches_of_a_window(tmp_path, pool, monkeypatch):
+    taken = []
+    monkeypatch.setattr(LaunchRows, "add", lambda self, *of_buffer: taken.append(of_buffer))
+    session = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path)}, time.time_ns())
+    session._policy_file.launches, session._control_at = True, 1 << 62  # read before there was any data
+    session.tick(time.time_ns())
+    assert taken
