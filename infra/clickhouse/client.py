@@ -52,7 +52,9 @@ class PermanentError(ClickHouseFailed):
 
 
 class Client(Protocol):
-    """The methods of a clickhouse-connect client that drumline uses. For one thread; calls block."""
+    """The methods of a clickhouse-connect client that drumline uses. Calls block; it has no session, so several threads
+    may query.
+    """
 
     def command(self, cmd: str, **kwargs: Any) -> Any:
         """Execute a statement without rows; return its single value or summary."""
@@ -92,7 +94,7 @@ def password(settings: Settings, reader: bool) -> str:
 
 
 def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, database: str = "") -> Client:
-    """Connect a client for one thread: the writer to the settings' URL, a reader to the best of several replicas.
+    """Connect a client: the writer to the settings' URL, a reader to the best of several replicas.
 
     Without `database` it can connect before the migrations; statements name their database.
 

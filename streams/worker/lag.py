@@ -11,9 +11,8 @@ from faust.exceptions import ConsumerNotStarted
 class Lag:
     """Measures the records that this worker has not applied, over all partitions it has of `topics`.
 
-    Ends of partitions are those that the last fetch reported. A request to the broker would queue behind a fetch that
-    waits up to 1.5 s for data; a new record ends that wait, so the fetches' ends are as fresh. `count`: records
-    applied.
+    Ends of partitions are those that the last fetch reported: a quarter of a second old at most (fetch.py). Another
+    request to the broker would queue behind a fetch that waits for data. `count`: records applied.
     """
 
     def __init__(self, app: Any, topics: Iterable[str]) -> None:

@@ -178,9 +178,10 @@ class PartitionStore(MutableMapping[str, bytes]):
     def _compress(self, most: int) -> None:
         """Compress some values that did not change from one checkpoint to the next."""
         row_bytes = {} if self._order is None else self._order.row_bytes
+        if not row_bytes or self._ready or self.closed:  # the table of a lost partition is its next owner's
+            return
         taken, self._resting = self._resting[:most], self._resting[most:]
-        is_settled = not self._ready and not self.closed  # the table of a lost partition is its next owner's
-        for key in taken if row_bytes and is_settled else ():
+        for key in taken:
             size, value = row_bytes.get(key[0]), self._data.get(key)
             if size and value is not None and len(value) >= LEAST_BYTES and key not in self._changed:
                 self._data[key] = compressed = compress(plain(value), size)
