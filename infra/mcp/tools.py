@@ -119,7 +119,8 @@ class Tools:
 
     def explain(self, job: str, rank: int | None = None, run: str = "") -> dict[str, Any]:
         """Return who held a run back, why, at which cost, how to check it, and what to do."""
-        chosen, texts, windows, hangs, also_late, *_ = self._use(lambda db: explain(db.rows, job, run, rank))
+        explained = self._use(lambda db: explain(db.rows, job, run, rank))
+        chosen, texts, windows, hangs, also_late, *_ = explained
         answer = {
             "job": job,
             "run": chosen["run"],
@@ -130,6 +131,7 @@ class Tools:
             "verdicts": [text.as_json() for text in texts],
             "hangs": hangs,
             "other_late_ranks": [text.rank for text in also_late],
+            "is_cut": explained.is_cut,
             "note": "" if texts else no_verdict(windows, rank, int(chosen["ranks"])),
         }
         cleaned: dict[str, Any] = plain(answer)

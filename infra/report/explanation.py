@@ -90,6 +90,11 @@ class Explained(NamedTuple):
     episodes: list[Row]
     stacks: list[Row]
 
+    @property
+    def is_cut(self) -> bool:
+        """True if there may be more episodes, and late ranks, than are read."""
+        return len(self.episodes) >= queries.MOST_EPISODES
+
 
 def hang_lines(rows: list[Row], job: str) -> list[str]:
     """Return when the job stood still, for whom it waits, and what to do."""
@@ -123,13 +128,16 @@ def explain(
     if rank is not None and rank >= 0:
         require_rank([row["rank"] for row in query(queries.RANKS, scope)], rank, chosen["run"])
     windows = query(queries.WINDOWS, scope)[0]
-    episodes = [row for row in query(queries.EPISODES, scope) if rank in (None, row["rank"])]
+    if rank is None:
+        episodes, stacks = query(queries.EPISODES, scope), query(queries.STACKS, scope)
+    else:
+        selected = {**scope, "rank": rank}
+        episodes, stacks = query(queries.RANK_EPISODES, selected), query(queries.RANK_STACKS, selected)
     by_rank: dict[int, list[Row]] = {}
     for row in episodes:
         by_rank.setdefault(row["rank"], []).append(row)
     ranked = sorted(by_rank.values(), key=lambda rows: -sum(row["gpu_seconds"] for row in rows))
     places: dict[int, str] = {}
-    stacks = [row for row in query(queries.STACKS, scope) if rank in (None, row["rank"])]
     for row in stacks:
         if row["is_main"] and row["rank"] not in places:
             places[row["rank"]] = place_of(row)
@@ -165,11 +173,13 @@ def _deep_commands(job: str, text: Explanation, deep: DeepWindow, run: Row) -> l
     ]
 
 
-def also_late_line(job: str, also_late: Sequence[Explanation]) -> str:
+def also_late_line(job: str, explained: Explained) -> str:
     """Return the sentence that names late ranks that are not explained, and how to see them."""
+    also_late = explained.also_late
     names = [f"{'the job as a whole' if text.rank < 0 else f'rank {text.rank}'} ({seconds(text.gpu_seconds)})"
              for text in also_late[:LISTED]]  # fmt: skip
-    more = f" and {len(also_late) - LISTED} more" if len(also_late) > LISTED else ""
+    least = "at least " if explained.is_cut else ""
+    more = f" and {least}{len(also_late) - LISTED} more" if len(also_late) > LISTED else ""
     command = f"drumline explain {quoted(job)}"
     return (
         f"Late too: {', '.join(names)}{more}. `{command} --rank {also_late[0].rank}` shows one, `{command} --all` all."

@@ -131,8 +131,15 @@ GROUP BY rank, episode_first_step ORDER BY {order}, rank, episode_first_step LIM
     return episodes(f"{where} AND (rank, episode_first_step) IN ({chosen})")
 
 
-EPISODES = f"""{first_episodes(f"{SCOPE} AND {_WINDOW}", "sum(gpu_seconds_lost) DESC", "200")}
-ORDER BY gpu_seconds DESC, rank, episode_first_step"""
+def _most_expensive(where: str) -> str:
+    chosen = first_episodes(f"{SCOPE} AND {_WINDOW}{where}", "sum(gpu_seconds_lost) DESC", str(MOST_EPISODES))
+    return f"{chosen}\nORDER BY gpu_seconds DESC, rank, episode_first_step"
+
+
+#: Episodes of a run that are read, the most expensive of all ranks or of one.
+MOST_EPISODES = 200
+EPISODES = _most_expensive("")
+RANK_EPISODES = _most_expensive(" AND rank = {rank:Int32}")
 
 # Times for which the job stood still: those that counted as hung, and one that lasts. The run's last rows end as it
 # begins.
@@ -148,17 +155,23 @@ FROM hangs AS h WHERE {SCOPE} AND rank = -1
 GROUP BY episode HAVING hung OR lasts ORDER BY episode DESC LIMIT 5
 """
 
-# Where the Python of named ranks was and that of their peers was not, newest sampling first.
-STACKS = f"""
+
+def _stacks(where: str) -> str:
+    return f"""
 SELECT h.rank AS rank, h.host AS host, h.verdict AS verdict, h.first_step AS first_step, h.last_step AS last_step,
        toString(h.sampled) AS sampled, h.position AS position, h.is_main AS is_main, h.thread AS thread,
        h.culprit_share AS culprit_share, h.peer_share AS peer_share, h.peers AS peers, h.at AS at, h.stack AS stack,
        h.finding AS finding, h.gil_wait_share AS gil_wait_share, h.gil_holder AS gil_holder
 FROM hot_stacks AS h
-WHERE {SCOPE} AND subtractSeconds(h.window_start, 60) <= {{until:DateTime64(9, 'UTC')}}
+WHERE {SCOPE}{where} AND subtractSeconds(h.window_start, 60) <= {{until:DateTime64(9, 'UTC')}}
     AND h.sampled >= {{since:DateTime64(9, 'UTC')}}
 ORDER BY h.sampled DESC, rank, position LIMIT 100
 """
+
+
+# Where the Python of named ranks was and that of their peers was not, newest sampling first.
+STACKS = _stacks("")
+RANK_STACKS = _stacks(" AND rank = {rank:Int32}")
 
 # Cost by rank and cause: GPU-seconds add up over ranks and windows, lost time of several ranks does not.
 COST = f"""

@@ -51,15 +51,15 @@ def explain(
     ):
         client = connect(config, reader=True, database=config.clickhouse.database)
         most = None if everything else MOST_RANKS if as_json else 1
-        chosen, texts, windows, hangs, also_late, *_ = load(
-            lambda sql, values: rows(client, sql, values), job, run, rank, most=most
-        )
+        explained = load(lambda sql, values: rows(client, sql, values), job, run, rank, most=most)
+    chosen, texts, windows, hangs, also_late, *_ = explained
     if as_json:
         verdicts = [text.as_json() for text in texts]
         counts = {"windows": int(windows["windows"]), "evaluated": int(windows["evaluated"])}
         echo(json.dumps({"job": job, "run": chosen["run"], "labels": chosen["labels"], **counts, "hangs": hangs,
                          "verdicts": verdicts,
-                         "other_late_ranks": [text.rank for text in also_late]}))  # fmt: skip
+                         "other_late_ranks": [text.rank for text in also_late],
+                         "is_cut": explained.is_cut}))  # fmt: skip
         return
     owner = labelled(chosen["labels"], OWNERS)
     echo(escape_controls(f"{job}, run {chosen['run']}, {chosen['ranks']} ranks" + (f"; {owner}" if owner else "")))
@@ -69,7 +69,7 @@ def explain(
         lines.append(f"It stood still {len(hangs) - len(shown)} times more; --all shows them.")
     lines += [line for text in texts for line in text.lines()] or [no_verdict(windows, rank, int(chosen["ranks"]))]
     if also_late:
-        lines.append(also_late_line(job, also_late))
+        lines.append(also_late_line(job, explained))
     width = terminal_console().width if sys.stdout.isatty() else 0
     for line in lines:
         echo(_wrapped(escape_controls(line), width))

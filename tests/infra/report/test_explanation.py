@@ -83,13 +83,18 @@ def late_ranks(count):
 
 
 def test_one_rank_is_explained_and_all_others_are_named():
-    _, texts, _, _, also_late, *_ = explain(late_ranks(14), "my job", "", None, most=1)
-    assert [text.rank for text in texts] == [3]
-    line = also_late_line("my job", also_late)
+    explained = explain(late_ranks(14), "my job", "", None, most=1)
+    assert [text.rank for text in explained.texts] == [3]
+    line = also_late_line("my job", explained)
     assert line.startswith("Late too: rank 4 (899.0 GPU-seconds), rank 5 ")
     assert "rank 13 (890.0 GPU-seconds) and 3 more. `drumline explain 'my job' --rank 4` shows one" in line
     everything = explain(late_ranks(14), "my job", "", None, most=None)
     assert (len(everything.texts), everything.also_late) == (14, [])
+
+
+def test_more_late_ranks_than_are_read_are_at_least_so_many():
+    explained = explain(late_ranks(queries.MOST_EPISODES), "my job", "", None, most=1)
+    assert " and at least 189 more. " in also_late_line("my job", explained)
 
 
 @pytest.mark.parametrize("entry", CAUSES, ids=lambda entry: entry.name)
@@ -98,7 +103,7 @@ def test_a_rank_fits_one_screen_of_80_columns(entry):
     [row] = report_data().episodes
     lines = _explanation("demo", "r", [{**row, "cause": entry.cause, "detail": entry.detail}], 100.0, 7).lines()
     lines += [f"  changed   {'text ' * 20}"] * 3 + [f"  python    {'text ' * 30}"]
-    lines += [also_late_line("demo", explain(query, "demo", "", None, most=1).also_late)]
+    lines += [also_late_line("demo", explain(query, "demo", "", None, most=1))]
     shown = [part for line in lines for part in _wrapped(line, 80).split("\n")]
     assert len(shown) < 40
     assert max(len(line) for line in shown if not line.startswith("  next ")) <= 80

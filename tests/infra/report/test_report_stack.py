@@ -17,6 +17,7 @@ from drumline.infra.report import device_queries, loading
 from drumline.infra.report import queries as report_queries
 from drumline.infra.report.loading import load
 from drumline.infra.report.page import page
+from drumline.infra.report.queries import MOST_EPISODES
 from drumline.infra.report.text import summary
 
 pytestmark = pytest.mark.stack
@@ -236,6 +237,24 @@ def test_explain_names_the_rank_its_cost_and_what_to_do_and_states_which_rank_is
     wrong = drumline("explain", "nothing")
     assert wrong.returncode == 2
     assert "there are: " in wrong.stderr
+
+
+def test_a_rank_of_cheap_episodes_beside_many_expensive_ones_is_explained_and_not_named_healthy(drumline, clean_stack):
+    store(clean_stack)
+    client = connect(clean_stack, database=clean_stack.clickhouse.database)
+    at = f"toDateTime64('{START:%F %T}', 9, 'UTC')"
+    command(
+        client,
+        "INSERT INTO stragglers_versions (job, run, first_step, last_step, window_start, window_end, published, rank, "
+        "severity, state, cause, lost_ns, gpu_seconds_lost, episode_first_step, confidence, evidence_json) SELECT "
+        f"'{JOB}', 'r1', 40 + number, 40 + number, {at}, {at}, {at}, number != {MOST_EPISODES}, 3, 'warning', "
+        f"'slow_copy', 1000000, if(number = {MOST_EPISODES}, 0.1, 9), 40 + number, 'high', '{{}}' "
+        f"FROM numbers({MOST_EPISODES} + 1)",
+    )
+    client.close()
+    [verdict] = json.loads(drumline("explain", JOB, "--rank", "0", "--json").stdout)["verdicts"]
+    assert (verdict["rank"], verdict["gpu_seconds"]) == (0, 0.1)
+    assert json.loads(drumline("explain", JOB, "--json").stdout)["is_cut"]
 
 
 def test_an_episode_has_the_cause_that_cost_most_and_its_alarms_level_in_report_and_top(drumline, clean_stack):
