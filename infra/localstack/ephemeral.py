@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import SystemRandom
@@ -55,11 +55,12 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def free_block(count: int) -> int:
-    """Return the first of `count` loopback ports in a row that are free."""
+def free_block(count: int, taken: Collection[int] = ()) -> int:
+    """Return the first of `count` loopback ports of SERVER_PORTS in a row that are free and not `taken`."""
     while True:
         [first] = free_ports(1)
-        if first + count <= 1 << 16 and all(map(is_free, range(first, first + count))):
+        block = range(first, first + count)
+        if block.stop <= SERVER_PORTS.stop and not any(port in taken or not is_free(port) for port in block):
             return first
 
 
@@ -72,7 +73,7 @@ def ephemeral_settings(state: Path, cache: Path | None = None, brokers: int = 1,
         state=state, cache=cache or LocalSettings().cache, **dict(zip(PORTS, free_ports(4), strict=True))
     )
     if brokers > 1:
-        first = free_block(2 * brokers)
+        first = free_block(2 * brokers, [local.clickhouse_http_port, local.clickhouse_tcp_port])
         ports = {"kafka_port": first, "controller_port": first + 1}
         local = local.model_copy(update={"brokers": brokers, "kafka_heap_mb": SMALL_HEAP_MB, **ports})
     plain: dict[str, Any] = {

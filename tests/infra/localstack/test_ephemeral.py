@@ -5,7 +5,8 @@ from pathlib import Path
 
 from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings
-from drumline.infra.localstack.ephemeral import environment, ephemeral_settings, free_ports
+from drumline.infra.localstack.ephemeral import environment, ephemeral_settings, free_block, free_ports
+from drumline.infra.localstack.ports import is_free
 
 
 def test_a_subprocess_sees_the_same_settings_and_none_of_the_callers(tmp_path, monkeypatch):
@@ -39,3 +40,11 @@ def test_a_port_in_use_is_not_free(monkeypatch):
         server.listen()
         monkeypatch.setattr("drumline.infra.localstack.ephemeral.SERVER_PORTS", range(port, port + 2))
         assert free_ports(1) == [port + 1]
+
+
+def test_a_block_of_ports_reaches_no_taken_port_and_none_of_connections(monkeypatch):
+    while not all(map(is_free, range(first := free_ports(1)[0], first + 4))):
+        pass
+    monkeypatch.setattr("drumline.infra.localstack.ephemeral.SERVER_PORTS", range(first, first + 4))
+    assert {free_block(3) for _ in range(20)} == {first, first + 1}
+    assert {free_block(3, [first]) for _ in range(20)} == {first + 1}
