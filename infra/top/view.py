@@ -20,8 +20,10 @@ from drumline.infra.top.keys import HELP, ViewState
 
 #: Width below which the host stands in place of the gauge, and run and hosts in the title.
 NARROW = 90
-#: Width and height of what is written to a file or a pipe: nothing is folded, no rank is left out.
+#: Width and height of what is written to a file or a pipe: nothing is folded.
 PIPE = (100_000, 100_000)
+#: Ranks in it, the latest: a few pages of text, also of jobs of many thousands.
+MOST_PIPED = 256
 #: Columns of text, which are continued on the next line. Numbers never are.
 FOLDED = ("", "alarm", "job", "run", "host", "verdicts")
 #: Ranks that are shown however low the terminal is; lines of the cursor; s after which data counts as old.
@@ -52,12 +54,14 @@ def view(
     jobs = [job for job in seen.jobs if job["job"] == seen.detail.job] if state.is_focused else seen.jobs
     parts += [_jobs(jobs, width, state.selected), Text(), *_heading(seen, width, state.web_page)]
     below, latest = _below(seen.detail, width, state), _latest(seen.detail)
-    shown = latest
-    if height < PIPE[1]:
+    is_piped = height >= PIPE[1]
+    shown = latest[:MOST_PIPED]
+    if not is_piped:
         free = height - CURSOR_LINES - len(_lines(Group(*parts, *below), width))
         shown = _fitting(seen.detail, width, latest, free)
     hidden = len(latest) - len(shown)
-    rest = [Text(f"less late: {hidden} more rank{'s' if hidden > 1 else ''}", style="dim")] if hidden else []
+    how = "; --json has all" if is_piped else ""
+    rest = [Text(f"less late: {hidden:,} more rank{'s' if hidden > 1 else ''}{how}", style="dim")] if hidden else []
     return Group(*parts, _ranks(seen.detail, width, shown, state.order), *rest, *below)
 
 

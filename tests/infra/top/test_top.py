@@ -20,7 +20,7 @@ from drumline.infra.report import queries as report_queries
 from drumline.infra.top import data as top_data
 from drumline.infra.top.data import Detail, TopSnapshot
 from drumline.infra.top.keys import ViewState, key_reader, press
-from drumline.infra.top.view import view
+from drumline.infra.top.view import MOST_PIPED, PIPE, view
 
 JOB = {"job": "[red]job[/red]", "run": "r1", "ranks": 4, "hosts": 2, "kernels": 1_234, "dropped_rows": 7,
        "ended": "2026-01-02 00:00:00", "age_s": 3.0}  # fmt: skip
@@ -173,7 +173,7 @@ def test_a_terminal_is_filled_with_ranks_whose_rows_have_several_lines():
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=["80 columns", "200 columns"])
-def test_a_pipe_gets_all_ranks_and_names_in_one_line_each(monkeypatch, tmp_path, capsys, size):
+def test_a_pipe_gets_all_ranks_of_a_small_job_and_names_in_one_line_each(monkeypatch, tmp_path, capsys, size):
     monkeypatch.setenv("COLUMNS", str(size[0]))
     monkeypatch.setenv("LINES", str(size[1]))
     seen = long_names()
@@ -188,6 +188,13 @@ def test_a_pipe_gets_all_ranks_and_names_in_one_line_each(monkeypatch, tmp_path,
     assert [line for line in shown.splitlines() if LONG["host"] in line and line.endswith("12.3")]
     assert sum("101.5" in line for line in shown.splitlines()) == 100
     assert "more rank" not in shown
+
+
+def test_a_pipe_gets_the_latest_ranks_of_a_large_job_and_how_to_get_all():
+    shown = text(snapshot(ranks=MOST_PIPED + 5_000), *PIPE)
+    assert sum("101.5" in line for line in shown.splitlines()) == MOST_PIPED
+    assert any("60.0" in line for line in shown.splitlines())
+    assert "less late: 5,000 more ranks; --json has all" in shown
 
 
 def test_run_and_hosts_are_in_the_title_of_a_narrow_terminal_and_each_rank_has_its_host():
