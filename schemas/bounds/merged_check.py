@@ -13,7 +13,7 @@ from drumline.schemas.bounds.limits import AHEAD_NS, PAST_NS, Bound, bounds
 from drumline.schemas.bounds.plan import plan
 from drumline.schemas.columns import Column
 from drumline.schemas.errors import BadEnvelope
-from drumline.schemas.joined.merged import layout
+from drumline.schemas.joined.merged import Ints, layout
 from drumline.schemas.joined.table import MergedParts
 from drumline.schemas.model import model
 
@@ -125,29 +125,29 @@ def _are_columns_inside(parts: MergedParts, limits: _Limits, latest: float, earl
     return True
 
 
-def _are_indices_inside(parts: MergedParts, limits: _Limits, sizes: dict[int, int]) -> bool:
+def _are_indices_inside(parts: MergedParts, limits: _Limits, sizes: Ints) -> bool:
     for line, field in limits.dictionaries.items():
-        of_parts = [sizes[index] for index in parts.fields[field].tolist()]
-        ends = np.repeat(np.array(of_parts), parts.counts) if min(of_parts) < max(of_parts) else of_parts[0]
+        of_parts = sizes[parts.fields[field]]
+        ends = np.repeat(of_parts, parts.counts) if of_parts.min() < of_parts.max() else of_parts[0]
         if not (parts.values[line] < ends).all():
             return False
     return True
 
 
-def _list_sizes(parts: MergedParts, limits: _Limits) -> dict[int, int] | None:
+def _list_sizes(parts: MergedParts, limits: _Limits) -> Ints | None:
     """Return the number of items of each text that is a list, None if one, or another text, is out of bounds."""
     of_lists = set(parts.fields[parts.layout.lists].ravel().tolist()) if parts.layout.lists else ()
     strings = [line for line in parts.layout.texts if line not in parts.layout.lists]
     texts = (parts.texts[index] for index in set(parts.fields[strings].ravel().tolist()))
     if max(len(parts.job), len(parts.run), *map(len, texts)) > limits.length:
         return None
-    sizes = {}
+    sizes = np.zeros(len(parts.texts), np.int64)
     for index in of_lists:
         try:
-            items = parts.list_of(index)
+            items, longest = parts.size_of_list(index)
         except BadEnvelope:
             return None
-        if len(items) > limits.items or any(len(item) > limits.item_length for item in items):
+        if items > limits.items or longest > limits.item_length:
             return None
-        sizes[index] = len(items)
+        sizes[index] = items
     return sizes

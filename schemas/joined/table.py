@@ -21,6 +21,8 @@ from drumline.schemas.model import RecordModel
 
 #: Characters of an array as JSON that is kept between records, and how many are kept.
 SHORT_TEXT, KEPT_LISTS = 4_096, 256
+#: The same of its size alone: each rank of a large job names its communicators, and most records need no more of them.
+SIZED_TEXT, KEPT_SIZES = 256, 1 << 15
 
 
 def _read_list(text: str) -> list[str]:
@@ -33,6 +35,13 @@ def _read_list(text: str) -> list[str]:
 
 
 _short_list = lru_cache(KEPT_LISTS)(_read_list)
+
+
+@lru_cache(KEPT_SIZES)
+def _short_size(text: str) -> tuple[int, int]:
+    """Return the number of items of the array that a text holds, and the characters of its longest one."""
+    items = _read_list(text)
+    return len(items), max(map(len, items), default=0)
 
 
 class _Columns(dict[str, Array]):
@@ -185,6 +194,17 @@ class MergedParts:
                 raise BadEnvelope("a text that is no array of strings", topic=self.topic, field="texts") from None
             self._lists[index] = known
         return known
+
+    def size_of_list(self, index: int) -> tuple[int, int]:
+        """Return the number of items of an array, and the characters of its longest one. Raises as `list_of` does."""
+        text = self.texts[index]
+        if len(text) > SIZED_TEXT:
+            items = self.list_of(index)
+            return len(items), max(map(len, items), default=0)
+        try:
+            return _short_size(text)
+        except (ValueError, RecursionError):
+            raise BadEnvelope("a text that is no array of strings", topic=self.topic, field="texts") from None
 
     @cached_property
     def ranks(self) -> Ints:

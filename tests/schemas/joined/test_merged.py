@@ -287,6 +287,19 @@ def test_an_index_beyond_the_dictionary_of_its_part_is_not_inside():
         _ = parts.values
 
 
+@pytest.mark.parametrize(("index", "inside"), [(0, True), (2, False)])
+def test_an_index_is_compared_with_the_dictionary_of_its_own_part(index, inside):
+    long, short = (whole(any_batch(Topic.COLLECTIVE, 2, f"p{number}", 0)) for number in range(2))
+    for batch, names in ((long, ["AllReduce", "AllGather", "Broadcast"]), (short, ["AllReduce"])):
+        batch.envelope["operations"] = names
+        batch.columns["operation"] = np.zeros_like(batch.columns["operation"])
+    long.columns["operation"][:] = 2
+    short.columns["operation"][:] = index
+    record = merged(model(Topic.COLLECTIVE), CODEC.registry.id_of(Topic.COLLECTIVE), [long, short])
+    parts = CODEC.parts(Topic.COLLECTIVE, CODEC.encode(record)).merged
+    assert is_inside(parts, APPENDED_MS) is inside
+
+
 @pytest.mark.parametrize(("topic", "column"), [(Topic.COLLECTIVE, "ordinal"), (Topic.STEP, "skipped")])
 @pytest.mark.parametrize("number", [-(1 << 40), 1 << 40])
 def test_a_value_wider_than_its_column_is_rejected_not_cut(topic, column, number):
