@@ -1,4 +1,4 @@
-"""The report's charts: Vega-Lite specifications drawn to SVG by vl-convert, without a browser or a network.
+"""The report's charts: Vega-Lite specifications drawn to SVG by a child process, without a browser or a network.
 
 Colours are the page's CSS variables, text and grid its `currentColor`, so that one drawing serves light and dark. Vega
 escapes what it writes, and labels axes and marks for screen readers.
@@ -13,6 +13,7 @@ from math import ceil, floor, log10
 from typing import Any
 
 from drumline.infra.report.data import ReportData, Row
+from drumline.infra.report.drawing import ChartProcess
 from drumline.infra.report.text import LEVELS, WHOLE_JOB, span
 from drumline.infra.runtime.terminal import escape_controls
 
@@ -32,6 +33,7 @@ CONFIG: Spec = {
     "legend": {**_TEXT, "titleFontWeight": "normal", "titleOrient": "left", "titleLimit": 400, "orient": "top",
                "symbolType": "square", "symbolOpacity": 1, "titlePadding": 12},
 }  # fmt: skip
+_process = ChartProcess()
 
 
 def svg(spec: Spec) -> str:
@@ -42,16 +44,14 @@ def svg(spec: Spec) -> str:
     return _drawn(json.dumps(_drawable({"width": WIDTH, "config": CONFIG, **spec})))
 
 
-def warm_up() -> None:
-    """Draw an empty chart: the first one takes seconds, in which the library is loaded."""
-    svg({"data": {"values": []}, "mark": "point"})
+def start_drawing() -> None:
+    """Start the process that draws: it loads its library, which takes seconds, while this one does other work."""
+    _process.start()
 
 
 @lru_cache(128)
 def _drawn(spec: str) -> str:
-    import vl_convert
-
-    return vl_convert.vegalite_to_svg(spec, vl_version="6.4")
+    return _process.draw(spec)
 
 
 def _drawable(value: Any) -> Any:

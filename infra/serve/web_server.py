@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import ssl
 import sys
-import threading
 from typing import TYPE_CHECKING
 
 from drumline.infra.config.servers import ServeSettings
@@ -61,7 +60,7 @@ def server(settings: Settings) -> uvicorn.Server:
     from drumline.infra.serve.app import application
 
     chosen = settings.serve
-    threading.Thread(target=charts.warm_up, daemon=True).start()
+    charts.start_drawing()
     config = uvicorn.Config(
         application(settings), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
         lifespan="off", ws="none", limit_concurrency=128, timeout_keep_alive=20, timeout_graceful_shutdown=3,

@@ -44,6 +44,9 @@ def report(
     Exit codes: 0 written. 1 ClickHouse does not answer. 2 no such job or run, no data in that time, or the file cannot
     be written.
     """
+    from drumline.infra.report.charts import start_drawing
+
+    start_drawing()  # beside all that follows
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine

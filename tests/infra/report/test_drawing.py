@@ -1,0 +1,70 @@
+"""The process that draws charts."""
+
+import json
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import vl_convert
+
+from drumline.infra.report.drawing import VEGA_LITE, ChartProcess
+
+SPEC = json.dumps({
+    "data": {"values": [{"x": 1, "name": "é\u2028 <b>"}]},
+    "mark": "bar",
+    "encoding": {"x": {"field": "x", "type": "quantitative"}, "y": {"field": "name", "type": "nominal"}},
+})  # fmt: skip
+
+
+@pytest.fixture
+def process():
+    drawn = ChartProcess()
+    yield drawn
+    drawn.close()
+
+
+def child(process):
+    return process._child
+
+
+def test_a_chart_is_the_one_that_vl_convert_draws(process):
+    process.start()
+    assert process.draw(SPEC) == vl_convert.vegalite_to_svg(SPEC, vl_version=VEGA_LITE)
+
+
+def test_threads_run_while_a_chart_is_drawn(process):
+    process.start()
+    os.kill(child(process).pid, signal.SIGSTOP)
+    with ThreadPoolExecutor() as pool:
+        drawn = pool.submit(process.draw, SPEC)
+        try:
+            assert not drawn.done()  # and this thread is here, not in vl-convert
+        finally:
+            os.kill(child(process).pid, signal.SIGCONT)
+        assert drawn.result().startswith("<svg")
+
+
+def test_a_refused_specification_is_an_error_and_the_next_chart_is_drawn(process):
+    with pytest.raises(ValueError, match="conversion failed"):
+        process.draw('{"mark": "no such mark", "data": {"values": []}, "encoding": 5}')
+    assert process.draw(SPEC).startswith("<svg")
+
+
+def test_a_process_that_died_of_a_chart_is_replaced_for_the_next(process):
+    process.start()
+    exited = child(process)
+    exited.kill()
+    exited.wait()
+    with pytest.raises(ValueError, match="ended with -9"):
+        process.draw(SPEC)
+    assert process.draw(SPEC).startswith("<svg")
+    assert child(process).pid != exited.pid
+
+
+def test_no_process_remains_after_the_end(process):
+    process.start()
+    ended = child(process)
+    process.close()
+    assert ended.poll() is not None
+    process.close()
