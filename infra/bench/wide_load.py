@@ -27,9 +27,10 @@ RECORDED = {"kernels_per_minute": 128, "memcpys_per_minute": 128}
 #: Copies of the recorded ranks in one insert, and rows that are read at once: their product is in memory. Rows of a
 #: block that is written: the engine gathers them up to a million, and views compute on as many, more than it may hold.
 CHUNK, BLOCK, WRITTEN = 128, 512, 65_536
-#: Of inserts.
+#: Of inserts. A thread has blocks in memory: two, however many cores the machine has.
 SETTINGS = INSERT_SETTINGS | {
     "insert_deduplicate": 0,
+    "max_threads": 2,
     "max_block_size": BLOCK,
     "min_insert_block_size_rows": WRITTEN,
     "min_insert_block_size_bytes": 0,

@@ -14,6 +14,9 @@ from drumline.infra.config.state_dir import State
 from drumline.infra.localstack.supervisor import Child
 
 RESOURCES = Path(__file__).parents[1] / "assets" / "clickhouse"
+#: Its allocator keeps freed pages for each CPU until that CPU allocates again: on 16 the engine reached its limit with
+#: a third of it in use. Its pools are those of two CPUs, and so is what it keeps.
+ALLOCATOR = "percpu_arena:disabled,narenas:2"
 #: Timeout of a clean stop, which cancels queries; s.
 STOP_S = 15.0
 
@@ -66,7 +69,8 @@ def prepare_engine(settings: Settings) -> Child:
         stop="stdin",
         stop_s=STOP_S,
         # No secrets from the environment: SQL can read /proc/self.
-        environment={name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TZ") if name in os.environ},
+        environment={name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TZ") if name in os.environ}
+        | {"JE_MALLOC_CONF": ALLOCATOR},
     )
 
 

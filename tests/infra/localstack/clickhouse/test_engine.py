@@ -168,6 +168,14 @@ def test_memory_of_other_programs_in_its_container_does_not_stop_its_queries(sta
     assert query(stack, sql, "writer").strip() == "0"
 
 
+def test_freed_memory_is_kept_for_two_processors_however_many_there_are(private: Settings) -> None:
+    # Kept for each of 16, it reached the engine's limit beside a third of it in use.
+    with ensure_engine(private):
+        statistics = query(private, "SELECT * FROM system.jemalloc_stats", "writer")
+    assert 'opt.percpu_arena: "disabled"' in statistics.replace("\\", "")
+    assert "opt.narenas: 2" in statistics
+
+
 def test_a_result_that_is_too_large_is_an_error_not_a_cut(stack: Settings) -> None:
     reader = client(stack, "analyst")
     with pytest.raises(DatabaseError, match="396"):
