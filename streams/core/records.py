@@ -102,6 +102,14 @@ def unpack_all(values: Sequence[bytes], dtype: np.dtype[Any]) -> tuple[list[byte
     return texts, counts, np.frombuffer(b"".join(bodies), dtype)
 
 
+def rows_begin(data: bytes) -> int:
+    """Return where the rows of a packed value begin; the end of one that is cut off."""
+    if len(data) < _PREFIX.size:
+        return len(data)
+    length: int = _PREFIX.unpack_from(data)[2]
+    return min(_PREFIX.size + length, len(data))
+
+
 def differs(old: bytes | None, new: bytes) -> bool:
     """Return whether two packed values differ in more than their offsets."""
     return old is None or old[_BEFORE_LENGTH:] != new[_BEFORE_LENGTH:] or old[0] != new[0]

@@ -22,6 +22,12 @@ def unit_of_key(name: str) -> str | None:
     return None if parts is None else parts[0]
 
 
+def block_of_key(name: str) -> tuple[str, str, str]:
+    """Return what the keys of values have in common that come and go together: kind, window or time, and run."""
+    kind, time, _, run = name.split("|", 3)
+    return kind, time.partition(".")[0], run
+
+
 def restore_key(state: JobState, name: str) -> None:
     """Index a stored value of a run.
 

@@ -18,6 +18,7 @@ from drumline.streams.hangs.stage import HangStage
 from drumline.streams.lateness import state as lateness
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.stragglers import state as jobs
+from drumline.streams.stragglers.restore import block_of_key
 from drumline.streams.stragglers.stage import JobStage
 from drumline.streams.windows import process_state as processes
 from drumline.streams.windows.kernel_frequency import KernelFrequency
@@ -46,7 +47,7 @@ def straggler_config(settings: Settings) -> StragglerConfig:
 def state_bytes(settings: Settings, limits: Iterable[Path] = MEMORY_LIMITS) -> int:
     """Return the state above which a worker is full: the setting, or a quarter of the memory it may use.
 
-    16,384 ranks keep 0.8 GB; the rest is for the program, records in flight, and other programs.
+    16,384 ranks keep 0.8 GB, as they are written; the rest is for the program, records in flight, and other programs.
     """
     if settings.stream.state_mb is not None:
         return settings.stream.state_mb * 1_000_000
@@ -70,7 +71,7 @@ def wirings(settings: Settings) -> list[Wiring]:
     inputs = (Topic.LATENESS, Topic.STEP, Topic.DEVICE, Topic.HOST)
     of_processes = CheckpointOrder(processes.CHECKPOINT_KINDS)
     of_communicators = CheckpointOrder(lateness.CHECKPOINT_KINDS)
-    of_jobs = CheckpointOrder(jobs.CHECKPOINT_KINDS, jobs.AT_ONCE_KINDS, jobs.ROW_BYTES)
+    of_jobs = CheckpointOrder(jobs.CHECKPOINT_KINDS, jobs.AT_ONCE_KINDS, jobs.ROW_BYTES, block_of_key)
 
     def communicators(store: PartitionStore) -> Stage:
         return CommunicatorStage(store, stragglers, budget)

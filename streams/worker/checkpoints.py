@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from drumline.infra.runtime import malloc as heap
 from drumline.streams.worker.partition_store import PartitionStore
 
 #: Between two checkpoints, s. A pane is filled for 5 s, so it is written about twice; a restart repeats as much work.
@@ -124,6 +125,8 @@ class Checkpoints:
             for messages, stores in held:
                 self._settle(messages, stores)
             self._in_flight = 0
+            if number >= PIECE:
+                heap.trim()
 
     def _settle(self, messages: Sequence[Any], stores: Sequence[PartitionStore]) -> None:
         """Acknowledge records, unless their partition was lost: then they are read again, by this worker or another."""

@@ -1,16 +1,25 @@
 """Store the state of one stage in one partition: a mapping in memory whose changes go to a changelog.
 
 A store without `order` writes each change at once. One with it collects changes for a checkpoint (checkpoints.py), so a
-value that changes with every record is written once a checkpoint. Large ones are then compressed.
+value that changes with every record is written once a checkpoint. Those that rest are then compressed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
-from drumline.streams.worker.compressed_values import LEAST_BYTES, CompressedValue, compress, plain
+from drumline.streams.worker.compressed_values import (
+    BLOCK_BYTES,
+    LEAST_BYTES,
+    CompressedValue,
+    Value,
+    compress,
+    plain,
+)
 
 #: Sends one change (None = tombstone) to the changelog; the awaitable is done when the broker has it.
 Write = Callable[[str, bytes | None], Awaitable[object]]
@@ -23,6 +32,10 @@ Send = Callable[[Sequence[Change]], Awaitable[tuple[int, Awaitable[object]]]]
 Keep = Callable[[str, CompressedValue], None]
 
 
+def _kind_of(key: str) -> tuple[str, ...]:
+    return (key[0],)
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointOrder:
     """Orders the changes of a checkpoint by the kinds of their keys, which are the first characters.
@@ -30,12 +43,14 @@ class CheckpointOrder:
     `kinds`: as a checkpoint writes them, the others before them; deletions come last. A worker may be killed after any
     of these writes, so what follows in it must not be needed by what precedes. `at_once`: kinds whose values do not
     wait for a checkpoint, as records that are read again do not bring them back; their deletions do. `row_bytes`: kinds
-    whose values are compressed in memory once they are written, and bytes of a row of theirs.
+    whose values are compressed in memory once they are written, and bytes of a row of theirs. `block_of`: returns what
+    the keys of values have in common that are compressed together, as they come and go together; kind first.
     """
 
     kinds: str
     at_once: str = ""
     row_bytes: Mapping[str, int] = field(default_factory=dict)
+    block_of: Callable[[str], tuple[str, ...]] = _kind_of
 
 
 class PartitionStore(MutableMapping[str, bytes]):
@@ -49,7 +64,7 @@ class PartitionStore(MutableMapping[str, bytes]):
 
     def __init__(
         self,
-        data: dict[str, bytes],
+        data: dict[str, Value],
         write: Write,
         order: CheckpointOrder | None = None,
         send: Send | None = None,
@@ -62,8 +77,8 @@ class PartitionStore(MutableMapping[str, bytes]):
         self._last: Awaitable[object] | None = None  # the newest change that was written at once
         self._changed: dict[str, bool] = {}  # key -> whether the changelog has a value of it
         self._ready: list[Change] = []
-        self._written: list[str] = []  # by the last checkpoint
-        self._resting: list[str] = []  # written by the one before it, and not changed since
+        self._written = list(data)  # by the last checkpoint, or recovered
+        self._resting: deque[list[str]] = deque()  # blocks of those written before it, and not changed since
         self._behind: set[str] = set()  # deleted or kept by the last checkpoint, which may still be written
         self.closed = False
 
@@ -134,7 +149,7 @@ class PartitionStore(MutableMapping[str, bytes]):
 
     def _cut(self) -> None:
         """Make the changes ready to be written, in their order; a value that came and went leaves none."""
-        changes = [(key, self._data.get(key)) for key, stored in self._changed.items() if stored or key in self._data]
+        changes = [(key, self.get(key)) for key, stored in self._changed.items() if stored or key in self._data]
         kinds = "" if self._order is None else self._order.kinds
         changes.sort(key=lambda change: (change[1] is None, kinds.find(change[0][0])))
         self._ready += changes
@@ -154,7 +169,8 @@ class PartitionStore(MutableMapping[str, bytes]):
         self._cut()
         taken, self._ready = self._ready, []
         changed = {key for key, _ in taken}
-        self._resting = [key for key in (*self._resting, *self._written) if key not in changed]
+        self._resting = deque([key for key in block if key not in changed] for block in self._resting)
+        self._resting.extend(self._blocks(key for key in self._written if key not in changed))
         self._written = [key for key, value in taken if value is not None]
         at_once = "" if self._order is None else self._order.at_once
         self._behind = {key for key, value in taken if value is None or key[0] in at_once}
@@ -175,15 +191,41 @@ class PartitionStore(MutableMapping[str, bytes]):
         self._compress(count)
         return count, [sent]
 
-    def _compress(self, most: int) -> None:
-        """Compress some values that did not change from one checkpoint to the next."""
-        row_bytes = {} if self._order is None else self._order.row_bytes
-        if not row_bytes or self._ready or self.closed:  # the table of a lost partition is its next owner's
+    def _blocks(self, keys: Iterable[str]) -> Iterator[list[str]]:
+        """Yield the keys of values that may be compressed together, as numbers in keys rise."""
+        order = self._order
+        if order is None or not order.row_bytes:
             return
-        taken, self._resting = self._resting[:most], self._resting[most:]
-        for key in taken:
-            size, value = row_bytes.get(key[0]), self._data.get(key)
-            if size and value is not None and len(value) >= LEAST_BYTES and key not in self._changed:
-                self._data[key] = compressed = compress(plain(value), size)
-                if self._keep is not None:
-                    self._keep(key, compressed)
+        matched = [key for key in keys if key[0] in order.row_bytes and type(self._data.get(key)) is bytes]
+        for _, together in groupby(
+            sorted(matched, key=lambda key: (order.block_of(key), len(key), key)), order.block_of
+        ):
+            block: list[str] = []
+            size = 0
+            for key in together:
+                block.append(key)
+                size += self.size_of(key)
+                if size >= BLOCK_BYTES:
+                    yield block
+                    block, size = [], 0
+            if size:
+                yield block
+
+    def _compress(self, most: int) -> None:
+        """Compress about so many values that did not change from one checkpoint to the next."""
+        if self._ready or self.closed:  # the table of a lost partition is its next owner's
+            return
+        while self._resting and most > 0:
+            keys = [key for key in self._resting.popleft() if key not in self._changed]
+            most -= len(keys)
+            if sum(map(self.size_of, keys)) >= LEAST_BYTES:
+                self._compress_block(keys)
+
+    def _compress_block(self, keys: Sequence[str]) -> None:
+        """Compress values of one kind together."""
+        assert self._order is not None
+        values = compress([self[key] for key in keys], self._order.row_bytes[keys[0][0]])
+        for key, value in zip(keys, values, strict=True):
+            self._data[key] = value
+            if self._keep is not None:
+                self._keep(key, value)

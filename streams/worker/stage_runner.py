@@ -15,7 +15,7 @@ from drumline.schemas.epochs import is_fenced, read_epoch, write_epoch
 from drumline.streams.core.records import key as state_key
 from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import Output
-from drumline.streams.worker.compressed_values import CompressedValue
+from drumline.streams.worker.compressed_values import CompressedValue, Value
 from drumline.streams.worker.faust_patches.fencing import ChangelogFencing
 from drumline.streams.worker.offsets import TopicPositions, was_replaced
 from drumline.streams.worker.output import ProducerFailed
@@ -134,7 +134,7 @@ class StageRunner:
         changelog = self._changelog(0).topic
         assigned = {tp.partition for tp in self._app.assignor.assigned_actives() if tp.topic == changelog}
         self.close()
-        states: dict[int, dict[str, bytes]] = {partition: {} for partition in assigned}
+        states: dict[int, dict[str, Value]] = {partition: {} for partition in assigned}
         data = self.table.data.data
         for key in list(data):
             partition = int(key[: _PARTITION - 1])
@@ -152,7 +152,7 @@ class StageRunner:
             self._parts[partition] = (self._build(store), store)
             self._positions[partition] = TopicPositions(store, self._ids)
             sources = (name for name in state if name.startswith(_SOURCE))
-            self._highest[partition] = {name.removeprefix(_SOURCE): int(state[name]) for name in sources}
+            self._highest[partition] = {name.removeprefix(_SOURCE): int(store[name]) for name in sources}
         log.info(
             "state restored",
             stage=self.name,

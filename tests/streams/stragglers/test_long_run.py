@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import sys
 from collections import Counter
 from operator import attrgetter
+from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
@@ -12,13 +16,21 @@ from drumline.infra.bench.simulated_job import STEP_NS, SimulatedJob, lateness, 
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.stragglers import state as job_state
+from drumline.streams.stragglers.restore import block_of_key
 from drumline.streams.stragglers.sample_state import BUCKET_NS, BUCKETS, DEVICE, HOST, SampleState
 from drumline.streams.stragglers.stage import JobStage
+from drumline.streams.worker import partition_store
+from drumline.streams.worker.compressed_values import CompressedValue
+from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
 
 CONFIG = StragglerConfig(window_steps=5, retention_steps=15, history_windows=8)
 CODEC = Codec()
 BEGIN = 1_700_000_000 * STEP_NS
 JOB = SimulatedJob(4, 200, BEGIN)
+ORDER = CheckpointOrder(job_state.CHECKPOINT_KINDS, job_state.AT_ONCE_KINDS, job_state.ROW_BYTES, block_of_key)
+#: Seconds between two checkpoints.
+CHECKPOINT_S = 4
 #: Seconds of the run at which it is looked at: at the same place in a window, with all history behind.
 SHORT, LONG = 100, 200
 
@@ -29,17 +41,60 @@ def read_back(batch):
     return CODEC.decode(batch.topic, CODEC.encode(batch))
 
 
+class Stored:
+    """A change that the broker has."""
+
+    def __await__(self):
+        return iter(())
+
+
+def write_checkpoint(store):
+    async def write():
+        changes = store.take_checkpoint()
+        await store.write(changes)
+
+    asyncio.run(write())
+    store.take_pending()
+
+
+def memory(*roots):
+    """Return the bytes of all objects that can be reached, by type; without code."""
+    known, waiting, sizes = set(), [*roots], Counter()
+    while waiting:
+        value = waiting.pop()
+        if id(value) not in known and not isinstance(value, type | ModuleType | FunctionType):
+            known.add(id(value))
+            sizes[type(value).__name__] += sys.getsizeof(value)
+            waiting.extend(gc.get_referents(value))
+    return sizes
+
+
 @pytest.fixture(scope="module")
-def kept():
-    """Return second -> keys and bytes of each kind that are kept before its batches, and the stage at the end."""
+def small_blocks():
+    """Values of four ranks are smaller than what is worth it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition_store, "LEAST_BYTES", 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def kept(small_blocks):
+    """Return second -> keys and bytes of each kind that are kept before its batches, and the stage at the end.
+
+    With them, by type, the memory of its state, and of the values with what the store has beside them.
+    """
     batches = [*rank_batches(JOB, (Topic.STEP, Topic.DEVICE, Topic.HOST)), *lateness(JOB)]
-    stage, counts, now = JobStage({}, CONFIG), {}, BEGIN
+    store = PartitionStore({}, lambda key, value: Stored(), ORDER)
+    stage, counts, now = JobStage(store, CONFIG), {}, BEGIN
     for offset, timed in enumerate(sorted(batches, key=attrgetter("time_ns"))):
         while timed.time_ns - now >= STEP_NS:
             now += STEP_NS
             for verdict in stage.on_tick(now, True):
                 stage.mark_sent(verdict)
-            counts[(now - BEGIN) // STEP_NS] = counted(stage)
+            second = (now - BEGIN) // STEP_NS
+            if second % CHECKPOINT_S == 0:
+                write_checkpoint(store)
+            counts[second] = *counted(stage), memory(stage.states, store) if second in (SHORT, LONG) else {}
         for verdict in stage.on_batch(read_back(timed.batch), offset, now):
             stage.mark_sent(verdict)
     return counts, stage
@@ -55,10 +110,18 @@ def counted(stage):
 
 def test_values_do_not_grow_with_the_length_of_the_run(kept):
     counts, _ = kept
-    (keys, sizes), (later_keys, later_sizes) = counts[SHORT], counts[LONG]
+    (keys, sizes, _), (later_keys, later_sizes, _) = counts[SHORT], counts[LONG]
     assert keys.keys() >= {*"slcdpv"}
     assert later_keys == keys
     assert {kind: size for kind, size in later_sizes.items() if size > 1.02 * sizes[kind]} == {}
+
+
+def test_memory_does_not_grow_with_the_length_of_the_run(kept):
+    """That of the index in Python objects, and of values that rest, which are compressed."""
+    counts, _ = kept
+    (*_, sizes), (*_, later_sizes) = counts[SHORT], counts[LONG]
+    assert sizes.keys() >= {"Block", CompressedValue.__name__, "Cells", "RankReport", "Source"}
+    assert sum(later_sizes.values()) < 1.02 * sum(sizes.values()), later_sizes - sizes
 
 
 def test_samples_end_with_the_oldest_window_that_is_kept(kept):

@@ -7,18 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drumline.streams.core.budget import ChargedStore, StateBudget, StateLimits
-from drumline.streams.worker.compressed_values import LEAST_BYTES, CompressedValue, compress, plain
+from drumline.streams.core.records import pack_text
+from drumline.streams.worker.compressed_values import BLOCK_BYTES, LEAST_BYTES, CompressedValue, compress, plain
 from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
 
-VALUE = b"head" + bytes(range(7)) * LEAST_BYTES
+HEAD = pack_text(7, b'{"ranks":[]}')
+VALUE = HEAD + bytes(range(7)) * LEAST_BYTES
 OTHER = VALUE[:-7]
-ORDER = CheckpointOrder("as", "", {"s": 7})
+ORDER = CheckpointOrder("as", "", {"s": 7}, lambda key: tuple(key.split("|")[:2]))
 
 
-@given(st.binary(max_size=300), st.integers(1, 60))
-def test_a_value_comes_back_as_it_was(value, row_bytes):
-    kept = compress(value, row_bytes)
-    assert (plain(kept), kept.length) == (value, len(value))
+@given(st.lists(st.binary(max_size=80), min_size=1, max_size=4), st.sampled_from([b"", HEAD]), st.integers(1, 60))
+def test_values_come_back_as_they_were(bodies, head, row_bytes):
+    values = [head + body for body in bodies]
+    kept = compress(values, row_bytes)
+    assert [plain(value) for value in kept] == values
+    assert [value.length for value in kept] == list(map(len, values))
 
 
 class Sent:
@@ -65,10 +69,48 @@ def test_large_values_that_rest_are_compressed_in_store_and_table(parts):
     store.update({"s|1": VALUE, "s|2": VALUE[: LEAST_BYTES - 1], "a|1": VALUE})
     rest(store)
     assert {key for key, value in table.items() if isinstance(value, CompressedValue)} == {"s|1"}
-    assert len(table["s|1"]) < len(VALUE) / 10
+    assert len(table["s|1"].block.packed) < len(VALUE) / 10
     assert dict(written) == dict(store)
     assert store["s|1"] == VALUE
     assert store._data["s|1"] is table["s|1"]
+
+
+def blocks_of(table):
+    """Return the keys of each block."""
+    keys = {}
+    for key, value in table.items():
+        if isinstance(value, CompressedValue):
+            keys.setdefault(id(value.block), []).append(key)
+    return sorted(map(sorted, keys.values()))
+
+
+def test_small_values_that_come_and_go_together_are_one_block(parts):
+    store, table, _ = parts
+    small = {
+        f"s|{of}": HEAD + bytes([i]) * (LEAST_BYTES // 3) for i, of in enumerate(["1|10", "1|2", "2|1", "1|9", "1|1"])
+    }
+    store.update(small)
+    rest(store)
+    assert blocks_of(table) == [["s|1|1", "s|1|10", "s|1|2", "s|1|9"]]
+    assert [table[f"s|1|{part}"].number for part in (1, 2, 9, 10)] == [0, 1, 2, 3]
+    assert {key: store[key] for key in small} == small
+
+
+def test_a_block_is_no_larger_than_who_reads_one_value_unpacks(parts):
+    store, table, _ = parts
+    store.update({f"s|1|{part}": HEAD + bytes([part]) * (BLOCK_BYTES // 4) for part in range(12)})
+    rest(store)
+    assert list(map(len, blocks_of(table))) == [4, 4, 4]
+
+
+def test_what_is_recovered_is_compressed_too(parts):
+    before, table, _ = parts
+    table |= {"s|1": VALUE, "s|2": VALUE}
+    store = PartitionStore(dict(table), before._write, ORDER, None, table.__setitem__)
+    store["s|2"] = OTHER
+    rest(store)
+    assert {key for key in table if isinstance(table[key], CompressedValue)} == {"s|1", "s|2"}
+    assert (store["s|1"], store["s|2"]) == (VALUE, OTHER)
 
 
 def test_a_compressed_value_that_changes_is_written_plain(parts):
