@@ -50,19 +50,19 @@ def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu
         ran = f"run {chosen['run']} went from {chosen['started'][:19]} to {chosen['ended'][:19]}"
         raise NoSuchRun(f"nothing of this run {part} (UTC); {ran}")
     length_ns = max(int(extent["ns"]), 1)
-    with _side_by_side(query) as later:
+    with side_by_side(query) as later:
         episodes = later(_episodes, scope)  # the longest first
         devices = later(_devices, {**scope, "length_ns": length_ns, "bins": WINDOW_BINS}, int(chosen["ranks"]))
         windows = later(_windows, scope)
         steps = later(_steps, scope, int(chosen["steps"]) > MOST_STEPS)
-        cost = later(_rows, queries.COST, scope)
-        kernels = later(_rows, queries.KERNELS, scope)
-        families = later(_rows, queries.FAMILIES, scope)
-        memcpys = later(_rows, queries.MEMCPYS, scope)
+        cost = later(rows_of, queries.COST, scope)
+        kernels = later(rows_of, queries.KERNELS, scope)
+        families = later(rows_of, queries.FAMILIES, scope)
+        memcpys = later(rows_of, queries.MEMCPYS, scope)
         hot = later(_hot, scope, price_per_gpu_hour)
         stalls = later(_stalls, scope)
-        hangs, stacks = later(_rows, queries.HANGS, scope), later(_rows, queries.STACKS, scope)
-        records = later(_rows, queries.RECORDS, scope)
+        hangs, stacks = later(rows_of, queries.HANGS, scope), later(rows_of, queries.STACKS, scope)
+        records = later(rows_of, queries.RECORDS, scope)
         return ReportData(
             job=job,
             run=chosen,
@@ -92,8 +92,11 @@ def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu
 
 
 @contextmanager
-def _side_by_side(query: Query) -> Iterator[Callable[..., Future[Any]]]:
-    """Yield a function that runs another one, with the query and its arguments, beside the rest."""
+def side_by_side(query: Query) -> Iterator[Callable[..., Future[Any]]]:
+    """Yield a function that runs another one, with the query and its arguments, beside the rest.
+
+    Several threads call `query`.
+    """
     pool = ThreadPoolExecutor(SIDE_BY_SIDE)
     try:
         yield lambda work, *arguments: pool.submit(work, query, *arguments)
@@ -101,7 +104,8 @@ def _side_by_side(query: Query) -> Iterator[Callable[..., Future[Any]]]:
         pool.shutdown(cancel_futures=True)
 
 
-def _rows(query: Query, sql: str, parameters: Row) -> list[Row]:
+def rows_of(query: Query, sql: str, parameters: Row) -> list[Row]:
+    """Return the rows of a query, for `side_by_side`. Raises the query's errors."""
     return query(sql, parameters)
 
 

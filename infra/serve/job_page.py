@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.infra.report.data import Query, ReportData, Row
-from drumline.infra.report.loading import load
+from drumline.infra.report.loading import load, rows_of, side_by_side
 from drumline.infra.report.text import LEVELS, by_rank
 from drumline.infra.serve.fleet import ENDED_S
 from drumline.infra.top.data import JOBS, WINDOW
@@ -43,17 +43,22 @@ class JobPage:
 
 
 def job_page(query: Query, job: str, run: str, since: str, until: str, price: float) -> JobPage:
-    """Load the page. Raises NoSuchRun and the query's errors."""
-    data = load(query, job, run, since, until, price)
-    window = query(WINDOW, {"job": job, "run": data.run["run"]})
+    """Load the page. Several threads call `query`. Raises NoSuchRun and the query's errors."""
+    with side_by_side(query) as later:
+        newest = later(rows_of, JOBS, {"job": job, "most": 1})
+        data = load(query, job, run, since, until, price)
+        window = query(WINDOW, {"job": job, "run": data.run["run"]})
+        live = _is_newest_alive(newest.result(), data.run["run"])
     whole = next((row for row in window if row["rank"] == -1), None)
-    live = is_live(query, job, data.run["run"])
     return JobPage(data, _ranks(data, window, live), whole, bad_step(data.episodes), live)
 
 
 def is_live(query: Query, job: str, run: str) -> bool:
     """Return whether a run is the newest of its job and its producers send data. Raises the query's errors."""
-    rows = query(JOBS, {"job": job, "most": 1})
+    return _is_newest_alive(query(JOBS, {"job": job, "most": 1}), run)
+
+
+def _is_newest_alive(rows: list[Row], run: str) -> bool:
     return bool(rows) and rows[0]["run"] == run and rows[0]["age_s"] < ENDED_S
 
 

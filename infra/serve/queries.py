@@ -47,9 +47,19 @@ SELECT host, gpu_uuid, gpu_index, gpu_model, pid, k8s_namespace, k8s_pod, k8s_co
 FROM processes WHERE {_SCOPE} AND rank = {{rank:Int32}} ORDER BY published DESC LIMIT 1
 """
 
+# Ranks that stand for all of a run with more steps than are read one by one: this one, and all of some hosts.
+SOME_RANKS = f"""
+SELECT rank FROM processes WHERE {_SCOPE}
+GROUP BY rank ORDER BY rank != {{rank:Int32}}, cityHash64(any(host)), rank LIMIT 512
+"""
+_OF_SOME = "AND rank IN {ranks:Array(Int32)}"
+
 _TIME = "start <= {until:DateTime64(9, 'UTC')} AND start >= {since:DateTime64(9, 'UTC')}"
-# Mean parts of a step, of the rank and of the middle of its peers; ms.
-BUDGET = f"""
+
+
+def _budget(of_ranks: str = "") -> str:
+    """Return the query of the mean parts of a step, of the rank and of the middle of its peers; ms."""
+    return f"""
 SELECT this, quantileExactInclusive(0.5)(mean_step) AS step_ms,
        quantileExactInclusive(0.5)(mean_compute) AS compute_ms, quantileExactInclusive(0.5)(mean_copy) AS copy_ms,
        quantileExactInclusive(0.5)(mean_communication) AS communication_ms,
@@ -59,9 +69,12 @@ FROM (
            avg(compute_ns) / 1e6 AS mean_compute, avg(copy_ns) / 1e6 AS mean_copy,
            avg(comm_exposed_ns) / 1e6 AS mean_communication, avg(idle_ns) / 1e6 AS mean_idle
     FROM steps WHERE {_SCOPE} AND {_TIME} AND step BETWEEN {{first:Int64}} AND {{last:Int64}} AND skipped = 0
-      AND gpu_duration_ns > 0 GROUP BY rank
+      AND gpu_duration_ns > 0 {of_ranks} GROUP BY rank
 ) GROUP BY this ORDER BY this DESC
 """
+
+
+BUDGET, BUDGET_OF_SOME = _budget(), _budget(_OF_SOME)
 
 # Kernels whose time differs most between the rank and the mean of its peers, in whole minutes.
 _MINUTES = f"""{_SCOPE} AND minute BETWEEN toStartOfMinute({{since:DateTime64(9, 'UTC')}})
@@ -81,19 +94,30 @@ FROM ({with_occupancy(_KERNELS, sm_of_job(_SCOPE), *SHAPED)}) AS k
 LEFT ANY JOIN kernel_names AS n ON n.name = k.name ORDER BY abs(gpu_s - peers_gpu_s) DESC
 """
 
-# The GPU of the rank and the mean of its peers' over time.
-DEVICE_TIMES = f"""
+
+def _device_times(of_ranks: str = "") -> str:
+    """Return the query of the GPU of the rank, and of the mean of its peers', over time."""
+    return f"""
 WITH greatest({{length_ns:Int64}} / {{bins:Int64}}, 1) AS width
 SELECT intDiv(dateDiff('nanosecond', {{since:DateTime64(9, 'UTC')}}, time), toInt64(width)) * width / 1e9 AS second,
        if(d.rank = {{rank:Int32}}, 0, 1) AS series, avg(util_gpu) AS util, avg(power_mw) / 1e3 AS power_w,
        avg(d.sm_clock) AS clock_mhz, avg(d.temperature) AS celsius
 FROM device_samples AS d
 WHERE {_SCOPE} AND rank >= 0 AND time BETWEEN {{since:DateTime64(9, 'UTC')}} AND {{until:DateTime64(9, 'UTC')}}
+      {of_ranks}
 GROUP BY second, series ORDER BY second, series
 """
 
-# The process of the rank beside the mean of its peers': shares of time.
-HOST = f"""
+
+DEVICE_TIMES = _device_times()
+# The table is sorted by host, not by rank.
+_OF_HOSTS = f"host IN (SELECT host FROM devices_per_minute WHERE {_SCOPE} {_OF_SOME})"
+DEVICE_TIMES_OF_SOME = _device_times(f"{_OF_SOME} AND {_OF_HOSTS}")
+
+
+def _host(of_ranks: str = "") -> str:
+    """Return the query of the process of the rank beside the mean of its peers': shares of time."""
+    return f"""
 SELECT this, sum(main_cpu_ns) / sum(interval_ns) AS main_cpu, sum(main_wait_ns) / sum(interval_ns) AS main_wait,
        sum(main_blocked_ns) / sum(interval_ns) AS blocked, sum(throttled_ns) / sum(interval_ns) AS throttled,
        sum(major_faults) * 1e9 / sum(interval_ns) AS faults_per_s,
@@ -101,9 +125,12 @@ SELECT this, sum(main_cpu_ns) / sum(interval_ns) AS main_cpu, sum(main_wait_ns) 
        sum(host_io_pressure_ns) / sum(interval_ns) AS io_pressure,
        sum(host_memory_pressure_ns) / sum(interval_ns) AS memory_pressure, max(rss_bytes) / 1e9 AS rss_gb
 FROM (SELECT *, rank = {{rank:Int32}} AS this FROM host_samples
-      WHERE {_SCOPE} AND time BETWEEN {{since:DateTime64(9, 'UTC')}} AND {{until:DateTime64(9, 'UTC')}})
+      WHERE {_SCOPE} AND time BETWEEN {{since:DateTime64(9, 'UTC')}} AND {{until:DateTime64(9, 'UTC')}} {of_ranks})
 GROUP BY this ORDER BY this DESC
 """
+
+
+HOST, HOST_OF_SOME = _host(), _host(_OF_SOME)
 
 # The steps of ranks under one number; a step of a rank begins with the end of the last collective before it.
 STEP = f"""

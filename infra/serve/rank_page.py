@@ -8,9 +8,9 @@ from drumline.infra.guidance.entry import Entry
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report import charts
 from drumline.infra.report import queries as report_queries
-from drumline.infra.report.data import NoSuchRun, Query, Row
+from drumline.infra.report.data import NoSuchRun, Query, Row, find_run
 from drumline.infra.report.explanation import Explanation, explain
-from drumline.infra.report.loading import WINDOW_BINS
+from drumline.infra.report.loading import MOST_STEPS, WINDOW_BINS, rows_of, side_by_side
 from drumline.infra.report.page import DEVICES
 from drumline.infra.serve import queries
 from drumline.infra.serve.job_page import bad_step
@@ -22,7 +22,10 @@ PARTS = (("compute_ms", "compute"), ("copy_ms", "copies"), ("communication_ms", 
 
 @dataclass(frozen=True)
 class RankPage:
-    """Holds what the page of a rank shows. Rows of pairs: the rank first, its peers' mean or middle second."""
+    """Holds what the page of a rank shows. Rows of pairs: the rank first, its peers' mean or middle second.
+
+    peers: how many of them stand for all in a large run; 0 = all are read.
+    """
 
     job: str
     run: Row
@@ -42,37 +45,45 @@ class RankPage:
     host: list[Row]
     devices: dict[str, charts.Spec]
     bad_step: tuple[int, int] | None
+    peers: int
 
 
 def rank_page(query: Query, job: str, run: str, rank: int, since: str, until: str) -> RankPage:
-    """Load the page. Raises NoSuchRun and the query's errors."""
-    explained = explain(query, job, run, rank, since, until)
-    chosen, episodes = explained.run, explained.episodes
+    """Load the page. Several threads call `query`. Raises NoSuchRun and the query's errors."""
+    chosen, _ = find_run(query, job, run)
     name = chosen["run"]
     scope = {"job": job, "run": name, "since": since or chosen["started"], "until": until or chosen["ended"]}
+    this = {"job": job, "run": name, "rank": rank}
     rank_scope = {**scope, "rank": rank}
-    process = next(iter(query(queries.PROCESS, {"job": job, "run": name, "rank": rank})), None)
-    window = next((row for row in query(WINDOW, {"job": job, "run": name}) if row["rank"] == rank), None)
-    if process is None and window is None and not episodes:
-        raise NoSuchRun(f"job {job!r} has no rank {rank} in run {name!r}; it has {chosen['ranks']} ranks")
-    worst = next(iter(episodes), None)
-    # The time of the worst verdict: means over a whole run would hide it.
-    moment = {**rank_scope, "since": worst["started"], "until": worst["ended"]} if worst else rank_scope
-    steps = {"first": worst["first_step"], "last": worst["last_step"]} if worst else {"first": 0, "last": 1 << 62}
-    [extent] = query(report_queries.EXTENT, {**scope, "started": chosen["started"], "ended": chosen["ended"]})
-    length_ns = max(int(extent["ns"]), 1)
-    hangs = query(queries.RANK_HANGS, {"job": job, "run": name, "rank": rank})
-    return RankPage(
-        job, chosen, rank, scope["since"], scope["until"], not since and not until, process,
-        next(iter(explained.texts), None), explained.windows, window, episodes, explained.stacks,
-        [(row, hang_guidance(row["reason"])) for row in hangs],
-        _pair(query(queries.BUDGET, {**moment, **steps})),
-        query(queries.KERNELS, {**moment, "peers": max(1, int(chosen["ranks"]) - 1)}),
-        _pair(query(queries.HOST, moment)),
-        _devices(query(queries.DEVICE_TIMES, {**rank_scope, "length_ns": length_ns, "bins": WINDOW_BINS}), rank,
-                 length_ns / 1e9),
-        bad_step(episodes, rank),
-    )  # fmt: skip
+    with side_by_side(query) as later:
+        explaining = later(explain, job, name, rank, since, until)
+        processes = later(rows_of, queries.PROCESS, this)
+        latest = later(rows_of, WINDOW, {"job": job, "run": name})
+        hangs = later(rows_of, queries.RANK_HANGS, this)
+        sample = later(rows_of, queries.SOME_RANKS, this).result() if int(chosen["steps"]) > MOST_STEPS else []
+        few = {"ranks": [row["rank"] for row in sample]} if sample else {}
+        devices = later(_devices, rank_scope | few, chosen)
+        explained = explaining.result()
+        episodes = explained.episodes
+        process = next(iter(processes.result()), None)
+        window = next((row for row in latest.result() if row["rank"] == rank), None)
+        if process is None and window is None and not episodes:
+            raise NoSuchRun(f"job {job!r} has no rank {rank} in run {name!r}; it has {chosen['ranks']} ranks")
+        worst = next(iter(episodes), None)
+        # The time of the worst verdict: means over a whole run would hide it.
+        moment = {**rank_scope, "since": worst["started"], "until": worst["ended"]} if worst else rank_scope
+        steps = {"first": worst["first_step"], "last": worst["last_step"]} if worst else {"first": 0, "last": 1 << 62}
+        budget_sql, host_sql = (queries.BUDGET_OF_SOME, queries.HOST_OF_SOME) if few else (queries.BUDGET, queries.HOST)
+        budget = later(rows_of, budget_sql, moment | steps | few)
+        kernels = later(rows_of, queries.KERNELS, {**moment, "peers": max(1, int(chosen["ranks"]) - 1)})
+        host = later(rows_of, host_sql, moment | few)
+        return RankPage(
+            job, chosen, rank, scope["since"], scope["until"], not since and not until, process,
+            next(iter(explained.texts), None), explained.windows, window, episodes, explained.stacks,
+            [(row, hang_guidance(row["reason"])) for row in hangs.result()],
+            _pair(budget.result()), kernels.result(), _pair(host.result()), devices.result(),
+            bad_step(episodes, rank), max(0, len(sample) - 1),
+        )  # fmt: skip
 
 
 def _pair(rows: list[Row]) -> list[Row]:
@@ -80,14 +91,19 @@ def _pair(rows: list[Row]) -> list[Row]:
     return rows if rows and rows[0]["this"] else []
 
 
-def _devices(rows: list[Row], rank: int, length_s: float) -> dict[str, charts.Spec]:
-    names = (f"rank {rank}", "mean of its peers")
+def _devices(query: Query, scope: Row, run: Row) -> dict[str, charts.Spec]:
+    """Return the charts of the rank's GPU beside its peers', by caption. `scope` has `ranks` where these are some."""
+    [extent] = query(report_queries.EXTENT, {**scope, "started": run["started"], "ended": run["ended"]})
+    length_ns = max(int(extent["ns"]), 1)
+    sql = queries.DEVICE_TIMES_OF_SOME if "ranks" in scope else queries.DEVICE_TIMES
+    rows = query(sql, {**scope, "length_ns": length_ns, "bins": WINDOW_BINS})
+    names = (f"rank {scope['rank']}", "mean of its peers")
     drawn = {}
     for column, (unit, caption) in DEVICES.items():
         values = [
             {"second": row["second"], "value": row[column], "series": names[row["series"]], "rank": row["series"]}
             for row in rows if row[column] is not None
         ]  # fmt: skip
-        if (spec := charts.over_time(values, length_s, unit, zero=column == "util")) is not None:
+        if (spec := charts.over_time(values, length_ns / 1e9, unit, zero=column == "util")) is not None:
             drawn[caption] = spec
     return drawn
