@@ -21,7 +21,7 @@ COMPARED_S = 30.0
 #: minutes: the rollup counts by minute.
 OLDEST_S, NEWEST_S = 2 * 86_400, 120
 #: A replica whose newest record of a topic is so much older than another's is behind: three times as long as sinks
-#: collect rows by default (`bulk_flush_s`); s.
+#: collect rows by default (`bulk_flush_s`), and longer than they collect rolling windows; s.
 BEHIND_S = 30.0
 _STATE = (
     "SELECT topic, sumIf(records, minute < toDateTime({newest})) AS n, max(last_published) AS last "

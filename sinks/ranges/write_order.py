@@ -11,6 +11,9 @@ from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState
 
 #: Topics of verdicts: their ranges go before all others.
 AHEAD = (Topic.STRAGGLER, Topic.HANG)
+#: Topics of rolling windows, and how much longer than other bulk topics they collect: they trail the kernels anyway, no
+#: alert reads their rows, and these are few. A replica counts as behind after longer (infra/clickhouse/replicas.py).
+WINDOWS, WINDOWS_LONGER = (Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH), 2
 
 #: Time for which the first rows after a pause are collected, in `flush_s`: those of other ranks come with them.
 SOON = 0.3
@@ -35,14 +38,14 @@ def is_full(states: Collection[PartitionState], settings: SinkSettings) -> bool:
 def _flush_s(state: PartitionState, settings: SinkSettings) -> float:
     """Return the time after which a range of the partition is written; each costs inserts, however few its rows.
 
-    The first rows after a pause are written soon: people wait for what a deep window records.
+    People wait for rows: for those of live topics always, for others after a pause, as a deep window begins. Heartbeats
+    have none, and nothing is late for want of one.
     """
-    if state.table.live:
-        return settings.flush_s
     bulk_s = max(settings.flush_s, settings.bulk_flush_s)
-    if _is_first(state, settings):  # heartbeats may have come before them
-        return min(bulk_s, state.rows_since - state.since + SOON * settings.flush_s)
-    return bulk_s
+    if state.rows and (state.table.live or _is_first(state, settings)):
+        wait_s = settings.flush_s if state.table.live else SOON * settings.flush_s
+        return min(bulk_s, state.rows_since - state.since + wait_s)
+    return bulk_s * WINDOWS_LONGER if state.table.topic in WINDOWS else bulk_s
 
 
 def _is_first(state: PartitionState, settings: SinkSettings) -> bool:

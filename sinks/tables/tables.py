@@ -68,7 +68,7 @@ class SinkTable:
     `upsert`: rows replace earlier ones with the same key, and the view `name` shows the newest; otherwise rows are
     facts, stored exactly once. `times`: Avro fields that become times. `durations`: fields that cannot be negative.
     `clock`: the Avro field that places rows (partition, retention), or "" where the table has none. `enums`: columns of
-    type Enum8. `live`: people and alerts wait for its rows, so they are written after `flush_s`, not `bulk_flush_s`.
+    type Enum8. `live`: people and alerts wait for its rows, so rows are written after `flush_s`, not `bulk_flush_s`.
     """
 
     topic: Topic

@@ -2,11 +2,21 @@
 
 import pytest
 
+from drumline.infra.clickhouse.replicas import BEHIND_S
 from drumline.infra.config.settings import SinkSettings
 from drumline.schemas.topics import Topic
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
-from drumline.sinks.ranges.write_order import FIRST, LARGEST, SOON, TOGETHER, VERDICTS, next_to_write
+from drumline.sinks.ranges.write_order import (
+    FIRST,
+    LARGEST,
+    SOON,
+    TOGETHER,
+    VERDICTS,
+    WINDOWS,
+    WINDOWS_LONGER,
+    next_to_write,
+)
 from drumline.sinks.tables.tables import TABLES, table
 
 NOW = 100.0
@@ -21,7 +31,7 @@ def flooded():
         for number in range(24)
         for table in tables
     ]
-    states.sort(key=lambda state: (state.table.topic is Topic.STRAGGLER, not state.table.live))
+    states.sort(key=lambda s: (s.table.topic is Topic.STRAGGLER, s.table.topic in WINDOWS, not s.table.live))
     for number, state in enumerate(states):
         arrive(state, NOW - 20 + number / len(states))
     return states
@@ -65,11 +75,19 @@ def test_what_people_and_alerts_wait_for_is_written_after_a_second(topic):
     assert not is_collecting(topic, 1.0)
 
 
-@pytest.mark.parametrize("topic", [Topic.KERNEL, Topic.MEMCPY, Topic.KERNEL_FREQUENCY, Topic.DEVICE])
+@pytest.mark.parametrize("topic", [Topic.KERNEL, Topic.MEMCPY, Topic.LATENESS, Topic.DEVICE])
 def test_bulk_topics_collect_for_ten_seconds_or_until_a_range_is_full(topic):
     assert is_collecting(topic, 9.9)
     assert not is_collecting(topic, 10.0)
     assert not is_collecting(topic, 0.0, flush_rows=1)
+
+
+@pytest.mark.parametrize("topic", [Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH])
+def test_rolling_windows_collect_twice_as_long_and_no_replica_looks_behind_meanwhile(topic):
+    assert is_collecting(topic, 19.9)
+    assert not is_collecting(topic, 20.0)
+    assert not is_collecting(topic, 0.0, flush_rows=1)
+    assert SinkSettings().bulk_flush_s * WINDOWS_LONGER < BEHIND_S
 
 
 def test_after_a_pause_the_first_rows_of_a_bulk_topic_are_written_soon_and_the_next_are_not():
@@ -104,6 +122,20 @@ def test_heartbeats_do_not_end_a_pause():
     state.cut(10**6, NOW)
     arrive(state, NOW, rows=0)
     arrive(state, NOW)
+    assert next_to_write([state], SinkSettings(), NOW + 9.9) == []
+
+
+def test_heartbeats_of_a_live_topic_wait_for_rows_or_as_long_as_bulk_topics():
+    state = PartitionState(table(Topic.STEP), 0, "id", 0, opened=True)
+    for age_s in (9, 5):
+        arrive(state, NOW - age_s, rows=0)
+    assert next_to_write([state], SinkSettings(), NOW) == []
+    assert next_to_write([state], SinkSettings(), NOW + 1) == [state]
+    arrive(state, NOW - 2)
+    assert next_to_write([state], SinkSettings(), NOW - 1.1) == [], "collected as long as without heartbeats"
+    assert next_to_write([state], SinkSettings(), NOW - 0.9) == [state]
+    state.cut(10**6, NOW)
+    arrive(state, NOW, rows=0)
     assert next_to_write([state], SinkSettings(), NOW + 9.9) == []
 
 
