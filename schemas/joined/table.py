@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from copy import copy
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise, repeat
 from typing import Any
@@ -145,6 +146,19 @@ class MergedParts:
             together[delta] = sums
         together.flags.writeable = False
         return together
+
+    def only(self, of: Ints) -> MergedParts:
+        """Return some parts, rising, as a table that keeps nothing of the others in memory but texts."""
+        result, rows = copy(self), np.isin(self.part_of, of)
+        for name in ("ranks", "part_of", "ends", "_envelopes"):
+            result.__dict__.pop(name, None)
+        result.fields, result.counts = self.fields[:, of], self.counts[of]
+        result.parts, result.rows = len(of), int(result.counts.sum())
+        result.sizes, result.rows_of = [result.parts], [result.rows]
+        result.values = self.values[:, rows]
+        result.values.flags.writeable = False
+        result.columns = _Columns(result.values, self.layout, self.reader)
+        return result
 
     def check_widths(self) -> None:
         """Raise BadColumn for a value that the dtype of its column does not hold: it would be cut."""

@@ -140,17 +140,18 @@ def processes_of(parts: MergedParts, now_ns: int, standing_ns: int) -> Iterator[
     if not parts.rows:  # heartbeats only
         yield from (Report(process_id, None) for process_id in parts.text("process_id"))
         return
-    columns, ends = parts.columns, np.array(parts.ends)
-    first = np.minimum(ends[:-1], parts.rows - 1)
-    quiet, sequences = columns["quiet_ns"][first], parts.number("sequence")
-    kept, counts = np.arange(parts.parts), np.ones(parts.parts, np.int64)
+    quiet, first = _quiet(parts)
+    counts = np.ones(parts.parts, np.int64)
     if parts.counts.all() and (quiet < standing_ns).all() and not _ended(parts):
-        kept, counts = _last_of_each(parts, sequences)
-    numbers = (values[kept].tolist() for values in (parts.number("rank"), sequences))
-    texts = (parts.text(name, kept) for name in ("host", "gpu_uuid", "process_id", "communicators", "states"))
-    of_rows = quiet[kept].tolist(), columns["state"][first[kept]].tolist(), ends[kept].tolist(), ends[kept + 1].tolist()
+        kept, counts = _last_of_each(parts, parts.number("sequence"))
+        parts = parts.only(kept)  # they stay in memory until the next ones come
+        quiet, first = _quiet(parts)
+    columns, ends = parts.columns, parts.ends
+    numbers = (parts.number(name).tolist() for name in ("rank", "sequence"))
+    texts = (parts.text(name) for name in ("host", "gpu_uuid", "process_id", "communicators", "states"))
+    of_rows = quiet.tolist(), columns["state"][first].tolist(), ends[:-1], ends[1:]
     states_of = parts.lists("states")
-    of_parts = zip(kept.tolist(), counts.tolist(), *numbers, *texts, *of_rows, strict=True)
+    of_parts = zip(range(parts.parts), counts.tolist(), *numbers, *texts, *of_rows, strict=True)
     for part, count, rank, sequence, host, gpu_uuid, process_id, *marks, quiet_ns, state, begin, end in of_parts:
         if begin == end:
             yield Report(process_id, None)
@@ -164,6 +165,12 @@ def processes_of(parts: MergedParts, now_ns: int, standing_ns: int) -> Iterator[
             read=partial(parts.batch, part),
         )  # fmt: skip
         yield Report(process_id, process, count)
+
+
+def _quiet(parts: MergedParts) -> tuple[Ints, Ints]:
+    """Return for how long the process of each part was quiet, and its first row."""
+    first: Ints = np.minimum(np.array(parts.ends[:-1]), parts.rows - 1)
+    return parts.columns["quiet_ns"][first], first
 
 
 def _ended(parts: MergedParts) -> bool:

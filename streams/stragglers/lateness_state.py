@@ -6,7 +6,8 @@ cells (state.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, MutableMapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,17 +29,18 @@ from drumline.streams.stragglers.lateness_rows import KEPT_ROW, WHOLE
 STEPS_OF_VALUE = 4
 #: Bytes of values that are read together: caches hold them.
 PASS_BYTES = 2 << 20
-#: (first step, communicator) -> part (slice, or WHOLE) -> step -> its lists (lateness_rows.py) as JSON.
-Index = dict[tuple[int, str], dict[int, dict[int, bytes]]]
+#: (first step, communicator) -> part (slice, or WHOLE) -> its steps.
+Index = dict[tuple[int, str], dict[int, tuple[int, ...]]]
 _NOTHING = np.zeros(0, KEPT_ROW)
+#: Begins the head of a value: before the lists of its steps.
+_HEAD = b'{"steps":{'
 
 
 class StoredLateness(NamedTuple):
-    """Holds stored lateness that is read together: `values`, the communicator of each, and the lists of their steps."""
+    """Holds stored lateness that is read together: `values`, and the communicator of each."""
 
     names: list[str]
     values: list[bytes]
-    lists: list[tuple[str, int, bytes]]
 
 
 class LatenessState:
@@ -83,7 +85,7 @@ class LatenessState:
         replaced = [
             other
             for other, steps in stored.items()
-            if (other == WHOLE) != (part == WHOLE) and not steps.keys().isdisjoint(lists)
+            if (other == WHOLE) != (part == WHOLE) and not lists.keys().isdisjoint(steps)
         ]
         records = {
             known: unpack_rows(self._store[self._key(*place, known)], KEPT_ROW)
@@ -92,45 +94,47 @@ class LatenessState:
         }
         if any(offset <= record.offset for record in records.values()):
             return None
-        before, steps = records.get(part), stored.get(part, {})
-        changed = bool(replaced) or lists.keys() != lists.keys() & steps.keys()
-        changed = changed or _differ(before, rows, steps, lists)
-        kept = _NOTHING if before is None else _without(before.rows, steps.keys() & lists.keys())
-        self._write(place, part, {**steps, **lists}, stacked([kept, rows]), offset)
-        index.setdefault(place, {})[part] = {**steps, **lists}
+        before, known = records.get(part), stored.get(part, ())
+        if before is None or lists.keys().isdisjoint(known):  # as nearly always
+            changed, kept = True, _NOTHING if before is None else before.rows
+            texts = b"".join((b"" if before is None else before.text[len(_HEAD) : -2] + b",", _as_items(lists)))
+        else:
+            steps = _lists_of(before)
+            changed = bool(replaced) or not lists.keys() <= steps.keys() or _differ(before, rows, steps, lists)
+            kept, texts = _without(before.rows, steps.keys() & lists.keys()), _as_items({**steps, **lists})
+        self._write(place, part, texts, stacked([kept, rows]), offset)
+        index.setdefault(place, {})[part] = as_steps(dict.fromkeys((*known, *lists)))
         for other in replaced:
-            left = {step: text for step, text in stored[other].items() if step not in lists}
+            left = {step: text for step, text in _lists_of(records[other]).items() if step not in lists}
             if left:
-                stored[other] = left
-                self._write(place, other, left, _without(records[other].rows, lists), offset)
+                stored[other] = as_steps(left)
+                self._write(place, other, _as_items(left), _without(records[other].rows, lists), offset)
             else:
                 del stored[other]
                 self._store.pop(self._key(*place, other), None)
         return changed
 
-    def _write(self, place: tuple[int, str], part: int, lists: Mapping[int, bytes], rows: Rows, offset: int) -> None:
-        steps = b",".join(b'"%d":%b' % item for item in lists.items())
-        self._store[self._key(*place, part)] = pack_text(offset, b'{"steps":{%b}}' % steps, rows)
+    def _write(self, place: tuple[int, str], part: int, lists: bytes, rows: Rows, offset: int) -> None:
+        self._store[self._key(*place, part)] = pack_text(offset, _HEAD + lists + b"}}", rows)
 
     def stored(self, index: Index, wanted: Container[int]) -> Iterator[StoredLateness]:
         """Yield the values of a window with some steps, rising by communicator and step; each has all of some
         communicators: those of a large job together fill no memory twice.
         """
-        out = StoredLateness([], [], [])
+        out = StoredLateness([], [])
         last, size = "", 0
         for communicator, first in sorted((communicator, first) for first, communicator in index):
             if communicator != last and size >= PASS_BYTES:
                 yield out
-                out, size = StoredLateness([], [], []), 0
+                out, size = StoredLateness([], []), 0
             last = communicator
-            for part, lists in sorted(index[first, communicator].items()):
-                inside = [(communicator, step, text) for step, text in lists.items() if step in wanted]
-                value = self._store.get(self._key(first, communicator, part)) if inside else None
+            for part, steps in sorted(index[first, communicator].items()):
+                is_inside = any(step in wanted for step in steps)
+                value = self._store.get(self._key(first, communicator, part)) if is_inside else None
                 if value is not None:
                     out.names.append(communicator)
                     out.values.append(value)
                     size += len(value)
-                    out.lists.extend(inside)
         if out.values:
             yield out
 
@@ -147,15 +151,32 @@ class LatenessState:
         return f"l|{first}|{end}" if part == WHOLE else f"l|{first}.{part}|{end}"
 
 
+@lru_cache(1 << 12)
+def _once(steps: tuple[int, ...]) -> tuple[int, ...]:
+    return steps
+
+
+def as_steps(steps: Iterable[int]) -> tuple[int, ...]:
+    """Return steps as the index has them: those of all communicators are one object."""
+    return _once(tuple(steps))
+
+
+def _as_items(lists: Mapping[int, bytes]) -> bytes:
+    return b",".join(b'"%d":%b' % item for item in lists.items())
+
+
+def _lists_of(record: StateRecord) -> dict[int, bytes]:
+    """Return step -> its lists (lateness_rows.py) as JSON, of a value."""
+    return {int(step): as_text(lists) for step, lists in record.head["steps"].items()}
+
+
 def as_text(lists: Mapping[str, Any]) -> bytes:
-    """Return the lists of a step as the index has them."""
+    """Return the lists of a step as a value has them."""
     return as_json(lists)
 
 
-def _differ(before: StateRecord | None, rows: Rows, old: Mapping[int, bytes], new: Mapping[int, bytes]) -> bool:
+def _differ(before: StateRecord, rows: Rows, old: Mapping[int, bytes], new: Mapping[int, bytes]) -> bool:
     """Return whether rows of steps, or what shows hidden waits, are replaced than the stored ones."""
-    if before is None:
-        return True
     stored = before.rows[np.isin(before.rows["step"], list(new))]
     if _by_step(stored).tobytes() != _by_step(rows).tobytes():
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from drumline.streams.core.records import NO_ROWS, UnreadableValue, key_parts, unit_parts, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.lateness_rows import KEPT_ROW, WHOLE
-from drumline.streams.stragglers.lateness_state import as_text
+from drumline.streams.stragglers.lateness_state import as_steps
 from drumline.streams.stragglers.sample_state import SAMPLE_KINDS
 from drumline.streams.stragglers.sources import Place, Source
 from drumline.streams.stragglers.state import JobState
@@ -40,9 +40,8 @@ def restore_key(state: JobState, name: str) -> None:
     elif kind == "l":
         (first, _, part), communicator = parts[0].partition("."), parts[1]
         index = state.windows.setdefault(config.window_of(int(first)), Cells()).lateness
-        steps = unpack_rows(store[name], KEPT_ROW).head["steps"].items()
-        of_part = {int(step): as_text(lists) for step, lists in steps}
-        index.setdefault((int(first), communicator), {})[int(part) if part else WHOLE] = of_part
+        steps = as_steps(map(int, unpack_rows(store[name], KEPT_ROW).head["steps"]))
+        index.setdefault((int(first), communicator), {})[int(part) if part else WHOLE] = steps
     elif kind == "c":
         communicator, head = parts[0], unpack_rows(store[name], NO_ROWS).head
         state.sources.communicators[communicator] = Source(head["complete"])

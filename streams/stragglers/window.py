@@ -6,7 +6,7 @@ A window of a large job has tens of thousands of stored values. Each is touched 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from drumline.schemas.columns import Array
 from drumline.streams.core.records import Rows, parse_head, unpack_all
 from drumline.streams.stragglers.analysis.pipelines import joined, pipeline_stages
 from drumline.streams.stragglers.analysis.window_data import WORST_ROW, CommunicatorWindow, Floats, Ints, WindowData
-from drumline.streams.stragglers.lateness_rows import KEPT_ROW, NO_LISTS
+from drumline.streams.stragglers.lateness_rows import KEPT_ROW
 from drumline.streams.stragglers.state import JobState
 from drumline.streams.stragglers.step_rows import BUDGET, STEP_ROW
 
@@ -125,11 +125,11 @@ def _communicators(state: JobState, window: int, ranks: Ints, steps: Ints) -> li
     column = {step: at for at, step in enumerate(steps.tolist())}
     out: list[CommunicatorWindow] = []
     for stored in state.lateness.stored(state.windows[window].lateness, column):
-        _, counts, rows = unpack_all(stored.values, KEPT_ROW)
+        heads, counts, rows = unpack_all(stored.values, KEPT_ROW)
         names = sorted(set(stored.names))
         number = {name: at for at, name in enumerate(names)}
         communicator = np.repeat(np.array([number[name] for name in stored.names], np.int64), counts)
-        kinds, hidden = _lists([(column[step], name, text) for name, step, text in stored.lists], len(steps))
+        kinds, hidden = _lists(zip(stored.names, heads, strict=True), column)
         for group in _groups(rows, communicator, names, (ranks, steps)):
             size = max(group.size, len(state.communicators.members.get(group.name, ())))
             shown = hidden.get(group.name, group.hidden)
@@ -137,24 +137,27 @@ def _communicators(state: JobState, window: int, ranks: Ints, steps: Ints) -> li
     return out
 
 
-def _lists(of_steps: list[tuple[int, str, bytes]], steps: int) -> tuple[dict[str, Kinds], dict[str, Floats]]:
+def _lists(
+    of_values: Iterable[tuple[str, bytes]], column: Mapping[int, int]
+) -> tuple[dict[str, Kinds], dict[str, Floats]]:
     """Return communicator -> its kinds of collectives, and what shows hidden waits.
 
-    `of_steps`: (step's index, communicator, lists).
+    `of_values`: communicator and head. `column`: step of the window -> its index.
     """
     kinds: dict[str, Kinds] = defaultdict(dict)
     hidden: dict[str, Floats] = {}
-    for at, name, text in of_steps:
-        if text == NO_LISTS:
-            continue
-        lists = parse_head(text)
-        if lists["hidden"]:
-            hidden.setdefault(name, np.zeros((3, steps)))[:, at] = lists["hidden"]
-        for operation, size, count, floor_ns in lists["kinds"]:
-            sums = kinds[name].get((operation, size))
-            if sums is None:
-                sums = kinds[name][operation, size] = np.zeros((2, steps))
-            sums[0, at], sums[1, at] = count, floor_ns
+    for name, head in of_values:
+        for step, lists in parse_head(head)["steps"].items():
+            at = column.get(int(step))
+            if at is None:
+                continue
+            if lists["hidden"]:
+                hidden.setdefault(name, np.zeros((3, len(column))))[:, at] = lists["hidden"]
+            for operation, size, count, floor_ns in lists["kinds"]:
+                sums = kinds[name].get((operation, size))
+                if sums is None:
+                    sums = kinds[name][operation, size] = np.zeros((2, len(column)))
+                sums[0, at], sums[1, at] = count, floor_ns
     return kinds, hidden
 
 

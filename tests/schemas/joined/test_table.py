@@ -56,6 +56,30 @@ def test_each_part_is_what_it_is_alone(topic, hosts):
     assert encoded(together, values[0][: HEADER.size]) == values
 
 
+def in_lists(batch):
+    return batch.envelope, {name: column.tolist() for name, column in batch.columns.items()}
+
+
+@pytest.mark.parametrize("kept", [[0], [1, 3, 4], [2, 5], [0, 1, 2, 3, 4, 5]], ids=str)
+@pytest.mark.parametrize("topic", TOPICS)
+def test_some_parts_alone_are_what_they_were_and_keep_no_other_rows(topic, kept):
+    rows = [(5, 2), (1, 0, 3), (7,)]
+    together = CODEC.together(topic, read(topic, [record(topic, of, host)[0] for host, of in enumerate(rows)]))
+    assert together.ends[-1] == len(together.ranks)  # what is kept of all of them
+    result = together.only(np.array(kept))
+    assert [in_lists(result.batch(part)) for part in range(result.parts)] == [
+        in_lists(together.batch(of)) for of in kept
+    ]
+    counts = [together.batch(of).rows for of in kept]
+    assert (result.parts, result.rows, np.diff(result.ends).tolist()) == (len(kept), sum(counts), counts)
+    assert result.ranks.tolist() == [
+        together.batch(of).envelope["rank"] for of in kept for _ in range(together.batch(of).rows)
+    ]
+    owners = [array if array.base is None else array.base for array in (result.values, result.fields)]
+    assert [owner.size for owner in owners] == [result.values.size, result.fields.size]
+    assert not result.values.flags.writeable
+
+
 def test_texts_that_records_share_are_there_once():
     of_hosts = [record(Topic.PROGRESS, (1, 1), host)[0] for host in range(20)]
     together = CODEC.together(Topic.PROGRESS, read(Topic.PROGRESS, of_hosts))

@@ -121,7 +121,8 @@ def test_memory_does_not_grow_with_the_length_of_the_run(kept):
     counts, _ = kept
     (*_, sizes), (*_, later_sizes) = counts[SHORT], counts[LONG]
     assert sizes.keys() >= {"Block", CompressedValue.__name__, "Cells", "RankReport", "Source"}
-    assert sum(later_sizes.values()) < 1.02 * sum(sizes.values()), later_sizes - sizes
+    grown = {kind: (sizes[kind], size) for kind, size in later_sizes.items() if size > 1.02 * sizes[kind] + 200}
+    assert grown == {}
 
 
 def test_samples_end_with_the_oldest_window_that_is_kept(kept):
