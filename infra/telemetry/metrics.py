@@ -186,6 +186,12 @@ SINK_SPLITS = _counter(
     "ranges that ClickHouse rejects: split, or a single record made a dead letter",
     "topic",
 )
+SINK_WITHOUT_ROLLUPS = _counter(
+    "sink",
+    "ranges_without_rollups_total",
+    "ranges whose rows are stored, while a rollup may lack them; `drumline audit` names it",
+    "topic",
+)
 SINK_DEFERRED = _gauge("sink", "deferred_partitions", "partitions that wait while ClickHouse rejects their range")
 SINK_RETRIES = _counter(
     "sink", "retries_total", "retries; "

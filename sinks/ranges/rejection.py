@@ -35,6 +35,9 @@ VALUES = frozenset(
 LARGE_BLOCK = 4 << 20
 #: Attempts, and time since the first, after which a single record is too large for the server; s.
 MEMORY_ATTEMPTS, MEMORY_S = 5, 10.0
+#: Attempts, and time since the first, after which rollups that ClickHouse does not fill are given up; s. Memory that
+#: merges and queries take is free again by then.
+ROLLUP_ATTEMPTS, ROLLUP_S = 5, 60.0
 #: How long an insert without an answer, of this process or of its predecessor, may still succeed in ClickHouse; s.
 IN_FLIGHT_S = 60.0
 
@@ -70,3 +73,13 @@ def decide(rejection: InsertRejection, records: int, *, in_flight: bool, now: fl
         return Action.RETRY
     tried = rejection.attempts >= MEMORY_ATTEMPTS and waited >= MEMORY_S
     return Action.DIVIDE if records > 1 or tried else Action.RETRY
+
+
+def is_without_rollups(rejection: InsertRejection, now: float) -> bool:
+    """Return whether a range whose rows are all stored goes on without the rollups that ClickHouse failed to fill.
+
+    Until then it is inserted again: under its token that fills them, and doubles nothing.
+    """
+    if rejection.code in VALUES:
+        return True
+    return rejection.attempts >= ROLLUP_ATTEMPTS and now - rejection.since >= ROLLUP_S

@@ -4,15 +4,19 @@ import pytest
 from support.labs.sink import Pipeline, any_batch, process_id
 
 from drumline.infra.clickhouse.client import INSERT_SETTINGS
+from drumline.infra.clickhouse.error_codes import ErrorCode
 from drumline.schemas.topics import Topic
 from drumline.sinks import rejected_ranges
 from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.kafka.dead_letters import DeadLetterProducer
+from drumline.sinks.ranges import rejection
 from drumline.sinks.ranges.partition import PartitionState
+from drumline.sinks.rejected_ranges import RejectedRanges
 
 pytestmark = pytest.mark.stack
 REJECTED = 7
+OUT_OF_MEMORY = ErrorCode.MEMORY_LIMIT_EXCEEDED
 
 
 @pytest.fixture
@@ -88,6 +92,33 @@ def test_the_record_is_a_dead_letter_and_the_others_are_stored_once_whatever_is_
     assert headers["drumline.error.code"] == b"ClickHouseRejected"
     assert b"code 469 (VIOLATED_CONSTRAINT)" in headers["drumline.error.text"]
     assert message.value() == pipeline.codec.encode(rejected)
+
+
+def test_a_rollup_gets_its_rows_though_the_server_lacked_memory_for_them_at_first(pipeline, monkeypatch):
+    """A view fails as one without memory does, once the kernels are stored; `ranks_per_second` comes behind it."""
+    database = pipeline.settings.clickhouse.database
+    client = pipeline.client()
+    client.command(f"CREATE TABLE {database}.full (n UInt8) ENGINE = MergeTree ORDER BY n")
+    client.command(f"INSERT INTO {database}.full VALUES (1)")
+    monkeypatch.setitem(INSERT_SETTINGS, "allow_custom_error_code_in_throwif", 1)
+    client.command(
+        f"CREATE MATERIALIZED VIEW {database}.aaa TO {database}.full AS SELECT 1 AS n FROM {database}.kernels "
+        f"WHERE throwIf((SELECT count() FROM {database}.full) > 0, 'no memory', {OUT_OF_MEMORY:d}::Int16)",
+        settings={"allow_custom_error_code_in_throwif": 1},
+    )
+    monkeypatch.setattr(rejection, "LARGE_BLOCK", 1)
+    pipeline.publish(*(any_batch(Topic.KERNEL, 100, process_id(0), n) for n in range(4)))
+    repeated, work = [], RejectedRanges._defer
+
+    def defer(*arguments):
+        repeated.append(client.query(f"SELECT count() FROM {database}.kernels").first_row[0])
+        client.command(f"TRUNCATE TABLE {database}.full")
+        work(*arguments)
+
+    monkeypatch.setattr(RejectedRanges, "_defer", defer)
+    pipeline.sink(lambda _: pipeline.ledger() == 4).run()
+    assert repeated == [400]
+    pipeline.assert_exactly_once()
 
 
 @pytest.mark.long

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from drumline.infra.clickhouse.client import PermanentError
+from drumline.infra.clickhouse.client import PermanentError, TransientError
+from drumline.infra.clickhouse.error_codes import ErrorCode
 from drumline.infra.config.settings import Settings, SinkSettings
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
@@ -17,11 +18,13 @@ from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.pending_range import PendingRange, RangeStage
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
+from drumline.sinks.ranges.rejection import LARGE_BLOCK, ROLLUP_ATTEMPTS, ROLLUP_S
 from drumline.sinks.rejected_ranges import RejectedRanges
 from drumline.sinks.tables.tables import table
 from drumline.sinks.telemetry import SinkCounts, observe
 
 KERNEL, RUN = table(Topic.KERNEL), 5
+OUT_OF_MEMORY = ErrorCode.MEMORY_LIMIT_EXCEEDED
 ERROR = PermanentError("kernels: no such value: secret (VIOLATED_CONSTRAINT)", 469)
 
 
@@ -80,6 +83,21 @@ def test_nothing_is_split_of_which_a_part_is_stored(ranges):
 def test_rows_that_are_all_stored_are_not_inserted_again(ranges):
     state, ranges.stored.rows = PartitionState(KERNEL, 0, "id", 0, opened=True), 3
     assert ranges.resolve(state, rejected(0), ERROR).stage is RangeStage.ROWS_INSERTED
+
+
+def test_rows_that_are_all_stored_are_inserted_again_while_the_server_lacks_memory_for_rollups(ranges, monkeypatch):
+    state, ranges.stored.rows = PartitionState(KERNEL, 0, "id", 0, opened=True), 3
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(rejected_ranges.time, "monotonic", lambda: clock.now)
+    pending, error = rejected(0), TransientError("kernels: memory limit exceeded", OUT_OF_MEMORY)
+    pending.rejection, pending.block_bytes = None, LARGE_BLOCK
+    for _ in range(ROLLUP_ATTEMPTS):
+        pending.reject(error.code, clock.now)
+        assert ranges.resolve(state, pending, error) is None
+        assert pending.stage is RangeStage.INTENT_COMMITTED
+    clock.now += ROLLUP_S
+    pending.reject(error.code, clock.now)
+    assert ranges.resolve(state, pending, error).stage is RangeStage.ROWS_INSERTED
 
 
 def test_a_rejected_record_with_parts_is_one_dead_letter_of_all_that_would_be_stored(ranges, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from drumline.schemas.topics import Topic
 PROBE_LOOPS, SHARE = 6, 0.5
 #: Memory and lag are watched from then on: before, caches and heaps fill; s.
 WARM_S = 300.0
+#: Lines of the sink's log beside findings.
+MOST_LINES = 10
 
 
 def bench_soak(
@@ -109,8 +112,16 @@ def _audit(running: RunningPipeline, report: BenchReport) -> None:
     audit = run_audit(running.env)
     report.add("audit findings", len(audit["findings"]), "", target=0, at_most=True)
     report.notes += [f"Audit: {finding['kind']} {finding['where']}: {finding['text']}" for finding in audit["findings"]]
+    if audit["findings"]:  # the logs go with the stack
+        report.notes += [f"The sink's log: {line}" for line in _problems(running.programs["sink"].log)]
     records, rows = (sum(topic[name] for topic in audit["topics"]) for name in ("records", "rows_stored"))
     report.notes.append(f"The audit took {time.monotonic() - began:.0f} s: {records:,} records, {rows:,} rows stored.")
+
+
+def _problems(log: Path) -> list[str]:
+    """Return the last lines of a log that are warnings or errors."""
+    lines = log.read_text(errors="replace").splitlines()
+    return [line for line in lines if re.search(r"\[(warning|error) ", line)][-MOST_LINES:]
 
 
 def _alive(running: RunningPipeline, replay: ReplayProcess, watch: ProcessWatch | None) -> None:

@@ -19,6 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from drumline.infra.bench import runner as command
+from drumline.infra.bench.benchmarks import soak
 from drumline.infra.bench.benchmarks.codec import BOUNDS_TARGET, bench_codec
 from drumline.infra.bench.benchmarks.straggler_algebra import bench_algebra
 from drumline.infra.bench.benchmarks.verdict_latency import first_delays
@@ -380,3 +381,13 @@ def test_memory_that_follows_the_lag_is_distinguished_from_memory_that_is_kept()
     assert steady.slope_beside(keeps, lag, 5.0) == pytest.approx(100.0)
     assert steady.slope_beside(keeps, lag[1:], 5.0) is None
     assert abs(steady.slope(keeps, 5.0)) > 1_000.0
+
+
+def test_what_the_sink_warned_of_is_beside_the_findings_of_an_audit(tmp_path):
+    log = tmp_path / "sink.log"
+    levels = ["info     ", "warning  ", "debug    ", "error    "]
+    log.write_text("".join(f"2026-01-02 03:04:05 [{level}] number {n}\n" for n in range(20) for level in levels))
+    lines = soak._problems(log)
+    assert len(lines) == soak.MOST_LINES
+    assert {line.rpartition("] ")[2] for line in lines} == {f"number {n}" for n in range(15, 20)}
+    assert not any("info" in line or "debug" in line for line in lines)

@@ -8,9 +8,12 @@ from drumline.sinks.ranges.rejection import (
     LARGE_BLOCK,
     MEMORY_ATTEMPTS,
     MEMORY_S,
+    ROLLUP_ATTEMPTS,
+    ROLLUP_S,
     Action,
     InsertRejection,
     decide,
+    is_without_rollups,
 )
 
 RETRY, DIVIDE = Action.RETRY, Action.DIVIDE
@@ -39,3 +42,16 @@ def test_nothing_is_split_while_another_insert_of_the_range_may_succeed():
     rejection = InsertRejection(CONSTRAINT, 5.0, 100)
     assert decide(rejection, 2, in_flight=True, now=5.0 + IN_FLIGHT_S - 1) is RETRY
     assert decide(rejection, 2, in_flight=True, now=5.0 + IN_FLIGHT_S) is DIVIDE
+
+
+@pytest.mark.parametrize(
+    ("code", "attempts", "waited", "gives_up"),
+    [
+        (CONSTRAINT, 1, 0.0, True),  # the same rows will not be taken either
+        (OUT_OF_MEMORY, ROLLUP_ATTEMPTS, ROLLUP_S - 1, False),
+        (OUT_OF_MEMORY, ROLLUP_ATTEMPTS - 1, ROLLUP_S, False),
+        (OUT_OF_MEMORY, ROLLUP_ATTEMPTS, ROLLUP_S, True),
+    ],
+)
+def test_rollups_are_given_up_for_their_values_and_not_before_memory_is_free_again(code, attempts, waited, gives_up):
+    assert is_without_rollups(InsertRejection(code, 5.0, LARGE_BLOCK, attempts), 5.0 + waited) is gives_up
