@@ -28,6 +28,9 @@ MOST_HELD = 20_000
 #: Changes that are written together at most: between two pieces the event loop answers Kafka.
 PIECE = 1_000
 POLL_S = 0.1
+#: Free pages of the heap return to the system so often after a large checkpoint, s: each evaluation of a window of a
+#: large job takes and frees some 200 MB.
+TRIM_S = 2.0
 
 
 class Runner(Protocol):
@@ -60,6 +63,7 @@ class Checkpoints:
         self._failed = False
         self._began = self._last = clock()
         self._every_s = CHECKPOINT_S
+        self._is_large, self._trimmed = False, clock()
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
@@ -125,8 +129,7 @@ class Checkpoints:
             for messages, stores in held:
                 self._settle(messages, stores)
             self._in_flight = 0
-            if number >= PIECE:
-                heap.trim()
+            self._is_large = number >= PIECE
 
     def _settle(self, messages: Sequence[Any], stores: Sequence[PartitionStore]) -> None:
         """Acknowledge records, unless their partition was lost: then they are read again, by this worker or another."""
@@ -149,6 +152,9 @@ class Checkpoints:
                 await self.write()
         except Exception as error:
             await self._on_failure(error)
+        if self._is_large and self._clock() - self._trimmed >= TRIM_S:
+            heap.trim()
+            self._trimmed = self._clock()
 
     def _is_due(self, now: float) -> bool:
         """Return whether a checkpoint may wait no longer: where partitions move or the worker ends, Faust waits for the
