@@ -14,7 +14,7 @@ from drumline.infra.report.loading import MOST_STEPS, WINDOW_BINS, rows_of, side
 from drumline.infra.report.page import DEVICES
 from drumline.infra.serve import queries
 from drumline.infra.serve.job_page import bad_step
-from drumline.infra.top.data import WINDOW
+from drumline.infra.top.data import RANK_WINDOW
 
 #: Parts of a step with the same names as in the timeline: (column, text).
 PARTS = (("compute_ms", "compute"), ("copy_ms", "copies"), ("communication_ms", "communication"), ("idle_ms", "idle"))
@@ -58,7 +58,7 @@ def rank_page(query: Query, job: str, run: str, rank: int, since: str, until: st
     with side_by_side(query) as later:
         explaining = later(explain, job, name, rank, since, until)
         processes = later(rows_of, queries.PROCESS, this)
-        latest = later(rows_of, WINDOW, {"job": job, "run": name})
+        latest = later(rows_of, RANK_WINDOW, this)
         hangs = later(rows_of, queries.RANK_HANGS, this)
         sample = later(rows_of, queries.SOME_RANKS, this).result() if int(chosen["steps"]) > MOST_STEPS else []
         few = {"ranks": [row["rank"] for row in sample]} if sample else {}
@@ -66,7 +66,7 @@ def rank_page(query: Query, job: str, run: str, rank: int, since: str, until: st
         explained = explaining.result()
         episodes = explained.episodes
         process = next(iter(processes.result()), None)
-        window = next((row for row in latest.result() if row["rank"] == rank), None)
+        window = next(iter(latest.result()), None)
         if process is None and window is None and not episodes:
             raise NoSuchRun(f"job {job!r} has no rank {rank} in run {name!r}; it has {chosen['ranks']} ranks")
         worst = next(iter(episodes), None)

@@ -33,14 +33,20 @@ FROM steps AS s WHERE {_RUN}
   AND skipped = 0 AND gpu_duration_ns > 0 GROUP BY rank ORDER BY rank
 """
 
-# The newest window of steps; -1 is the job as a whole.
-WINDOW = f"""
+
+def _newest_window(where: str) -> str:
+    return f"""
 SELECT rank, host, toString(s.window_start) AS since, first_step, last_step, severity, state, cause,
        detail, lost_share, step_ns / 1e6 AS step_ms, lateness_ns / greatest(steps_used, 1) / 1e6 AS late_ms
 FROM stragglers AS s
 WHERE {_RUN} AND first_step = (SELECT max(first_step) FROM stragglers WHERE {_RUN} AND severity >= 'ok')
-ORDER BY lateness_ns DESC, rank LIMIT 4096
+{where}ORDER BY rank >= 0, lateness_ns DESC, rank LIMIT 4096
 """
+
+
+# The newest window of steps: first -1, the job as a whole, then the latest ranks; and that of one rank.
+WINDOW = _newest_window("")
+RANK_WINDOW = _newest_window("AND rank = {rank:Int32} ")
 
 VERDICTS = f"""
 SELECT rank, host, started, first_step, last_step, state, cause, detail, lost_share, gpu_seconds

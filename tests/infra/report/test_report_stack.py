@@ -219,9 +219,27 @@ def test_top_shows_what_is_stored(drumline, clean_stack):
     assert seen["jobs"][0]["age_s"] > 1800  # its producers ended; that a worker published a result since is no life
     detail = seen["detail"]
     assert [(row["rank"], row["step"], row["step_ms"]) for row in detail["steps"]] == [(0, 39, 1000.0), (1, 39, 1000.0)]
-    assert [detail["window"][0][name] for name in ("rank", "state", "late_ms")] == [1, "warning", 60.0]
+    assert [row["rank"] for row in detail["window"]] == [-1, 1, 0]
+    assert [detail["window"][1][name] for name in ("rank", "state", "late_ms")] == [1, "warning", 60.0]
     [verdict] = detail["verdicts"]
     assert [verdict[name] for name in ("rank", "first_step", "last_step", "state")] == [1, 20, 39, "warning"]
+
+
+def test_top_has_the_window_of_a_job_whose_late_ranks_are_more_than_it_reads(drumline, clean_stack):
+    store(clean_stack)
+    client = connect(clean_stack, database=clean_stack.clickhouse.database)
+    at = f"toDateTime64('{START:%F %T}', 9, 'UTC') + 100"
+    command(
+        client,
+        "INSERT INTO stragglers_versions (job, run, first_step, last_step, window_start, window_end, published, rank, "
+        "severity, state, cause, lateness_ns, steps_used) SELECT "
+        f"'{JOB}', 'r1', 100, 109, {at}, {at}, {at}, number - 1, 2, 'ok', 'ok', if(number = 0, 0, number + 1000), 10 "
+        "FROM numbers(5001)",
+    )
+    client.close()
+    rows = json.loads(drumline("top", "--once", "--json", "--job", JOB).stdout)["detail"]["window"]
+    assert [row["rank"] for row in rows] == [-1, *range(4999, 4999 - 4095, -1)]
+    assert "steps 100 to 109, the last that could be evaluated" in drumline("top", "--once", "--job", JOB).stdout
 
 
 def test_explain_names_the_rank_its_cost_and_what_to_do_and_states_which_rank_is_not_late(drumline, clean_stack):
