@@ -24,7 +24,7 @@ from drumline.streams.worker.checks.preflight import WorkerTopics
 from drumline.streams.worker.clock import StreamClock
 from drumline.streams.worker.faust_config import SESSION_S, faust_settings
 from drumline.streams.worker.faust_patches.commits import commit_as_member
-from drumline.streams.worker.faust_patches.delivery import deliver_at_once, of_bytes
+from drumline.streams.worker.faust_patches.delivery import bytes_topic, deliver_at_once
 from drumline.streams.worker.faust_patches.fencing import ChangelogFencing
 from drumline.streams.worker.faust_patches.fetch import limit_fetch_delay
 from drumline.streams.worker.faust_patches.reconnect import slow_down_reconnects
@@ -36,7 +36,7 @@ from drumline.streams.worker.output import OutputProducer, ProducerFailed
 from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
 from drumline.streams.worker.records.decoder import RecordDecoder
 from drumline.streams.worker.records.handler import PartitionRevoked, RecordHandler
-from drumline.streams.worker.records.together import BUFFERED, TOGETHER, pieces, take_waiting
+from drumline.streams.worker.records.together import BUFFERED, TOGETHER, fill, pieces, take_waiting
 from drumline.streams.worker.stage_runner import StageRunner
 from drumline.streams.worker.status_file import StatusReporter
 from drumline.streams.worker.telemetry import Readiness, watch_commits
@@ -133,13 +133,16 @@ class StreamWorker:
         queue = AckQueue(self._fail)
         self._queues[topic] = queue
         buffered = BUFFERED if topic in TOGETHER - DERIVED_TOPICS else None
-        source = self.app.topic(topic, schema=of_bytes(), maxsize=buffered)
+        source = bytes_topic(self.app, topic, buffered)
 
         async def agent(stream: Any) -> None:
             self.checkpoints.start()
             async for event in stream.noack().events():
-                waiting = take_waiting(self.app, stream) if topic in TOGETHER else []
-                async for delivery in handle([event.message, *(other.message for other in waiting)]):
+                messages = [event.message]
+                if topic in TOGETHER:
+                    await fill(stream)
+                    messages += [other.message for other in take_waiting(self.app, stream)]
+                async for delivery in handle(messages):
                     await queue.put(delivery)
 
         self.app.agent(source, name=f"drumline.{topic}")(agent)

@@ -14,6 +14,8 @@ from drumline.infra.runtime import tls
 
 #: Kafka gives the partitions of a worker without heartbeats to others after so long.
 SESSION_S = 10.0
+#: Records of a poll, of all topics.
+MAX_POLL = 100
 
 
 def credentials(settings: Settings) -> Any:
@@ -58,7 +60,7 @@ def faust_settings(settings: Settings, folder: Path, partitions: int) -> dict[st
         # Both bound the unpacked records of a worker that is behind; the defaults (1 MB packed of every partition, all
         # of it decoded at one poll) came to 180 MiB after a pause of seconds.
         "consumer_max_fetch_size": 262_144,
-        "broker_max_poll_records": 100,
+        "broker_max_poll_records": MAX_POLL,
         "stream_wait_empty": True,
         "table_standby_replicas": 0,
         "topic_disable_leader": True,

@@ -38,8 +38,16 @@ def deliver_at_once(app: Any) -> None:
     consumer.wait_first = wait_briefly
 
 
-def of_bytes() -> Any:
-    """Return the schema of a topic whose keys and values agents get as they are."""
+def bytes_topic(app: Any, name: str, buffered: int | None = None) -> Any:
+    """Return a topic whose keys and values agents get as they are. `buffered`: messages in its buffer, None = Faust's
+    setting; `app.topic` takes that number too, and drops it.
+    """
+    topic = app.topic(name, schema=_of_bytes())
+    topic.maxsize = buffered
+    return topic
+
+
+def _of_bytes() -> Any:
     import faust
     from faust.events import Event
 

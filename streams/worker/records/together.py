@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,10 +14,19 @@ from drumline.schemas.topics import Topic
 #: Topics of which a large job has many records, a few kB each.
 TOGETHER = JOINED_BY_AGENTS | {Topic.LATENESS}
 #: Records of such a topic that are buffered, and so taken together at most, where agents write it: they join 256 kB at
-#: most, so it is no more than the 32 records of 1 MB that Faust buffers of other topics.
+#: most, so it is no more than the 32 records of 1 MB that Faust buffers of other topics. A poll fills 4/5 of it at
+#: most: beyond, Faust would leave the topic out of the next ones.
 BUFFERED = 128
 #: Bytes of records that are taken together: they are in memory, with all that is made of them.
 MOST_BYTES = 1 << 20
+
+
+async def fill(stream: Any) -> None:
+    """Wait as long as a stream's buffer grows: Faust lets agents run within a poll, often behind its first record."""
+    queue, size = stream.channel.queue, -1
+    while size < queue.qsize():
+        size = queue.qsize()
+        await asyncio.sleep(0)
 
 
 def take_waiting(app: Any, stream: Any) -> list[Any]:
@@ -39,11 +49,12 @@ def take_waiting(app: Any, stream: Any) -> list[Any]:
 def pieces(messages: Sequence[Any], codec: Codec) -> Iterator[list[Any]]:
     """Yield messages of one topic that are processed together: of one partition, in their order, and bounded.
 
-    A message that needs the registry is alone: it may wait, and nothing waits with it.
+    A message that needs the registry is alone: it may wait, and nothing waits with it. Those from before a rebalance
+    are apart: they are read again.
     """
-    of_partition: dict[int, list[Any]] = defaultdict(list)
+    of_partition: dict[tuple[int, int], list[Any]] = defaultdict(list)
     for message in messages:
-        of_partition[message.partition].append(message)
+        of_partition[message.partition, message.generation_id].append(message)
     for of_one in of_partition.values():
         piece: list[Any] = []
         size = 0

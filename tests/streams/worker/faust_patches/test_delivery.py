@@ -7,7 +7,7 @@ import faust
 import pytest
 from faust.types.tuples import TP, ConsumerMessage
 
-from drumline.streams.worker.faust_patches.delivery import deliver_at_once, of_bytes
+from drumline.streams.worker.faust_patches.delivery import bytes_topic, deliver_at_once
 
 
 class Consumer:
@@ -130,8 +130,23 @@ def test_agents_get_the_bytes_of_a_message_as_from_faust(tmp_path, key, value, h
     place = TP("t", 0)
     message = ConsumerMessage(*place, 5, 1.0, 0, headers, key, value, None, tp=place)
     options = {"key_serializer": "raw", "value_serializer": "raw", "allow_empty": True}
-    topics = app.topic("t", schema=of_bytes()), app.topic("t", key_type=bytes, value_type=bytes, **options)
+    topics = bytes_topic(app, "t"), app.topic("t", key_type=bytes, value_type=bytes, **options)
     event, other = [asyncio.run(topic.clone(is_iterator=True).decode(message, propagate=True)) for topic in topics]
     assert type(event) is type(other)
     names = ("app", "key", "value", "headers", "message", "acked")
     assert [getattr(event, name) for name in names] == [getattr(other, name) for name in names]
+
+
+@pytest.mark.parametrize(("buffered", "size"), [(None, 7), (200, 200)])
+def test_the_buffer_of_a_topic_is_as_large_as_it_should_be(tmp_path, buffered, size):
+    options = {"broker": "kafka://127.0.0.1:1", "autodiscover": False, "stream_buffer_maxsize": 7}
+    app = faust.App("buffers", datadir=str(tmp_path), **options)
+
+    async def agent(stream):
+        """Reads nothing."""
+
+    async def begin():
+        stream = app.agent(bytes_topic(app, "t", buffered), name="agent")(agent).stream()
+        assert stream.channel.queue.maxsize == size
+
+    asyncio.run(begin())

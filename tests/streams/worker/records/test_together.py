@@ -1,11 +1,14 @@
 """Records that wait are taken together: as the stream would yield them, by partition, bounded."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
+from mode.utils.queues import FlowControlEvent, FlowControlQueue
 
 from drumline.schemas.topics import Topic
-from drumline.streams.worker.records.together import MOST_BYTES, pieces, take_waiting
+from drumline.streams.worker.faust_config import MAX_POLL
+from drumline.streams.worker.records.together import BUFFERED, MOST_BYTES, fill, pieces, take_waiting
 
 
 class Queue(list):
@@ -63,8 +66,37 @@ def test_an_error_of_the_buffer_is_left_to_the_stream():
     assert waiting.channel.queue.qsize() == 1
 
 
-def message(partition, number, topic=Topic.STEP, size=10):
-    return SimpleNamespace(topic=topic, partition=partition, offset=number, value=b"v" * size)
+@pytest.mark.parametrize("deliveries", [0, 1, 5])
+def test_a_buffer_is_taken_when_it_grows_no_more(deliveries):
+    async def test():
+        waiting = stream()
+
+        async def deliver():
+            for _ in range(deliveries):
+                waiting.channel.queue.extend([event()] * 3)
+                await asyncio.sleep(0)
+
+        delivering = asyncio.ensure_future(deliver())
+        await asyncio.sleep(0)
+        await fill(waiting)
+        assert waiting.channel.queue.qsize() == 3 * deliveries
+        await delivering
+
+    asyncio.run(test())
+
+
+def test_a_poll_of_one_topic_does_not_keep_it_out_of_the_next():
+    queue = FlowControlQueue(BUFFERED, flow_control=FlowControlEvent())
+    pressed = [
+        queue.put_nowait_enhanced(number, on_pressure_high=lambda: None, on_pressure_drop=lambda: None)
+        for number in range(MAX_POLL)
+    ]
+    assert not any(pressed)
+
+
+def message(partition, number, topic=Topic.STEP, size=10, generation=3):
+    value = b"v" * size
+    return SimpleNamespace(topic=topic, partition=partition, offset=number, value=value, generation_id=generation)
 
 
 def cut(messages, unknown=()):
@@ -75,6 +107,11 @@ def cut(messages, unknown=()):
 def test_messages_of_a_partition_are_together_in_their_order():
     messages = [message(number % 2, number) for number in range(5)]
     assert cut(messages) == [[(0, 0), (0, 2), (0, 4)], [(1, 1), (1, 3)]]
+
+
+def test_messages_from_before_a_rebalance_are_apart():
+    messages = [message(0, number, generation=3 + number // 2) for number in range(4)]
+    assert cut(messages) == [[(0, 0), (0, 1)], [(0, 2), (0, 3)]]
 
 
 def test_a_topic_of_large_records_is_processed_one_by_one():
