@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import select
 import signal
 import subprocess
 import sys
@@ -19,12 +20,14 @@ from importlib.util import find_spec
 VEGA_LITE = "6.4"
 #: Loads all that a chart needs.
 EMPTY = '{"data": {"values": []}, "mark": "point"}'
+#: A chart takes 0.1 to 0.8 s of CPU, the library's start 1 s; s.
+TIMEOUT_S = 60.0
 
 
 class ChartProcess:
     """Owns the child, which starts with the first use and ends with this process; safe for several threads.
 
-    One chart is drawn at a time. A child that dies of a chart is replaced for the next one.
+    One chart is drawn at a time. A child that died, or dies of a chart, is replaced for the next one.
     """
 
     def __init__(self) -> None:
@@ -43,7 +46,7 @@ class ChartProcess:
 
         Raises:
             ModuleNotFoundError: vl-convert is not installed.
-            ValueError: vl-convert refuses the specification, or died of it.
+            ValueError: vl-convert refuses the specification, died of it, or takes longer than a minute.
         """
         if find_spec("vl_convert") is None:
             raise ModuleNotFoundError("No module named 'vl_convert'", name="vl_convert")
@@ -51,14 +54,17 @@ class ChartProcess:
             child = self._running()
             assert child.stdin is not None
             assert child.stdout is not None
+            answer = ""
             try:
-                child.stdin.write(f"{spec}\n")
-                child.stdin.flush()
-                answer = child.stdout.readline()
-            except BrokenPipeError:
-                answer = ""
-            if not answer:
-                self._end()
+                with suppress(BrokenPipeError):
+                    child.stdin.write(f"{spec}\n")
+                    child.stdin.flush()
+                    if select.select([child.stdout], [], [], TIMEOUT_S)[0]:
+                        answer = child.stdout.readline()
+            finally:
+                if not answer.endswith("\n"):  # the next chart must not get what comes of this one
+                    self._end()
+            if not answer.endswith("\n"):
                 raise ValueError(f"the process that draws charts ended with {child.returncode}")
         svg, error = json.loads(answer)
         if error:
@@ -66,11 +72,16 @@ class ChartProcess:
         return str(svg)
 
     def close(self) -> None:
-        """End the child. The next chart starts another one."""
+        """End the child, in the middle of a chart too. The next chart starts another one."""
+        child = self._child
+        if child is not None:
+            child.kill()  # a thread that draws has the lock until then
         with self._lock:
             self._end()
 
     def _running(self) -> subprocess.Popen[str]:
+        if self._child is not None and self._child.poll() is not None:
+            self._end()
         if self._child is None:
             if not self._registered:
                 atexit.register(self.close)

@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import vl_convert
 
+from drumline.infra.report import drawing
 from drumline.infra.report.drawing import VEGA_LITE, ChartProcess
 
 SPEC = json.dumps({
@@ -51,15 +53,40 @@ def test_a_refused_specification_is_an_error_and_the_next_chart_is_drawn(process
     assert process.draw(SPEC).startswith("<svg")
 
 
-def test_a_process_that_died_of_a_chart_is_replaced_for_the_next(process):
+def test_a_process_that_died_between_two_charts_is_replaced(process):
     process.start()
     exited = child(process)
     exited.kill()
     exited.wait()
-    with pytest.raises(ValueError, match="ended with -9"):
-        process.draw(SPEC)
     assert process.draw(SPEC).startswith("<svg")
     assert child(process).pid != exited.pid
+
+
+@pytest.mark.parametrize("end", ["killed", "too late"])
+def test_a_process_that_does_not_return_a_chart_is_replaced_for_the_next(process, monkeypatch, end):
+    process.start()
+    stuck = child(process)
+    os.kill(stuck.pid, signal.SIGSTOP)
+    monkeypatch.setattr(drawing, "TIMEOUT_S", 0.1 if end == "too late" else 60.0)
+    if end == "killed":
+        threading.Timer(0.2, stuck.kill).start()
+    with pytest.raises(ValueError, match="ended with -9"):
+        process.draw(SPEC)
+    monkeypatch.undo()
+    assert process.draw(SPEC).startswith("<svg")
+    assert child(process).pid != stuck.pid
+
+
+def test_the_end_does_not_wait_for_a_chart(process):
+    process.start()
+    os.kill(child(process).pid, signal.SIGSTOP)
+    with ThreadPoolExecutor() as pool:
+        drawn = pool.submit(process.draw, SPEC)
+        while not process._lock.locked():
+            pass
+        process.close()
+        with pytest.raises(ValueError, match="ended with -9"):
+            drawn.result()
 
 
 def test_no_process_remains_after_the_end(process):
