@@ -81,8 +81,8 @@ class SinkSettings(SettingsModel):
     bulk_flush_s: float = Field(
         10.0,
         gt=0,
-        description="the same of any other topic, and of heartbeats, at least `FLUSH_S`; s. Twice that of rolling "
-        "windows. After as long a pause, 0.3 `FLUSH_S` once",
+        description="the same of other topics and of records without rows, at least `FLUSH_S`; s. Rolling windows: "
+        "twice that, up to 20. After as long a pause 0.3 `FLUSH_S` once",
     )
     dead_letter_ratio: float = Field(0.5, gt=0, le=1, description="share of dead letters that is a flood")
     dead_letter_run: int = Field(

@@ -11,9 +11,9 @@ from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState
 
 #: Topics of verdicts: their ranges go before all others.
 AHEAD = (Topic.STRAGGLER, Topic.HANG)
-#: Topics of rolling windows, and how much longer than other bulk topics they collect: they trail the kernels anyway, no
-#: alert reads their rows, and these are few. A replica counts as behind after longer (infra/clickhouse/replicas.py).
-WINDOWS, WINDOWS_LONGER = (Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH), 2
+#: Topics of rolling windows, and how long they collect, s: they trail the kernels anyway, and are few. A replica counts
+#: as behind after longer (infra/clickhouse/replicas.py), and so does a worker (infra/grafana/alerts/pipeline.py).
+WINDOWS, WINDOWS_S = (Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH), 20.0
 
 #: Time for which the first rows after a pause are collected, in `flush_s`: those of other ranks come with them.
 SOON = 0.3
@@ -39,13 +39,13 @@ def _flush_s(state: PartitionState, settings: SinkSettings) -> float:
     """Return the time after which a range of the partition is written; each costs inserts, however few its rows.
 
     People wait for rows: for those of live topics always, for others after a pause, as a deep window begins. Heartbeats
-    have none, and nothing is late for want of one.
+    and dead letters have none, and nothing is late for want of one.
     """
     bulk_s = max(settings.flush_s, settings.bulk_flush_s)
     if state.rows and (state.table.live or _is_first(state, settings)):
         wait_s = settings.flush_s if state.table.live else SOON * settings.flush_s
         return min(bulk_s, state.rows_since - state.since + wait_s)
-    return bulk_s * WINDOWS_LONGER if state.table.topic in WINDOWS else bulk_s
+    return max(bulk_s, min(2 * bulk_s, WINDOWS_S)) if state.table.topic in WINDOWS else bulk_s
 
 
 def _is_first(state: PartitionState, settings: SinkSettings) -> bool:

@@ -14,7 +14,7 @@ from drumline.sinks.ranges.write_order import (
     TOGETHER,
     VERDICTS,
     WINDOWS,
-    WINDOWS_LONGER,
+    WINDOWS_S,
     next_to_write,
 )
 from drumline.sinks.tables.tables import TABLES, table
@@ -87,7 +87,16 @@ def test_rolling_windows_collect_twice_as_long_and_no_replica_looks_behind_meanw
     assert is_collecting(topic, 19.9)
     assert not is_collecting(topic, 20.0)
     assert not is_collecting(topic, 0.0, flush_rows=1)
-    assert SinkSettings().bulk_flush_s * WINDOWS_LONGER < BEHIND_S
+    assert WINDOWS_S < BEHIND_S
+
+
+@pytest.mark.parametrize(("bulk_s", "windows_s"), [(0.05, 0.1), (5.0, 10.0), (15.0, 20.0), (25.0, 25.0)])
+def test_rolling_windows_collect_no_longer_than_a_replica_may_be_behind_unless_all_topics_do(bulk_s, windows_s):
+    settings = SinkSettings(bulk_flush_s=bulk_s, flush_s=min(bulk_s, 0.5))
+    state = PartitionState(table(Topic.KERNEL_FREQUENCY), 0, "id", 0, opened=True, rows_at=NOW)
+    arrive(state, NOW)
+    assert next_to_write([state], settings, NOW + 0.99 * windows_s) == []
+    assert next_to_write([state], settings, NOW + 1.01 * windows_s) == [state]
 
 
 def test_after_a_pause_the_first_rows_of_a_bulk_topic_are_written_soon_and_the_next_are_not():
