@@ -23,7 +23,7 @@ from drumline.sinks.kafka.single_record import read_again
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.pending_range import PendingRange, RangeStage
 from drumline.sinks.ranges.record import Disposition
-from drumline.sinks.ranges.rejection import Action, decide, is_without_rollups
+from drumline.sinks.ranges.rejection import Action, decide, gives_up_rollups
 from drumline.sinks.telemetry import SinkCounts, code_text
 
 log = structlog.get_logger()
@@ -62,7 +62,7 @@ class RejectedRanges:
             log.error("a part of a rejected range is stored, so it cannot be split", rows=stored, **name)
             self._defer(state, pending, error)
             return None
-        if stored and not is_without_rollups(rejection, now):
+        if stored and not gives_up_rollups(rejection, now):
             log.warning("all rows are stored, but a rollup may lack them; repeating the insert", **name)
             self._defer(state, pending, error)
             return None

@@ -75,7 +75,7 @@ def decide(rejection: InsertRejection, records: int, *, in_flight: bool, now: fl
     return Action.DIVIDE if records > 1 or tried else Action.RETRY
 
 
-def is_without_rollups(rejection: InsertRejection, now: float) -> bool:
+def gives_up_rollups(rejection: InsertRejection, now: float) -> bool:
     """Return whether a range whose rows are all stored goes on without the rollups that ClickHouse failed to fill.
 
     Until then it is inserted again: under its token that fills them, and doubles nothing.

@@ -13,7 +13,7 @@ from drumline.sinks.ranges.rejection import (
     Action,
     InsertRejection,
     decide,
-    is_without_rollups,
+    gives_up_rollups,
 )
 
 RETRY, DIVIDE = Action.RETRY, Action.DIVIDE
@@ -54,4 +54,4 @@ def test_nothing_is_split_while_another_insert_of_the_range_may_succeed():
     ],
 )
 def test_rollups_are_given_up_for_their_values_and_not_before_memory_is_free_again(code, attempts, waited, gives_up):
-    assert is_without_rollups(InsertRejection(code, 5.0, LARGE_BLOCK, attempts), 5.0 + waited) is gives_up
+    assert gives_up_rollups(InsertRejection(code, 5.0, LARGE_BLOCK, attempts), 5.0 + waited) is gives_up
