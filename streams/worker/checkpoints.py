@@ -154,7 +154,7 @@ class Checkpoints:
             await self._on_failure(error)
         if self._is_large and self._clock() - self._trimmed >= TRIM_S:
             heap.trim()
-            self._trimmed = self._clock()
+            self._trimmed, self._is_large = self._clock(), self.waiting > 0
 
     def _is_due(self, now: float) -> bool:
         """Return whether a checkpoint may wait no longer: where partitions move or the worker ends, Faust waits for the

@@ -6,7 +6,7 @@ are put side by side first: most of them are alike, and the result is half as la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -64,6 +64,11 @@ def compress(values: Sequence[bytes], row_bytes: int) -> list[CompressedValue]:
     ends[1, 1:] = np.cumsum([len(value) for value in values]) - ends[0, 1:]
     block = Block(bytes(cramjam.lz4.compress_block(heads + by_byte.tobytes())), ends, row_bytes)
     return [CompressedValue(block, number) for number in range(len(values))]
+
+
+def by_block(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return values with those of one block side by side, so that whoever reads all unpacks each block once."""
+    return dict(sorted(values.items(), key=lambda item: 0 if isinstance(item[1], bytes) else id(item[1].block)))
 
 
 def plain(value: Value) -> bytes:

@@ -36,7 +36,7 @@ from drumline.streams.worker.output import OutputProducer, ProducerFailed
 from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
 from drumline.streams.worker.records.decoder import RecordDecoder
 from drumline.streams.worker.records.handler import PartitionRevoked, RecordHandler
-from drumline.streams.worker.records.together import BUFFERED, TOGETHER, fill, pieces, take_waiting
+from drumline.streams.worker.records.together import BUFFERED, TOGETHER, pieces, take_waiting, wait_until_filled
 from drumline.streams.worker.stage_runner import StageRunner
 from drumline.streams.worker.status_file import StatusReporter
 from drumline.streams.worker.telemetry import Readiness, watch_commits
@@ -140,10 +140,11 @@ class StreamWorker:
             async for event in stream.noack().events():
                 messages = [event.message]
                 if topic in TOGETHER:
-                    await fill(stream)
+                    await wait_until_filled(stream)
                     messages += [other.message for other in take_waiting(self.app, stream)]
                 async for delivery in handle(messages):
                     await queue.put(delivery)
+                del messages  # their bytes, while the next event is awaited
 
         self.app.agent(source, name=f"drumline.{topic}")(agent)
 

@@ -15,7 +15,7 @@ from drumline.schemas.epochs import is_fenced, read_epoch, write_epoch
 from drumline.streams.core.records import key as state_key
 from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import Output
-from drumline.streams.worker.compressed_values import CompressedValue, Value
+from drumline.streams.worker.compressed_values import CompressedValue, Value, by_block
 from drumline.streams.worker.faust_patches.fencing import ChangelogFencing
 from drumline.streams.worker.offsets import TopicPositions, was_replaced
 from drumline.streams.worker.output import ProducerFailed
@@ -146,7 +146,7 @@ class StageRunner:
         self._positions, self._counted, self._highest = {}, {}, {}
         for partition, state in states.items():
             changes = self._writer(partition), self._order, self._sender(partition), self._keeper(partition)
-            store = PartitionStore(state, *changes)
+            store = PartitionStore(by_block(state), *changes)
             for key in self._fencing.take_stale(self._changelog(partition)):
                 store.write_again(key[_PARTITION:].decode())
             self._parts[partition] = (self._build(store), store)

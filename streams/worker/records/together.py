@@ -21,7 +21,7 @@ BUFFERED = 128
 MOST_BYTES = 1 << 20
 
 
-async def fill(stream: Any) -> None:
+async def wait_until_filled(stream: Any) -> None:
     """Wait as long as a stream's buffer grows: Faust lets agents run within a poll, often behind its first record."""
     queue, size = stream.channel.queue, -1
     while size < queue.qsize():

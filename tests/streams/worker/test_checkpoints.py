@@ -102,16 +102,21 @@ def test_a_value_that_each_record_changes_is_written_once_and_the_records_are_ac
     run(test)
 
 
-@pytest.mark.parametrize(("changes", "times"), [(module.PIECE - 1, 0), (module.PIECE, 3)])
-def test_a_large_job_gives_free_memory_back_to_the_system(monkeypatch, changes, times):
+@pytest.mark.parametrize(
+    ("changes", "has_records", "times"),
+    [(module.PIECE - 1, True, 0), (module.PIECE, True, 2), (module.PIECE, False, 1)],
+)
+def test_a_large_job_gives_free_memory_back_to_the_system_while_it_runs(monkeypatch, changes, has_records, times):
     trimmed = []
     monkeypatch.setattr(module.heap, "trim", lambda: trimmed.append(True))
 
     async def test(worker):
         worker.record(0, **{f"a{number}": 0 for number in range(changes)})
         await worker.checkpoints.write()
-        for _ in range(6):
+        for number in range(1, 5):
             worker.now += module.TRIM_S / 2
+            if has_records:
+                worker.record(number, b1=number)
             await worker.checkpoints.poll()
 
     run(test)

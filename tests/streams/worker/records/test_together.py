@@ -8,7 +8,7 @@ from mode.utils.queues import FlowControlEvent, FlowControlQueue
 
 from drumline.schemas.topics import Topic
 from drumline.streams.worker.faust_config import MAX_POLL
-from drumline.streams.worker.records.together import BUFFERED, MOST_BYTES, fill, pieces, take_waiting
+from drumline.streams.worker.records.together import BUFFERED, MOST_BYTES, pieces, take_waiting, wait_until_filled
 
 
 class Queue(list):
@@ -78,7 +78,7 @@ def test_a_buffer_is_taken_when_it_grows_no_more(deliveries):
 
         delivering = asyncio.ensure_future(deliver())
         await asyncio.sleep(0)
-        await fill(waiting)
+        await wait_until_filled(waiting)
         assert waiting.channel.queue.qsize() == 3 * deliveries
         await delivering
 
