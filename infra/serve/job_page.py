@@ -44,10 +44,10 @@ class JobPage:
 
 def job_page(query: Query, job: str, run: str, since: str, until: str, price: float) -> JobPage:
     """Load the page. Several threads call `query`. Raises NoSuchRun and the query's errors."""
+    data = load(query, job, run, since, until, price)
     with side_by_side(query) as later:
         newest = later(rows_of, JOBS, {"job": job, "most": 1})
-        data = load(query, job, run, since, until, price)
-        window = query(WINDOW, {"job": job, "run": data.run["run"]})
+        window = rows_of(query, WINDOW, {"job": job, "run": data.run["run"]})
         live = _is_newest_alive(newest.result(), data.run["run"])
     whole = next((row for row in window if row["rank"] == -1), None)
     return JobPage(data, _ranks(data, window, live), whole, bad_step(data.episodes), live)

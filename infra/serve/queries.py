@@ -47,10 +47,11 @@ SELECT host, gpu_uuid, gpu_index, gpu_model, pid, k8s_namespace, k8s_pod, k8s_co
 FROM processes WHERE {_SCOPE} AND rank = {{rank:Int32}} ORDER BY published DESC LIMIT 1
 """
 
-# Ranks that stand for all of a run with more steps than are read one by one: this one, and all of some hosts.
+#: Ranks that stand for all of a larger run with more steps than are read one by one: a rank, and all of some hosts.
+MOST_RANKS = 512
 SOME_RANKS = f"""
 SELECT rank FROM processes WHERE {_SCOPE}
-GROUP BY rank ORDER BY rank != {{rank:Int32}}, cityHash64(any(host)), rank LIMIT 512
+GROUP BY rank ORDER BY rank != {{rank:Int32}}, cityHash64(any(host)), rank LIMIT {MOST_RANKS}
 """
 _OF_SOME = "AND rank IN {ranks:Array(Int32)}"
 

@@ -60,7 +60,8 @@ def rank_page(query: Query, job: str, run: str, rank: int, since: str, until: st
         processes = later(rows_of, queries.PROCESS, this)
         latest = later(rows_of, RANK_WINDOW, this)
         hangs = later(rows_of, queries.RANK_HANGS, this)
-        sample = later(rows_of, queries.SOME_RANKS, this).result() if int(chosen["steps"]) > MOST_STEPS else []
+        is_large = int(chosen["steps"]) > MOST_STEPS and int(chosen["ranks"]) > queries.MOST_RANKS
+        sample = later(rows_of, queries.SOME_RANKS, this).result() if is_large else []
         few = {"ranks": [row["rank"] for row in sample]} if sample else {}
         devices = later(_devices, rank_scope | few, chosen)
         explained = explaining.result()

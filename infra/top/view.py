@@ -60,7 +60,7 @@ def view(
         free = height - CURSOR_LINES - len(_lines(Group(*parts, *below), width))
         shown = _fitting(seen.detail, width, latest, free)
     hidden = len(latest) - len(shown)
-    how = "; --json has all" if is_piped else ""
+    how = "; --json has more" if is_piped else ""
     rest = [Text(f"less late: {hidden:,} more rank{'s' if hidden > 1 else ''}{how}", style="dim")] if hidden else []
     return Group(*parts, _ranks(seen.detail, width, shown, state.order), *rest, *below)
 

@@ -70,6 +70,8 @@ def explain(
     lines += [line for text in texts for line in text.lines()] or [no_verdict(windows, rank, int(chosen["ranks"]))]
     if also_late:
         lines.append(also_late_line(job, explained))
+    elif explained.is_cut:
+        lines.append(f"Of the {len(explained.episodes)} most expensive episodes; --rank shows those of another rank.")
     width = terminal_console().width if sys.stdout.isatty() else 0
     for line in lines:
         echo(_wrapped(escape_controls(line), width))

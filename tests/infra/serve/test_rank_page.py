@@ -8,6 +8,7 @@ from drumline.infra.report import queries as report_queries
 from drumline.infra.report.data import NoSuchRun
 from drumline.infra.report.loading import MOST_STEPS
 from drumline.infra.serve import queries
+from drumline.infra.serve.queries import MOST_RANKS
 from drumline.infra.serve.rank_page import rank_page
 
 RUN = {"run": "r1", "started": "2026-01-02 00:00:00", "ended": "2026-01-02 00:01:00", "ranks": 3, "steps": 100}
@@ -18,11 +19,11 @@ OF_SOME = {queries.BUDGET_OF_SOME, queries.HOST_OF_SOME, queries.DEVICE_TIMES_OF
 class Stored:
     """Answers the page's queries as a run with three ranks and no verdict; remembers their parameters."""
 
-    def __init__(self, steps=100):
+    def __init__(self, steps=100, ranks=3):
         self.parameters_of = {}
         self._lock = threading.Lock()
         self._rows = {
-            report_queries.RUNS: [RUN | {"steps": steps}],
+            report_queries.RUNS: [RUN | {"steps": steps, "ranks": ranks}],
             report_queries.LABELS: [{"labels": {}}],
             report_queries.RANKS: [{"rank": rank} for rank in range(3)],
             report_queries.WINDOWS: [{"evaluated": 1, "evaluated_s": 60.0}],
@@ -37,15 +38,16 @@ class Stored:
         return self._rows.get(sql, [])
 
 
-def test_a_rank_is_shown_beside_all_its_peers():
-    stored = Stored(steps=MOST_STEPS)
+@pytest.mark.parametrize(("steps", "ranks"), [(MOST_STEPS, MOST_RANKS + 1), (MOST_STEPS + 1, MOST_RANKS)])
+def test_a_rank_is_shown_beside_all_its_peers(steps, ranks):
+    stored = Stored(steps, ranks)
     assert rank_page(stored, "j", "", 1, "", "").peers == 0
     assert stored.parameters_of.keys() >= EXHAUSTIVE
     assert not stored.parameters_of.keys() & OF_SOME
 
 
 def test_in_a_large_run_a_rank_is_shown_beside_some_peers():
-    stored = Stored(steps=MOST_STEPS + 1)
+    stored = Stored(MOST_STEPS + 1, MOST_RANKS + 1)
     assert rank_page(stored, "j", "", 1, "", "").peers == 1
     assert not stored.parameters_of.keys() & EXHAUSTIVE
     assert [stored.parameters_of[sql]["ranks"] for sql in OF_SOME] == [[1, 2]] * 3

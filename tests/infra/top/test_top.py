@@ -194,7 +194,7 @@ def test_a_pipe_gets_the_latest_ranks_of_a_large_job_and_how_to_get_all():
     shown = text(snapshot(ranks=MOST_PIPED + 5_000), *PIPE)
     assert sum("101.5" in line for line in shown.splitlines()) == MOST_PIPED
     assert any("60.0" in line for line in shown.splitlines())
-    assert "less late: 5,000 more ranks; --json has all" in shown
+    assert "less late: 5,000 more ranks; --json has more" in shown
 
 
 def test_run_and_hosts_are_in_the_title_of_a_narrow_terminal_and_each_rank_has_its_host():
