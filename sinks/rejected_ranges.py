@@ -68,7 +68,7 @@ class RejectedRanges:
             return None
         if stored:
             log.error("all rows are stored, but ClickHouse failed behind them; a rollup may lack them", **name)
-            metrics.SINK_WITHOUT_ROLLUPS.labels(pending.table.topic.value).inc()
+            metrics.SINK_INCOMPLETE.labels(pending.table.topic.value).inc()
             pending.stage = RangeStage.ROWS_INSERTED
             return pending
         if state.rejected >= self._most and pending.records == 1:

@@ -16,6 +16,8 @@ import threading
 from contextlib import suppress
 from importlib.util import find_spec
 
+from drumline.infra.runtime.terminal import echo
+
 #: Version of Vega-Lite that specifications are written for.
 VEGA_LITE = "6.4"
 #: Loads all that a chart needs.
@@ -113,8 +115,7 @@ def main() -> None:
             answer = [vl_convert.vegalite_to_svg(line, vl_version=VEGA_LITE), ""]
         except ValueError as error:
             answer = ["", str(error) or "unknown error"]
-        sys.stdout.write(f"{json.dumps(answer)}\n")
-        sys.stdout.flush()
+        echo(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

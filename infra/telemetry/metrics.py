@@ -186,9 +186,9 @@ SINK_SPLITS = _counter(
     "ranges that ClickHouse rejects: split, or a single record made a dead letter",
     "topic",
 )
-SINK_WITHOUT_ROLLUPS = _counter(
+SINK_INCOMPLETE = _counter(
     "sink",
-    "ranges_without_rollups_total",
+    "incomplete_ranges_total",
     "ranges whose rows are stored, while a rollup may lack them; `drumline audit` names it",
     "topic",
 )
