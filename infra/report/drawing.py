@@ -16,7 +16,7 @@ import threading
 from contextlib import suppress
 from importlib.util import find_spec
 
-from drumline.infra.runtime.terminal import echo
+from drumline.infra.runtime.terminal import write_stream
 
 #: Version of Vega-Lite that specifications are written for.
 VEGA_LITE = "6.4"
@@ -115,7 +115,7 @@ def main() -> None:
             answer = [vl_convert.vegalite_to_svg(line, vl_version=VEGA_LITE), ""]
         except ValueError as error:
             answer = ["", str(error) or "unknown error"]
-        echo(json.dumps(answer), flush=True)
+        write_stream([f"{json.dumps(answer)}\n".encode()])
 
 
 if __name__ == "__main__":
