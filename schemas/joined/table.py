@@ -38,11 +38,16 @@ def _read_list(text: str) -> list[str]:
 _short_list = lru_cache(KEPT_LISTS)(_read_list)
 
 
-@lru_cache(KEPT_SIZES)
-def _short_size(text: str) -> tuple[int, int]:
-    """Return the number of items of the array that a text holds, and the characters of its longest one."""
-    items = _read_list(text)
+def _size(items: list[str]) -> tuple[int, int]:
     return len(items), max(map(len, items), default=0)
+
+
+@lru_cache(KEPT_SIZES)
+def _short_size(text: str) -> tuple[int, int] | None:
+    try:
+        return _size(_read_list(text))
+    except (ValueError, RecursionError):
+        return None
 
 
 class _Columns(dict[str, Array]):
@@ -212,13 +217,8 @@ class MergedParts:
     def size_of_list(self, index: int) -> tuple[int, int]:
         """Return the number of items of an array, and the characters of its longest one. Raises as `list_of` does."""
         text = self.texts[index]
-        if len(text) > SIZED_TEXT:
-            items = self.list_of(index)
-            return len(items), max(map(len, items), default=0)
-        try:
-            return _short_size(text)
-        except (ValueError, RecursionError):
-            raise BadEnvelope("a text that is no array of strings", topic=self.topic, field="texts") from None
+        known = _short_size(text) if len(text) <= SIZED_TEXT else None
+        return known or _size(self.list_of(index))  # which raises for a text that holds none
 
     @cached_property
     def ranks(self) -> Ints:
