@@ -107,20 +107,16 @@ class JobSize:
 
 
 def planned(ranks: int) -> SimulatedJob:
-    """Return the job of a size. Raises ValueError for a number of ranks that cannot be."""
+    """Return the job of a size, which has just ended. Raises ValueError for a number of ranks that cannot be.
+
+    Agents join what comes from one multiple of the steps of a record to the next, so all records are whole.
+    """
     steps = min(max(STEPS, MESSAGES // (ranks * (len(AXES) + len(BY_RANK) + 1))), MOST_STEPS)
     steps += -steps % joined_steps(ranks)  # fewer than those of a record would count as one message more
-    job = SimulatedJob(ranks, steps, begin_ns(ranks, steps))
+    joined_ns = joined_steps(ranks) * STEP_NS
+    job = SimulatedJob(ranks, steps, time.time_ns() // joined_ns * joined_ns - (steps + 1) * STEP_NS)
     job.communicators()
     return job
-
-
-def begin_ns(ranks: int, steps: int) -> int:
-    """Return when a job of a size began that has just ended: agents join what comes from one multiple of the steps of
-    a record to the next, so all records are whole.
-    """
-    joined_ns = joined_steps(ranks) * STEP_NS
-    return time.time_ns() // joined_ns * joined_ns - (steps + 1) * STEP_NS
 
 
 def sampled(job: SimulatedJob) -> list[Communicator]:
@@ -234,7 +230,7 @@ def bench_scale(ranks: Sequence[int] = RANKS, progress: Progress = lambda _: Non
     report = BenchReport("scale", data, f"the same at {jobs[0].ranks} ranks")
     sizes: list[JobSize] = []
     for job in jobs:
-        size = JobSize(replace(job, begin_ns=begin_ns(job.ranks, job.steps)))
+        size = JobSize(planned(job.ranks))  # ended now, not before the other sizes
         with private_stack() as settings:
             name, window_steps = f"{settings.stream.app_id}-{job.ranks}", StragglerConfig().window_steps
             settings.stream = settings.stream.model_copy(update={"window_steps": window_steps, "app_id": name})
