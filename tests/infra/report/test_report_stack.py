@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import closing
 from datetime import timedelta
 from statistics import median
 
@@ -33,6 +34,13 @@ def drumline(clean_stack, environment_of):
         return subprocess.run(done, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
     return run
+
+
+@pytest.fixture
+def client(drumline, clean_stack):
+    """Writes rows, once the tables are there."""
+    with closing(connect(clean_stack, database=clean_stack.clickhouse.database)) as writer:
+        yield writer
 
 
 def test_a_report_holds_what_is_stored(drumline, clean_stack, tmp_path):
@@ -225,9 +233,8 @@ def test_top_shows_what_is_stored(drumline, clean_stack):
     assert [verdict[name] for name in ("rank", "first_step", "last_step", "state")] == [1, 20, 39, "warning"]
 
 
-def test_top_has_the_window_of_a_job_whose_late_ranks_are_more_than_it_reads(drumline, clean_stack):
+def test_top_has_the_window_of_a_job_whose_late_ranks_are_more_than_it_reads(drumline, clean_stack, client):
     store(clean_stack)
-    client = connect(clean_stack, database=clean_stack.clickhouse.database)
     at = f"toDateTime64('{START:%F %T}', 9, 'UTC') + 100"
     command(
         client,
@@ -236,7 +243,6 @@ def test_top_has_the_window_of_a_job_whose_late_ranks_are_more_than_it_reads(dru
         f"'{JOB}', 'r1', 100, 109, {at}, {at}, {at}, number - 1, 2, 'ok', 'ok', if(number = 0, 0, number + 1000), 10 "
         "FROM numbers(5001)",
     )
-    client.close()
     rows = json.loads(drumline("top", "--once", "--json", "--job", JOB).stdout)["detail"]["window"]
     assert [row["rank"] for row in rows] == [-1, *range(4999, 4999 - 4095, -1)]
     assert "steps 100 to 109, the last that could be evaluated" in drumline("top", "--once", "--job", JOB).stdout
@@ -257,9 +263,8 @@ def test_explain_names_the_rank_its_cost_and_what_to_do_and_states_which_rank_is
     assert "there are: " in wrong.stderr
 
 
-def test_a_rank_of_cheap_episodes_beside_many_expensive_ones_is_explained_and_not_named_healthy(drumline, clean_stack):
+def test_a_rank_of_cheap_episodes_beside_many_expensive_ones_is_explained(drumline, clean_stack, client):
     store(clean_stack)
-    client = connect(clean_stack, database=clean_stack.clickhouse.database)
     at = f"toDateTime64('{START:%F %T}', 9, 'UTC')"
     command(
         client,
@@ -269,16 +274,14 @@ def test_a_rank_of_cheap_episodes_beside_many_expensive_ones_is_explained_and_no
         f"'slow_copy', 1000000, if(number = {MOST_EPISODES}, 0.1, 9), 40 + number, 'high', '{{}}' "
         f"FROM numbers({MOST_EPISODES} + 1)",
     )
-    client.close()
     [verdict] = json.loads(drumline("explain", JOB, "--rank", "0", "--json").stdout)["verdicts"]
     assert (verdict["rank"], verdict["gpu_seconds"]) == (0, 0.1)
     assert json.loads(drumline("explain", JOB, "--json").stdout)["is_cut"]
 
 
-def test_an_episode_has_the_cause_that_cost_most_and_its_alarms_level_in_report_and_top(drumline, clean_stack):
+def test_an_episode_has_the_cause_that_cost_most_and_its_alarms_level_in_report_and_top(drumline, clean_stack, client):
     """Its most expensive window has another cause, and would be critical if one window were enough."""
     store(clean_stack)
-    client = connect(clean_stack, database=clean_stack.clickhouse.database)
     at = f"toDateTime64('{START:%F %T}', 9, 'UTC') + 50"
     windows = (
         (50, 3, "suspect", "host_stall", "", 350, "low", "dearest"),
@@ -306,11 +309,9 @@ def test_an_episode_has_the_cause_that_cost_most_and_its_alarms_level_in_report_
     [episode] = [row for row in data.episodes if row["rank"] == 0]
     assert [episode[name] for name in (*names, "confidence", "evidence")] == [*wanted, "high", "wanted"]
     assert "Cause: slow compute; it had more to compute" in " ".join(summary(data))
-    client.close()
 
 
-def test_a_run_of_which_no_kernel_is_stored_yet_began_with_its_first_record(drumline, clean_stack, tmp_path):
-    client = connect(clean_stack, database=clean_stack.clickhouse.database)
+def test_a_run_of_which_no_kernel_is_stored_yet_began_with_its_first_record(drumline, clean_stack, client, tmp_path):
     for minute in range(2):
         command(
             client,
@@ -320,15 +321,13 @@ def test_a_run_of_which_no_kernel_is_stored_yet_began_with_its_first_record(drum
     [run] = [json.loads(line) for line in drumline("sql", "jobs", "--json").stdout.splitlines()]
     assert (run["started"], run["seconds"]) == (f"{START:%F %T}.000000000", 60.0)
     assert drumline("report", "--job", JOB, "-o", str(tmp_path / "job.html")).returncode == 0
-    client.close()
     store(clean_stack)
     [run] = [json.loads(line) for line in drumline("sql", "jobs", "--json").stdout.splitlines()]
     assert (run["started"], run["seconds"]) == (f"{START:%F %T}.000000000", 40.0)
 
 
-def test_step_times_of_top_are_those_of_the_steps_that_lateness_is_of(drumline, clean_stack):
+def test_step_times_of_top_are_those_of_the_steps_that_lateness_is_of(drumline, clean_stack, client):
     store(clean_stack)
-    client = connect(clean_stack, database=clean_stack.clickhouse.database)
     later = f"toDateTime64('{START + timedelta(seconds=40):%F %T}', 9, 'UTC')"
     add = (
         "INSERT INTO steps (job, run, rank, step, start, duration_ns, gpu_start, gpu_duration_ns) SELECT "
@@ -343,7 +342,6 @@ def test_step_times_of_top_are_those_of_the_steps_that_lateness_is_of(drumline, 
     assert steps() == [(0, 238, 1000.0), (1, 239, 1000.0)]
     command(client, "TRUNCATE TABLE stragglers_versions")
     assert steps() == [(0, 238, 500.0), (1, 239, 500.0)], "no window could be evaluated: the last minute"
-    client.close()
 
 
 def test_what_cannot_be_done_is_reported(drumline, tmp_path):
