@@ -22,6 +22,7 @@ from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import INSERT_SETTINGS
 from drumline.infra.config.settings import Settings, SinkSettings, settings
 from drumline.infra.kafka.config import producer_config
+from drumline.infra.runtime.malloc import share_heap
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
@@ -100,6 +101,7 @@ def plain_sink(settings: Settings, messages: int) -> Work:
 def product_sink(settings: Settings, messages: int, topics: list[Topic]) -> Work:
     """Run the product's sink until it has handled that many records; returns as `plain_sink` does."""
     until = time.monotonic() + STUCK_S
+    share_heap()  # as `drumline sink` does
 
     def stopping() -> bool:
         return sink.counts.records >= messages or time.monotonic() > until

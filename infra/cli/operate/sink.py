@@ -22,6 +22,7 @@ from drumline.infra.runtime.exit_codes import (
     INSTANCE_IN_USE,
     RECORDS_LOST,
 )
+from drumline.infra.runtime.malloc import share_heap
 from drumline.infra.runtime.signals import ShutdownSignal
 from drumline.infra.runtime.terminal import echo
 from drumline.infra.telemetry.logging import configure
@@ -82,6 +83,7 @@ def sink(
     if instance:
         config.sink.instance = instance
     configure(config, "sink")
+    share_heap()  # before the threads of Kafka's client, which allocate what this one frees
     known: list[str] = [stored.topic.value for stored in TABLES]
     unknown = [name for name in topic or [] if name not in known]
     if unknown:
