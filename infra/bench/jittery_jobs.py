@@ -115,7 +115,7 @@ def windows(
         known = {"idle_ns": idle, "compute_ns": compute, "comm_exposed_ns": exposed, "gpu_duration_ns": busy + exposed}
         known |= {"kernels": np.full(idle.shape, 1e3), "blocks": np.full(idle.shape, 1e4)}
         budget = {name: known.get(name, np.zeros(idle.shape)) for name in BUDGET}
-        wait, none = exposed - exposed.min(0), np.zeros(idle.shape, WORST_ROW)
+        wait, none = exposed - exposed.min(0), np.zeros(len(idle), WORST_ROW)
         group = CommunicatorWindow("c", ranks, np.arange(ranks), wait, wait.max(0) - wait, none, np.zeros(wait.shape))
         yield WindowData(np.arange(ranks), np.arange(first, first + window_steps), budget, [group])
 

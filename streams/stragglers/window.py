@@ -6,7 +6,7 @@ A window of a large job has tens of thousands of stored values. Each is touched 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,19 +14,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from drumline.schemas.columns import Array
 from drumline.streams.core.records import Rows, parse_head, unpack_all
 from drumline.streams.stragglers.analysis.pipelines import joined, pipeline_stages
 from drumline.streams.stragglers.analysis.window_data import WORST_ROW, CommunicatorWindow, Floats, Ints, WindowData
 from drumline.streams.stragglers.lateness_rows import KEPT_ROW
+from drumline.streams.stragglers.slices import RANKS_OF_VALUE
 from drumline.streams.stragglers.state import JobState
 from drumline.streams.stragglers.step_rows import BUDGET, STEP_ROW
 
 #: (operation, bytes) -> [2, S]: see CommunicatorWindow.kinds.
 Kinds = dict[tuple[str, int], Floats]
-Columns = dict[str, Array]
-_STORED = STEP_ROW.names or ()
-#: Values of steps that are read together: some MB.
+#: Values of steps that are read together: caches hold them while each column is taken out.
 PASS_VALUES = 64
 
 
@@ -50,57 +48,78 @@ def load_window(state: JobState, window: int) -> LoadedWindow:
     Missing are steps that their rank reported as skipped or without a budget, lateness rows without compared
     collectives, and budgets of another source than most: NCCL's and CUPTI's are not comparable.
     """
-    data, span_ns = _steps(state.steps.values(window, sorted(state.windows[window].reports)))
-    data = replace(data, communicators=_communicators(state, window, data.ranks, data.steps))
+    data, span_ns = _steps(state, window)
+    data = replace(data, communicators=_communicators(state, window, data))
     present, reports = set(data.ranks.tolist()), state.windows[window].reports.values()
     sizes = (report.world_size for of_ranks in reports for rank, report in of_ranks.items() if rank in present)
     return LoadedWindow(_with_pipelines(state, data), span_ns, max(sizes, default=0))
 
 
-def _steps(values: Sequence[bytes]) -> tuple[WindowData, tuple[int, int]]:
-    """Return the window of stored steps, without its communicators, and their span."""
-    columns = _columns(values)
-    ranks, steps = np.unique(columns["rank"]).astype(np.int64), np.unique(columns["step"])
-    place = np.searchsorted(ranks, columns["rank"]) * len(steps) + np.searchsorted(steps, columns["step"])
-    columns, place = _latest(columns, place)
-    index, flags = place // max(1, len(steps)), columns["light"]
-    light = 2 * int(flags.sum()) > len(flags)
-    is_light = 2 * np.bincount(index, flags, len(ranks)) > np.bincount(index, minlength=len(ranks))
-    left_out = frozenset(np.flatnonzero(is_light != light).tolist())
-    budget = _budget(columns, place, flags == light, (len(ranks), len(steps)))
-    start_ns = int(columns["start_ns"].min()) if len(place) else 0
-    end_ns = int((columns["start_ns"] + columns["duration_ns"]).max()) if len(place) else 0
-    return WindowData(ranks, steps, budget, light=light, left_out=left_out), (start_ns, end_ns)
+def _steps(state: JobState, window: int) -> tuple[WindowData, tuple[int, int]]:
+    """Return a window of stored steps, without its communicators, and their span.
+
+    A value has all rows of a slice of ranks in the window. So some values at a time go to their places, and the window
+    of a large job is nowhere else as a whole.
+    """
+    parts, size = np.array(sorted(state.windows[window].reports), np.int64), state.config.window_steps
+    all_ranks = (parts[:, None] * RANKS_OF_VALUE + np.arange(RANKS_OF_VALUE)).ravel()
+    shape = len(all_ranks), size
+    budget = {name: np.full(shape, np.nan) for name in BUDGET}
+    has_row, is_light = np.zeros(shape, bool), np.zeros(shape, bool)
+    begins, ends = list[int](), list[int]()
+    for at in range(0, len(parts), PASS_VALUES):
+        rows = unpack_all(state.steps.values(window, parts[at : at + PASS_VALUES].tolist()), STEP_ROW)[2]
+        index = np.searchsorted(parts, rows["rank"] // RANKS_OF_VALUE) * RANKS_OF_VALUE + rows["rank"] % RANKS_OF_VALUE
+        rows, place = _latest(rows, index * size + rows["step"] - window * size)
+        if len(rows):
+            _place(rows, place, budget)
+            at_rows = _as_slice(place)
+            has_row.ravel()[at_rows], is_light.ravel()[at_rows] = True, rows["light"]
+            begins.append(int(rows["start_ns"].min()))
+            ends.append(int((rows["start_ns"] + rows["duration_ns"]).max()))
+    of_ranks, of_steps = np.flatnonzero(has_row.any(1)), np.flatnonzero(has_row.any(0))
+    counts, lights = has_row.sum(1)[of_ranks], is_light.sum(1)[of_ranks]
+    light = bool(2 * lights.sum() > counts.sum())
+    left_out = frozenset(np.flatnonzero((2 * lights > counts) != light).tolist())
+    is_other = has_row & (is_light != light)
+    for name, values in budget.items():
+        if is_other.any():
+            values[is_other] = np.nan
+        if (len(of_ranks), len(of_steps)) != shape:
+            budget[name] = values[np.ix_(of_ranks, of_steps)]
+    span_ns = min(begins, default=0), max(ends, default=0)
+    ranks, steps = all_ranks[of_ranks], window * size + of_steps
+    return WindowData(ranks, steps, budget, light=light, left_out=left_out), span_ns
 
 
-def _columns(values: Sequence[bytes]) -> Columns:
-    """Return the columns of stored steps: some values at a time, which caches hold while each column is taken out."""
-    parts: list[list[Array]] = []
-    for at in range(0, max(1, len(values)), PASS_VALUES):
-        rows = unpack_all(values[at : at + PASS_VALUES], STEP_ROW)[2]
-        parts.append([rows[name].copy() for name in _STORED])
-    return {name: np.concatenate(of_passes) for name, of_passes in zip(_STORED, zip(*parts, strict=True), strict=True)}
+def _latest(rows: Rows, place: Ints) -> tuple[Rows, Ints]:
+    """Return each step of a rank once, as `latest_steps` does, by place. `place`: of each row, by rank and step."""
+    if not len(place):
+        return rows, place
+    first = int(place.min())
+    number = np.full(int(place.max()) - first + 1, -1)
+    number[place - first] = np.arange(len(place))
+    kept = number[number >= 0]
+    if len(kept) < len(place):
+        order = np.lexsort((rows["start_ns"], place))
+        kept = order[np.append(place[order[1:]] != place[order[:-1]], True)]
+    return rows[kept], place[kept]
 
 
-def _latest(columns: Columns, place: Ints) -> tuple[Columns, Ints]:
-    """Return each step of a rank once, as `latest_steps` does. `place`: of each row, by rank and step."""
-    if not len(place) or np.bincount(place).max() == 1:
-        return columns, place
-    order = np.lexsort((columns["start_ns"], place))
-    kept = order[np.append(place[order[1:]] != place[order[:-1]], True)]
-    return {name: column[kept] for name, column in columns.items()}, place[kept]
+def _place(rows: Rows, place: Ints, budget: Mapping[str, Floats]) -> None:
+    """Put rows that have a budget in their places, by rank and step."""
+    usable = (rows["skipped"] == 0) & (rows["gpu_duration_ns"] > 0) & (rows["comm_exposed_ns"] >= 0)
+    if not usable.all():
+        rows, place = rows[usable], place[usable]
+    at = _as_slice(place)
+    for name, values in budget.items():
+        values.ravel()[at] = rows[name]
 
 
-def _budget(columns: Columns, place: Ints, is_alike: NDArray[np.bool_], shape: tuple[int, int]) -> dict[str, Floats]:
-    """Return column -> [R, S]. `place`: of each row, by rank and step; `is_alike`: it has the source of most rows."""
-    usable = is_alike & (columns["skipped"] == 0) & (columns["gpu_duration_ns"] > 0) & (columns["comm_exposed_ns"] >= 0)
-    at = np.flatnonzero(usable)
-    budget = {}
-    for name in BUDGET:
-        values = np.full(shape[0] * shape[1], np.nan)
-        values[place[at]] = columns[name][at]
-        budget[name] = values.reshape(shape)
-    return budget
+def _as_slice(place: Ints) -> Ints | slice:
+    """Return rising places as a slice if none is left out, as nearly always: it is filled much faster."""
+    is_whole = len(place) and place[-1] - place[0] == len(place) - 1
+    return slice(int(place[0]), int(place[-1]) + 1) if is_whole else place
 
 
 def _with_pipelines(state: JobState, data: WindowData) -> WindowData:
@@ -120,9 +139,9 @@ def _with_pipelines(state: JobState, data: WindowData) -> WindowData:
     return replace(data, communicators=groups, pipelines=pipelines)
 
 
-def _communicators(state: JobState, window: int, ranks: Ints, steps: Ints) -> list[CommunicatorWindow]:
-    """Return the group of each communicator that at least two ranks can be compared in."""
-    column = {step: at for at, step in enumerate(steps.tolist())}
+def _communicators(state: JobState, window: int, data: WindowData) -> list[CommunicatorWindow]:
+    """Return the group of each communicator that at least two ranks can be compared in. `data`: without them."""
+    column = {step: at for at, step in enumerate(data.steps.tolist())}
     out: list[CommunicatorWindow] = []
     for stored in state.lateness.stored(state.windows[window].lateness, column):
         heads, counts, rows = unpack_all(stored.values, KEPT_ROW)
@@ -130,7 +149,7 @@ def _communicators(state: JobState, window: int, ranks: Ints, steps: Ints) -> li
         number = {name: at for at, name in enumerate(names)}
         communicator = np.repeat(np.array([number[name] for name in stored.names], np.int64), counts)
         kinds, hidden = _lists(zip(stored.names, heads, strict=True), column)
-        for group in _groups(rows, communicator, names, (ranks, steps)):
+        for group in _groups(rows, communicator, names, data):
             size = max(group.size, len(state.communicators.members.get(group.name, ())))
             shown = hidden.get(group.name, group.hidden)
             out.append(replace(group, size=size, kinds=kinds.get(group.name, {}), hidden=shown))
@@ -161,9 +180,9 @@ def _lists(
     return kinds, hidden
 
 
-def _groups(rows: Rows, communicator: Ints, names: list[str], axes: tuple[Ints, Ints]) -> list[CommunicatorWindow]:
+def _groups(rows: Rows, communicator: Ints, names: list[str], data: WindowData) -> list[CommunicatorWindow]:
     """Return the groups of at least two ranks, as parts of arrays of all. `communicator`: of each row, as an index."""
-    ranks, steps = axes
+    ranks, steps = data.ranks, data.steps
     base = max(1, len(ranks))
     index = np.searchsorted(ranks, rows["rank"])
     column = np.searchsorted(steps, rows["step"])
@@ -177,10 +196,9 @@ def _groups(rows: Rows, communicator: Ints, names: list[str], axes: tuple[Ints, 
         out[place] = rows[name][at]
         return out
 
-    wait, late, lag, hidden = map(placed, ("wait_ns", "lateness_ns", "lag_ns", "hidden_wait_ns"))
-    worst = np.zeros(shape, WORST_ROW)
-    for name in WORST_ROW.names or ():
-        worst[name][place] = rows[name][at]
+    wait, late, lag = map(placed, ("wait_ns", "lateness_ns", "lag_ns"))
+    hidden = placed("hidden_wait_ns") if data.light else np.broadcast_to(np.nan, shape)  # read of light windows only
+    worst = _worst(rows[at], row, column[at], shape)
     members, ends = pairs % base, np.searchsorted(pairs, np.arange(len(names) + 1) * base).tolist()
     parts = ((name, slice(first, end)) for name, (first, end) in zip(names, pairwise(ends), strict=True))
     return [
@@ -191,3 +209,15 @@ def _groups(rows: Rows, communicator: Ints, names: list[str], axes: tuple[Ints, 
         for name, part in parts
         if len(members[part]) >= 2
     ]  # fmt: skip
+
+
+def _worst(rows: Rows, row: Ints, column: Ints, shape: tuple[int, int]) -> NDArray[np.void]:
+    """Return [m] the collective in which each member was latest. `row`, `column`: places of the rows in `shape`."""
+    later, number = np.zeros(shape, np.int64), np.full(shape, -1, np.int32)
+    later[row, column] = rows["worst_longest_ns"] - rows["worst_own_ns"]
+    number[row, column] = np.arange(len(rows))
+    latest = number[np.arange(shape[0]), later.argmax(1)]
+    worst = np.zeros(shape[0], WORST_ROW)
+    for name in WORST_ROW.names or ():
+        worst[name] = np.where(latest >= 0, rows[name][latest], 0)
+    return worst

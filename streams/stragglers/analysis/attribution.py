@@ -8,7 +8,7 @@ as its peers', and no lost time is attributed to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,8 @@ from drumline.streams.stragglers.analysis.window_data import (
 )
 
 HiddenWaiting = Callable[[Sequence[CommunicatorWindow]], list[Floats]]
+#: Steps of members that are compared together: some MB with all that is computed of them.
+PASS_VALUES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -74,27 +76,9 @@ def attribute_lost_time(data: WindowData, quorum: float, hidden_waiting: HiddenW
     lost, via = np.zeros(count), np.full(count, -1)
     compared = np.zeros((count, len(data.steps)), bool)
     groups = data.communicators
-    values_of = comparables(data, groups, ("comm_exposed_ns", "gpu_duration_ns"), quorum)
-    exposed_of = values_of["comm_exposed_ns"]
-    peers_of = peer_medians(groups, exposed_of)
-    met_of = [np.isfinite(exposed) & np.isfinite(peers) for exposed, peers in zip(exposed_of, peers_of, strict=True)]
-    # Without known waiting: the growth of the peers' waiting, which `exposed` is for a group with a baseline.
-    waiting_of = [
-        np.where(met, group.wait_ns if group.baseline is None else exposed, np.nan)
-        for group, exposed, met in zip(groups, exposed_of, met_of, strict=True)
-    ]
-    waited_of = peer_medians(groups, waiting_of)
-    mismatch_of = _interval_mismatch(groups, met_of, values_of["gpu_duration_ns"])
-    hidden_of = _hidden(groups, hidden_waiting)
-    for index, group in enumerate(groups):
-        members, exposed, peers, met = group.members, exposed_of[index], peers_of[index], met_of[index]
-        longer = np.where(met, peers - exposed, 0.0).sum(1) + hidden_of[index]
-        if group.baseline is None:
-            # A peer with less work waits for a member that is as long as all others: the member is not at fault.
-            than_lockstep = np.where(met, lockstep_u[members] - exposed, 0.0).sum(1) + lockstep_hidden[members]
-            longer = np.minimum(longer, than_lockstep) - mismatch_of[index]
-        waited = np.where(met, waited_of[index], 0.0).sum(1)
-        loss = np.clip(np.minimum(longer, waited), 0.0, np.where(met, length, 0.0).sum(1))
+    losses = _losses(data, (lockstep_u, lockstep_hidden), _hidden(groups, hidden_waiting), quorum)
+    for index, (group, (met, loss)) in enumerate(zip(groups, losses, strict=True)):
+        members = group.members
         better = met.any(1) & ((via[members] < 0) | (loss > lost[members]))
         if group.baseline is not None:
             better &= via[members] < 0  # the baseline counts only where there are no peers
@@ -109,6 +93,51 @@ def attribute_lost_time(data: WindowData, quorum: float, hidden_waiting: HiddenW
 
 def _hidden(groups: Sequence[CommunicatorWindow], hidden_waiting: HiddenWaiting | None) -> list[Floats]:
     return [np.zeros(len(group.members)) for group in groups] if hidden_waiting is None else hidden_waiting(groups)
+
+
+def _losses(
+    data: WindowData, lockstep: tuple[Floats, Floats], hidden_of: Sequence[Floats], quorum: float
+) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
+    """Yield of each communicator [m, S] in which steps a member was compared, and [m] ns that it lost there.
+
+    `lockstep`: [R, S] U of the median of a rank's lockstep group, and [R] the waiting that it misses. `hidden_of`: the
+    same of each communicator.
+    """
+    length, (lockstep_u, lockstep_hidden) = step_length(data), lockstep
+    for first, groups in _passes(data.communicators):
+        values_of = comparables(data, groups, ("comm_exposed_ns", "gpu_duration_ns"), quorum)
+        exposed_of = values_of["comm_exposed_ns"]
+        peers_of = peer_medians(groups, exposed_of)
+        met_of = [
+            np.isfinite(exposed) & np.isfinite(peers) for exposed, peers in zip(exposed_of, peers_of, strict=True)
+        ]
+        # Without known waiting: the growth of the peers' waiting, which `exposed` is for a group with a baseline.
+        waiting_of = [
+            np.where(met, group.wait_ns if group.baseline is None else exposed, np.nan)
+            for group, exposed, met in zip(groups, exposed_of, met_of, strict=True)
+        ]
+        waited_of = peer_medians(groups, waiting_of)
+        mismatch_of = _interval_mismatch(groups, met_of, values_of["gpu_duration_ns"])
+        for index, group in enumerate(groups):
+            members, exposed, peers, met = group.members, exposed_of[index], peers_of[index], met_of[index]
+            longer = np.where(met, peers - exposed, 0.0).sum(1) + hidden_of[first + index]
+            if group.baseline is None:
+                # A peer with less work waits for a member that is as long as all others: the member is not at fault.
+                than_lockstep = np.where(met, lockstep_u[members] - exposed, 0.0).sum(1) + lockstep_hidden[members]
+                longer = np.minimum(longer, than_lockstep) - mismatch_of[index]
+            waited = np.where(met, waited_of[index], 0.0).sum(1)
+            yield met, np.clip(np.minimum(longer, waited), 0.0, np.where(met, length, 0.0).sum(1))
+
+
+def _passes(groups: Sequence[CommunicatorWindow]) -> Iterator[tuple[int, Sequence[CommunicatorWindow]]]:
+    """Yield groups in their order that fill some MB at most, with the index of the first."""
+    first, size = 0, 0
+    for index, group in enumerate(groups):
+        if size and size + group.wait_ns.size > PASS_VALUES:
+            yield first, groups[first:index]
+            first, size = index, 0
+        size += group.wait_ns.size
+    yield first, groups[first:]
 
 
 def _interval_mismatch(

@@ -68,20 +68,23 @@ class GroupBudget:
 
     def __init__(self, data: WindowData, group: CommunicatorWindow, config: StragglerConfig) -> None:
         self.data, self.group, self.config = data, group, config
-        self._compared: dict[tuple[str, bool], tuple[Floats, Floats]] = {}
+        self._compute: tuple[Floats, Floats] | None = None
         self._excess: dict[tuple[str, bool], list[float]] = {}
-        self._sums: dict[str, tuple[list[float], ...]] = {}
+        self._sums: dict[str, tuple[list[float], list[float], list[int]]] = {}
 
     def compared(self, column: str, known: bool = False) -> tuple[Floats, Floats]:
         """Return [m, S] values and medians of the peers. `known`: what is unknown (-1) counts as 0."""
-        if (column, known) not in self._compared:
-            values = comparable(self.data, self.group, column, self.config.quorum)
-            values = np.maximum(values, 0.0) if known else values
-            if column == WAITING and self.group.baseline is None:  # while the GPU communicates it is for other ranks
-                exposed = comparable(self.data, self.group, "comm_exposed_ns", self.config.quorum)
-                values = np.maximum(values - exposed, 0.0)
-            self._compared[column, known] = values, peer_median(self.group, values)
-        return self._compared[column, known]
+        if column == "compute_ns" and self._compute is not None:
+            return self._compute
+        values = comparable(self.data, self.group, column, self.config.quorum)
+        values = np.maximum(values, 0.0) if known else values
+        if column == WAITING and self.group.baseline is None:  # while the GPU communicates it is for other ranks
+            exposed = comparable(self.data, self.group, "comm_exposed_ns", self.config.quorum)
+            values = np.maximum(values - exposed, 0.0)
+        compared = values, peer_median(self.group, values)
+        if column == "compute_ns":  # read by member; all columns of a large group are 100 MB
+            self._compute = compared
+        return compared
 
     def excess(self, member: int, column: str, known: bool = False) -> float:
         """Return how much more a member spent than its median peer; ns over the window."""
@@ -97,12 +100,13 @@ class GroupBudget:
 
     def ratio(self, member: int, column: str) -> float:
         """Return what a member spent over what its peers spent, or over its own baseline."""
-        values, _ = self.compared(column)
         if column not in self._sums:
-            self._sums[column] = tuple(np.nansum(side, axis=1).tolist() for side in self.compared(column))
-        spent, peers = (sums[member] for sums in self._sums[column])
+            values, medians = self.compared(column)
+            spent_of, peers_of = (np.nansum(side, axis=1).tolist() for side in (values, medians))
+            self._sums[column] = spent_of, peers_of, np.isfinite(values).sum(1).tolist()
+        spent, peers, steps = (of_members[member] for of_members in self._sums[column])
         if self.group.baseline is not None:  # `spent` is the excess over the member's own baseline
-            baseline = float(self.group.baseline[column][member]) * int(np.isfinite(values[member]).sum())
+            baseline = float(self.group.baseline[column][member]) * steps
             return round(1.0 + spent / baseline, 4) if baseline > 0 else 1.0
         return round(spent / peers, 4) if peers > 0 else 1.0
 

@@ -70,8 +70,8 @@ def lockstep_groups(data: WindowData) -> list[CommunicatorWindow]:
     for ranks in joined(part.tolist() for group in communicators for part in _by_role(group)):
         members = np.array(sorted(ranks), np.int64)
         roles = np.zeros(len(members), np.int64) if have_roles else None
-        worst = np.zeros((len(members), shape[1]), WORST_ROW)
-        out.append(CommunicatorWindow(name, 0, members, wait[members], wait[members], worst, lag[members], roles))
+        worst, zeros = np.zeros(len(members), WORST_ROW), wait[members]
+        out.append(CommunicatorWindow(name, 0, members, zeros, zeros, worst, lag[members], roles))
     return out
 
 

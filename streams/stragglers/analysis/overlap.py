@@ -52,19 +52,35 @@ def hidden_waiting(
     """
     alike = [at for at, group in enumerate(groups) if group.baseline is None and group.roles is None]
     compared = [groups[at] for at in alike]
-    columns = (*WORK, *TIMES, "comm_exposed_ns")
     out = [np.zeros(len(group.members)) for group in groups]
     length = step_length(data)
     for numbers in _passes(compared):
         alongside = [compared[number] for number in numbers]
-        values = comparables(data, alongside, columns, quorum)
-        medians = {name: peer_medians(alongside, values[name]) for name in columns}
-        sides = tuple({name: np.stack(side[name]) for name in columns} for side in (values, medians))
         lag_ns = None if alongside[0].guessed else np.stack([group.lag_ns for group in alongside])
-        hidden = _hidden_wait(length, lag_ns, sides, equal_ratio, baseline_step)
+        both, sides = _sums(data, alongside, quorum)
+        hidden = _hidden_wait(length, lag_ns, both, sides, equal_ratio, baseline_step)
         for number, block in zip(numbers, hidden, strict=True):
             out[alike[number]] = block
     return out
+
+
+def _sums(
+    data: WindowData, groups: Sequence[CommunicatorWindow], quorum: float
+) -> tuple[NDArray[np.bool_], tuple[Sums, Sums]]:
+    """Return [G, m, S] in which steps a member and its peers are known, and [G, m] what both spent in them, by column.
+
+    One column at a time is in memory.
+    """
+    both, member, peer = None, dict[str, Floats](), dict[str, Floats]()
+    for name in ("comm_exposed_ns", *WORK, *TIMES):
+        values = comparables(data, groups, (name,), quorum)[name]
+        medians = np.stack(peer_medians(groups, values))
+        blocks = np.stack(values)
+        if both is None:
+            both = np.isfinite(medians) & np.isfinite(blocks)
+        member[name], peer[name] = (np.where(both, side, 0.0).sum(2) for side in (blocks, medians))
+    assert both is not None
+    return both, (member, peer)
 
 
 def _passes(groups: Sequence[CommunicatorWindow]) -> Iterator[list[int]]:
@@ -80,18 +96,15 @@ def _passes(groups: Sequence[CommunicatorWindow]) -> Iterator[list[int]]:
 def _hidden_wait(
     length: Floats,
     lag_ns: Floats | None,
-    sides: tuple[Sums, ...],
+    both: NDArray[np.bool_],
+    sides: tuple[Sums, Sums],
     equal_ratio: float,
     baseline_step: Mapping[str, float],
 ) -> Floats:
     """Return the hidden waits of G groups, [G, m]. `length`: of each step; `lag_ns`: [G, m, S], None = the groups are
-    guessed; `sides`: [G, m, S] of members, and of their peers.
+    guessed; `both`, `sides`: of `_sums`.
     """
-    values, medians = sides
-    both = np.isfinite(medians["comm_exposed_ns"]) & np.isfinite(values["comm_exposed_ns"])
-    member, peer = (
-        {name: np.where(both, column, 0.0).sum(2) for name, column in side.items()} for side in (values, medians)
-    )
+    member, peer = sides
     alike = _same_work(member, peer, equal_ratio)
     peer_hidden = np.where(alike, _growth(member, peer), 0.0)
     member_hidden = np.where(alike, _growth(peer, member), 0.0)

@@ -112,7 +112,7 @@ def pipeline_windows(data: WindowData, baseline: Baseline, config: StragglerConf
         }
         columns = {name: growth.get(name, growth["compute_ns"]) * values for name, values in columns.items()}
         wait = np.where(np.isfinite(data.budget["comm_exposed_ns"][members]), 0.0, np.nan)
-        worst = np.zeros(wait.shape, WORST_ROW)
+        worst = np.zeros(len(members), WORST_ROW)
         name = " ".join(str(rank) for rank in data.ranks[pipeline].tolist())
         out.append(CommunicatorWindow(name, len(pipeline), members, wait, wait, worst, baseline=columns))
     return out

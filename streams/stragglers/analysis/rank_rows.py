@@ -124,8 +124,7 @@ def _collective(group: CommunicatorWindow, index: int) -> dict[str, Any]:
     """Return the collective in which a rank was latest, or the pipeline of a rank that meets no peers."""
     if group.baseline is not None:
         return {"pipeline": group.name}
-    worst = group.worst[_row(group, index)]
-    at = worst[int(np.argmax(worst["worst_longest_ns"] - worst["worst_own_ns"]))]
+    at = group.worst[_row(group, index)]
     position = {"step": int(at["step"]), "ordinal": int(at["worst_ordinal"])}
     return {
         "communicator": group.name,

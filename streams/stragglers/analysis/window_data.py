@@ -15,7 +15,7 @@ from drumline.streams.core.medians import peers_median
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-#: The collective of a step in which a rank was latest; fields as in gpu.lateness.v1.
+#: The collective in which a rank was latest; fields as in gpu.lateness.v1.
 WORST_ROW = np.dtype(
     [("step", "<i8"), ("worst_ordinal", "<i4"), ("worst_operation", "u1")]
     + [(name, "<i8") for name in ("worst_longest_ns", "worst_own_ns")]
@@ -33,7 +33,7 @@ class CommunicatorWindow:
         size: ranks of the communicator, also those without data in this window.
         members: [m] indices into `WindowData.ranks`.
         wait_ns, lateness_ns, lag_ns: [m, S], see gpu.lateness.v1.
-        worst: [m, S] WORST_ROW rows, the collectives in which the member was latest.
+        worst: [m] WORST_ROW rows, of all collectives of the window that in which the member was latest.
         roles: [m] pipeline stage of each member, which is compared with members of the same stage only; None = all are
             alike.
         baseline: set for a pipeline without peers only: budget column -> [m], each member's baseline of a step. Members
@@ -96,18 +96,18 @@ def peer_median(group: CommunicatorWindow, values: Floats) -> Floats:
 def peer_medians(groups: Sequence[CommunicatorWindow], values: Sequence[Floats]) -> list[Floats]:
     """Return `peer_median` of many groups. Columns are compared alone, so groups of one size are side by side."""
     out = [np.empty(column.shape) for column in values]
-    alike: dict[tuple[int, int], list[tuple[int, Ints]]] = {}
+    alike: dict[tuple[int, int], list[tuple[int, Ints | slice]]] = {}
     for number, group in enumerate(groups):
         if group.roles is None:
-            alike.setdefault(values[number].shape, []).append((number, np.arange(len(values[number]))))
+            alike.setdefault(values[number].shape, []).append((number, slice(None)))
             continue
         for role in np.unique(group.roles).tolist():
             members = np.flatnonzero(group.roles == role)
             alike.setdefault((len(members), values[number].shape[1]), []).append((number, members))
     for (_, steps), blocks in alike.items():
-        medians = peers_median(np.concatenate([values[number][members] for number, members in blocks], axis=1))
-        for at, (number, members) in enumerate(blocks):
-            out[number][members] = medians[:, at * steps : (at + 1) * steps]
+        medians = peers_median(np.concatenate([values[number][rows] for number, rows in blocks], axis=1))
+        for at, (number, rows) in enumerate(blocks):
+            out[number][rows] = medians[:, at * steps : (at + 1) * steps]
     return out
 
 

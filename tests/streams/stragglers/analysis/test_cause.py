@@ -9,9 +9,8 @@ import pytest
 
 from drumline.streams.core.medians import peers_median
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness.collective_join import LATENESS_ROW
 from drumline.streams.stragglers.analysis.cause import GroupBudget, find_cause
-from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, WindowData
+from drumline.streams.stragglers.analysis.window_data import WORST_ROW, CommunicatorWindow, WindowData
 from drumline.streams.stragglers.step_rows import BUDGET
 
 HOST_PARTS = ("load_ns", "gc_ns", "checkpoint_ns", "sync_ns")
@@ -25,7 +24,7 @@ def table(**more: float) -> tuple[WindowData, CommunicatorWindow]:
     for name, value in more.items():
         budget[name][1] += value
     zeros = np.zeros((4, 2))
-    group = CommunicatorWindow("c", 4, np.arange(4), zeros, zeros, np.zeros((4, 2), LATENESS_ROW))
+    group = CommunicatorWindow("c", 4, np.arange(4), zeros, zeros, np.zeros(4, WORST_ROW))
     return WindowData(np.arange(4), np.arange(2), budget, [group]), group
 
 

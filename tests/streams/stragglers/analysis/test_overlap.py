@@ -14,11 +14,10 @@ from support.straggler_simulator import MS, Fault, batches, overlapped
 
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import SUSPECT
-from drumline.streams.lateness.collective_join import LATENESS_ROW
 from drumline.streams.stragglers.analysis.attribution import attribute_lost_time
 from drumline.streams.stragglers.analysis.baseline import STEP
 from drumline.streams.stragglers.analysis.overlap import hidden_waiting
-from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, WindowData
+from drumline.streams.stragglers.analysis.window_data import WORST_ROW, CommunicatorWindow, WindowData
 from drumline.streams.stragglers.step_rows import BUDGET
 
 STEPS, LATE = 5, 2
@@ -29,7 +28,7 @@ def group(name: str = "dp", lag: float = 9.0, wait: float = 60.0) -> Communicato
     """Rank 2 was behind by `lag` at most, the others waited `wait` in all."""
     lags, waiting = np.zeros((4, STEPS)), np.full((4, STEPS), wait)
     lags[LATE], waiting[LATE] = lag, 0.0
-    worst = np.zeros((4, STEPS), LATENESS_ROW)
+    worst = np.zeros(4, WORST_ROW)
     return CommunicatorWindow(name, 4, np.arange(4), waiting, lags, worst, lags)
 
 
