@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -78,11 +79,11 @@ class Timer:
     report: BenchReport
     progress: Progress
 
-    def times(self, queries: Iterable[tuple[str, str, Mapping[str, str]]]) -> list[QueryTimes]:
+    def times(self, title: str, queries: Sequence[tuple[str, str, Mapping[str, str]]]) -> list[QueryTimes]:
         """Run each query once to warm up, then `repeats` times; leave out those that fail."""
         timed = []
-        for name, sql, values in queries:
-            self.progress(name)
+        for number, (name, sql, values) in enumerate(queries, 1):
+            self.progress(f"{title}: {number} of {len(queries)}, {name}")
             try:
                 self.run_query(sql, values)
                 took = [self.run_query(sql, values) for _ in range(self.repeats)]
@@ -94,30 +95,41 @@ class Timer:
         return timed
 
 
-def program_times(settings: Settings, job: str, repeats: int, progress: Progress) -> list[QueryTimes]:
-    """Time the commands `drumline top` and `drumline report` about a job, from start to end of their process.
+@dataclass(frozen=True)
+class ProgramTimer:
+    """Times commands of `drumline` from start to end of their process; the report notes those that fail."""
 
-    Modules are compiled once, as those of an installed program are, whatever this process was told about bytecode.
-    """
-    timed = []
-    with reader(settings) as (_, cpu), tempfile.TemporaryDirectory() as folder:
-        variables = environment(settings) | {"PYTHONPYCACHEPREFIX": f"{folder}/bytecode"}
-        variables.pop("PYTHONDONTWRITEBYTECODE", None)
-        programs = {
-            "drumline top --once --json": ["top", "--once", "--json", "--job", job],
-            "drumline report": ["report", "--job", job, "-o", f"{folder}/report.html"],
-        }
-        for name, arguments in programs.items():
-            progress(name)
-            seconds, before = [], 0.0
-            for number in range(repeats + 1):
-                if number == 1:  # the first one warms caches, and compiles
-                    before = cpu()
-                started = time.perf_counter()
-                command = [sys.executable, "-m", "drumline.infra.cli.app", *arguments]
-                done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-                seconds.append(time.perf_counter() - started)
-                if done.returncode:
-                    raise RuntimeError(f"{name}: exit {done.returncode}: {done.stderr.strip()[-500:]}")
-            timed.append(QueryTimes(name, tuple(seconds[1:]), (cpu() - before) / repeats))
-    return timed
+    settings: Settings
+    repeats: int
+    report: BenchReport
+    progress: Progress
+
+    def times(self, commands: Sequence[Sequence[str]]) -> list[QueryTimes]:
+        """Run each command once to warm up, then `repeats` times; leave out those that fail.
+
+        Modules are compiled once, as those of an installed program are, whatever this process was told about bytecode.
+        """
+        timed = []
+        with reader(self.settings) as (_, cpu), tempfile.TemporaryDirectory() as folder:
+            variables = environment(self.settings) | {"PYTHONPYCACHEPREFIX": f"{folder}/bytecode"}
+            variables.pop("PYTHONDONTWRITEBYTECODE", None)
+            for number, arguments in enumerate(commands, 1):
+                name = f"drumline {shlex.join(arguments)}"
+                self.progress(f"programs: {number} of {len(commands)}, {name}")
+                seconds, before = [], 0.0
+                for repetition in range(self.repeats + 1):
+                    if repetition == 1:  # the first one warms caches, and compiles
+                        before = cpu()
+                    started = time.perf_counter()
+                    command = [sys.executable, "-m", "drumline.infra.cli.app", *arguments]
+                    done = subprocess.run(
+                        command, env=variables, cwd=folder, capture_output=True, text=True, check=False
+                    )
+                    seconds.append(time.perf_counter() - started)
+                    if done.returncode:
+                        error = " ".join(done.stderr.split())[-300:]
+                        self.report.notes.append(f"FAILED {name}: exit {done.returncode}: {error}")
+                        break
+                else:
+                    timed.append(QueryTimes(name, tuple(seconds[1:]), (cpu() - before) / self.repeats))
+        return timed

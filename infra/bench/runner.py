@@ -33,6 +33,7 @@ LINES_S = 10.0
 
 def _progress(name: str, errors: Console, status: Status) -> Progress:
     """Return what shows progress: in a terminal one line that changes, elsewhere a line now and then."""
+    started = time.monotonic()
     shown_at = 0.0
 
     def show_progress(text: str) -> None:
@@ -40,7 +41,7 @@ def _progress(name: str, errors: Console, status: Status) -> Progress:
         status.update(f"bench {name}: {text}")
         if not errors.is_terminal and time.monotonic() - shown_at >= LINES_S:
             shown_at = time.monotonic()
-            errors.print(f"bench {name}: {text}", markup=False, highlight=False)
+            errors.print(f"bench {name}, {shown_at - started:.0f} s: {text}", markup=False, highlight=False)
 
     return show_progress
 

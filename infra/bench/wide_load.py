@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from drumline.infra.bench.direct_load import Repetition, moved
 from drumline.infra.clickhouse.client import INSERT_SETTINGS, Client, command, rows
 
 #: What a job without CUPTI has of each rank, and the rollups of kernels, for dashboards; other rollups fill themselves.
-#: Table -> condition on the recorded rows; the largest ones have a few steps only.
+#: Table -> condition on the recorded rows; the largest ones have a few steps only. Ranks were recorded with a batch a
+#: second; those of a large job send one in 4 s.
 TABLES = {
     "steps": "1",
     "device_samples": "1",
@@ -17,7 +18,7 @@ TABLES = {
     "lateness_versions": "step BETWEEN 8 AND 47",
     "stragglers_versions": "1",
     "processes_versions": "1",
-    "ledger": "topic NOT IN ('gpu.kernel.v1', 'gpu.memcpy.v1', 'gpu.range.v1')",
+    "ledger": "topic NOT IN ('gpu.kernel.v1', 'gpu.memcpy.v1', 'gpu.range.v1') AND sequence % 4 = 0",
     "ranks_per_second": "1",
     "kernels_per_minute": "1",
     "memcpys_per_minute": "1",
@@ -38,12 +39,20 @@ SETTINGS = INSERT_SETTINGS | {
 
 
 def widen(
-    client: Client, database: str, copies: Repetition, recorded: int, ranks: int, progress: Callable[[int], None]
+    client: Client, database: str, copies: Repetition, recorded: int, ranks: int, progress: Callable[[str], None]
 ) -> None:
     """Store the `recorded` ranks of the job `copies.source` as `ranks` ranks of `copies.job`, each repetition later.
 
-    Rows about the whole job (rank -1) are stored once.
+    Rows about the whole job (rank -1) are stored once. Raises the error of an insert.
     """
+    inserts = [*_inserts(client, database, copies, recorded, ranks)]
+    for number, (name, sql) in enumerate(inserts, 1):
+        progress(f"load: insert {number:,} of {len(inserts):,}, {name}")
+        command(client, sql, {"source": copies.source}, settings=SETTINGS)
+
+
+def _inserts(client: Client, database: str, copies: Repetition, recorded: int, ranks: int) -> Iterator[tuple[str, str]]:
+    """Yield (table, statement)."""
     for name, where in TABLES.items():
         columns = rows(
             client,
@@ -52,21 +61,16 @@ def widen(
             {"d": database, "t": name},
         )
         names = ", ".join(str(row["name"]) for row in columns)
-        times = 1 if name == "processes_versions" else copies.times
-        for number in range(times):
+        for number in range(1 if name == "processes_versions" else copies.times):
             shown = ", ".join(_wider(str(row["name"]), str(row["type"]), copies, number, recorded) for row in columns)
             count = min(ranks // recorded, RECORDED.get(name, ranks))
             for first in range(0, count, CHUNK):
-                last = min(first + CHUNK, count)
-                command(
-                    client,
+                yield (
+                    name,
                     f"INSERT INTO {database}.{name} ({names}) SELECT {shown} FROM (SELECT *, "
-                    f"arrayJoin(range({first}, {last})) AS n FROM {database}.{name} "
+                    f"arrayJoin(range({first}, {min(first + CHUNK, count)})) AS n FROM {database}.{name} "
                     f"WHERE job = {{source:String}} AND {where}) AS r WHERE r.rank >= 0 OR n = 0",
-                    {"source": copies.source},
-                    settings=SETTINGS,
                 )
-            progress(number + 1)
 
 
 def _wider(name: str, kind: str, copies: Repetition, number: int, recorded: int) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from drumline.infra.bench.benchmarks.sink import DISK_TARGET, bytes_a_row
 from drumline.infra.bench.direct_load import JobCopy, Repetition, load, repeat
 from drumline.infra.bench.grafana_macros import ALL_VALUES, PanelRequest, Value, expand, expand_alert
-from drumline.infra.bench.query_times import QueryTimes, Timer, program_times, query_runner
+from drumline.infra.bench.query_times import ProgramTimer, QueryTimes, Timer, query_runner
 from drumline.infra.bench.result import BenchReport, Progress
 from drumline.infra.bench.wide_load import widen
 from drumline.infra.clickhouse import client as clickhouse
@@ -61,17 +61,17 @@ def bench_queries(
             with query_runner(settings) as run_query:
                 timer = Timer(run_query, repeats, report, progress)
                 now_ms = until_ns // 1_000_000
-                cookbook = timer.times(_cookbook())
-                panels = timer.times((name, sql, {}) for name, sql in dashboard_statements(now_ms).items())
-                alerts = timer.times((name, sql, {}) for name, sql in rule_statements(now_ms).items())
+                cookbook = timer.times("cookbook", [*_cookbook()])
+                panels = timer.times("panels", [(name, sql, {}) for name, sql in dashboard_statements(now_ms).items()])
+                alerts = timer.times("rules", [(name, sql, {}) for name, sql in rule_statements(now_ms).items()])
             disk = _disk(client, database)
-            programs = program_times(settings, JOB, repeats, progress) if wide else []
+            programs = ProgramTimer(settings, repeats, report, progress).times(_programs()) if wide else []
     rows_text = "steps, no raw kernels" if wide else "recorded kernels"
     report.data = f"{stored:,} {rows_text}, {ranks:,} ranks, {span_s / 60:.0f} minutes"
     _add(report, "cookbook", cookbook, WIDE_TARGET_S if wide else COOKBOOK_TARGET_S)
     _add(report, "dashboards", panels, WIDE_TARGET_S if wide else DASHBOARD_TARGET_S)
     _add(report, "alert rules", alerts, WIDE_TARGET_S if wide else DASHBOARD_TARGET_S)
-    _add(report, "programs", programs, WIDE_TARGET_S)
+    _add(report, "programs, from start to last line", programs, WIDE_TARGET_S, shown=len(programs))
     failed = sum(note.startswith("FAILED") for note in report.notes)
     report.add("queries that failed", failed, "", target=0, at_most=True)
     report.add("bytes a row on disk, kernels", row_bytes, "B", target=DISK_TARGET, at_most=True)
@@ -124,7 +124,8 @@ def _fill_wide(
     database = settings.clickhouse.database
     steps = clickhouse.rows(client, f"SELECT max(step) + 1 AS n FROM {database}.steps")[0]["n"]
     copies = Repetition(OTHER, JOB, times, period, int(steps))
-    widen(client, database, copies, recorded, ranks, lambda done: progress(f"{done} of {times} repetitions"))
+    widen(client, database, copies, recorded, ranks, progress)
+    progress("merging verdicts")
     # A sink stores windows in their order, so that parts do not overlap; here ranks came by turns.
     clickhouse.command(client, f"OPTIMIZE TABLE {database}.stragglers_versions FINAL")
     stored = clickhouse.rows(client, f"SELECT count() AS n FROM {database}.steps WHERE job = '{JOB}'")[0]["n"]
@@ -155,6 +156,20 @@ def _cookbook() -> Iterator[tuple[str, str, Mapping[str, str]]]:
     for query in queries().values():
         example = {name: parameters.get(name, value) for name, value in query.example.items()}
         yield query.name, query.sql, query.values(example)
+
+
+def _programs() -> list[list[str]]:
+    """Return the commands that a person types about a job."""
+    return [
+        ["top", "--once", "--job", JOB],
+        ["top", "--once", "--json", "--job", JOB],
+        ["report", "--job", JOB],
+        ["explain", JOB],
+        ["sql", "compare-runs", "--job", JOB, "--other", OTHER],
+        ["sql", "compare-steps", "--job", JOB, "--other", OTHER],
+        ["sql", "step-times", "--job", JOB],
+        ["sql", f"SELECT rank, avg(gpu_duration_ns) AS ns FROM steps WHERE job = '{JOB}' GROUP BY rank ORDER BY ns"],
+    ]
 
 
 def dashboard_statements(now_ms: int) -> dict[str, str]:
@@ -197,7 +212,7 @@ def _length_ms(text: str) -> int:
     return int(text[:-1]) * {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[text[-1]]
 
 
-def _add(report: BenchReport, title: str, timed: list[QueryTimes], target_s: float) -> None:
+def _add(report: BenchReport, title: str, timed: list[QueryTimes], target_s: float, shown: int = 8) -> None:
     if not timed:
         return
     worst = sorted(timed, key=lambda times: -times.p95)
@@ -206,6 +221,6 @@ def _add(report: BenchReport, title: str, timed: list[QueryTimes], target_s: flo
         f"{title}: p95 over all repetitions", float(np.percentile([s for t in timed for s in t.seconds], 95)), "s"
     )
     report.add(f"{title}: most CPU", max(times.cpu_s for times in timed), "s", target=target_s, at_most=True)
-    for times in worst[:8]:
+    for times in worst[:shown]:
         report.add(f"{times.name}: p95", times.p95, "s", target=target_s, at_most=True)
         report.add(f"{times.name}: CPU", times.cpu_s, "s")
