@@ -7,9 +7,10 @@ escapes what it writes, and labels axes and marks for screen readers.
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from functools import lru_cache
-from itertools import pairwise
 from math import ceil, floor, log10
+from threading import Thread
 from typing import Any
 
 from drumline.infra.report.data import ReportData, Row
@@ -21,7 +22,7 @@ Spec = dict[str, Any]
 
 WIDTH = 720
 #: Space for labels, which may be a fifth wider in the reader's font than in the one they are measured with.
-_NUMBERS: Spec = {"minExtent": 44}
+NUMBERS: Spec = {"minExtent": 44}
 _NAMES: Spec = {"ticks": False, "domain": False, "labelLimit": 300, "minExtent": 365}
 _TEXT = {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "titleFontSize": 12}
 CONFIG: Spec = {
@@ -41,7 +42,16 @@ def svg(spec: Spec) -> str:
 
     Control characters are escaped: XML has none of them, and vl-convert aborts the process where a label has one.
     """
-    return _drawn(json.dumps(_drawable({"width": WIDTH, "config": CONFIG, **spec})))
+    try:
+        return _drawn(_text(spec)).result()
+    except BaseException:
+        _drawn.cache_clear()  # the next one who asks is to get a chart
+        raise
+
+
+def draw_ahead(spec: Spec) -> None:
+    """Begin to draw a chart that `svg` will be called for, and return at once."""
+    _drawn(_text(spec))
 
 
 def start_drawing() -> None:
@@ -50,8 +60,21 @@ def start_drawing() -> None:
 
 
 @lru_cache(128)
-def _drawn(spec: str) -> str:
-    return _process.draw(spec)
+def _drawn(spec: str) -> Future[str]:
+    drawing = Future[str]()
+    Thread(target=_draw, args=(spec, drawing), daemon=True).start()  # a process that ends does not wait for it
+    return drawing
+
+
+def _draw(spec: str, drawing: Future[str]) -> None:
+    try:
+        drawing.set_result(_process.draw(spec))
+    except BaseException as error:
+        drawing.set_exception(error)
+
+
+def _text(spec: Spec) -> str:
+    return json.dumps(_drawable({"width": WIDTH, "config": CONFIG, **spec}))
 
 
 def _drawable(value: Any) -> Any:
@@ -62,11 +85,12 @@ def _drawable(value: Any) -> Any:
     return escape_controls(value) if isinstance(value, str) else value
 
 
-def _field(name: str, kind: str, title: str | None, **more: Any) -> Spec:
+def field(name: str, kind: str, title: str | None, **more: Any) -> Spec:
+    """Return a channel of an encoding."""
     return {"field": name, "type": kind, "title": title, **more}
 
 
-def _steps_axis(data: ReportData) -> Spec:
+def steps_axis(data: ReportData) -> Spec:
     """Return one scale for step times and lateness, so that they can be compared."""
     firsts = [int(x["first"]) for x in (data.steps, data.windows) if x.get("last") is not None]
     lasts = [int(x["last"]) for x in (data.steps, data.windows) if x.get("last") is not None]
@@ -78,21 +102,21 @@ def step_times(data: ReportData) -> Spec:
 
     Verdicts are coloured behind it.
     """
-    axis = _steps_axis(data)
+    axis = steps_axis(data)
     bands = [
         {"first": e["first_step"], "end": e["last_step"] + 1, "state": e["state"],
          "name": "job" if e["rank"] == WHOLE_JOB else f"rank {e['rank']}"}
         for e in data.episodes
     ]  # fmt: skip
-    x = _field("bin", "quantitative", "step", **axis)
+    x = field("bin", "quantitative", "step", **axis)
     # Space above for the names of verdicts.
     axis_y = {"scale": {"domain": [0, 1.15 * max(row["longest_ms"] for row in data.step_times)], "nice": 5},
-            "axis": {"tickCount": 5, **_NUMBERS}}  # fmt: skip
+            "axis": {"tickCount": 5, **NUMBERS}}  # fmt: skip
     layers: list[Spec] = []
     if bands:
-        span = {"x": _field("first", "quantitative", "step", **axis), "x2": {"field": "end"}}
+        span = {"x": field("first", "quantitative", "step", **axis), "x2": {"field": "end"}}
         worst = [level for level in LEVELS if any(band["state"] == level for band in bands)]
-        colour = _field(
+        colour = field(
             "state", "nominal", "alarm", scale={"domain": worst, "range": [f"var(--{name})" for name in worst]}
         )
         layers.append({"data": {"values": bands}, "mark": {"type": "rect", "opacity": 0.22},
@@ -101,41 +125,12 @@ def step_times(data: ReportData) -> Spec:
             label = {"type": "text", "align": "left", "dx": 3, "dy": 9, "fill": "currentColor", "fontSize": 12}
             layers.append({"data": {"values": bands}, "mark": label,
                            "encoding": {"x": span["x"], "y": {"value": 0}, "text": {"field": "name"}}})  # fmt: skip
-    shortest = _field("shortest_ms", "quantitative", "step, ms", **axis_y)
+    shortest = field("shortest_ms", "quantitative", "step, ms", **axis_y)
     layers.append({"mark": {"type": "area", "color": "var(--series-1)", "opacity": 0.3},
                    "encoding": {"x": x, "y": shortest, "y2": {"field": "longest_ms"}}})  # fmt: skip
     layers.append({"mark": {"type": "line", "color": "var(--series-1)", "strokeWidth": 1.5},
-                   "encoding": {"x": x, "y": _field("median_ms", "quantitative", "step, ms", **axis_y)}})  # fmt: skip
+                   "encoding": {"x": x, "y": field("median_ms", "quantitative", "step, ms", **axis_y)}})  # fmt: skip
     return {"height": 220, "data": {"values": data.step_times}, "layer": layers}
-
-
-def lateness(data: ReportData) -> Spec:
-    """Return a cell per rank and window of steps; later is darker. On time is tinted too: blank means not known."""
-    bins = sorted({int(row["bin"]) for row in data.lateness})
-    width = min((b - a for a, b in pairwise(bins)), default=1)
-    values = [{**row, "end": row["bin"] + width} for row in data.lateness]
-    ranks = len({row["rank"] for row in values})
-    # The darkest is at least a quarter of a step, or a healthy job would look like a late one.
-    darkest = max(row["late_ms"] for row in values)
-    if data.steps.get("median_ms"):
-        darkest = max(darkest, data.steps["median_ms"] / 4)
-    return {
-        "height": max(60, min(360, 22 * ranks)),
-        "data": {"values": values},
-        "mark": {"type": "rect", "color": "var(--late)", "stroke": "currentColor", "strokeOpacity": 0.1},
-        "encoding": {
-            "x": _field("bin", "quantitative", "step", **_steps_axis(data)),
-            "x2": {"field": "end"},
-            "y": _field("rank", "ordinal", "rank", axis=_NUMBERS),
-            "opacity": _field(
-                "late_ms",
-                "quantitative",
-                "late, ms a step",
-                scale={"domain": [0, darkest], "range": [0.06, 1]},
-                legend={"tickCount": 4, "symbolStrokeWidth": 0},
-            ),
-        },
-    }
 
 
 def kernels(data: ReportData, most: int = 12) -> Spec:
@@ -148,9 +143,9 @@ def kernels(data: ReportData, most: int = 12) -> Spec:
         }
         for place, row in enumerate(data.kernels[:most], 1)
     ]
-    y = _field("kernel", "nominal", None, sort=None, axis=_NAMES)
+    y = field("kernel", "nominal", None, sort=None, axis=_NAMES)
     scale = {"domain": [0, 1.4 * max(row["gpu_s"] for row in values)], "nice": False}
-    x = _field("gpu_s", "quantitative", "GPU time, s", scale=scale, axis={"tickCount": 5})
+    x = field("gpu_s", "quantitative", "GPU time, s", scale=scale, axis={"tickCount": 5})
     drawn = {"mark": {"type": "bar", "color": "var(--series-1)"}, "encoding": {"x": x, "y": y}}
     text = {"mark": {"type": "text", "align": "left", "dx": 4, "fill": "currentColor", "fontSize": 12},
             "encoding": {"x": x, "y": y, "text": {"field": "label"}}}  # fmt: skip
@@ -163,13 +158,13 @@ def memcpys(data: ReportData) -> Spec:
         {"copy": copy_name(row), "all": row["gb_per_s"], "slowest": row["slowest_gb_per_s"]}
         for row in data.memcpys[:10]
     ]
-    y = _field("copy", "nominal", None, sort=None, axis={**_NAMES, "grid": True, "minExtent": 215})
+    y = field("copy", "nominal", None, sort=None, axis={**_NAMES, "grid": True, "minExtent": 215})
     rates = [row[name] for row in values for name in ("all", "slowest") if row[name] > 0] or [1]
     low, high = floor(log10(min(rates))), ceil(log10(max(rates)))
     decades = [10.0**power for power in range(low, max(high, low + 1) + 1)]
     scale = {"scale": {"type": "log", "domain": [decades[0], decades[-1]]},
              "axis": {"grid": False, "values": decades, "format": "~g"}}  # fmt: skip
-    x = _field("all", "quantitative", "GB/s while copying", **scale)
+    x = field("all", "quantitative", "GB/s while copying", **scale)
     slowest = {**x, "field": "slowest"}
     return {
         "height": 26 * len(values), "width": 540, "data": {"values": values},
@@ -206,11 +201,11 @@ def over_time(values: list[Row], length_s: float, title: str, zero: bool = False
         "height": 130, "width": 300, "data": {"values": values},
         "mark": {"type": "line", "strokeWidth": 1.5},
         "encoding": {
-            "x": _field("at", "quantitative", f"{unit} from the start", axis={"grid": False, "tickCount": 5},
+            "x": field("at", "quantitative", f"{unit} from the start", axis={"grid": False, "tickCount": 5},
                         scale={"domain": [0, length_s / seconds], "nice": False}),
-            "y": _field("value", "quantitative", title, axis={"tickCount": 4, **_NUMBERS},
+            "y": field("value", "quantitative", title, axis={"tickCount": 4, **NUMBERS},
                         scale={"zero": zero, "nice": 4}),
-            "color": _field("series", "nominal", None, scale=scale, legend={"symbolType": "stroke"}),
+            "color": field("series", "nominal", None, scale=scale, legend={"symbolType": "stroke"}),
         },
     }  # fmt: skip
 

@@ -21,7 +21,10 @@ class NoSuchRun(LookupError):
 
 @dataclass(frozen=True)
 class ReportData:
-    """Holds rows with the columns that the queries name. Times: s, ms or us as the names state; UTC."""
+    """Holds rows with the columns that the queries name. Times: s, ms or us as the names state; UTC.
+
+    `lateness` is of the latest ranks; `bands` of all of a large job, a band's rank being its first.
+    """
 
     job: str
     run: Row
@@ -38,6 +41,7 @@ class ReportData:
     stacks: list[Row]
     cost: list[Row]
     lateness: list[Row]
+    bands: list[Row]
     kernels: list[Row]
     families: list[Row]
     memcpys: list[Row]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,8 +13,12 @@ from drumline.infra.report.data import LISTED, NoSuchRun, Query, ReportData, Row
 from drumline.infra.report.deep_window import EPISODE, deep_window
 from drumline.infra.report.link_state import CAUSE, link_evidence
 
-#: Limits of a plot: bins of steps or time, ranks.
-BINS, WINDOW_BINS, SPREAD_BINS, RANKS = 300, 120, 30, 64
+#: Takes the fields of ReportData that are known, and the names of those that are new.
+Arrived = Callable[[Mapping[str, Any], tuple[str, ...]], None]
+#: Limits of a plot: bins of steps or time.
+BINS, WINDOW_BINS, SPREAD_BINS = 300, 120, 30
+#: Ranks with a row of their lateness each; of a larger job those that are latest, beside bands of all its ranks.
+RANKS, LATEST, BANDS = 64, 24, 128
 #: Lines of a chart that colours can distinguish.
 SERIES = 8
 #: Rows of the question stalls that are looked at, and the least share of a kernel's samples that is listed; %.
@@ -31,11 +35,20 @@ SIDE_BY_SIDE = 3
 DEEP = 3
 
 
-def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu_hour: float) -> ReportData:
+def load(
+    query: Query,
+    job: str,
+    run: str,
+    since: str,
+    until: str,
+    price_per_gpu_hour: float,
+    arrived: Arrived = lambda known, new: None,
+) -> ReportData:
     """Load all data of the report.
 
     `since` and `until` are written as DateTime64(9, 'UTC'); "" stands for the run's begin and end. Several threads call
-    `query`. Raises NoSuchRun, and the query's ClickHouseFailed.
+    `query`. `arrived` is called with the fields that are known so far, and the names of the new ones. Raises NoSuchRun,
+    and the query's ClickHouseFailed.
     """
     chosen, other_runs = find_run(query, job, run)
     span = {"since": since or chosen["started"], "until": until or chosen["ended"]}
@@ -50,45 +63,36 @@ def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu
         ran = f"run {chosen['run']} went from {chosen['started'][:19]} to {chosen['ended'][:19]}"
         raise NoSuchRun(f"nothing of this run {part} (UTC); {ran}")
     length_ns = max(int(extent["ns"]), 1)
+    known: dict[str, Any] = {
+        "job": job,
+        "run": chosen,
+        "other_runs": other_runs,
+        **span,
+        "length_s": length_ns / 1e9,
+        "whole": not since and not until,
+        "price_per_gpu_hour": price_per_gpu_hour,
+    }
+    ranks = int(chosen["ranks"])
     with side_by_side(query) as later:
-        episodes = later(_episodes, scope)  # the longest first
-        devices = later(_devices, {**scope, "length_ns": length_ns, "bins": WINDOW_BINS}, int(chosen["ranks"]))
-        windows = later(_windows, scope)
-        steps = later(_steps, scope, int(chosen["steps"]) > MOST_STEPS)
-        cost = later(rows_of, queries.COST, scope)
-        kernels = later(rows_of, queries.KERNELS, scope)
-        families = later(rows_of, queries.FAMILIES, scope)
-        memcpys = later(rows_of, queries.MEMCPYS, scope)
-        hot = later(_hot, scope, price_per_gpu_hour)
-        stalls = later(_stalls, scope)
-        hangs, stacks = later(rows_of, queries.HANGS, scope), later(rows_of, queries.STACKS, scope)
-        records = later(rows_of, queries.RECORDS, scope)
-        return ReportData(
-            job=job,
-            run=chosen,
-            other_runs=other_runs,
-            **span,
-            length_s=length_ns / 1e9,
-            whole=not since and not until,
-            steps=steps.result()[0],
-            step_times=steps.result()[1],
-            windows=windows.result()[0],
-            lateness=windows.result()[1],
-            episodes=episodes.result(),
-            hangs=hangs.result(),
-            stacks=stacks.result(),
-            cost=cost.result(),
-            kernels=kernels.result(),
-            families=families.result(),
-            memcpys=memcpys.result(),
-            hot_lines=hot.result()[0],
-            hot_stacks=hot.result()[1],
-            stalls=stalls.result(),
-            devices=devices.result()[0],
-            device_times=devices.result()[1],
-            records=records.result()[0],
-            price_per_gpu_hour=price_per_gpu_hour,
-        )
+        parts: dict[Future[Any], tuple[str, ...]] = {  # the longest first
+            later(_devices, {**scope, "length_ns": length_ns, "bins": WINDOW_BINS}, ranks): ("devices", "device_times"),
+            later(_episodes, scope): ("episodes",),
+            later(_steps, scope, int(chosen["steps"]) > MOST_STEPS): ("steps", "step_times"),
+            later(_windows, scope, ranks): ("windows", "lateness", "bands"),
+            later(_only, queries.COST, scope): ("cost",),
+            later(_only, queries.KERNELS, scope): ("kernels",),
+            later(_only, queries.FAMILIES, scope): ("families",),
+            later(_only, queries.MEMCPYS, scope): ("memcpys",),
+            later(_hot, scope, price_per_gpu_hour): ("hot_lines", "hot_stacks"),
+            later(_stalls, scope): ("stalls",),
+            later(_only, queries.HANGS, scope): ("hangs",),
+            later(_only, queries.STACKS, scope): ("stacks",),
+            later(_first, queries.RECORDS, scope): ("records",),
+        }
+        for done in as_completed(parts):
+            known |= zip(parts[done], done.result(), strict=True)
+            arrived(known, parts[done])
+    return ReportData(**known)
 
 
 @contextmanager
@@ -109,6 +113,14 @@ def rows_of(query: Query, sql: str, parameters: Row) -> list[Row]:
     return query(sql, parameters)
 
 
+def _only(query: Query, sql: str, parameters: Row) -> tuple[list[Row]]:
+    return (query(sql, parameters),)
+
+
+def _first(query: Query, sql: str, parameters: Row) -> tuple[Row]:
+    return (query(sql, parameters)[0],)
+
+
 def _steps(query: Query, scope: Row, many: bool) -> tuple[Row, list[Row]]:
     """Return the extent of the steps, and their times in bins. `many`: seconds are read in place of steps."""
     extent, times = (queries.STEPS_EXTENT, queries.STEPS)
@@ -119,21 +131,25 @@ def _steps(query: Query, scope: Row, many: bool) -> tuple[Row, list[Row]]:
     return steps, query(times, {**scope, "first": steps["first"], "width": _width(steps, BINS)})
 
 
-def _windows(query: Query, scope: Row) -> tuple[Row, list[Row]]:
-    """Return the windows of steps, and the lateness of the latest ranks in bins of them."""
+def _windows(query: Query, scope: Row, ranks: int) -> tuple[Row, list[Row], list[Row]]:
+    """Return the windows of steps; the lateness of the latest ranks in bins of them, and of bands of all ranks."""
     [windows] = query(queries.WINDOWS, scope)
-    bins = {"first": windows["first"], "width": _window_width(windows), "ranks": RANKS}
-    return windows, query(queries.LATENESS, {**scope, **bins})
+    bins = {"first": windows["first"], "width": _window_width(windows)}
+    if ranks <= RANKS:
+        return windows, query(queries.LATENESS, {**scope, **bins, "ranks": RANKS}), []
+    bands = query(queries.BANDS, {**scope, **bins, "band": -(-ranks // BANDS)})
+    latest = query(queries.LATENESS, {**scope, **bins, "ranks": LATEST})
+    return windows, latest, [{**row, "rank": row["first_rank"]} for row in bands]
 
 
-def _episodes(query: Query, scope: Row) -> list[Row]:
+def _episodes(query: Query, scope: Row) -> tuple[list[Row]]:
     """Return the episodes with the evidence of links and deep windows."""
     episodes = [{**row} for row in query(queries.EPISODES, scope)]
     for row in [row for row in episodes if row["cause"] == CAUSE][:LISTED]:
         row["links"] = link_evidence(query, scope | _place(row))
     for row in [row for row in episodes if row["rank"] >= 0 and row["state"] != "suspect"][:DEEP]:
         row["deep"] = deep_window(query, scope | _place(row))
-    return episodes
+    return (episodes,)
 
 
 def _devices(query: Query, scope: Row, ranks: int) -> tuple[list[Row], list[Row]]:
@@ -147,12 +163,12 @@ def _devices(query: Query, scope: Row, ranks: int) -> tuple[list[Row], list[Row]
     return devices, query(times, {**scope, "bins": SPREAD_BINS})
 
 
-def _stalls(query: Query, scope: Row) -> list[Row]:
+def _stalls(query: Query, scope: Row) -> tuple[list[Row]]:
     """Return what the warps of the kernels with most samples waited for most; [] where no window sampled the GPU."""
     question = named_query("stalls")
     given = {name: str(scope[name])[:23] for name in ("since", "until")} | {"job": scope["job"], "run": scope["run"]}
     rows = query(question.sql, question.values({**given, "limit": str(MOST_STALLS)}))
-    return [row for row in rows if row["percent"] >= LEAST_STALL][:LISTED]
+    return ([row for row in rows if row["percent"] >= LEAST_STALL][:LISTED],)
 
 
 def _hot_lines(query: Query, scope: Row, price: float, by: str = "line", most: int = LISTED) -> list[Row]:

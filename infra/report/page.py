@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import metadata, resources
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from drumline.infra.guidance.entry import cause_page
-from drumline.infra.report import charts, text
+from drumline.infra.report import charts, heat_map, text
 from drumline.infra.report.data import ReportData
 from drumline.infra.report.device_queries import MOST_GPUS
 from drumline.infra.report.flame_graph import speedscope
@@ -27,6 +28,22 @@ DEVICES = {
     "power_w": ("W", "Power"),
     "clock_mhz": ("MHz", "SM clock"),
     "celsius": ("°C", "Temperature"),
+}
+#: Chart -> (field of ReportData without which there is none, its specification).
+CHARTS: dict[str, tuple[str, Callable[[ReportData], charts.Spec]]] = {
+    "steps": ("step_times", charts.step_times),
+    "lateness": ("lateness", heat_map.lateness),
+    "bands": ("bands", heat_map.bands),
+    "kernels": ("kernels", charts.kernels),
+    "memcpys": ("memcpys", charts.memcpys),
+}
+#: Chart -> all fields that it shows.
+NEEDED = {
+    **dict.fromkeys(DEVICES, frozenset({"device_times", "length_s"})),
+    "kernels": {"kernels"},
+    "memcpys": {"memcpys"},
+    **dict.fromkeys(("lateness", "bands"), frozenset({"lateness", "bands", "windows", "steps"})),
+    "steps": {"steps", "step_times", "windows", "episodes"},
 }
 
 
@@ -94,10 +111,11 @@ def sections(data: ReportData, cause_url: Callable[[str, str], str] = cause_page
     return {
         "d": data,
         "text": text,
-        "charts": dict.fromkeys(("steps", "lateness", "kernels", "memcpys"), "") | drawn,
+        "charts": dict.fromkeys(("steps", "lateness", "bands", "kernels", "memcpys"), "") | drawn,
         "most_gpus": MOST_GPUS,
         "devices": [(name, caption) for name, (_, caption) in DEVICES.items() if name in drawn],
         "shown_ranks": len({row["rank"] for row in data.lateness}),
+        "band_ranks": heat_map.band_ranks(data.bands),
         "total_s": data.ranks * data.length_s,
         "kernel_s": sum(row["gpu_s"] for row in data.families),
         "flame_graph": "",  # too large for a page that is loaded again every few seconds
@@ -107,16 +125,29 @@ def sections(data: ReportData, cause_url: Callable[[str, str], str] = cause_page
     }
 
 
+def draw_ahead(known: Mapping[str, Any], new: tuple[str, ...]) -> None:
+    """Begin to draw the charts for which the `new` fields of ReportData were missing."""
+    data: Any = SimpleNamespace(**known)
+    for name, needed in NEEDED.items():
+        if not needed.isdisjoint(new) and needed <= known.keys() and (spec := _spec(name, data)) is not None:
+            charts.draw_ahead(spec)
+
+
+def prepare() -> None:
+    """Load what a page needs, so that it is there when the data are."""
+    environment().get_template("page.html")
+
+
 def _charts(data: ReportData) -> dict[str, charts.Spec]:
     """Return the charts for which there are data."""
-    specs: dict[str, charts.Spec | None] = {
-        "steps": charts.step_times(data) if data.step_times else None,
-        "lateness": charts.lateness(data) if data.lateness else None,
-        "kernels": charts.kernels(data) if data.kernels else None,
-        "memcpys": charts.memcpys(data) if data.memcpys else None,
-    }
-    specs |= {name: charts.device(data, name, unit) for name, (unit, _) in DEVICES.items()}
-    return {name: spec for name, spec in specs.items() if spec is not None}
+    return {name: spec for name in NEEDED if (spec := _spec(name, data)) is not None}
+
+
+def _spec(name: str, data: ReportData) -> charts.Spec | None:
+    if name in DEVICES:
+        return charts.device(data, name, DEVICES[name][0])
+    rows, spec_of = CHARTS[name]
+    return spec_of(data) if getattr(data, rows) else None
 
 
 def _flame_graph(data: ReportData) -> str:

@@ -189,6 +189,15 @@ FROM stragglers WHERE {SCOPE} AND {_WINDOW} AND steps_used > 0 AND rank IN (
 GROUP BY bin, rank ORDER BY rank, bin
 """
 
+# The latest rank of each band of ranks, in its worst window of a bin.
+BANDS = f"""
+SELECT intDiv(first_step - {{first:Int64}}, {{width:Int64}}) * {{width:Int64}} + {{first:Int64}} AS bin,
+       intDiv(rank, {{band:Int32}}) * {{band:Int32}} AS first_rank,
+       max(lateness_ns / greatest(1, steps_used)) / 1e6 AS late_ms
+FROM stragglers WHERE {SCOPE} AND {_WINDOW} AND steps_used > 0 AND rank >= 0
+GROUP BY bin, first_rank ORDER BY first_rank, bin
+"""
+
 _KERNELS = f"""
 SELECT name, sum(r.launches) AS launches, sum(r.gpu_ns) / 1e9 AS gpu_s,
        quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(durations) AS quantiles, {SHAPE}

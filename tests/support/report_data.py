@@ -48,6 +48,7 @@ def report_data(**changes):
                     "gil_wait_share": 0.75, "gil_holder": "tokenizer: encode (/job/text.py:7)"}],
         "cost": [{"rank": 3, "host": "node-b", "cause": "slow_copy", "lost_s": 4.1, "gpu_seconds": 12.3}],
         "lateness": [{"bin": b, "rank": r, "late_ms": b * r / 100} for b in range(0, 200, 20) for r in range(4)],
+        "bands": [],
         "kernels": [{"name": "_Z4gemmv", "short": "gemm", "family": "gemm", "launches": 10, "gpu_s": 1.5, "p50_us": 2.0,
                      "p99_us": 9.0, "occupancy": 0.25, "limited_by": "registers", "achieved": 31.0}],
         "families": [{"family": "gemm", "launches": 10, "gpu_s": 1.5}],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Thread
 from typing import Annotated
 
 import typer
@@ -52,7 +53,7 @@ def report(
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
     from drumline.infra.report.data import NoSuchRun
     from drumline.infra.report.loading import load
-    from drumline.infra.report.page import page
+    from drumline.infra.report.page import draw_ahead, page, prepare
     from drumline.infra.report.text import summary
 
     config = settings()
@@ -67,7 +68,8 @@ def report(
         ensure_engine(config),
     ):
         client = connect(config, reader=True, database=config.clickhouse.database)
-        data = load(lambda sql, parameters: rows(client, sql, parameters), job, run, start, end, cost)
+        Thread(target=prepare, daemon=True).start()  # beside the queries, as the charts
+        data = load(lambda sql, parameters: rows(client, sql, parameters), job, run, start, end, cost, draw_ahead)
     text = page(data, web_page=config.serve.url)
     with replaced("report", output) as part:
         part.write_text(text, "utf-8")

@@ -12,7 +12,7 @@ import pytest
 from support.report_data import HOSTILE, evidence, report_data
 
 from drumline.infra.report import charts as report_charts
-from drumline.infra.report import queries
+from drumline.infra.report import heat_map, queries
 from drumline.infra.report import text as report_text
 from drumline.infra.report.data import NoSuchRun, find_run
 from drumline.infra.report.page import page
@@ -231,7 +231,7 @@ def test_times_have_the_unit_that_fits():
 def test_a_healthy_job_is_not_drawn_as_dark_as_a_late_one():
     def darkest(late):
         data = report_data(lateness=[{"bin": b, "rank": 0, "late_ms": late} for b in range(2)])
-        return report_charts.lateness(data)["encoding"]["opacity"]["scale"]["domain"][1]
+        return heat_map.lateness(data)["layer"][0]["encoding"]["opacity"]["scale"]["domain"][1]
 
     assert darkest(4.0) == 125.0  # a quarter of the median step
     assert darkest(200.0) == 200.0

@@ -195,6 +195,35 @@ def test_a_run_with_many_steps_and_gpu_samples_is_read_from_rollups_to_the_same(
 
 
 @pytest.mark.usefixtures("drumline")
+def test_a_large_run_shows_its_latest_ranks_and_the_latest_of_each_band(clean_stack, monkeypatch):
+    store(clean_stack)
+    client = connect(clean_stack, reader=True, database=clean_stack.clickhouse.database)
+    known = {}
+
+    def read():
+        known.clear()
+        return load(lambda sql, values: rows(client, sql, values), JOB, "", "", "", 0.0,
+                    lambda fields, new: known.update({name: fields[name] for name in new}))  # fmt: skip
+
+    small = read()
+    assert small.bands == []
+    ranks = {row["rank"] for row in small.lateness}
+    assert len(ranks) > 1
+    monkeypatch.setattr(loading, "RANKS", 0)
+    monkeypatch.setattr(loading, "LATEST", 1)
+    large = read()
+    assert [{name: row[name] for name in ("bin", "rank", "late_ms")} for row in large.bands] == small.lateness
+    latest = max(ranks, key=lambda rank: sum(row["late_ms"] for row in small.lateness if row["rank"] == rank))
+    assert large.lateness == [row for row in small.lateness if row["rank"] == latest]
+    monkeypatch.setattr(loading, "BANDS", 1)
+    of_all = {row["bin"]: row["late_ms"] for row in read().bands}
+    assert of_all == {step: max(row["late_ms"] for row in small.lateness if row["bin"] == step) for step in of_all}
+    assert known.keys() > {"lateness", "bands", "kernels", "devices", "device_times", "episodes", "cost", "records"}
+    assert all(known[name] == getattr(read(), name) for name in ("lateness", "bands", "kernels"))
+    client.close()
+
+
+@pytest.mark.usefixtures("drumline")
 def test_gpus_of_few_processes_are_three_lines_where_more_processes_are_not_listed(clean_stack):
     """Eight GPUs a process: the 64 that are listed are those of eight."""
     store(clean_stack)
