@@ -137,10 +137,13 @@ def _are_indices_inside(parts: MergedParts, limits: _Limits, sizes: Ints) -> boo
 def _list_sizes(parts: MergedParts, limits: _Limits) -> Ints | None:
     """Return the number of items of each text that is a list, None if one, or another text, is out of bounds."""
     of_lists = set(parts.fields[parts.layout.lists].ravel().tolist()) if parts.layout.lists else ()
-    strings = [line for line in parts.layout.texts if line not in parts.layout.lists]
-    texts = (parts.texts[index] for index in set(parts.fields[strings].ravel().tolist()))
-    if max(len(parts.job), len(parts.run), *map(len, texts)) > limits.length:
+    if max(len(parts.job), len(parts.run)) > limits.length:
         return None
+    if parts.longest > limits.length:  # that one may be an array
+        strings = [line for line in parts.layout.texts if line not in parts.layout.lists]
+        texts = (parts.texts[index] for index in set(parts.fields[strings].ravel().tolist()))
+        if max(map(len, texts), default=0) > limits.length:
+            return None
     sizes = np.zeros(len(parts.texts), np.int64)
     for index in of_lists:
         try:

@@ -78,7 +78,7 @@ class MergedParts:
         sizes: parts of each record, rows_of: its rows.
         counts: rows of each part.
         fields: [field, part], values [column, row]: as `layout` describes them.
-        lowest, highest: of each field.
+        lowest, highest: of each field. longest: characters of the longest text, which may be the JSON of an array.
         columns: name -> values of all rows, in the dtype of the topic's current schema.
 
     Read its rows after `bounds.merged_check.is_inside`, or after `check_widths`.
@@ -107,6 +107,7 @@ class MergedParts:
         if not is_inside or np.add.reduceat(self.counts, _begins(self.sizes)).tolist() != self.rows_of:
             raise BadEnvelope("parts have other numbers of rows", topic=self.topic, field="rows")
         lengths = np.array([len(text) for text in self.texts], np.int64)
+        self.longest = int(lengths.max(initial=0))
         used = int(lengths[self.fields[self.layout.texts]].sum()) + self.parts * (len(self.job) + len(self.run))
         if used > MAX_BYTES:  # before a part is made: all of them may have one long text
             detail = f"{used:,} characters in the envelopes of its parts, allowed are {MAX_BYTES:,}"
