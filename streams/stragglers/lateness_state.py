@@ -6,9 +6,9 @@ cells (state.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from drumline.streams.core.records import (
     key,
     pack_text,
     parse_head,
-    stacked,
     unpack_rows,
 )
 from drumline.streams.stragglers.lateness_rows import KEPT_ROW, WHOLE
@@ -102,20 +101,20 @@ class LatenessState:
             steps = _lists_of(before)
             changed = bool(replaced) or not lists.keys() <= steps.keys() or _differ(before, rows, steps, lists)
             kept, texts = _without(before.rows, steps.keys() & lists.keys()), _as_items({**steps, **lists})
-        self._write(place, part, texts, stacked([kept, rows]), offset)
+        self._write(place, part, texts, [kept, rows], offset)
         index.setdefault(place, {})[part] = as_steps(dict.fromkeys((*known, *lists)))
         for other in replaced:
             left = {step: text for step, text in _lists_of(records[other]).items() if step not in lists}
             if left:
                 stored[other] = as_steps(left)
-                self._write(place, other, _as_items(left), _without(records[other].rows, lists), offset)
+                self._write(place, other, _as_items(left), [_without(records[other].rows, lists)], offset)
             else:
                 del stored[other]
                 self._store.pop(self._key(*place, other), None)
         return changed
 
-    def _write(self, place: tuple[int, str], part: int, lists: bytes, rows: Rows, offset: int) -> None:
-        self._store[self._key(*place, part)] = pack_text(offset, _HEAD + lists + b"}}", rows)
+    def _write(self, place: tuple[int, str], part: int, lists: bytes, rows: Sequence[Rows], offset: int) -> None:
+        self._store[self._key(*place, part)] = pack_text(offset, _HEAD + lists + b"}}", *rows)
 
     def stored(self, index: Index, wanted: Container[int]) -> Iterator[StoredLateness]:
         """Yield the values of a window with some steps, rising by communicator and step; each has all of some
@@ -167,12 +166,7 @@ def _as_items(lists: Mapping[int, bytes]) -> bytes:
 
 def _lists_of(record: StateRecord) -> dict[int, bytes]:
     """Return step -> its lists (lateness_rows.py) as JSON, of a value."""
-    return {int(step): as_text(lists) for step, lists in record.head["steps"].items()}
-
-
-def as_text(lists: Mapping[str, Any]) -> bytes:
-    """Return the lists of a step as a value has them."""
-    return as_json(lists)
+    return {int(step): as_json(lists) for step, lists in record.head["steps"].items()}
 
 
 def _differ(before: StateRecord, rows: Rows, old: Mapping[int, bytes], new: Mapping[int, bytes]) -> bool:

@@ -7,7 +7,6 @@ ranks. Those from before the oldest window that is kept go with the window befor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.schemas.joined.merged import Ints
 from drumline.schemas.joined.table import MergedParts
-from drumline.streams.core.records import Rows, StateRecord, pack_text, stacked, unpack_rows
+from drumline.streams.core.records import Rows, StateRecord, pack_text, rows_begin, stacked, unpack_rows
 from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW, sample_rows
 from drumline.streams.stragglers.analysis.host_cause import HOST_ROW, host_rows
 from drumline.streams.stragglers.slices import RANKS_OF_VALUE, cut
@@ -61,7 +60,8 @@ _NARROW = {
 }
 #: Heads of values by the width of their rows.
 _NARROW_HEAD, _WIDE_HEAD = b"{}", b'{"wide":1}'
-_BYTES = np.dtype("u1")
+#: Where the rows of a narrow value begin.
+_NARROW_BEGIN = len(pack_text(0, _NARROW_HEAD))
 
 
 class SampledTimes(NamedTuple):
@@ -118,33 +118,31 @@ class SampleState:
         return bool(limits.min <= numbers.min() and numbers.max() <= limits.max)
 
     def _add(self, part: int, bucket: int, new: Rows, offsets: Ints) -> bool:
-        """Add rows to a bucket, and return whether some are new to it. `offsets`: of each."""
+        """Add rows to a bucket, and return whether some are new to it. `offsets`: of each; they do not fall."""
         name = self._key(bucket, part)
-        data, rows = self.store.get(name), new
+        data, parts = self.store.get(name), [new]
         if data is not None:
             old = self._unpacked(data)
-            if offsets.min() <= old.offset:
+            if int(offsets[0]) <= old.offset:
                 new = new[offsets > old.offset]
             if not len(new):
                 return False
-            rows = self._together([old.rows, new])
-            if len(rows) // MANY_ROWS > len(old.rows) // MANY_ROWS:
-                rows = _once(rows)
-        head = _NARROW_HEAD if rows.dtype == self.kind.narrow else _WIDE_HEAD
-        self.store[name] = pack_text(int(offsets.max()), head, rows)
+            parts = self._alike([old.rows, new])
+            if (len(old.rows) + len(new)) // MANY_ROWS > len(old.rows) // MANY_ROWS:
+                parts = [_once(stacked(parts))]
+        head = _NARROW_HEAD if parts[0].dtype == self.kind.narrow else _WIDE_HEAD
+        self.store[name] = pack_text(int(offsets[-1]), head, *parts)
         return True
 
     def _unpacked(self, data: bytes) -> StateRecord:
-        record = unpack_rows(data, _BYTES)
-        return replace(
-            record, rows=record.rows.view(self.kind.narrow if record.text == _NARROW_HEAD else self.kind.wide)
-        )
+        is_narrow = rows_begin(data) == _NARROW_BEGIN
+        return unpack_rows(data, self.kind.narrow if is_narrow else self.kind.wide)
 
-    def _together(self, parts: list[Rows]) -> Rows:
-        """Return the concatenation of rows, narrow if all of them are."""
+    def _alike(self, parts: list[Rows]) -> list[Rows]:
+        """Return rows of one type, narrow if all of them are."""
         if any(part.dtype != parts[0].dtype for part in parts):
-            parts = [part.astype(self.kind.wide) for part in parts]
-        return stacked(parts)
+            return [part.astype(self.kind.wide) for part in parts]
+        return parts
 
     def rows(self, rank: int, start_ns: int, end_ns: int) -> Rows:
         """Return the rows of a rank in a span of time, both ends included, by time."""
@@ -153,7 +151,7 @@ class SampleState:
             if start_ns // BUCKET_NS <= bucket <= end_ns // BUCKET_NS:
                 stored = self._unpacked(self.store[self._key(bucket, part)]).rows
                 stored_rows.append(stored[stored["rank"] == rank])
-        stored = _once(self._together(stored_rows))
+        stored = _once(stacked(self._alike(stored_rows)))
         stored = stored[(stored["time_ns"] >= start_ns) & (stored["time_ns"] <= end_ns)]
         inside: Rows = np.zeros(len(stored), self.kind.dtype)
         for name in self.kind.dtype.names or ():

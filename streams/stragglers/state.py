@@ -27,7 +27,7 @@ from drumline.streams.lateness.collective_join import PIPELINE
 from drumline.streams.stragglers.analysis.lateness_history import healthy_windows
 from drumline.streams.stragglers.communicators import Communicators
 from drumline.streams.stragglers.lateness_rows import KEPT_ROW, NO_LISTS, WHOLE, lists_of_steps, part_of
-from drumline.streams.stragglers.lateness_state import LatenessState, as_text
+from drumline.streams.stragglers.lateness_state import LatenessState
 from drumline.streams.stragglers.sample_state import DEVICE, HOST, SAMPLE_KINDS, SampleKind, SampleState
 from drumline.streams.stragglers.sources import Place, Sources
 from drumline.streams.stragglers.step_rows import STEP_ROW, merged_step_rows, step_rows
@@ -187,9 +187,7 @@ class JobState:
         emptied = (step for step in missing if self._has_lateness(step, communicator, part))  # all ranks are left out
         lists_at: dict[int, dict[int, bytes]] = {}  # first step of a value -> its steps -> their lists
         for step in sorted({*steps_seen, *emptied}):
-            lists = lists_of.get(step)
-            text = NO_LISTS if lists is None else as_text(lists)
-            lists_at.setdefault(self.lateness.first_of(step), {})[step] = text
+            lists_at.setdefault(self.lateness.first_of(step), {})[step] = lists_of.get(step, NO_LISTS)
         first_of = self.lateness.firsts_of(rows) if len(lists_at) > 1 else None
         is_duplicate = False
         for first, steps in lists_at.items():

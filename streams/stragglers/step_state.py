@@ -143,12 +143,10 @@ class StepState:
         new: Rows,
         offset: int,
     ) -> None:
-        rows = new
-        if old is not None:
-            rows = stacked([old.rows, new])
-            if len(rows) > RANKS_OF_VALUE * self._config.window_steps:
-                rows = latest_steps(rows)
-        self._store[self._key(*place)] = pack_text(offset, self._head(reports), rows)
+        parts = [new] if old is None else [old.rows, new]
+        if old is not None and len(old.rows) + len(new) > RANKS_OF_VALUE * self._config.window_steps:
+            parts = [latest_steps(stacked(parts))]
+        self._store[self._key(*place)] = pack_text(offset, self._head(reports), *parts)
 
     def _head(self, reports: Mapping[int, RankReport]) -> bytes:
         """Return the head of a value: JSON, of which each rank writes the same names each time."""

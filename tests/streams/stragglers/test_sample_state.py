@@ -47,3 +47,20 @@ def test_a_batch_without_samples_stores_nothing(kind):
     state = SampleState(store, "job", kind._replace(rows_of=lambda _: rows))
     assert not len(state.apply(SimpleNamespace(envelope={"rank": 3}), np.array([7])).ranks)
     assert store == {}
+
+
+@KINDS
+def test_a_value_takes_each_batch_once_whatever_the_width_of_its_numbers(kind):
+    wide = int(np.iinfo(kind.narrow[-1]).max) + 1
+    store: dict[str, bytes] = {}
+    state, sent = SampleState(store, "job", kind), []
+    for second, value in enumerate((0, wide, 0), 1):
+        rows = np.zeros(1, kind.dtype)
+        rows["time_ns"], rows[kind.dtype.names[1]] = SECOND * second, value
+        sent += rows.tolist()
+        state.kind = kind._replace(rows_of=lambda _, rows=rows: rows)
+        state.apply(SimpleNamespace(envelope={"rank": 3}), np.array([second]))
+        before = dict(store)
+        state.apply(SimpleNamespace(envelope={"rank": 3}), np.array([second]))
+        assert store == before
+        assert state.rows(3, 0, 9 * SECOND).tolist() == sent
