@@ -36,6 +36,11 @@ def _kind_of(key: str) -> tuple[str, ...]:
     return (key[0],)
 
 
+def _as_number(time: Sequence[str]) -> tuple[int, str]:
+    """Return what orders times that are numbers as text, of which there may be none."""
+    return (len(time[0]), time[0]) if time else (0, "")
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointOrder:
     """Orders the changes of a checkpoint by the kinds of their keys, which are the first characters.
@@ -79,6 +84,7 @@ class PartitionStore(MutableMapping[str, bytes]):
         self._ready: list[Change] = []
         self._written = list(data)  # by the last checkpoint, or recovered
         self._resting: deque[list[str]] = deque()  # blocks of those written before it, and not changed since
+        self._older: set[str] = set()  # written by the last checkpoint, which has later ones of their kind
         self._behind: set[str] = set()  # deleted or kept by the last checkpoint, which may still be written
         self.closed = False
 
@@ -171,7 +177,9 @@ class PartitionStore(MutableMapping[str, bytes]):
         changed = {key for key, _ in taken}
         self._resting = deque([key for key in block if key not in changed] for block in self._resting)
         self._resting.extend(self._blocks(key for key in self._written if key not in changed))
-        self._written = [key for key, value in taken if value is not None]
+        written = [key for key, value in taken if value is not None]
+        self._older = self._older_of(written)
+        self._written = [key for key in written if key not in self._older]
         at_once = "" if self._order is None else self._order.at_once
         self._behind = {key for key, value in taken if value is None or key[0] in at_once}
         return taken
@@ -181,15 +189,32 @@ class PartitionStore(MutableMapping[str, bytes]):
         them.
         """
         if self._send is None:
-            self._compress(len(changes))
-            return len(changes), [self._write(key, value) for key, value in changes]
+            sending = [self._write(key, value) for key, value in changes]
+            self._compress_behind(changes)
+            return len(changes), sending
         at_once = "" if self._order is None else self._order.at_once
         if self._last is not None and any(key[0] in at_once for key, _ in changes):
             last, self._last = self._last, None
             await last  # it took the slower way, and one of these changes may be of the same key
         count, sent = await self._send(changes)
-        self._compress(count)
+        self._compress_behind(changes[:count])
         return count, [sent]
+
+    def _older_of(self, keys: Sequence[str]) -> set[str]:
+        """Return the keys of values that rest as soon as they are written: others of their kind have a later time."""
+        order, newest = self._order, dict[tuple[str, ...], tuple[int, str]]()
+        if order is None or not order.row_bytes:
+            return set()
+        timed = [(key, order.block_of(key)) for key in keys if key[0] in order.row_bytes]
+        for _, (kind, *time) in timed:
+            of = kind, *time[1:]
+            newest[of] = max(newest.get(of, (0, "")), _as_number(time))
+        return {key for key, (kind, *time) in timed if _as_number(time) < newest[kind, *time[1:]]}
+
+    def _compress_behind(self, sent: Sequence[Change]) -> None:
+        """Compress about as many values as were sent, of those that rest."""
+        self._resting.extend(self._blocks(key for key, _ in sent if key in self._older and key not in self._changed))
+        self._compress(len(sent))
 
     def _blocks(self, keys: Iterable[str]) -> Iterator[list[str]]:
         """Yield the keys of values that may be compressed together, as numbers in keys rise."""

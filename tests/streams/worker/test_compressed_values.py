@@ -103,6 +103,19 @@ def test_a_block_is_no_larger_than_who_reads_one_value_unpacks(parts):
     assert list(map(len, blocks_of(table))) == [4, 4, 4]
 
 
+def test_older_values_rest_as_soon_as_they_are_written(parts):
+    store, table, written = parts
+    for time in (9, 10):
+        store.update({f"s|{time}|1": VALUE, f"s|{time}|2": VALUE})
+    checkpoint(store, meanwhile=lambda: store.update({"s|9|2": OTHER}))
+    assert {key for key, value in table.items() if isinstance(value, CompressedValue)} == {"s|9|1"}
+    assert [type(value) for _, value in written] == [bytes] * 4
+    assert (store["s|9|1"], store["s|9|2"]) == (VALUE, OTHER)
+    store["a|1"] = b""
+    checkpoint(store)
+    assert {key for key, value in table.items() if type(value) is bytes} == {"s|9|2", "a|1"}
+
+
 def test_what_is_recovered_is_compressed_too(parts):
     before, table, _ = parts
     table |= {"s|1": VALUE, "s|2": VALUE}
