@@ -64,15 +64,15 @@ def _steps(state: JobState, window: int) -> tuple[WindowData, tuple[int, int]]:
     parts, size = np.array(sorted(state.windows[window].reports), np.int64), state.config.window_steps
     all_ranks = (parts[:, None] * RANKS_OF_VALUE + np.arange(RANKS_OF_VALUE)).ravel()
     shape = len(all_ranks), size
-    budget = {name: np.full(shape, np.nan) for name in BUDGET}
     has_row, is_light = np.zeros(shape, bool), np.zeros(shape, bool)
+    collected = _WindowBudget(shape)
     begins, ends = list[int](), list[int]()
     for at in range(0, len(parts), PASS_VALUES):
         rows = unpack_all(state.steps.values(window, parts[at : at + PASS_VALUES].tolist()), STEP_ROW)[2]
         index = np.searchsorted(parts, rows["rank"] // RANKS_OF_VALUE) * RANKS_OF_VALUE + rows["rank"] % RANKS_OF_VALUE
         rows, place = _latest(rows, index * size + rows["step"] - window * size)
         if len(rows):
-            _place(rows, place, budget)
+            collected.put(rows, place)
             at_rows = _as_slice(place)
             has_row.ravel()[at_rows], is_light.ravel()[at_rows] = True, rows["light"]
             begins.append(int(rows["start_ns"].min()))
@@ -81,12 +81,8 @@ def _steps(state: JobState, window: int) -> tuple[WindowData, tuple[int, int]]:
     counts, lights = has_row.sum(1)[of_ranks], is_light.sum(1)[of_ranks]
     light = bool(2 * lights.sum() > counts.sum())
     left_out = frozenset(np.flatnonzero((2 * lights > counts) != light).tolist())
-    is_other = has_row & (is_light != light)
-    for name, values in budget.items():
-        if is_other.any():
-            values[is_other] = np.nan
-        if (len(of_ranks), len(of_steps)) != shape:
-            budget[name] = values[np.ix_(of_ranks, of_steps)]
+    inside = None if (len(of_ranks), len(of_steps)) == shape else np.ix_(of_ranks, of_steps)
+    budget = collected.budget(has_row & (is_light != light), inside)
     span_ns = min(begins, default=0), max(ends, default=0)
     ranks, steps = all_ranks[of_ranks], window * size + of_steps
     return WindowData(ranks, steps, budget, light=light, left_out=left_out), span_ns
@@ -106,14 +102,41 @@ def _latest(rows: Rows, place: Ints) -> tuple[Rows, Ints]:
     return rows[kept], place[kept]
 
 
-def _place(rows: Rows, place: Ints, budget: Mapping[str, Floats]) -> None:
-    """Put rows that have a budget in their places, by rank and step."""
-    usable = (rows["skipped"] == 0) & (rows["gpu_duration_ns"] > 0) & (rows["comm_exposed_ns"] >= 0)
-    if not usable.all():
-        rows, place = rows[usable], place[usable]
-    at = _as_slice(place)
-    for name, values in budget.items():
-        values.ravel()[at] = rows[name]
+class _WindowBudget:
+    """Collects the budgets of a window, by rank and step. A column that is the same in all rows is one number."""
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self._usable = np.zeros(shape, bool)
+        self._numbers: dict[str, float] = {}
+        self._values: dict[str, Floats] = {}
+
+    def put(self, rows: Rows, place: Ints) -> None:
+        """Put rows that have a budget in their places, which rise."""
+        usable = (rows["skipped"] == 0) & (rows["gpu_duration_ns"] > 0) & (rows["comm_exposed_ns"] >= 0)
+        if not usable.all():
+            rows, place = rows[usable], place[usable]
+        at = _as_slice(place)
+        for name in BUDGET if len(rows) else ():
+            if name not in self._values:
+                number = self._numbers.setdefault(name, rows[name][0])
+                if (rows[name] == number).all():  # such as -1, what a producer does not know
+                    continue
+                self._values[name] = np.where(self._usable, number, np.nan)
+            self._values[name].ravel()[at] = rows[name]
+        self._usable.ravel()[at] = True
+
+    def budget(self, is_other: NDArray[np.bool_], inside: tuple[Ints, ...] | None) -> dict[str, Floats]:
+        """Return column -> [R, S], of ranks and steps `inside`; None = of all. `is_other`: steps that are missing."""
+        usable, out = self._usable & ~is_other, {}
+        for name in BUDGET:
+            values = self._values.pop(name, None)
+            if values is not None and is_other.any():
+                values[is_other] = np.nan
+            elif values is None:
+                number = np.float64(self._numbers.get(name, np.nan))
+                values = np.broadcast_to(number, usable.shape) if usable.all() else np.where(usable, number, np.nan)
+            out[name] = values if inside is None else values[inside]
+        return out
 
 
 def _as_slice(place: Ints) -> Ints | slice:

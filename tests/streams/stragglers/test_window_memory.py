@@ -89,7 +89,7 @@ def test_a_step_that_comes_twice_counts_as_it_began_last():
 
 def test_steps_of_another_source_and_without_a_budget_are_missing():
     rows = step_rows(range(9), range(STEPS))
-    rows["light"][:STEPS] = 1
+    rows["light"][:STEPS], rows["gc_ns"] = 1, -1
     rows["skipped"][STEPS], rows["gpu_duration_ns"][STEPS + 1], rows["comm_exposed_ns"][STEPS + 2] = 1, 0, -1
     data = load_window(stored(rows), 0).data
     assert data.left_out == {0}
@@ -97,3 +97,15 @@ def test_steps_of_another_source_and_without_a_budget_are_missing():
     assert not known[0].any()
     assert known[1].tolist() == [False] * 3 + [True] * (STEPS - 3)
     assert known[2:].all()
+    assert (np.isfinite(data.budget["gc_ns"]) == known).all()
+    assert (data.budget["gc_ns"][known] == -1).all()
+
+
+def test_a_column_may_be_the_same_for_long_or_in_all_rows():
+    rows = step_rows(range(1_100), range(STEPS))
+    rows["gc_ns"], rows["load_ns"] = -1, 5
+    rows["load_ns"][-1] = 6
+    data = load_window(stored(rows[: 9 * STEPS], rows[9 * STEPS :]), 0).data
+    for name in BUDGET:
+        kept = rows[name].reshape(-1, STEPS)
+        np.testing.assert_array_equal(data.budget[name], kept)
