@@ -2,7 +2,7 @@
 
 Faust delivers each message in a task of its own, beside three that wait for the consumer's end: together they cost more
 than the message does. Only where a buffer is full, the producer is behind, or partitions move, is there anything to
-wait for. And it looks for the serializers of each message, where agents take the bytes.
+wait for. And for each message it looks for serializers, where agents take the bytes, and for settings of the producer.
 """
 
 from __future__ import annotations
@@ -13,9 +13,14 @@ from typing import Any
 
 
 def deliver_at_once(app: Any) -> None:
-    """Replace how `app`'s consumer waits for a delivery. Call once, before the app starts."""
-    consumer = app.consumer
-    wait_first = consumer.wait_first
+    """Replace how `app`'s consumer waits for a delivery, and for its producer. Call once, before the app starts."""
+    consumer, unsent = app.consumer, app.producer.buffer
+    wait_first, wait_until_ebb = consumer.wait_first, unsent.wait_until_ebb
+
+    async def wait_if_behind() -> None:
+        """Wait while the producer is behind, as `ProducerBuffer.wait_until_ebb` does."""
+        if unsent.pending.qsize() > unsent.max_messages:
+            await wait_until_ebb()
 
     async def wait_briefly(delivery: Any, *events: Any, **options: Any) -> Any:
         """Wait until a message is delivered, or one of the events is done, as `Service.wait_first` does.
@@ -36,6 +41,7 @@ def deliver_at_once(app: Any) -> None:
         return await wait_first(delivery, *events, **options)
 
     consumer.wait_first = wait_briefly
+    unsent.wait_until_ebb = wait_if_behind
 
 
 def bytes_topic(app: Any, name: str, buffered: int | None = None) -> Any:

@@ -28,7 +28,8 @@ class Consumer:
 def run(test):
     async def begin():
         consumer = Consumer()
-        deliver_at_once(SimpleNamespace(consumer=consumer))
+        producer = SimpleNamespace(buffer=SimpleNamespace(wait_until_ebb=None))
+        deliver_at_once(SimpleNamespace(consumer=consumer, producer=producer))
         await asyncio.wait_for(test(consumer), 30)
 
     asyncio.run(begin())
@@ -121,6 +122,26 @@ def test_other_waits_are_as_they_were():
         assert len(consumer.tasks) == 1
 
     run(test)
+
+
+def test_a_delivery_waits_where_the_producer_is_behind_as_faust_counts_it(tmp_path):
+    waited = []
+
+    async def begin():
+        app = faust.App("behind", broker="kafka://127.0.0.1:1", datadir=str(tmp_path), autodiscover=False)
+        unsent = app.producer.buffer
+
+        async def wait():
+            waited.append(unsent.size)
+
+        unsent.max_messages, unsent.wait_until_ebb = 2, wait
+        deliver_at_once(app)
+        for _ in range(4):
+            await unsent.wait_until_ebb()
+            unsent.put(object())
+        assert (waited, unsent.size) == ([3], 4)
+
+    asyncio.run(begin())
 
 
 @pytest.mark.parametrize("headers", [None, [], [("epoch", b"7")]])
