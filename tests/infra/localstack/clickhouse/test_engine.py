@@ -185,6 +185,11 @@ def test_an_idle_engine_polls_for_nothing_many_times_a_second(stack: Settings) -
     assert int(query(stack, memory, "writer")) >= 500
 
 
+def test_small_parts_are_merged_ten_at_a_time(stack: Settings) -> None:
+    base = "SELECT value FROM system.merge_tree_settings WHERE name = 'merge_selector_base'"
+    assert query(stack, base, "writer").strip() == "10"
+
+
 def test_a_result_that_is_too_large_is_an_error_not_a_cut(stack: Settings) -> None:
     reader = client(stack, "analyst")
     with pytest.raises(DatabaseError, match="396"):
