@@ -28,8 +28,9 @@ from drumline.streams.stragglers.lateness_rows import KEPT_ROW, WHOLE
 STEPS_OF_VALUE = 4
 #: Bytes of values that are read together: caches hold them.
 PASS_BYTES = 2 << 20
-#: (first step, communicator) -> part (slice, or WHOLE) -> its steps.
-Index = dict[tuple[int, str], dict[int, tuple[int, ...]]]
+Parts = Mapping[int, tuple[int, ...]]
+#: (first step, communicator) -> part (slice, or WHOLE) -> its steps. Parts are replaced, not changed: `as_parts`.
+Index = dict[tuple[int, str], Parts]
 _NOTHING = np.zeros(0, KEPT_ROW)
 #: Begins the head of a value: before the lists of its steps.
 _HEAD = b'{"steps":{'
@@ -80,7 +81,7 @@ class LatenessState:
         `place`: first step and communicator. `lists`: of all steps of `rows`, and of those that have none any more.
         Slices of a step replace the whole of it, and the whole its slices.
         """
-        stored = index.get(place, {})
+        stored = dict(index.get(place, {}))
         replaced = [
             other
             for other, steps in stored.items()
@@ -102,7 +103,7 @@ class LatenessState:
             changed = bool(replaced) or not lists.keys() <= steps.keys() or _differ(before, rows, steps, lists)
             kept, texts = _without(before.rows, steps.keys() & lists.keys()), _as_items({**steps, **lists})
         self._write(place, part, texts, [kept, rows], offset)
-        index.setdefault(place, {})[part] = as_steps(dict.fromkeys((*known, *lists)))
+        stored[part] = as_steps(dict.fromkeys((*known, *lists)))
         for other in replaced:
             left = {step: text for step, text in _lists_of(records[other]).items() if step not in lists}
             if left:
@@ -111,6 +112,7 @@ class LatenessState:
             else:
                 del stored[other]
                 self._store.pop(self._key(*place, other), None)
+        index[place] = as_parts(stored)
         return changed
 
     def _write(self, place: tuple[int, str], part: int, lists: bytes, rows: Sequence[Rows], offset: int) -> None:
@@ -158,6 +160,16 @@ def _once(steps: tuple[int, ...]) -> tuple[int, ...]:
 def as_steps(steps: Iterable[int]) -> tuple[int, ...]:
     """Return steps as the index has them: those of all communicators are one object."""
     return _once(tuple(steps))
+
+
+@lru_cache(1 << 12)
+def _whole(steps: tuple[int, ...]) -> Parts:
+    return {WHOLE: steps}
+
+
+def as_parts(stored: Parts) -> Parts:
+    """Return parts as the index has them: those of all communicators that are whole are one object."""
+    return _whole(stored[WHOLE]) if stored.keys() == {WHOLE} else stored
 
 
 def _as_items(lists: Mapping[int, bytes]) -> bytes:

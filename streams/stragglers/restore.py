@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from sys import intern
+
 from drumline.streams.core.records import NO_ROWS, UnreadableValue, key_parts, unit_parts, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.lateness_rows import KEPT_ROW, WHOLE
-from drumline.streams.stragglers.lateness_state import as_steps
+from drumline.streams.stragglers.lateness_state import as_parts, as_steps
 from drumline.streams.stragglers.sample_state import SAMPLE_KINDS
 from drumline.streams.stragglers.sources import Place, Source
 from drumline.streams.stragglers.state import JobState
@@ -41,7 +43,8 @@ def restore_key(state: JobState, name: str) -> None:
         (first, _, part), communicator = parts[0].partition("."), parts[1]
         index = state.windows.setdefault(config.window_of(int(first)), Cells()).lateness
         steps = as_steps(map(int, unpack_rows(store[name], KEPT_ROW).head["steps"]))
-        index.setdefault((int(first), communicator), {})[int(part) if part else WHOLE] = steps
+        place = int(first), communicator
+        index[place] = as_parts({**index.get(place, {}), int(part) if part else WHOLE: steps})
     elif kind == "c":
         communicator, head = parts[0], unpack_rows(store[name], NO_ROWS).head
         state.sources.communicators[communicator] = Source(head["complete"])
@@ -65,7 +68,10 @@ def _restore_steps(state: JobState, window: int, part: int, data: bytes) -> None
     record = unpack_rows(data, STEP_ROW)
     head = record.head
     _check_window_length(head["window_steps"], state.config)
-    reports = {int(rank): RankReport(*report) for rank, report in head["ranks"].items()}
+    reports = {
+        int(rank): RankReport(complete, world_size, *map(intern, texts))
+        for rank, (complete, world_size, *texts) in head["ranks"].items()
+    }
     cells = state.windows.setdefault(window, Cells())
     cells.reports[part] = reports
     if len(record.rows):

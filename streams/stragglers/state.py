@@ -12,6 +12,7 @@ lateness_state.py. The index in memory is rebuilt by `restore_jobs`.
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from sys import intern
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,7 +151,8 @@ class JobState:
         kept, world_size = {}, int(sizes[0])
         of_last = most.tolist(), parts.text("host", last), parts.text("gpu_uuid", last)
         for rank, complete, host, gpu_uuid in zip(of_ranks.tolist(), *of_last, strict=True):
-            report = RankReport(complete, world_size, host, gpu_uuid, origins.get(rank, ""))
+            texts = intern(host), intern(gpu_uuid), origins.get(rank, "")  # one object in all windows
+            report = RankReport(complete, world_size, *texts)
             kept[rank] = self._update_rank(rank, report, now_ns)
         applied = AppliedParts(rows, part_of, ranks, completes, offsets)
         self.dirty |= self.steps.apply(applied, kept, self.windows, self.horizon)

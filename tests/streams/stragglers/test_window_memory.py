@@ -9,6 +9,8 @@ from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import run_key
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.analysis.verdict import WindowContext, evaluate_window
+from drumline.streams.stragglers.lateness_rows import KEPT_ROW, NO_LISTS, WHOLE
+from drumline.streams.stragglers.lateness_state import LatenessState
 from drumline.streams.stragglers.state import JobState
 from drumline.streams.stragglers.step_rows import BUDGET, STEP_ROW
 from drumline.streams.stragglers.step_state import AppliedParts, RankReport
@@ -109,3 +111,14 @@ def test_a_column_may_be_the_same_for_long_or_in_all_rows():
     for name in BUDGET:
         kept = rows[name].reshape(-1, STEPS)
         np.testing.assert_array_equal(data.budget[name], kept)
+
+
+def test_communicators_that_are_whole_share_what_the_index_has_of_them_until_one_changes():
+    lateness, index, rows = LatenessState({}, run_key("j", "r"), 20), {}, np.zeros(1, KEPT_ROW)
+    for communicator in ("a", "b"):
+        lateness.replace(index, (0, communicator), WHOLE, rows, {0: NO_LISTS}, 1)
+    assert index[0, "a"] is index[0, "b"]
+    lateness.replace(index, (0, "a"), 3, rows, {0: NO_LISTS}, 2)
+    assert index == {(0, "a"): {3: (0,)}, (0, "b"): {WHOLE: (0,)}}
+    lateness.replace(index, (0, "a"), 4, rows, {0: NO_LISTS}, 3)
+    assert index[0, "a"] == {3: (0,), 4: (0,)}
