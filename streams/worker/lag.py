@@ -11,7 +11,7 @@ from faust.exceptions import ConsumerNotStarted
 class Lag:
     """Measures the records that this worker has not applied, over all partitions it has of `topics`.
 
-    Ends of partitions are those that the last fetch reported: a quarter of a second old at most (fetch.py). Another
+    Ends of partitions are those that the last fetch reported: half a second old at most (fetch.py). Another
     request to the broker would queue behind a fetch that waits for data. `count`: records applied.
     """
 
