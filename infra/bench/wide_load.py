@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from drumline.infra.bench.direct_load import Repetition, moved
 from drumline.infra.clickhouse.client import INSERT_SETTINGS, Client, command, rows
 
+#: Ranks were recorded with a batch a second; those of a large job send one in so many, with as many rows.
+JOINED_S = 4
 #: What a job without CUPTI has of each rank, and the rollups of kernels, for dashboards; other rollups fill themselves.
-#: Table -> condition on the recorded rows; the largest ones have a few steps only. Ranks were recorded with a batch a
-#: second; those of a large job send one in 4 s.
+#: Table -> condition on the recorded rows; the largest ones have a few steps only.
 TABLES = {
     "steps": "1",
     "device_samples": "1",
@@ -18,7 +19,7 @@ TABLES = {
     "lateness_versions": "step BETWEEN 8 AND 47",
     "stragglers_versions": "1",
     "processes_versions": "1",
-    "ledger": "topic NOT IN ('gpu.kernel.v1', 'gpu.memcpy.v1', 'gpu.range.v1') AND sequence % 4 = 0",
+    "ledger": f"topic NOT IN ('gpu.kernel.v1', 'gpu.memcpy.v1', 'gpu.range.v1') AND sequence % {JOINED_S} = 0",
     "ranks_per_second": "1",
     "kernels_per_minute": "1",
     "memcpys_per_minute": "1",
@@ -62,7 +63,9 @@ def _inserts(client: Client, database: str, copies: Repetition, recorded: int, r
         )
         names = ", ".join(str(row["name"]) for row in columns)
         for number in range(1 if name == "processes_versions" else copies.times):
-            shown = ", ".join(_wider(str(row["name"]), str(row["type"]), copies, number, recorded) for row in columns)
+            shown = ", ".join(
+                _wider(name, str(row["name"]), str(row["type"]), copies, number, recorded) for row in columns
+            )
             count = min(ranks // recorded, RECORDED.get(name, ranks))
             for first in range(0, count, CHUNK):
                 yield (
@@ -73,7 +76,9 @@ def _inserts(client: Client, database: str, copies: Repetition, recorded: int, r
                 )
 
 
-def _wider(name: str, kind: str, copies: Repetition, number: int, recorded: int) -> str:
+def _wider(table: str, name: str, kind: str, copies: Repetition, number: int, recorded: int) -> str:
+    if (table, name) == ("ledger", "rows"):
+        return f"r.rows * {JOINED_S}"
     if name == "rank":
         return f"if(r.rank < 0, r.rank, r.rank + {recorded} * n)"
     if name in ("host", "gpu_uuid", "process_id"):

@@ -4,11 +4,11 @@
 -- @other = : the job to compare with; empty = the same job
 -- @other_run = : one run of that job; empty = all of them but --run
 -- @minutes = 1: minutes of a row
--- a, b: as in compare-kernels; NULL = nothing then. Minutes count from the begin of each run. Launches: of a rank, in steps with kernels. p95: blocks in a grid, threads in a block. Busy: share of the steps' time on the GPU in which kernels ran that are not communication. Only: share of the GPU time in kernels that the other side never launched.
+-- a, b: as in compare-kernels; NULL = nothing then. Minutes count from the begin of each run. Launches: of a rank, in steps with kernels. p95: blocks in a grid, threads in a block. Busy: share of the steps' time on the GPU in which kernels ran that are not communication. Only: share of the GPU time in kernels that the other side never launched. Ranks: those whose steps are read, all of a run of up to 512 ranks; of a larger one so many of its hosts (8 ranks), chosen by a hash, that about 512 ranks are.
 WITH
     job = {job:String} AND ({run:String} = '' OR run = {run:String}) AS in_a,
     sides AS (
-        SELECT job, run, in_a AS is_a, toStartOfMinute(started) AS begin FROM jobs
+        SELECT job, run, in_a AS is_a, toStartOfMinute(started) AS begin, least(32, ceil(512 * 32 / greatest(ranks, 1))) AS slices FROM jobs
         WHERE in_a OR (job = if({other:String} = '', {job:String}, {other:String}) AND ({other_run:String} = '' OR run = {other_run:String}))
     ),
     rolled AS (
@@ -23,25 +23,31 @@ SELECT from_minute, round(maxOrNullIf(launches, kind = 'steps' AND is_a), 1) AS 
     round(maxOrNullIf(blocks, kind = 'kernels' AND is_a)) AS a_p95_blocks, round(maxOrNullIf(blocks, kind = 'kernels' AND NOT is_a)) AS b_p95_blocks,
     round(maxOrNullIf(threads, kind = 'kernels' AND is_a)) AS a_p95_threads, round(maxOrNullIf(threads, kind = 'kernels' AND NOT is_a)) AS b_p95_threads,
     round(maxOrNullIf(busy, kind = 'steps' AND is_a), 1) AS a_busy_percent, round(maxOrNullIf(busy, kind = 'steps' AND NOT is_a), 1) AS b_busy_percent,
-    round(maxOrNullIf(only, kind = 'kernels' AND is_a), 1) AS a_only_percent, round(maxOrNullIf(only, kind = 'kernels' AND NOT is_a), 1) AS b_only_percent
+    round(maxOrNullIf(only, kind = 'kernels' AND is_a), 1) AS a_only_percent, round(maxOrNullIf(only, kind = 'kernels' AND NOT is_a), 1) AS b_only_percent,
+    round(maxOrNullIf(of_ranks, kind = 'steps' AND is_a), 1) AS a_ranks_percent, round(maxOrNullIf(of_ranks, kind = 'steps' AND NOT is_a), 1) AS b_ranks_percent
 FROM (
     SELECT 'kernels' AS kind, is_a, intDiv(dateDiff('minute', begin, minute), {minutes:UInt32}) * {minutes:UInt32} AS from_minute,
         toFloat64(quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(r.blocks)[3]) AS blocks, toFloat64(quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(r.threads)[3]) AS threads,
-        100 * sumIf(gpu_ns, n.of_sides = 1) / sum(gpu_ns) AS only, 0. AS launches, 0. AS busy
+        100 * sumIf(gpu_ns, n.of_sides = 1) / sum(gpu_ns) AS only, 0. AS launches, 0. AS busy, 0. AS of_ranks
     FROM rolled AS r
     INNER JOIN (SELECT name, uniqExact(is_a) AS of_sides FROM rolled GROUP BY name) AS n ON n.name = r.name
     GROUP BY is_a, from_minute
     UNION ALL
     SELECT 'steps', s.is_a, intDiv(dateDiff('minute', s.begin, t.minute), {minutes:UInt32}) * {minutes:UInt32} AS from_minute,
-        0., 0., 0., sum(t.launched) / sum(t.counted), 100 * sum(t.compute) / sum(t.total)
+        0., 0., 0., sum(t.launched) / sum(t.counted), 100 * sum(t.compute) / sum(t.total), 100 * min(s.slices) / 32
     FROM (
-        SELECT job, run, toStartOfMinute(start) AS minute, count() AS counted, sum(kernels + collectives) AS launched, sum(compute_ns) AS compute, sum(gpu_duration_ns) AS total
+        SELECT job, run, toStartOfMinute(start) AS minute, cityHash64(intDiv(rank, 8)) % 32 AS slice, count() AS counted, sum(kernels + collectives) AS launched, sum(compute_ns) AS compute, sum(gpu_duration_ns) AS total
         FROM steps
         WHERE job IN ({job:String}, {other:String}) AND NOT skipped AND gpu_duration_ns > 0 AND kernels > 0
             AND start >= {since:DateTime64(3, 'UTC')} AND start < {until:DateTime64(3, 'UTC')}
-        GROUP BY job, run, minute
+            AND rank IN (
+                SELECT p.rank FROM processes AS p INNER JOIN sides AS s ON s.job = p.job AND s.run = p.run
+                WHERE p.job IN ({job:String}, {other:String}) AND cityHash64(intDiv(p.rank, 8)) % 32 < s.slices
+            )
+        GROUP BY job, run, minute, slice
     ) AS t
     INNER JOIN sides AS s ON s.job = t.job AND s.run = t.run
+    WHERE t.slice < s.slices
     GROUP BY s.is_a, from_minute
 )
 GROUP BY from_minute
