@@ -103,10 +103,14 @@ def step_times(data: ReportData) -> Spec:
     Verdicts are coloured behind it.
     """
     axis = steps_axis(data)
+    alarms: dict[tuple[int, int, str], list[str]] = {}
+    for e in data.episodes:  # ranks late together are one band: two hundred on each other would hide the line
+        name = "job" if e["rank"] == WHOLE_JOB else f"rank {e['rank']}"
+        alarms.setdefault((e["first_step"], e["last_step"] + 1, e["state"]), []).append(name)
     bands = [
-        {"first": e["first_step"], "end": e["last_step"] + 1, "state": e["state"],
-         "name": "job" if e["rank"] == WHOLE_JOB else f"rank {e['rank']}"}
-        for e in data.episodes
+        {"first": first, "end": end, "state": state,
+         "name": names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")}
+        for (first, end, state), names in alarms.items()
     ]  # fmt: skip
     x = field("bin", "quantitative", "step", **axis)
     # Space above for the names of verdicts.

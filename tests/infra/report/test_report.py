@@ -250,6 +250,17 @@ def test_the_legend_names_only_verdicts_that_are_there():
     assert rect["encoding"]["color"]["scale"] == {"domain": ["warning"], "range": ["var(--warning)"]}
 
 
+def test_ranks_that_are_late_together_are_one_band_behind_the_steps():
+    episode = report_data().episodes[0]
+    together = [{**episode, "rank": rank} for rank in range(200)]
+    whole_job = {**episode, "rank": -1, "first_step": 150, "last_step": 159}
+    bands = report_charts.step_times(report_data(episodes=[*together, whole_job]))["layer"][0]["data"]["values"]
+    assert [(band["first"], band["end"], band["name"]) for band in bands] == [
+        (100, 140, "rank 0 and 199 more"),
+        (150, 160, "job"),
+    ]
+
+
 def test_long_jobs_are_drawn_in_hours():
     data = report_data(length_s=100 * 3600.0, device_times=[{**report_data().device_times[0], "second": 7200.0}])
     spec = report_charts.device(data, "util", "%")
