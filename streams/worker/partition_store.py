@@ -205,11 +205,15 @@ class PartitionStore(MutableMapping[str, bytes]):
         order, newest = self._order, dict[tuple[str, ...], tuple[int, str]]()
         if order is None or not order.row_bytes:
             return set()
-        timed = [(key, order.block_of(key)) for key in keys if key[0] in order.row_bytes]
-        for _, (kind, *time) in timed:
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for key in keys:
+            if key[0] in order.row_bytes:
+                groups.setdefault(order.block_of(key), []).append(key)
+        for kind, *time in groups:
             of = kind, *time[1:]
             newest[of] = max(newest.get(of, (0, "")), _as_number(time))
-        return {key for key, (kind, *time) in timed if _as_number(time) < newest[kind, *time[1:]]}
+        older = ([kind, *time] for kind, *time in groups if _as_number(time) < newest[kind, *time[1:]])
+        return {key for group in older for key in groups[tuple(group)]}
 
     def _compress_behind(self, sent: Sequence[Change]) -> None:
         """Compress about as many values as were sent, of those that rest."""
