@@ -176,13 +176,11 @@ def test_freed_memory_is_kept_for_two_processors_however_many_there_are(private:
     assert "opt.narenas: 2" in statistics
 
 
-def test_an_idle_engine_polls_for_nothing_many_times_a_second(stack: Settings) -> None:
+def test_no_thread_of_the_engine_polls_for_log_lines(stack: Settings) -> None:
     [engine] = own_processes(stack)["engine"]
     threads = {Path(f"/proc/{engine.pid}/task/{thread.id}/comm").read_text().strip() for thread in engine.threads()}
     assert "MemoryWorker" in threads, "threads have names"
     assert "AsyncLogger" not in threads
-    memory = "SELECT value FROM system.server_settings WHERE name = 'memory_worker_period_ms'"
-    assert int(query(stack, memory, "writer")) >= 500
 
 
 def test_small_parts_are_merged_ten_at_a_time(stack: Settings) -> None:
