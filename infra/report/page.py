@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import metadata, resources
@@ -134,8 +135,9 @@ def draw_ahead(known: Mapping[str, Any], new: tuple[str, ...]) -> None:
 
 
 def prepare() -> None:
-    """Load what a page needs, so that it is there when the data are."""
-    environment().get_template("page.html")
+    """Load what a page needs, so that it is there when the data are. Does nothing without Jinja, as `page` states."""
+    with suppress(ModuleNotFoundError):
+        environment().get_template("page.html")
 
 
 def _charts(data: ReportData) -> dict[str, charts.Spec]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from base64 import b64decode
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from drumline.infra.report import charts as report_charts
 from drumline.infra.report import heat_map, queries
 from drumline.infra.report import text as report_text
 from drumline.infra.report.data import NoSuchRun, find_run
-from drumline.infra.report.page import page
+from drumline.infra.report.page import environment, page, prepare
 from drumline.infra.report.text import occupancy, occupancy_note
 
 ROOT = Path(__file__).parents[3]
@@ -248,6 +249,15 @@ def test_kernels_of_one_kind_keep_different_labels():
 def test_the_legend_names_only_verdicts_that_are_there():
     [rect] = [x for x in report_charts.step_times(report_data())["layer"] if x["mark"].get("type") == "rect"]
     assert rect["encoding"]["color"]["scale"] == {"domain": ["warning"], "range": ["var(--warning)"]}
+
+
+def test_without_jinja_the_page_fails_and_not_what_prepares_it(monkeypatch):
+    """A thread prepares it: its error is a traceback on the terminal."""
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    environment.cache_clear()
+    prepare()
+    with pytest.raises(ModuleNotFoundError, match="jinja2"):
+        page(report_data())
 
 
 def test_ranks_that_are_late_together_are_one_band_behind_the_steps():
