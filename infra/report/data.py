@@ -23,7 +23,7 @@ class NoSuchRun(LookupError):
 class ReportData:
     """Holds rows with the columns that the queries name. Times: s, ms or us as the names state; UTC.
 
-    `lateness` is of the latest ranks; `bands` of all of a large job, a band's rank being its first.
+    `lateness` is of the latest ranks; `bands` of all of a large job, by the first of their `ranks`.
     """
 
     job: str

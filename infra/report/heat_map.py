@@ -41,9 +41,23 @@ def bands(data: ReportData) -> Spec:
     return _heat_map(data, data.bands, tops, height, y, rows) | {"height": number * height}
 
 
+def joined_bands(cells: list[Row], ranks: int, most: int) -> list[Row]:
+    """Return the cells of at most `most` bands from rank 0 on: a run may have recorded few ranks, of high numbers.
+
+    `ranks`: of a band of `cells`; those that are returned have their own.
+    """
+    ranks *= -(-(max((int(row["rank"]) for row in cells), default=0) // ranks + 1) // most)
+    latest: dict[tuple[int, int], float] = {}
+    for row in cells:
+        place = int(row["rank"]) // ranks * ranks, int(row["bin"])
+        latest[place] = max(latest.get(place, 0.0), row["late_ms"])
+    return [{"bin": step, "rank": rank, "ranks": ranks, "late_ms": late_ms}
+            for (rank, step), late_ms in sorted(latest.items())]  # fmt: skip
+
+
 def band_ranks(cells: list[Row]) -> int:
     """Return the ranks of a band."""
-    return _least_gap([int(row["rank"]) for row in cells])
+    return int(cells[0]["ranks"]) if cells else 1
 
 
 def _most(cells: list[Row]) -> dict[int, str]:

@@ -11,6 +11,7 @@ from drumline.infra.clickhouse.queries import query as named_query
 from drumline.infra.report import device_queries, queries
 from drumline.infra.report.data import LISTED, NoSuchRun, Query, ReportData, Row, find_run
 from drumline.infra.report.deep_window import EPISODE, deep_window
+from drumline.infra.report.heat_map import joined_bands
 from drumline.infra.report.link_state import CAUSE, link_evidence
 
 #: Takes the fields of ReportData that are known, and the names of those that are new.
@@ -137,9 +138,10 @@ def _windows(query: Query, scope: Row, ranks: int) -> tuple[Row, list[Row], list
     bins = {"first": windows["first"], "width": _window_width(windows)}
     if ranks <= RANKS:
         return windows, query(queries.LATENESS, {**scope, **bins, "ranks": RANKS}), []
-    bands = query(queries.BANDS, {**scope, **bins, "band": -(-ranks // BANDS)})
+    band = -(-ranks // BANDS)
+    cells = [{**row, "rank": row["first_rank"]} for row in query(queries.BANDS, {**scope, **bins, "band": band})]
     latest = query(queries.LATENESS, {**scope, **bins, "ranks": LATEST})
-    return windows, latest, [{**row, "rank": row["first_rank"]} for row in bands]
+    return windows, latest, joined_bands(cells, band, BANDS)
 
 
 def _episodes(query: Query, scope: Row) -> tuple[list[Row]]:

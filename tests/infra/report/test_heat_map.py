@@ -13,7 +13,8 @@ STEPS = {"first": 0, "last": 199, "median_ms": 100.0}
 
 
 def data(lateness=(), bands=()):
-    matched = report_data(lateness=list(lateness), bands=list(bands))
+    """Report of these cells; bands have 128 ranks."""
+    matched = report_data(lateness=list(lateness), bands=[{"ranks": 128, **row} for row in bands])
     return replace(matched, steps=matched.steps | STEPS, windows=matched.windows | {"first": 0, "last": 199})
 
 
@@ -57,6 +58,20 @@ def test_bands_name_their_ranks_and_leave_room_for_those_without_data():
     tops = sorted({top for matched in cells_of(spec).values() for _, top, _, _ in matched})
     assert [top / spec["height"] for top in tops] == pytest.approx([0, 0.2, 0.4, 0.8])
     assert spec["layer"][1]["encoding"]["y"]["scale"]["domain"] == [0, 640]
+
+
+def test_few_ranks_of_high_numbers_are_few_bands():
+    recorded = [*range(40, 48), *range(9_000, 9_056), 16_383]
+    latest = [cell(rank, step, float(rank + step)) for rank in recorded for step in (0, 100)]
+    bands = heat_map.joined_bands(latest, 1, 128)
+    assert [(row["rank"], row["ranks"], row["bin"], row["late_ms"]) for row in bands] == [
+        (0, 128, 0, 47), (0, 128, 100, 147), (8_960, 128, 0, 9_055), (8_960, 128, 100, 9_155),
+        (16_256, 128, 0, 16_383), (16_256, 128, 100, 16_483)
+    ]  # fmt: skip
+    spec = heat_map.bands(data(latest, bands))
+    assert spec["height"] <= heat_map.HIGHEST
+    assert [row["end"] for row in spec["layer"][1]["data"]["values"]] == [128, 9_088, 16_384]
+    assert heat_map.joined_bands([], 1, 128) == []
 
 
 def test_both_maps_have_the_same_shades():
