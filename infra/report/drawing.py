@@ -36,6 +36,7 @@ class ChartProcess:
         self._lock = threading.Lock()
         self._child: subprocess.Popen[str] | None = None
         self._registered = False
+        self._closings = 0
 
     def start(self) -> None:
         """Start the child, unless it runs, and return at once. Does nothing where vl-convert is not installed."""
@@ -48,11 +49,15 @@ class ChartProcess:
 
         Raises:
             ModuleNotFoundError: vl-convert is not installed.
-            ValueError: vl-convert refuses the specification, died of it, or takes longer than a minute.
+            ValueError: vl-convert refuses the specification, died of it, or takes longer than a minute; or it was
+                closed before the chart's turn.
         """
         if find_spec("vl_convert") is None:
             raise ModuleNotFoundError("No module named 'vl_convert'", name="vl_convert")
+        closings = self._closings
         with self._lock:
+            if closings != self._closings:  # a program that ends does not start a child for each chart that waits
+                raise ValueError("the process that draws charts was closed")
             child = self._running()
             assert child.stdin is not None
             assert child.stdout is not None
@@ -74,7 +79,8 @@ class ChartProcess:
         return str(svg)
 
     def close(self) -> None:
-        """End the child, in the middle of a chart too. The next chart starts another one."""
+        """End the child, in the middle of a chart too, and drop charts that wait. The next one starts another child."""
+        self._closings += 1
         child = self._child
         if child is not None:
             child.kill()  # a thread that draws has the lock until then

@@ -89,6 +89,35 @@ def test_the_end_does_not_wait_for_a_chart(process):
             drawn.result()
 
 
+class CountedLock:
+    """A lock that knows who came for it."""
+
+    def __init__(self):
+        self.lock, self.came = threading.Lock(), []
+
+    def __enter__(self):
+        self.came.append(threading.get_ident())
+        self.lock.acquire()
+
+    def __exit__(self, *_):
+        self.lock.release()
+
+
+def test_charts_that_wait_at_the_end_start_no_other_process(process, monkeypatch):
+    process.start()
+    os.kill(child(process).pid, signal.SIGSTOP)
+    lock, started, begin = CountedLock(), [], drawing.subprocess.Popen
+    monkeypatch.setattr(process, "_lock", lock)
+    monkeypatch.setattr(drawing.subprocess, "Popen", lambda *a, **k: started.append(1) or begin(*a, **k))
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(process.draw, SPEC) for _ in range(4)]
+        while len(lock.came) < 4:
+            pass
+        process.close()
+        assert all(isinstance(drawn.exception(), ValueError) for drawn in waiting)
+    assert not started
+
+
 def test_no_process_remains_after_the_end(process):
     process.start()
     ended = child(process)
