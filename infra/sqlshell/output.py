@@ -129,9 +129,6 @@ def _show(answer: bytes) -> None:
 
     On a terminal a table, or the rows below each other where it is too wide. Elsewhere tab-separated lines.
     """
-    from rich.table import Table
-    from rich.text import Text
-
     if not answer:
         echo("done")
         return
@@ -141,6 +138,9 @@ def _show(answer: bytes) -> None:
         for line in [names, *shown]:
             echo("\t".join(escape_controls(cell) for cell in line))
     else:
+        from rich.table import Table
+        from rich.text import Text
+
         view = Table()
         for name in names:
             view.add_column(Text(name))
