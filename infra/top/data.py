@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from threading import Thread
 from typing import Any
 
 from drumline.infra.report.data import NoSuchRun, Query, Row, find_run
@@ -109,31 +111,49 @@ class TopSnapshot:
 
 
 def snapshot(query: Query, job: str, selected: str = "") -> TopSnapshot:
-    """Query the jobs, or only `job`, and details of the `selected` one, else the first. Raises the query's errors."""
+    """Query the jobs, or only `job`, and details of the `selected` one, else the first. Raises the query's errors.
+
+    Two threads call `query` at a time: few of these queries keep more than one core of the server busy.
+    """
     jobs = query(JOBS, {"job": job, "most": JOBS_SHOWN})
     if not jobs:
         return TopSnapshot([], None, _missing(query, job) if job else "")
     chosen = next((row for row in jobs if row["job"] == selected), jobs[0])
     scope = {"job": chosen["job"], "run": chosen["run"]}
+    remainder = _meanwhile(lambda: _remainder(query, scope))
     window = query(WINDOW, scope)
     unbounded = {"since": chosen["ended"], "first_step": -(1 << 63), "last_step": (1 << 63) - 1}
     newest = window[0] if window else unbounded
     times = {
         "ended": chosen["ended"], "since": newest["since"], "first": newest["first_step"], "last": newest["last_step"],
     }  # fmt: skip
-    return TopSnapshot(
-        jobs,
-        Detail(
-            **scope,
-            steps=query(STEPS, {**scope, **times}),
-            window=window,
-            verdicts=query(VERDICTS, {**scope, "most": VERDICTS_SHOWN}),
-            hang=query(HANG, scope),
-            **query(LABELS, scope)[0],
-            **query(QUALITY, scope)[0],
-            **query(LATE, scope)[0],
-        ),
-    )
+    steps = query(STEPS, {**scope, **times})
+    return TopSnapshot(jobs, Detail(**scope, steps=steps, window=window, **remainder.result()))
+
+
+def _remainder(query: Query, scope: Row) -> Row:
+    """Return the fields of a Detail that do not depend on the newest window."""
+    return {
+        "verdicts": query(VERDICTS, {**scope, "most": VERDICTS_SHOWN}),
+        "hang": query(HANG, scope),
+        **query(LABELS, scope)[0],
+        **query(QUALITY, scope)[0],
+        **query(LATE, scope)[0],
+    }
+
+
+def _meanwhile(load: Callable[[], Row]) -> Future[Row]:
+    """Run `load` beside the caller's queries. A daemon thread, so that Ctrl-C does not wait for its answers."""
+    future: Future[Row] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(load())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return future
 
 
 def _missing(query: Query, job: str) -> str:

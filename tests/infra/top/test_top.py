@@ -7,6 +7,7 @@ import pty
 import re
 import subprocess
 import sys
+from threading import Event
 
 import pytest
 import typer
@@ -255,6 +256,33 @@ def test_an_outage_while_it_runs_is_shown_and_asked_again_until_ctrl_c(monkeypat
         command_top.top(job="", interval=0.01, once=False, as_json=False)
     assert end.value.exit_code == 130
     assert [bool(error and error[0]) for error in shown] == [False, True, False]
+
+
+def test_two_of_its_queries_run_at_a_time_and_an_error_of_either_ends_it():
+    begun = {top_data.WINDOW: Event(), top_data.VERDICTS: Event()}
+    other = {top_data.WINDOW: top_data.VERDICTS, top_data.VERDICTS: top_data.WINDOW}
+    failing = ""
+
+    def query(sql, parameters):
+        if sql in begun:
+            begun[sql].set()
+            assert begun[other[sql]].wait(WAIT_S), "its queries wait for each other"
+        if sql == failing:
+            raise TransientError("gone")
+        rows = {top_data.JOBS: [dict(JOB)], report_queries.LABELS: [{"labels": {"team": "vision"}}],
+                top_data.QUALITY: [{"dead": 1, "duplicates": 2, "dropped_rows": 3}],
+                top_data.LATE: [{"late_rows": 4}]}  # fmt: skip
+        return rows.get(sql, [{"since": "2026-01-02", "first_step": 20, "last_step": 39, "of": sql}])
+
+    detail = top_data.snapshot(query, "").detail
+    assert [rows[0]["of"] for rows in (detail.window, detail.steps, detail.verdicts, detail.hang)] == [
+        top_data.WINDOW, top_data.STEPS, top_data.VERDICTS, top_data.HANG,
+    ]  # fmt: skip
+    assert (detail.dead, detail.duplicates, detail.dropped_rows, detail.late_rows) == (1, 2, 3, 4)
+    assert detail.labels == {"team": "vision"}
+    for failing in (top_data.STEPS, top_data.LATE):  # noqa: B007
+        with pytest.raises(TransientError, match="gone"):
+            top_data.snapshot(query, "")
 
 
 def test_a_name_that_is_no_jobs_ends_it_with_those_that_there_are(monkeypatch, tmp_path, capsys):
