@@ -162,6 +162,13 @@ def test_readers_cannot_lift_their_limits(stack: Settings, setting: str) -> None
     )
 
 
+@pytest.mark.parametrize("user", ["analyst", "grafana"])
+def test_a_query_of_readers_gets_two_threads_in_the_little_memory_of_the_engine(stack: Settings, user: str) -> None:
+    # ClickHouse's own limit is a thread for each free GiB.
+    plan = query(stack, "EXPLAIN PIPELINE SELECT sum(number) FROM numbers_mt(100000000)", user)
+    assert "NumbersRange × 2" in plan, plan
+
+
 def test_memory_of_other_programs_in_its_container_does_not_stop_its_queries(stack: Settings) -> None:
     # By its cgroup's memory the engine would refuse everything beside a training job of 1.2 GB.
     sql = "SELECT value FROM system.server_settings WHERE name = 'memory_worker_use_cgroup'"
