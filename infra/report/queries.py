@@ -177,7 +177,7 @@ RANK_STACKS = _stacks(" AND rank = {rank:Int32}")
 COST = f"""
 SELECT rank, anyLast(s.host) AS host, cause, sum(lost_ns) / 1e9 AS lost_s, sum(gpu_seconds_lost) AS gpu_seconds
 FROM stragglers AS s WHERE {SCOPE} AND {_WINDOW} AND severity >= 'suspect'
-GROUP BY rank, cause ORDER BY gpu_seconds DESC
+GROUP BY rank, cause ORDER BY gpu_seconds DESC, rank, cause
 """
 
 LATENESS = f"""
