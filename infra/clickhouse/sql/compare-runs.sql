@@ -8,7 +8,7 @@
 WITH
     job = {job:String} AND ({run:String} = '' OR run = {run:String}) AS in_a,
     sides AS (
-        SELECT job, run, in_a AS is_a, toStartOfMinute(started) AS begin, least(32, ceil(512 * 32 / greatest(ranks, 1))) AS slices FROM jobs
+        SELECT job, run, in_a AS is_a, toStartOfMinute(started) AS begin, least(1024, ceil(512 * 1024 / greatest(ranks, 1))) AS slices FROM jobs
         WHERE in_a OR (job = if({other:String} = '', {job:String}, {other:String}) AND ({other_run:String} = '' OR run = {other_run:String}))
     ),
     rolled AS (
@@ -34,15 +34,15 @@ FROM (
     GROUP BY is_a, from_minute
     UNION ALL
     SELECT 'steps', s.is_a, intDiv(dateDiff('minute', s.begin, t.minute), {minutes:UInt32}) * {minutes:UInt32} AS from_minute,
-        0., 0., 0., sum(t.launched) / sum(t.counted), 100 * sum(t.compute) / sum(t.total), 100 * min(s.slices) / 32
+        0., 0., 0., sum(t.launched) / sum(t.counted), 100 * sum(t.compute) / sum(t.total), 100 * min(s.slices) / 1024
     FROM (
-        SELECT job, run, toStartOfMinute(start) AS minute, cityHash64(intDiv(rank, 8)) % 32 AS slice, count() AS counted, sum(kernels + collectives) AS launched, sum(compute_ns) AS compute, sum(gpu_duration_ns) AS total
+        SELECT job, run, toStartOfMinute(start) AS minute, cityHash64(intDiv(rank, 8)) % 1024 AS slice, count() AS counted, sum(kernels + collectives) AS launched, sum(compute_ns) AS compute, sum(gpu_duration_ns) AS total
         FROM steps
         WHERE job IN ({job:String}, {other:String}) AND NOT skipped AND gpu_duration_ns > 0 AND kernels > 0
             AND start >= {since:DateTime64(3, 'UTC')} AND start < {until:DateTime64(3, 'UTC')}
             AND rank IN (
                 SELECT p.rank FROM processes AS p INNER JOIN sides AS s ON s.job = p.job AND s.run = p.run
-                WHERE p.job IN ({job:String}, {other:String}) AND cityHash64(intDiv(p.rank, 8)) % 32 < s.slices
+                WHERE p.job IN ({job:String}, {other:String}) AND cityHash64(intDiv(p.rank, 8)) % 1024 < s.slices
             )
         GROUP BY job, run, minute, slice
     ) AS t

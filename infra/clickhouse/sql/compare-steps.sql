@@ -5,7 +5,8 @@
 -- @other_run = : one run of that job; empty = all of them
 -- One row for each run. With --job X alone, all runs of X are shown. A step lasts from the end of the previous step's last
 -- collective on that GPU to the end of its own last collective.
-SELECT job, run, uniqExact(rank) AS ranks, count() AS steps, round(quantileExactInclusive(0.5)(gpu_duration_ns) / 1e6, 2) AS p50_ms, round(quantileExactInclusive(0.95)(gpu_duration_ns) / 1e6, 2) AS p95_ms,
+WITH quantilesExactInclusive(0.5, 0.95)(gpu_duration_ns) AS lengths_ns
+SELECT job, run, uniqExact(rank) AS ranks, count() AS steps, round(lengths_ns[1] / 1e6, 2) AS p50_ms, round(lengths_ns[2] / 1e6, 2) AS p95_ms,
     round(100 * sum(compute_ns) / sum(gpu_duration_ns), 1) AS compute_percent, round(100 * sum(comm_exposed_ns) / sum(gpu_duration_ns), 1) AS communication_percent,
     round(100 * sum(idle_ns) / sum(gpu_duration_ns), 1) AS idle_percent
 FROM steps

@@ -2,8 +2,9 @@
 -- theme: Steps
 -- try: --job demo
 -- A step lasts from the end of the previous step's last collective on that GPU to the end of its own: the host runs ahead.
-SELECT rank, count() AS steps, round(quantileExactInclusive(0.5)(gpu_duration_ns) / 1e6, 2) AS p50_ms, round(quantileExactInclusive(0.95)(gpu_duration_ns) / 1e6, 2) AS p95_ms,
-    round(quantileExactInclusive(0.99)(gpu_duration_ns) / 1e6, 2) AS p99_ms, round(max(gpu_duration_ns) / 1e6, 2) AS max_ms, argMax(step, gpu_duration_ns) AS worst_step
+WITH quantilesExactInclusive(0.5, 0.95, 0.99)(gpu_duration_ns) AS lengths_ns
+SELECT rank, count() AS steps, round(lengths_ns[1] / 1e6, 2) AS p50_ms, round(lengths_ns[2] / 1e6, 2) AS p95_ms, round(lengths_ns[3] / 1e6, 2) AS p99_ms,
+    round(max(gpu_duration_ns) / 1e6, 2) AS max_ms, argMax(step, gpu_duration_ns) AS worst_step
 FROM steps
 WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND start >= {since:DateTime64(3, 'UTC')} AND start < {until:DateTime64(3, 'UTC')}
 GROUP BY rank
