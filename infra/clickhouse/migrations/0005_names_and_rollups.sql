@@ -29,7 +29,8 @@ CREATE OR REPLACE VIEW {database}.kernel_names
 AS SELECT * FROM {database}.kernel_names_versions FINAL
 COMMENT 'kernel names as people read them';
 
--- Kernels per job, run, minute, rank and kernel.
+-- Kernels per job, run, minute, rank and kernel. The sketches of a row take 4 kB of memory, and a merge has two granules of
+-- each of its parts there: with 8,192 rows a granule, 13 parts took more than the local engine has, again and again.
 CREATE TABLE IF NOT EXISTS {database}.kernels_per_minute
 (
     job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
@@ -52,7 +53,7 @@ CREATE TABLE IF NOT EXISTS {database}.kernels_per_minute
 ENGINE = AggregatingMergeTree
 PARTITION BY toDate(minute)
 ORDER BY (job, run, minute, rank, name)
-SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
+SETTINGS index_granularity = 1024, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
     fsync_after_insert = 1, fsync_part_directory = 1
 COMMENT 'kernels per job, run, minute, rank and kernel';
 
@@ -285,7 +286,9 @@ SELECT
 FROM {database}.device_samples AS s
 GROUP BY job, run, minute, host, gpu_index, gpu_uuid;
 
--- Kafka records per topic, run and minute of publication: what came, what was lost, and when the run took place.
+-- Kafka records per topic, run and minute of publication: what came, what was lost, and when the run took place. Ranks and
+-- hosts are kept of the topics that tell of each: a set of 16,384 ranks and their hosts is 200 kB, and a merge has two
+-- granules of each part in memory.
 CREATE TABLE IF NOT EXISTS {database}.records_per_minute
 (
     job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
@@ -307,7 +310,7 @@ CREATE TABLE IF NOT EXISTS {database}.records_per_minute
 ENGINE = AggregatingMergeTree
 PARTITION BY toYYYYMM(minute)
 ORDER BY (job, run, topic, minute)
-SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
+SETTINGS index_granularity = 64, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
     fsync_after_insert = 1, fsync_part_directory = 1
 COMMENT 'Kafka records per topic, run and minute';
 
@@ -344,8 +347,8 @@ SELECT
     min(if(disposition = 'stored' AND l.time_min > toDateTime64(0, 9, 'UTC'), l.time_min, toDateTime64('2106-01-01', 9, 'UTC'))) AS time_min,
     max(if(disposition = 'stored', l.time_max, toDateTime64(0, 9, 'UTC'))) AS time_max,
     max(published) AS last_published,
-    uniqExactIfState(rank, rank >= 0 AND disposition IN ('stored', 'empty')) AS ranks,
-    uniqExactIfState(toString(host), host != '' AND disposition IN ('stored', 'empty')) AS hosts
+    uniqExactIfState(rank, rank >= 0 AND disposition IN ('stored', 'empty') AND topic IN ('gpu.process.v1', 'gpu.step.v1', 'gpu.progress.v1', 'gpu.kernel.v1')) AS ranks,
+    uniqExactIfState(toString(host), host != '' AND disposition IN ('stored', 'empty') AND topic IN ('gpu.process.v1', 'gpu.step.v1', 'gpu.progress.v1', 'gpu.kernel.v1')) AS hosts
 FROM {database}.ledger AS l
 GROUP BY job, run, topic, minute;
 
@@ -356,8 +359,8 @@ CREATE OR REPLACE VIEW {database}.jobs
     run LowCardinality(String) COMMENT 'one start of the job',
     started DateTime64(9, 'UTC') COMMENT 'start of its first kernel or step; while none is stored, when Kafka got its first records',
     ended DateTime64(9, 'UTC') COMMENT 'start of its last kernel or step so far; while none is stored, when Kafka got its last record',
-    ranks UInt64 COMMENT 'ranks that sent records',
-    hosts UInt64 COMMENT 'hosts that sent records',
+    ranks UInt64 COMMENT 'ranks that sent kernels, steps, progress or what they are',
+    hosts UInt64 COMMENT 'hosts of these ranks',
     kernels UInt64 COMMENT 'rows stored in `kernels`',
     memcpys UInt64 COMMENT 'rows stored in `memcpys`',
     collectives UInt64 COMMENT 'rows stored in `collectives`',

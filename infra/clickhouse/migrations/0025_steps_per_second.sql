@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS {database}.steps_per_second
 ENGINE = AggregatingMergeTree
 PARTITION BY toYYYYMM(second)
 ORDER BY (job, run, second)
-SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
+SETTINGS index_granularity = 1024, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
     fsync_after_insert = 1, fsync_part_directory = 1
 COMMENT 'steps of all ranks per job, run and second';
 

@@ -25,7 +25,7 @@ NUMBERS = (
     stat("Runs", "Starts of jobs that sent anything.", f"SELECT uniqExact(job, run) AS value {_RUNS} AND run != ''"),
     stat(
         "Ranks",
-        "Ranks that sent anything, over all runs.",
+        "Ranks that sent kernels, steps or progress, over all runs.",
         f"SELECT sum(n) AS value FROM (SELECT uniqExactIfMerge(ranks) AS n {_RUNS} AND run != '' GROUP BY job, run)",
     ),
     faults(

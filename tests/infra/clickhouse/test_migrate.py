@@ -1,5 +1,6 @@
 """Migrations: applied once, never changed, safe to repeat; and what exactly-once needs of every table."""
 
+import re
 import threading
 
 import pytest
@@ -46,6 +47,15 @@ def test_numbers_follow_each_other(tmp_path):
 def test_statements_are_split_at_line_ends_and_comments_left_out():
     text = "-- a; comment\nCREATE TABLE {database}.t\n(x String DEFAULT ';x'); \n\n-- b\nSELECT 2;\n"
     assert Migration(1, "a", text).statements("d") == ["CREATE TABLE d.t\n(x String DEFAULT ';x')", "SELECT 2"]
+
+
+def test_a_merge_of_rows_with_sketches_or_sets_has_few_of_them_in_memory():
+    # It has two granules of each part there, and such a row is kilobytes: with 8,192 rows the engine's memory ended.
+    tables = [text for m in migrations() for text in m.statements("db") if text.startswith("CREATE TABLE")]
+    large = [text for text in tables if re.search(r" AggregateFunction\((quantiles|uniq)", text)]
+    assert len(large) >= 3
+    for text in large:
+        assert int(re.findall(r"index_granularity = (\d+)", text)[0]) <= 1_024, text.splitlines()[0]
 
 
 @pytest.mark.stack
