@@ -169,6 +169,13 @@ def test_a_query_of_readers_gets_two_threads_in_the_little_memory_of_the_engine(
     assert "NumbersRange × 2" in plan, plan
 
 
+@pytest.mark.parametrize("user", ["analyst", "grafana"])
+def test_readers_have_no_more_rows_of_sketches_in_memory_than_fit(stack: Settings, user: str) -> None:
+    # A row of kernels_per_minute is 4 kB there.
+    rows = int(query(stack, "SELECT max(blockSize()) FROM numbers(1000000)", user))
+    assert 8_192 <= rows <= 16_384
+
+
 def test_memory_of_other_programs_in_its_container_does_not_stop_its_queries(stack: Settings) -> None:
     # By its cgroup's memory the engine would refuse everything beside a training job of 1.2 GB.
     sql = "SELECT value FROM system.server_settings WHERE name = 'memory_worker_use_cgroup'"
