@@ -29,8 +29,9 @@ CREATE OR REPLACE VIEW {database}.kernel_names
 AS SELECT * FROM {database}.kernel_names_versions FINAL
 COMMENT 'kernel names as people read them';
 
--- Kernels per job, run, minute, rank and kernel. The sketches of a row take 4 kB of memory, and a merge has two granules of
--- each of its parts there: with 8,192 rows a granule, 13 parts took more than the local engine has, again and again.
+-- Kernels per job, run, minute, rank and kernel. The sketches of a row take 4 to 28 kB of memory, and a merge has two
+-- granules of each of its parts there: with 8,192 rows a granule, 13 parts took more than the local engine has, again and
+-- again.
 CREATE TABLE IF NOT EXISTS {database}.kernels_per_minute
 (
     job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
@@ -53,7 +54,7 @@ CREATE TABLE IF NOT EXISTS {database}.kernels_per_minute
 ENGINE = AggregatingMergeTree
 PARTITION BY toDate(minute)
 ORDER BY (job, run, minute, rank, name)
-SETTINGS index_granularity = 1024, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
+SETTINGS index_granularity = 256, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
     fsync_after_insert = 1, fsync_part_directory = 1
 COMMENT 'kernels per job, run, minute, rank and kernel';
 
