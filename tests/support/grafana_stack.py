@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from support import migrated_database
-from support.recordings import folder
+from support.recordings import folder, to_present_ns
 
 from drumline.infra.bench.direct_load import JobCopy, load
 from drumline.infra.bench.grafana_macros import PanelRequest, expand, expand_alert
@@ -19,7 +19,10 @@ JOB, RUN = "mesh-2x2", "r1"
 #: Of a wide job.
 RANKS = 16_384
 FOLDER = folder(JOB)
-PHASES = json.loads((FOLDER / "manifest.json").read_text())["phases"]
+_RECORDED = json.loads((FOLDER / "manifest.json").read_text())["phases"]
+#: The database keeps rows as production does, so the recording is moved to the present.
+SHIFT_NS = to_present_ns(_RECORDED[-1]["end_ns"])
+PHASES = [{**p, "start_ns": p["start_ns"] + SHIFT_NS, "end_ns": p["end_ns"] + SHIFT_NS} for p in _RECORDED]
 
 
 @dataclass
@@ -94,7 +97,7 @@ def _loaded(state: str, settings_json: str) -> Stored:
     migrated_database.create(settings)
     database = settings.clickhouse.database
     writer = clickhouse.connect(settings, database=database)
-    load(writer, settings, JobCopy(FOLDER, JOB, RUN))
+    load(writer, settings, JobCopy(FOLDER, JOB, RUN, shift_ns=SHIFT_NS))
     reader = clickhouse.connect(settings, reader=True, database=database)
     first, last = writer.query(  # type: ignore[attr-defined]
         "SELECT toUnixTimestamp64Milli(min(start)) / 1e3, toUnixTimestamp64Milli(max(end_time)) / 1e3 FROM kernels "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from drumline.streams.offline import latest, verdicts
 TOPICS = {Topic.COLLECTIVE, Topic.STEP}
 
 
+DAY_NS = 86_400_000_000_000
 #: Data parallel, and in stages: where a test runs over many recordings, the others are for the long tests.
 SHORT = (DEMO_RECORDING.name, "pipeline")
 
@@ -40,6 +42,15 @@ def folder(name):
     if name not in folders():
         pytest.skip(f"recording {name} is not in the repository; DRUMLINE_TRACES=DIR names a folder that has it")
     return folders()[name]
+
+
+def to_present_ns(last_ns, now_ns=None):
+    """Time that moves a recording which ends at `last_ns` to the present: an engine keeps its rows whatever the day.
+
+    Whole days, so that minutes, hours and midnights lie where they were; it ends one to two days before now.
+    """
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    return (now_ns - last_ns) // DAY_NS * DAY_NS - DAY_NS
 
 
 def other_recordings():

@@ -11,6 +11,7 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 from support import migrated_database
 from support.demo_engine import RECORDING
+from support.recordings import to_present_ns
 
 from drumline.infra.bench.direct_load import Loader
 from drumline.infra.clickhouse.client import command, connect, rows
@@ -38,9 +39,10 @@ def stored(clean_stack):
     migrated_database.create(clean_stack)
     client = connect(clean_stack, database=clean_stack.clickhouse.database)
     loader, recording = Loader(client, clean_stack), RecordedJob(RECORDING, job="demo")
+    present_ns = to_present_ns(recording.last_ns)
     for shift, ranks in ((0, {0, 2, 3}), (OFF[1], {1})):
         steps = Counter()
-        for out in recording.batches("r1", shift):
+        for out in recording.batches("r1", present_ns + shift):
             rank = int(out.batch.envelope["rank"])
             steps[rank] += out.batch.rows if out.batch.topic == "gpu.step.v1" else 0
             if rank in ranks:

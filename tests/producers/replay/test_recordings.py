@@ -2,11 +2,12 @@
 
 import re
 from collections import Counter, defaultdict
+from datetime import datetime
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from support.recordings import folder
+from support.recordings import DAY_NS, folder, to_present_ns
 
 from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.producers.replay.anonymise import anonymise
@@ -224,3 +225,14 @@ def test_the_longer_recordings(name):
     invariants(batches)
     assert counted(batches)["gpu.kernel.v1"] == rows_of(path)("kernel")
     assert counted(batches)["gpu.collective.v1"] == rows_of(path)("marker_payload")
+
+
+@pytest.mark.parametrize(
+    "now", ["2026-11-28T00:00:01", "2027-12-30T23:59:59", "2028-02-29T12:00:00", "2028-03-01T00:00"]
+)
+def test_what_tests_store_of_a_recording_is_one_or_two_days_old_and_keeps_its_time_of_day(now):
+    now_ns = int(datetime.fromisoformat(f"{now}+00:00").timestamp()) * 10**9
+    last_ns = load_manifest(DEMO_RECORDING, phases=True)["phases"][-1]["end_ns"]
+    moved = last_ns + to_present_ns(last_ns, now_ns)
+    assert DAY_NS <= now_ns - moved < 2 * DAY_NS
+    assert (moved - last_ns) % DAY_NS == 0
