@@ -43,12 +43,13 @@ class Topic(StrEnum):
 class TopicSpec:
     """Declares one topic.
 
-    `key`: description of the record key. `derived`: written by the stream worker. `by_people`: written by people.
-    `dead_letters`: has a dead-letter topic. `joined`: stream workers read it. A topic without an .avsc
-    (model.has_schema) is internal: its values are not batches.
+    `table`: of its rows in ClickHouse; "" for none. `key`: description of the record key. `derived`: written by the
+    stream worker. `by_people`: written by people. `dead_letters`: has a dead-letter topic. `joined`: stream workers
+    read it. A topic without an .avsc (model.has_schema) is internal: its values are not batches.
     """
 
     topic: Topic
+    table: str
     key: str
     retention_ms: int
     cleanup: str = "delete"
@@ -77,27 +78,34 @@ class TopicSpec:
 
 
 TOPICS: tuple[TopicSpec, ...] = (
-    TopicSpec(Topic.PROCESS, "process id", -1, cleanup="compact"),
-    TopicSpec(Topic.KERNEL, "process id", 3 * DAY_MS, joined=True),
-    TopicSpec(Topic.MEMCPY, "process id", 3 * DAY_MS, joined=True),
-    TopicSpec(Topic.COLLECTIVE, "job:communicator", 7 * DAY_MS, joined=True),
-    TopicSpec(Topic.STEP, "job", 7 * DAY_MS, joined=True),
-    TopicSpec(Topic.RANGE, "process id", 3 * DAY_MS),
-    TopicSpec(Topic.DEVICE, "job, or GPU UUID where no job runs, or host without both", 7 * DAY_MS, joined=True),
-    TopicSpec(Topic.HOST, "job", 7 * DAY_MS, joined=True),
-    TopicSpec(Topic.NETWORK, "host", 7 * DAY_MS),
-    TopicSpec(Topic.CHECK, "host", 30 * DAY_MS),
-    TopicSpec(Topic.PROGRESS, "job", 3 * DAY_MS, joined=True),
-    TopicSpec(Topic.STACK, "job", 7 * DAY_MS),
-    TopicSpec(Topic.LAUNCH, "process id", 3 * DAY_MS),
-    TopicSpec(Topic.STALL, "process id", 7 * DAY_MS),
-    TopicSpec(Topic.KERNEL_FREQUENCY, "process id", 7 * DAY_MS, derived=True),
-    TopicSpec(Topic.MEMCPY_BANDWIDTH, "process id", 7 * DAY_MS, derived=True),
-    TopicSpec(Topic.LATENESS, "job", 7 * DAY_MS, derived=True, joined=True),
-    TopicSpec(Topic.STRAGGLER, "job", 30 * DAY_MS, derived=True),
-    TopicSpec(Topic.HANG, "job", 30 * DAY_MS, derived=True),
+    TopicSpec(Topic.PROCESS, "processes", "process id", -1, cleanup="compact"),
+    TopicSpec(Topic.KERNEL, "kernels", "process id", 3 * DAY_MS, joined=True),
+    TopicSpec(Topic.MEMCPY, "memcpys", "process id", 3 * DAY_MS, joined=True),
+    TopicSpec(Topic.COLLECTIVE, "collectives", "job:communicator", 7 * DAY_MS, joined=True),
+    TopicSpec(Topic.STEP, "steps", "job", 7 * DAY_MS, joined=True),
+    TopicSpec(Topic.RANGE, "ranges", "process id", 3 * DAY_MS),
+    TopicSpec(
+        Topic.DEVICE,
+        "device_samples",
+        "job, or GPU UUID where no job runs, or host without both",
+        7 * DAY_MS,
+        joined=True,
+    ),
+    TopicSpec(Topic.HOST, "host_samples", "job", 7 * DAY_MS, joined=True),
+    TopicSpec(Topic.NETWORK, "network_samples", "host", 7 * DAY_MS),
+    TopicSpec(Topic.CHECK, "checks", "host", 30 * DAY_MS),
+    TopicSpec(Topic.PROGRESS, "progress", "job", 3 * DAY_MS, joined=True),
+    TopicSpec(Topic.STACK, "stacks", "job", 7 * DAY_MS),
+    TopicSpec(Topic.LAUNCH, "launches", "process id", 3 * DAY_MS),
+    TopicSpec(Topic.STALL, "stalls", "process id", 7 * DAY_MS),
+    TopicSpec(Topic.KERNEL_FREQUENCY, "kernel_frequency", "process id", 7 * DAY_MS, derived=True),
+    TopicSpec(Topic.MEMCPY_BANDWIDTH, "memcpy_bandwidth", "process id", 7 * DAY_MS, derived=True),
+    TopicSpec(Topic.LATENESS, "lateness", "job", 7 * DAY_MS, derived=True, joined=True),
+    TopicSpec(Topic.STRAGGLER, "stragglers", "job", 30 * DAY_MS, derived=True),
+    TopicSpec(Topic.HANG, "hangs", "job", 30 * DAY_MS, derived=True),
     TopicSpec(
         Topic.TICK,
+        "",
         "none; one empty record per partition and second",
         HOUR_MS,
         derived=True,
@@ -105,9 +113,11 @@ TOPICS: tuple[TopicSpec, ...] = (
         joined=True,
     ),
     # A policy is in force for a week at most (control.py).
-    TopicSpec(Topic.CONTROL, "its name", 8 * DAY_MS, cleanup="compact,delete", by_people=True, dead_letters=False),
+    TopicSpec(Topic.CONTROL, "", "its name", 8 * DAY_MS, cleanup="compact,delete", by_people=True, dead_letters=False),
 )
 
+#: Names of the tables, as people ask for them and settings name their retention.
+TABLE_NAMES = {spec.topic: spec.table for spec in TOPICS if spec.table}
 #: Topics of the producers, and of the stream worker, whose records are fenced by epochs.
 RAW_TOPICS = tuple(spec.topic for spec in TOPICS if not spec.derived and not spec.by_people)
 DERIVED_TOPICS = frozenset(spec.topic for spec in TOPICS if spec.derived)

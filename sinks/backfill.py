@@ -5,7 +5,7 @@ ledger lacks, as the sink would store them: rows as one insert under the range's
 So a copy that was interrupted goes on where its ledger ends. Only offsets are copied that no sink will read any more.
 
 Rollups count the copied rows. Rows that retention is about to remove, or has removed from the source, are not copied:
-their rollups are, day by day, where the target has none.
+their rollups are, day by day, of each run of which the target has none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.infra.clickhouse.client import Client, failure, insert_once, rows
-from drumline.infra.clickhouse.retention import RETENTION_CLOCK
 from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.schemas.topics import Topic
 from drumline.sinks.audit.kafka_side import PartitionFacts
@@ -33,6 +32,10 @@ RANGE_ROWS, RANGE_RECORDS = 300_000, 100_000
 OTHER_TABLES = ("kernel_names_versions", "alert_limits_versions", "offender_notices_versions")
 #: Retention removes rows of an hour before this margin is over; s.
 MARGIN_S = 2 * 3_600
+#: Rows that are published this long after they happened come from an outage or an archive; s.
+LATE_S = 86_400
+#: Runs whose rollups of a day one insert copies: their names are a parameter, of at most 128 KiB.
+INSERT_RUNS = 100
 _PLACE = "topic = {topic:String} AND topic_id = {id:String} AND partition = {p:UInt32}"
 _OFFSETS = "_topic_partition = {place:String} AND _offset BETWEEN {first:UInt64} AND {last:UInt64}"
 
@@ -135,11 +138,17 @@ class Backfill:
         self.copied.ranges += 1
 
     def _copy_rows(self, stored: SinkTable, offsets: OffsetRange) -> int:
-        """Insert the rows of a range that the source has and retention keeps; return their number."""
+        """Insert the rows of a range that the source has and retention keeps; return their number.
+
+        Rollups of the hours before are copied and not counted from rows. So of those hours only late rows are copied,
+        which arrived so long after they happened that the source has the other rows of their job no more.
+        """
         name = f"{self._database}.{stored.target}"
         values = {"place": offsets.topic_partition, "first": offsets.first, "last": offsets.last}
-        clock = RETENTION_CLOCK.get(stored.target) if stored.clock and not stored.upsert else None
-        kept = f" AND {clock} >= toDateTime({self.kept_since(stored.name)}, 'UTC')" if clock else ""
+        since, clock = self.kept_since(stored.name), stored.clock.removesuffix("_ns")
+        kept = f" AND published >= toDateTime({since}, 'UTC')"
+        if not stored.upsert and since:
+            kept += f" AND ({clock} >= toDateTime({since}, 'UTC') OR {clock} < toDateTime({since - LATE_S}, 'UTC'))"
         [counted] = rows(self._source, f"SELECT count() AS n FROM {name} WHERE {_OFFSETS}{kept}", values)
         count = int(counted["n"])
         if not count or (not stored.upsert and find_stored(self._target, name, _OFFSETS, values).done(count)):
@@ -152,20 +161,26 @@ class Backfill:
         return count
 
     def copy_rollups(self) -> None:
-        """Copy the days of rollups whose rows retention has removed, where the target has nothing of them."""
+        """Copy the days of rollups whose rows are not copied, for each run of which the target has nothing."""
         for rollup in ROLLUPS:
             if rollup.topic is None:
                 continue  # filled from the ledger
-            name, clock = f"{self._database}.{rollup.name}", RETENTION_CLOCK[rollup.name]
-            before = f"{clock} < toDateTime({self.kept_since(table(rollup.topic).name)}, 'UTC')"
-            sql = f"SELECT toString(toDate({clock})) AS day FROM {name} WHERE {before} GROUP BY day ORDER BY day"
-            stored_days = {str(row["day"]) for row in rows(self._target, sql)}
+            name, day = f"{self._database}.{rollup.name}", f"toDate({rollup.clock})"
+            before = f"{rollup.clock} < toDateTime({self.kept_since(table(rollup.topic).name)}, 'UTC')"
+            sql = f"SELECT toString({day}) AS day, job, run FROM {name} WHERE {before} GROUP BY ALL ORDER BY ALL"
+            stored = {tuple(row.values()) for row in rows(self._target, sql)}
+            runs: dict[str, list[tuple[str, str]]] = {}
             for row in rows(self._source, sql):
-                if (day := str(row["day"])) not in stored_days:
-                    of_day = f"SELECT * FROM {name} WHERE {before} AND toDate({clock}) = {{day:Date}}"
-                    block = self._read(of_day, {"day": day})
-                    insert_once(self._target, name, block, f"backfill:{rollup.name}:{day}")
-                    self.copied.rollup_days += 1
+                if tuple(row.values()) not in stored:
+                    runs.setdefault(str(row["day"]), []).append((str(row["job"]), str(row["run"])))
+            for date, of_day in runs.items():
+                for first in range(0, len(of_day), INSERT_RUNS):
+                    chosen = of_day[first : first + INSERT_RUNS]
+                    where = f"{before} AND {day} = {{day:Date}} AND (job, run) IN {{runs:Array(Tuple(String, String))}}"
+                    block = self._read(f"SELECT * FROM {name} WHERE {where}", {"day": date, "runs": chosen})
+                    digest = hashlib.sha256(repr(chosen).encode()).hexdigest()
+                    insert_once(self._target, name, block, f"backfill:{rollup.name}:{date}:{digest}")
+                self.copied.rollup_days += 1
 
     def copy_other_tables(self) -> None:
         """Copy names of kernels, limits and notices."""
@@ -177,7 +192,7 @@ class Backfill:
 
     def kept_since(self, name: str) -> int:
         """Return the time before which rows of a table are not copied, s since the epoch: the start of an hour."""
-        days = int(getattr(self._retention, name))
+        days = self._retention.of(name)
         return int(self._now_s - days * 86_400) // 3_600 * 3_600 + MARGIN_S if days else 0
 
     def _read(self, sql: str, values: Mapping[str, Any]) -> bytes:

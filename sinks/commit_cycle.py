@@ -26,7 +26,7 @@ from drumline.sinks.ranges.resume import check_ledger, follow_ledger
 from drumline.sinks.ranges.stored_tail import kafka_topic_id
 from drumline.sinks.ranges.write_order import PRESSURE, next_to_write
 from drumline.sinks.rejected_ranges import RejectedRanges
-from drumline.sinks.telemetry import SinkCounts, count_conflicts, count_range
+from drumline.sinks.telemetry import SinkCounts, count_conflicts, count_expired, count_range
 
 log = structlog.get_logger()
 #: Identities whose history all partitions keep together, at 460 bytes; 16,384 ranks have some 100,000.
@@ -211,6 +211,7 @@ class CommitCycle:
             state.rejected = 0 if pending.stored else state.rejected
             self._counts.add(pending)
             count_range(pending, now_ns)
+            count_expired(pending, now_ns, self._settings.clickhouse.retention.of(pending.table.name))
         self.ranges = []
         self._bound_history()
 

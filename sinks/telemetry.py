@@ -16,6 +16,7 @@ from drumline.infra.clickhouse.error_codes import ErrorCode
 from drumline.infra.telemetry import metrics
 from drumline.schemas.errors import RegistryUnavailable
 from drumline.schemas.joined.parts import place_of
+from drumline.schemas.topics import DAY_MS
 from drumline.sinks.kafka.dead_letters import DeadLettersFailed
 from drumline.sinks.ranges.record import Disposition
 
@@ -99,6 +100,30 @@ def count_range(pending: PendingRange, now_ns: int) -> None:
         )  # fmt: skip
     _of(metrics.SINK_ROWS, topic).inc(rows)
     _of(metrics.SINK_DROPPED, topic, "source").inc(dropped)
+
+
+def count_expired(pending: PendingRange, now_ns: int, days: int) -> None:
+    """Count and log the rows of a committed range that are in no table because of their age.
+
+    `days`: retention; 0 = for ever. It deletes at once what Kafka got before that: the sink was behind. A repeated
+    batch is not stored again, also where the rows that it repeats have expired.
+    """
+    if not days:
+        return
+    expired = Counted[str]()
+    for entry in pending.entries:
+        record_ms = entry.record.published_ms
+        if entry.disposition is Disposition.STORED and record_ms + days * DAY_MS <= now_ns // 1_000_000:
+            expired["arrival"] += entry.rows
+        elif entry.disposition is Disposition.DUPLICATE and 0 < entry.repeats_ms <= record_ms - days * DAY_MS:
+            expired["repeated"] += entry.rows
+    for reason, rows in expired.items():
+        topic = pending.table.topic.value
+        _of(metrics.SINK_EXPIRED, topic, reason).inc(rows)
+        log.warning(
+            f"rows are older than the retention of {pending.table.name}, so it has them no more",
+            topic=topic, reason=reason, rows=rows, retention_days=days, first_offset=pending.range.first,
+        )  # fmt: skip
 
 
 def count_conflicts(state: PartitionState) -> None:

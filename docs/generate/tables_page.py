@@ -79,8 +79,9 @@ dropped and created again.
 
 ## How long they are kept
 
-`DRUMLINE_CLICKHOUSE__RETENTION__KERNELS` and so on: days, 0 = for ever; `drumline migrate` applies it. What is older
-goes away when ClickHouse merges.
+`DRUMLINE_CLICKHOUSE__RETENTION__KERNELS` and so on: days, 0 = for ever; `drumline migrate` applies it. They count from
+when Kafka got a row's record, whatever the time of the row: what arrives late is kept as long as what is new. What is
+older goes away when ClickHouse merges.
 
 | table | default, days | counted from |
 |---|---|---|"""

@@ -5,18 +5,22 @@ from __future__ import annotations
 from drumline.infra.clickhouse.client import Client, rows
 from drumline.infra.config.settings import Settings
 
-#: table -> the column that retention counts from.
+_TABLES = (
+    "kernels", "memcpys", "collectives", "ranges", "steps", "device_samples", "host_samples", "network_samples",
+    "checks", "stacks", "launches", "stalls", "kernel_frequency_versions", "memcpy_bandwidth_versions",
+    "lateness_versions", "stragglers_versions", "processes_versions", "progress_versions", "hangs_versions", "ledger",
+)  # fmt: skip
+_ROLLUPS = (
+    "ranks_per_second", "steps_per_second", "kernels_per_minute", "memcpys_per_minute", "devices_per_minute",
+)  # fmt: skip
+#: table -> the column that retention counts from: when Kafka got a row's record, or the last one that a rollup's row
+#: counts. By the time of the rows, what arrives late would be deleted as it comes in; by the time of the insert, a
+#: range that is inserted again would differ.
 RETENTION_CLOCK = {
-    "kernels": "start", "memcpys": "start", "collectives": "start", "ranges": "start", "steps": "start",
-    "device_samples": "time", "host_samples": "time", "network_samples": "time", "checks": "time", "stacks": "time",
-    "launches": "start", "stalls": "start",
-    "kernel_frequency_versions": "window_start", "memcpy_bandwidth_versions": "window_start",
-    "lateness_versions": "published", "stragglers_versions": "published", "processes_versions": "published",
-    "progress_versions": "published", "hangs_versions": "published",
-    "ledger": "published", "ranks_per_second": "second", "steps_per_second": "second",
-    "kernels_per_minute": "minute", "memcpys_per_minute": "minute", "devices_per_minute": "minute",
-    "records_per_minute": "minute",
-}  # fmt: skip
+    **dict.fromkeys(_TABLES, "published"),
+    **dict.fromkeys(_ROLLUPS, "last_published"),
+    "records_per_minute": "minute",  # in which Kafka got them
+}
 
 #: Tables whose old rows may move to a cheaper volume: the large ones.
 TIERED = frozenset({"kernels", "memcpys", "collectives", "ranges", "device_samples", "host_samples"})
@@ -36,7 +40,7 @@ def retention_changes(client: Client, settings: Settings) -> list[tuple[str, str
     for table, clock in RETENTION_CLOCK.items():
         if table not in now:
             continue
-        name, days = f"{database}.{table}", getattr(settings.clickhouse.retention, table.removesuffix("_versions"))
+        name, days = f"{database}.{table}", settings.clickhouse.retention.of(table)
         tiered = bool(tiers.storage_policy) and table in TIERED and not 0 < days <= tiers.after
         rules = [f"toDateTime({clock}) + toIntervalDay({tiers.after}) TO VOLUME '{tiers.volume}'"] * tiered
         rules += [f"toDateTime({clock}) + toIntervalDay({days})"] * bool(days)

@@ -8,13 +8,14 @@ from pathlib import Path
 from pydantic import Field, SecretStr, model_validator
 
 from drumline.infra.config.validation import SettingsModel, check_certificates, check_url, read_secret, server_address
+from drumline.schemas.topics import DAY_MS, TABLE_NAMES, Topic
 
 #: Name of the ClickHouse server at CLICKHOUSE__URL among its replicas.
 PRIMARY = "primary"
 
 
 class RetentionSettings(SettingsModel):
-    """Retention of each table by event time; days, 0 = for ever. `drumline migrate` applies it."""
+    """Retention of each table, from when Kafka got a row; days, 0 = for ever. `drumline migrate` applies it."""
 
     kernels: int = Field(7, ge=0, description="kernels; days")
     memcpys: int = Field(14, ge=0, description="memory copies; days")
@@ -43,9 +44,19 @@ class RetentionSettings(SettingsModel):
     devices_per_minute: int = Field(365, ge=0, description="rollup of device samples; days")
     records_per_minute: int = Field(365, ge=0, description="rollup of records, for the health dashboard; days")
 
+    def of(self, table: str) -> int:
+        """Return the days for which a table, or the view of its newest rows, keeps rows; 0 = for ever."""
+        return int(getattr(self, table.removesuffix("_versions")))
+
+    def kept_since_ns(self, topic: str, now_ns: int) -> int:
+        """Return the time before which rows of a topic are older than their table keeps rows; ns since the epoch."""
+        table = TABLE_NAMES.get(Topic(topic), "")
+        days = self.of(table) if table else 0
+        return now_ns - days * DAY_MS * 1_000_000 if days else 0
+
 
 class TieringSettings(SettingsModel):
-    """Move older events to a cheaper volume of one of the server's storage policies, by event time.
+    """Move older events to a cheaper volume of one of the server's storage policies, counted as retention is.
 
     `drumline migrate` applies it to kernels, memcpys, collectives, ranges, and samples of devices and hosts.
     """

@@ -192,6 +192,11 @@ SINK_INCOMPLETE = _counter(
     "ranges whose rows are stored, while a rollup may lack them; `drumline audit` names it",
     "topic",
 )
+SINK_EXPIRED = _counter(
+    "sink", "expired_rows_total", "rows in no table because of their age. arrival: Kafka got them before the "
+    "retention; repeated: of batches whose stored rows have expired",
+    "topic", "reason",
+)  # fmt: skip
 SINK_DEFERRED = _gauge("sink", "deferred_partitions", "partitions that wait while ClickHouse rejects their range")
 SINK_RETRIES = _counter(
     "sink", "retries_total", "retries; "
@@ -218,6 +223,10 @@ AGENT_DELAY = _histogram(
 AGENT_AGE = _gauge(
     "agent", "last_publication_age_seconds",
     "time since Kafka last acknowledged a batch, or since the start if there was none",
+)  # fmt: skip
+AGENT_OLD = _counter(
+    "agent", "old_rows_total", "rows that Kafka acknowledged, older than their table's retention: after a long outage, "
+    "or out of an archive; they are kept for the retention from then on", "topic",
 )  # fmt: skip
 AGENT_DROPPED = _counter(
     "agent", "dropped_rows_total", "rows not published. spool: evicted, rejected: too large for Kafka (both are in "

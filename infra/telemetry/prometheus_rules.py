@@ -106,6 +106,18 @@ RULES: tuple[PrometheusRule, ...] = (
         "Lengthen Kafka's retention if that was it; what Kafka lost cannot be fetched again.",
     ),
     _rise(
+        "DrumlineRowsExpired", "drumline_sink_expired_rows_total",
+        "rows that came are in no table because of their age; `drumline audit` counts them as expired",
+        "The label `reason`. Arrival: Kafka got them before the table's retention, so the sink was that far behind.",
+        "Arrival: lengthen the retention. Repeated: the database had them once; publish them into another.",
+    ),
+    _rise(
+        "DrumlineOldRowsPublished", "drumline_agent_old_rows_total",
+        "an agent published rows older than their table's retention; none is lost",
+        "Its log names the processes: was the agent cut off so long, or is an archive published again?",
+        "End what cut the agent off. The rows are kept for the retention from now on.",
+    ),
+    _rise(
         "DrumlineStageFails", "drumline_stream_failed_ticks_total", "a stage fails for all its jobs: a defect",
         "Read its log: it has stage and error.", "Report it.",
     ),

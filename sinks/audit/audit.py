@@ -76,6 +76,7 @@ def _rows(report: AuditReport, account: TopicAccount, queries: Queries, topic: T
     if stored.upsert:
         newest = queries.newest_rows(stored)
         account.rows_stored = account.rows_published = int(newest["newest"])
+        account.rows_expired = int(newest["expired_rows"])
         for kind, field_, text in (
             ("lost", "missing", "newest records left no row"),
             ("rows_differ", "unknown", "records have rows but are not in the ledger as stored"),

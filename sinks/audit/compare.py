@@ -73,11 +73,16 @@ def contents(
 
 
 def _kept(name: str, retention: RetentionSettings, now_s: float) -> str:
-    """Return the condition that retention keeps a row for two hours or more; whole hours, as rollups are cut."""
-    clock = RETENTION_CLOCK.get(name) or RETENTION_CLOCK[f"{name}_versions"]
-    days = int(getattr(retention, name))
+    """Return the condition that retention keeps a row for two hours or more; whole hours, as rollups are cut.
+
+    A rollup's rows may be merged or not, and the last record of a merged one is later: so their own time counts too, by
+    which a minute is compared whole.
+    """
+    clocks = [RETENTION_CLOCK.get(name) or RETENTION_CLOCK[f"{name}_versions"]]
+    clocks += [rollup.clock for rollup in ROLLUPS if rollup.name == name]
+    days = retention.of(name)
     since = (int(now_s) - days * 86_400) // 3_600 * 3_600 + 3 * 3_600
-    return f" AND {clock} >= toDateTime({since})" if days else ""
+    return "".join(f" AND {clock} >= toDateTime({since})" for clock in clocks) if days else ""
 
 
 def _compared() -> list[tuple[str, set[str], str]]:

@@ -53,9 +53,9 @@ class Queries:
         return of_job_and_run(self.database, self.job, self.run)
 
     def _kept_since(self, table: SinkTable) -> str:
-        """Return SQL for the time before which retention may have removed rows of the table."""
-        days = int(getattr(self.settings.clickhouse.retention, table.name))
-        return f"now64(9) - INTERVAL {days} DAY" if days and table.clock else "toDateTime64(0, 9, 'UTC')"
+        """Return SQL for the time of publication before which retention may have removed rows of the table."""
+        days = self.settings.clickhouse.retention.of(table.name)
+        return f"now64(3) - INTERVAL {days} DAY" if days else "toDateTime64(0, 3, 'UTC')"
 
     def has_ledger_rows(self) -> bool:
         """Return True if the ledger has a record of the job and run; without either it is always true."""
@@ -132,7 +132,7 @@ class Queries:
             "SELECT concat(topic_id, ':', toString(partition)) AS place, offset, sum(r) AS w, "
             "toUInt64(0) AS h, toUInt64(0) AS u, toUInt64(0) AS t, max(old) AS e FROM ("
             "SELECT topic_id, partition, offset, part, max(toUInt64(l.rows)) AS r, "
-            f"max(time_min < {self._kept_since(table)}) AS old FROM {self.database}.ledger AS l "
+            f"max(published < {self._kept_since(table)}) AS old FROM {self.database}.ledger AS l "
             f"WHERE topic = {{topic:String}} AND disposition = 'stored' AND {self._where()} "
             "GROUP BY topic_id, partition, offset, part) GROUP BY place, offset UNION ALL "
             "SELECT _topic_partition, _offset, 0, count(), uniqExact(_row), max(_row), 0 "
@@ -144,18 +144,20 @@ class Queries:
     def newest_rows(self, table: SinkTable) -> dict[str, Any]:
         """Compare ledger and table where rows replace each other.
 
-        `missing`: newest stored records that left no row. `unknown`: rows from records that the ledger does not have as
-        stored. `newest`: rows that the view shows.
+        `missing`: newest stored records that left no row. `expired_rows`: of those that are older than retention.
+        `unknown`: rows from records that the ledger does not have as stored. `newest`: rows that the view shows.
         """
         totals = rows(
             self.client,
-            "SELECT countIf(newest = 1 AND have = 0) AS missing, countIf(stored = 0) AS unknown, sum(have) AS versions "
-            "FROM (SELECT place, offset, max(s) AS stored, max(n) AS newest, sum(h) AS have FROM ("
+            "SELECT countIf(gone AND expired = 0) AS missing, sumIf(size, gone AND expired = 1) AS expired_rows, "
+            "countIf(stored = 0) AS unknown, sum(have) AS versions FROM ("
+            "SELECT place, offset, max(s) AS stored, sum(h) AS have, max(n) = 1 AND have = 0 AS gone, "
+            "max(e) AS expired, sum(r) AS size FROM ("
             "SELECT concat(topic_id, ':', toString(partition)) AS place, offset, 1 AS s, "
-            "offset = max(offset) OVER (PARTITION BY topic_id, partition, process_id, key) AS n, toUInt64(0) AS h "
-            f"FROM {self.database}.ledger "
+            "offset = max(offset) OVER (PARTITION BY topic_id, partition, process_id, key) AS n, toUInt64(0) AS h, "
+            f"published < {self._kept_since(table)} AS e, toUInt64(l.rows) AS r FROM {self.database}.ledger AS l "
             f"WHERE topic = {{topic:String}} AND disposition = 'stored' AND {self._where()} "
-            "UNION ALL SELECT _topic_partition, _offset, 0, 0, count() "
+            "UNION ALL SELECT _topic_partition, _offset, 0, 0, count(), 0, 0 "
             f"FROM {self.database}.{table.target} WHERE {self._where()} GROUP BY 1, 2) GROUP BY place, offset)",
             self._parameters(topic=table.topic.value),
         )
@@ -254,7 +256,7 @@ class Queries:
 
         Returns raw rows, those in windows closed so far, and the sum over non-overlapping windows plus the late rows.
         `dead_rows`: rows of batches that only the tables cannot hold (a row beyond 2106), which the stream processor
-        may have counted. Processes with rows that retention may have removed are left out.
+        may have counted. Processes with rows or windows that retention may have removed are left out.
         """
         ns = "toUnixTimestamp64Nano"
         return rows(
@@ -274,8 +276,9 @@ class Queries:
             f"LEFT JOIN (SELECT process_id, sum(rows) AS dead FROM {self.database}.ledger "
             "WHERE topic = {raw:String} AND disposition = 'dead_letter' GROUP BY process_id) AS d "
             "ON r.process_id = d.process_id "
-            f"WHERE r.process_id NOT IN (SELECT process_id FROM {self.database}.ledger WHERE topic = {{raw:String}} "
-            f"AND disposition = 'stored' AND time_min < {self._kept_since(raw)})) GROUP BY process_id",
+            f"WHERE r.process_id NOT IN (SELECT process_id FROM {self.database}.ledger WHERE disposition = 'stored' "
+            f"AND (topic = {{raw:String}} AND published < {self._kept_since(raw)} "
+            f"OR topic = {{windows:String}} AND published < {self._kept_since(windows)}))) GROUP BY process_id",
             self._parameters(windows=windows.topic.value, raw=raw.topic.value),
         )
 

@@ -24,8 +24,8 @@ class Finding:
 class TopicAccount:
     """Counts the records of one topic by disposition, over all incarnations in the ledger.
 
-    `rows_published`: as the ledger has them; `rows_stored`: as the table has them; `rows_expired`: removed by
-    retention.
+    `rows_published`: as the ledger has them; `rows_stored`: as the table has them; `rows_expired`: older than
+    retention, so in neither.
     """
 
     topic: str
@@ -61,10 +61,16 @@ class AuditReport:
         """Return True if there are no findings."""
         return not self.findings
 
+    @property
+    def rows_expired(self) -> int:
+        """Return the rows of all topics that are older than retention."""
+        return sum(account.rows_expired for account in self.topics)
+
     def as_json(self) -> dict[str, Any]:
         """Return the report as `drumline audit --json` prints it."""
         return {
             "clean": self.clean,
+            "rows_expired": self.rows_expired,
             "findings": [asdict(finding) for finding in self.findings],
             "topics": [asdict(account) for account in self.topics],
             "dropped_before_publication": self.dropped,

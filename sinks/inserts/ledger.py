@@ -239,10 +239,11 @@ class Ledger:
         for chunk in _chunks(sorted(places)):
             answer = rows(
                 self._client,
-                "SELECT DISTINCT process_id, key, sequence, disposition = {stored:String} AS has_rows, content, job, "
-                f"run, sent_ns FROM {self._table} WHERE topic = {{topic:String}} "
+                "SELECT process_id, key, sequence, disposition = {stored:String} AS has_rows, content, job, run, "
+                f"sent_ns, toUnixTimestamp64Milli(max(published)) AS ms FROM {self._table} "
+                "WHERE topic = {topic:String} "
                 "AND process_id IN {processes:Array(String)} AND sequence IN {sequences:Array(Int64)} "
-                f"AND disposition IN ({{stored:String}}, {{empty:String}}) AND {_BEFORE}",
+                f"AND disposition IN ({{stored:String}}, {{empty:String}}) AND {_BEFORE} GROUP BY ALL",
                 {
                     "topic": topic,
                     "processes": sorted({process for process, _, _ in chunk}),
@@ -259,6 +260,7 @@ class Ledger:
                 if place in contents:
                     content = int(row["content"]) if row["has_rows"] else None
                     contents[place].add(content, str(row["job"]), str(row["run"]), int(row["sent_ns"]))
+                    contents[place].published_ms = max(contents[place].published_ms, int(row["ms"]))
         return contents
 
 

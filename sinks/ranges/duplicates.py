@@ -25,11 +25,12 @@ class StoredBatches:
     """Holds what tells the batches apart that are stored in one place.
 
     `hashes`: of those with rows (see `content_hash`); 0 stands for any. `sources`: (job, run, sent_ns) of all, and once
-    more with None as its time.
+    more with None as its time. `published_ms`: when Kafka got the last one; 0 = not stored yet.
     """
 
     hashes: set[int] = field(default_factory=set)
     sources: set[tuple[str, str, int | None]] = field(default_factory=set)
+    published_ms: int = 0
 
     def add(self, content: int | None, job: str, run: str, sent_ns: int) -> None:
         """Add a batch; `content`: None if it has no rows."""
@@ -88,7 +89,7 @@ class Duplicates:
         source = str(envelope["job"]), str(envelope["run"]), int(envelope["sent_ns"])
         content = entry.content if entry.rows else None
         if stored.has(content, *source, reports_drops=envelope["dropped_before"] > 0):
-            entry.disposition = Disposition.DUPLICATE
+            entry.disposition, entry.repeats_ms = Disposition.DUPLICATE, stored.published_ms
         else:
             self.conflicts += bool(stored.sources)
             stored.add(content, *source)

@@ -107,10 +107,11 @@ class RangeEntry:
     """Holds a record, or a part of one, with its batch and disposition.
 
     `batch`: None for a tombstone and for a record that does not decode. `size`: bytes of value, key and headers.
-    `rows`: rows of its table if it is stored. `time_min`, `time_max`: ns since the epoch. `error`: type and
-    message, for the ledger and the dead letter. `content`: hash of the value (see `content_hash`). `record.value`
-    and `.headers` are kept for dead letters only. `epoch`, `source`: of a result (schemas/epochs.py); None and ""
-    for other records. `objects`: bytes of memory of its Python objects.
+    `rows`: rows of its table if it is stored. `time_min`, `time_max`: ns since the epoch. `repeats_ms`: when Kafka got
+    the batch that a duplicate repeats, ms since the epoch; 0 = unknown. `error`: type and message, for the ledger and
+    the dead letter. `content`: hash of the value (see `content_hash`). `record.value` and `.headers` are kept for dead
+    letters only. `epoch`, `source`: of a result (schemas/epochs.py); None and "" for other records. `objects`: bytes of
+    memory of its Python objects.
     """
 
     record: Record
@@ -120,6 +121,7 @@ class RangeEntry:
     rows: int = 0
     time_min: int = 0
     time_max: int = 0
+    repeats_ms: int = 0
     error: tuple[str, str] = ("", "")
     content: int = 0
     epoch: int | None = None

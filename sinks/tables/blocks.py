@@ -17,7 +17,7 @@ from drumline.sinks.tables import native_format as native
 from drumline.sinks.tables.native_format import Texts
 from drumline.sinks.tables.tables import ColumnSource, SinkTable, TableColumn
 
-#: The end of ClickHouse's DateTime (partition keys, retention); ns since the epoch.
+#: The end of ClickHouse's DateTime (partition keys); ns since the epoch.
 TIME_END_NS = (1 << 32) * 1_000_000_000
 DAY_NS = 86_400_000_000_000
 #: A batch is half a second of one process. One whose rows lie further apart has broken clocks and would cost a table

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 
 from drumline.schemas.columns import Column
 from drumline.schemas.model import RecordModel, has_schema, model
-from drumline.schemas.topics import Topic
+from drumline.schemas.topics import TABLE_NAMES, Topic
 
 TIME = "DateTime64(9, 'UTC')"
 TEXT = "LowCardinality(String)"
@@ -67,7 +67,7 @@ class SinkTable:
 
     `upsert`: rows replace earlier ones with the same key, and the view `name` shows the newest; otherwise rows are
     facts, stored exactly once. `times`: Avro fields that become times. `durations`: fields that cannot be negative.
-    `clock`: the Avro field that places rows (partition, retention), or "" where the table has none. `enums`: columns of
+    `clock`: the Avro field that places rows in partitions, or "" where the table has none. `enums`: columns of
     type Enum8. `live`: people and alerts wait for its rows, so rows are written after `flush_s`, not `bulk_flush_s`.
     """
 
@@ -94,7 +94,6 @@ class SinkTable:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    name: str
     upsert: bool = False
     live: bool = False
     clock: str = ""
@@ -108,24 +107,21 @@ _STEP_NULLS = frozenset(
     {"copy_pageable_ns", "launch_late_ns", "sync_ns", "input_ns", "load_ns", "gc_ns", "checkpoint_ns"}
 )
 _RULES: dict[Topic, _Rule] = {
-    Topic.PROCESS: _Rule("processes", upsert=True, live=True, also=("local_rank", "world_size")),
-    Topic.KERNEL: _Rule("kernels", clock="start_ns"),
-    Topic.MEMCPY: _Rule("memcpys", clock="start_ns"),
-    Topic.COLLECTIVE: _Rule("collectives", clock="start_ns"),
-    Topic.STEP: _Rule("steps", live=True, clock="start_ns", nullable=_STEP_NULLS),
-    Topic.RANGE: _Rule("ranges", clock="start_ns"),
+    Topic.PROCESS: _Rule(upsert=True, live=True, also=("local_rank", "world_size")),
+    Topic.KERNEL: _Rule(clock="start_ns"),
+    Topic.MEMCPY: _Rule(clock="start_ns"),
+    Topic.COLLECTIVE: _Rule(clock="start_ns"),
+    Topic.STEP: _Rule(live=True, clock="start_ns", nullable=_STEP_NULLS),
+    Topic.RANGE: _Rule(clock="start_ns"),
     Topic.DEVICE: _Rule(
-        "device_samples",
         clock="time_ns",
         nullable=frozenset(c.name for c in model(Topic.DEVICE).columns if c.name != "time_ns"),
     ),
     Topic.HOST: _Rule(
-        "host_samples",
         clock="time_ns",
         nullable=frozenset(c.name for c in model(Topic.HOST).columns if c.name not in ("time_ns", "interval_ns")),
     ),
     Topic.NETWORK: _Rule(
-        "network_samples",
         clock="time_ns",
         nullable=frozenset(
             c.name
@@ -134,22 +130,19 @@ _RULES: dict[Topic, _Rule] = {
         ),
     ),
     Topic.CHECK: _Rule(
-        "checks",
         clock="time_ns",
         nullable=frozenset({"measured", "expected"}),
         plain=frozenset({"text"}),
     ),
-    Topic.PROGRESS: _Rule("progress", upsert=True),
-    Topic.STACK: _Rule("stacks", clock="time_ns", plain=frozenset({"stack"})),
-    Topic.LAUNCH: _Rule("launches", clock="start_ns", nullable=frozenset({"sample_age_ns"})),
-    Topic.STALL: _Rule("stalls", clock="start_ns"),
-    Topic.KERNEL_FREQUENCY: _Rule("kernel_frequency", upsert=True, clock="window_start_ns"),
-    Topic.MEMCPY_BANDWIDTH: _Rule("memcpy_bandwidth", upsert=True, clock="window_start_ns"),
-    Topic.LATENESS: _Rule("lateness", upsert=True),
-    Topic.STRAGGLER: _Rule(
-        "stragglers", upsert=True, live=True, plain=frozenset({"evidence_json"}), enums={"severity": SEVERITIES}
-    ),
-    Topic.HANG: _Rule("hangs", upsert=True, live=True, plain=frozenset({"note"})),
+    Topic.PROGRESS: _Rule(upsert=True),
+    Topic.STACK: _Rule(clock="time_ns", plain=frozenset({"stack"})),
+    Topic.LAUNCH: _Rule(clock="start_ns", nullable=frozenset({"sample_age_ns"})),
+    Topic.STALL: _Rule(clock="start_ns"),
+    Topic.KERNEL_FREQUENCY: _Rule(upsert=True, clock="window_start_ns"),
+    Topic.MEMCPY_BANDWIDTH: _Rule(upsert=True, clock="window_start_ns"),
+    Topic.LATENESS: _Rule(upsert=True),
+    Topic.STRAGGLER: _Rule(upsert=True, live=True, plain=frozenset({"evidence_json"}), enums={"severity": SEVERITIES}),
+    Topic.HANG: _Rule(upsert=True, live=True, plain=frozenset({"note"})),
 }
 
 _ABSOLUTE = ("start_ns", "end_ns", "time_ns")
@@ -211,9 +204,8 @@ def table(topic: Topic) -> SinkTable:
         column = _packed_column(packed[name], rule) if name in packed else _envelope_column(name, kinds[name])
         if column is not None:
             columns.append(column)
-    if rule.upsert:
-        columns.append(TableColumn("published", "DateTime64(3, 'UTC')", ColumnSource.META, dtype="<i8"))
     columns += [
+        TableColumn("published", "DateTime64(3, 'UTC')", ColumnSource.META, dtype="<i8"),
         TableColumn("_topic_partition", TEXT, ColumnSource.META),
         TableColumn("_offset", "UInt64", ColumnSource.META, dtype="<u8"),
         TableColumn("_row", "UInt32", ColumnSource.META, dtype="<u4"),
@@ -221,7 +213,9 @@ def table(topic: Topic) -> SinkTable:
     times = tuple(name for name in record.topic_fields if _is_time(name))
     durations = tuple(c.name for c in record.columns if c.name.endswith("duration_ns"))
     enums = tuple(column for column in columns if column.enum)
-    return SinkTable(topic, rule.name, rule.upsert, tuple(columns), times, durations, rule.clock, enums, rule.live)
+    return SinkTable(
+        topic, TABLE_NAMES[topic], rule.upsert, tuple(columns), times, durations, rule.clock, enums, rule.live
+    )
 
 
 TABLES: tuple[SinkTable, ...] = tuple(table(topic) for topic in Topic if has_schema(topic))

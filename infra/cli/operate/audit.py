@@ -39,7 +39,8 @@ def audit(
     The ledger has each Kafka record once, except those that Kafka's retention removed. Each table has exactly the
     published rows. The batches of a process have no gap. Rows of non-overlapping windows plus counted late rows equal
     the raw rows. Rollups count each row once. Records that are not stored yet are "not drained", not lost. A job or run
-    without stored rows is "unknown", not clean. Rows that stay on their hosts (policy rollup) are counted, not missing.
+    without stored rows is "unknown", not clean. Rows older than the retention of their table have "expired": they
+    are counted, and no more is known of them. Rows that stay on their hosts (policy rollup) are counted, not missing.
 
     Each replica of DRUMLINE_CLICKHOUSE__REPLICAS is audited, against the commits of its own group. --compare reads all
     rows of each.
@@ -118,7 +119,8 @@ def _print(report: AuditReport) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    columns = ("records", "stored", "empty", "duplicate", "fenced", "dead", "waiting", "rows_published", "rows_stored")
+    columns = ("records", "stored", "empty", "duplicate", "fenced", "dead", "waiting", "rows_published", "rows_stored",
+               "rows_expired")  # fmt: skip
     view = Table(box=None, pad_edge=False)
     view.add_column("topic", no_wrap=True)
     for name in columns:
@@ -143,4 +145,9 @@ def _print(report: AuditReport) -> None:
     for finding in report.findings:
         text = escape(f"{finding.where}: {finding.text}")  # names in it are of jobs: no markup
         console.print(f"[bold red]{finding.kind}[/] {text}", highlight=False)
-    console.print("[bold green]clean[/]" if report.clean else f"[bold red]{len(report.findings)} findings[/]")
+    expired = f"{report.rows_expired:,} rows expired: they are older than retention" if report.rows_expired else ""
+    if not report.clean:
+        console.print(f"[bold red]{len(report.findings)} findings[/]")
+    console.print(
+        f"nothing is lost or doubled; {expired}" if expired and report.clean else expired or "[bold green]clean[/]"
+    )

@@ -1,0 +1,122 @@
+"""Retention counts from when Kafka got a row: what happened long ago is kept as long as what is new."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from support.labs.sink import Pipeline, any_batch, process_id
+from support.wait_limit import WAIT_S
+
+from drumline.infra.clickhouse.retention import RETENTION_CLOCK
+from drumline.infra.telemetry import metrics
+from drumline.schemas.model import has_schema, model
+from drumline.schemas.topics import RAW_TOPICS, WINDOW_TOPICS, Topic
+
+pytestmark = pytest.mark.stack
+#: More than any table keeps rows by default.
+AGO_NS = 400 * 86_400 * 10**9
+#: A process is one row, other batches have 50.
+ROWS = {Topic.PROCESS: 1}
+ROLLUPS = {name for name, clock in RETENTION_CLOCK.items() if clock == "last_published"}
+
+
+@pytest.fixture
+def pipeline(clean_stack, environment_of):
+    created = Pipeline(clean_stack, environment_of(clean_stack))
+    yield created
+    created.stop()
+
+
+def long_ago(topic):
+    """A batch of rows that happened 400 days ago."""
+    batch, shape = any_batch(topic, ROWS.get(topic, 50), process_id(0), 0), model(topic)
+    for name in shape.topic_fields:
+        if name.endswith(("start_ns", "end_ns", "time_ns")) and name in batch.envelope:
+            batch.envelope[name] -= AGO_NS
+    batch.envelope["base_time_ns"] -= AGO_NS
+    for column in shape.columns:
+        if column.base:
+            batch.columns[column.name] = batch.columns[column.name] - AGO_NS
+    return batch
+
+
+def change(pipeline, sql):
+    database = pipeline.settings.clickhouse.database
+    pipeline.kept_client.command(sql.replace("{db}", database), settings={"mutations_sync": 2})
+
+
+def optimize(pipeline):
+    for name in RETENTION_CLOCK:
+        change(pipeline, f"OPTIMIZE TABLE {{db}}.{name} FINAL")
+
+
+def filled(pipeline):
+    """The tables that have rows."""
+    counts = (f"SELECT '{name}' AS name, count() AS n FROM {{db}}.{name}" for name in RETENTION_CLOCK)
+    return {row["name"] for row in pipeline.query(" UNION ALL ".join(counts)) if row["n"]}
+
+
+def expired(topic, reason):
+    return metrics.SINK_EXPIRED.labels(topic.value, reason)._value.get()
+
+
+def test_rows_of_400_days_ago_that_arrive_now_stay_in_every_table_and_rollup(pipeline):
+    topics = [topic for topic in (*RAW_TOPICS, *WINDOW_TOPICS) if has_schema(topic)]
+    pipeline.publish(*map(long_ago, topics))
+    pipeline.drain(len(topics), topics)
+    stored = filled(pipeline)
+    assert stored >= ROLLUPS
+    optimize(pipeline)
+    assert filled(pipeline) == stored
+    report = pipeline.audit()
+    of_windows = ("windows_differ", "windows_open")  # the windows are not those of the kernels
+    assert [finding for finding in report.findings if finding.kind not in of_windows] == []
+    accounts = {account.topic: (account.rows_stored, account.rows_expired) for account in report.topics}
+    for topic in set(topics) - WINDOW_TOPICS:
+        assert accounts[topic] == (ROWS.get(topic, 50), 0)
+    assert all(accounts[topic][0] and not accounts[topic][1] for topic in WINDOW_TOPICS), "some replaced others"
+    # This test can fail: the server does delete what a table's TTL says.
+    change(pipeline, "ALTER TABLE {db}.kernels MODIFY TTL toDateTime(start) + INTERVAL 7 DAY")
+    optimize(pipeline)
+    assert filled(pipeline) == stored - {"kernels"}
+
+
+def test_rows_that_kafka_got_before_the_retention_are_counted_by_the_sink_and_expired_for_the_audit(pipeline, capsys):
+    """A topic has the producer's time, and its clock is behind; or a sink that was down for longer."""
+    topics = [Topic.KERNEL, Topic.KERNEL_FREQUENCY]
+    of_producer = [ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET)]
+    admin = AdminClient({"bootstrap.servers": pipeline.settings.bootstrap})
+    for done in admin.incremental_alter_configs(
+        [ConfigResource(ResourceType.TOPIC, topic.value, incremental_configs=of_producer) for topic in topics]
+    ).values():
+        done.result(WAIT_S)
+    ago_ms = (time.time_ns() - AGO_NS) // 1_000_000
+    for batch in map(long_ago, topics):
+        pipeline.producer.produce(batch.topic, key=process_id(0), value=pipeline.codec.encode(batch), timestamp=ago_ms)
+    assert pipeline.producer.flush(WAIT_S) == 0
+    before = {topic: expired(topic, "arrival") for topic in topics}
+    pipeline.drain(len(topics), topics)
+    assert {topic: expired(topic, "arrival") - before[topic] for topic in topics} == dict.fromkeys(topics, 50)
+    assert "rows are older than the retention of kernels" in "".join(capsys.readouterr())
+    optimize(pipeline)
+    report = pipeline.audit()
+    assert report.findings == []
+    assert {a.topic: a.rows_expired for a in report.topics if a.rows_expired} == dict.fromkeys(topics, 50)
+    command = [sys.executable, "-m", "drumline.infra.cli.app", "audit"]
+    audit = subprocess.run(command, env=pipeline.environment, capture_output=True, text=True, timeout=WAIT_S)
+    last = "nothing is lost or doubled; 100 rows expired: they are older than retention"
+    assert (audit.returncode, audit.stdout.splitlines()[-1]) == (0, last)
+
+
+def test_batches_that_are_published_again_after_their_rows_expired_are_counted(pipeline):
+    """As out of an archive, into the database that has stored them before."""
+    batches = [any_batch(Topic.KERNEL, 50, process_id(0), sequence) for sequence in (0, 1)]
+    pipeline.publish(*batches)
+    pipeline.drain(2)
+    change(pipeline, "ALTER TABLE {db}.ledger UPDATE published = published - INTERVAL 20 DAY WHERE sequence = 0")
+    before = expired(Topic.KERNEL, "repeated")
+    pipeline.publish(*batches, again=True)
+    pipeline.drain(2)
+    assert expired(Topic.KERNEL, "repeated") - before == 50
