@@ -17,7 +17,6 @@ from drumline.infra.chaos.load import ReplayLoad
 from drumline.infra.chaos.progress import PipelineProgress, ProgressSnapshot
 from drumline.infra.chaos.targets import OPTIONAL, PROGRAMS, ROLLING, STATUSES, STORING, SUCCESSORS, KillTarget
 from drumline.infra.clickhouse import client as clickhouse
-from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
 from drumline.infra.kafka.worker_status import read_statuses
 from drumline.infra.localstack import stack as local_stack
@@ -39,16 +38,14 @@ class Stuck(RuntimeError):
 def settings_in(folder: Path, targets: Iterable[KillTarget], brokers: int = 1) -> Settings:
     """Return the settings of a private stack in `folder`.
 
-    Recorded times are kept, so retention is off. Small ranges give more moments to be killed in. `idle_s` exceeds the 5
+    Small ranges give more moments to be killed in. `idle_s` exceeds the 5
     s of the default: a replay that is suspended, or whose agent or broker is halted, is silent for longer. Every drain
     waits for that long.
     """
     idle_s = 60 if any(target.signal == "stop" for target in targets) else 45
-    for_ever = RetentionSettings(**dict.fromkeys(RetentionSettings.model_fields, 0))
     return ephemeral_settings(
         folder / "state",
         brokers=brokers,
-        clickhouse=ClickHouseSettings(retention=for_ever),
         stream=StreamSettings(window_steps=5, idle_s=idle_s, instance="chaos", metrics_port=0),
         sink=SinkSettings(flush_rows=50_000, flush_s=0.5, bulk_flush_s=0.5, instance="chaos", metrics_port=0),
         log_level="WARNING",

@@ -20,7 +20,6 @@ from drumline.infra.chaos.hostile.report import HostileReport
 from drumline.infra.chaos.reference import RESULTS, compare_rows, result_rows
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.row_counts import counts
-from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
 from drumline.infra.config.state_dir import StackError
 from drumline.infra.kafka.config import producer_config
@@ -41,11 +40,9 @@ Log = Callable[[str], None]
 
 
 def settings_in(folder: Path) -> Settings:
-    """Return the settings of a private stack in `folder`: those of production, but small windows and no retention."""
-    for_ever = RetentionSettings(**dict.fromkeys(RetentionSettings.model_fields, 0))
+    """Return the settings of a private stack in `folder`: those of production, but small windows."""
     return ephemeral_settings(
         folder / "state",
-        clickhouse=ClickHouseSettings(retention=for_ever),
         stream=StreamSettings(window_steps=5, instance="hostile", metrics_port=0),
         sink=SinkSettings(instance="hostile", metrics_port=0),
         log_level="WARNING",
