@@ -26,6 +26,7 @@ from drumline.producers.agent.cursor import Cursor
 from drumline.producers.agent.discovery import FolderDiscovery
 from drumline.producers.agent.joiner import RecordJoiner
 from drumline.producers.agent.kept_rows import KeptRows
+from drumline.producers.agent.old_rows import OLD_ROWS
 from drumline.producers.agent.producer import KafkaSender
 from drumline.producers.agent.tailer import SpoolTailer
 from drumline.producers.host.targets import RecordedProcess, recorded_process
@@ -223,12 +224,13 @@ class Agent:
 
     def _open_folders(self) -> None:
         """Begin to publish the folders that are new."""
+        retention = self._settings.clickhouse.retention
 
         def begin(folder: SpoolDirectory) -> None:
             name = folder.path.name
             positions, done = self._cursor.positions.get(name, {}), self._options.done
             done = done if self._kept is None else self._kept.before(done)
-            self.tails[name] = SpoolTailer(folder, positions, self._codec, done, self._kept)
+            self.tails[name] = SpoolTailer(folder, positions, self._codec, done, retention, self._kept)
 
         try:
             self._folders.refresh({name: tail.folder.user for name, tail in self.tails.items()}, begin)
@@ -253,6 +255,8 @@ class Agent:
             del self.tails[name]
             self._finished += 1
             log.info("a process is published completely", folder=name)
+            if tail.old_rows:
+                log.warning(OLD_ROWS, folder=name, rows=tail.old_rows)
 
     def _guarded(self, tail: SpoolTailer, action: Callable[[], bool | None]) -> bool:
         """Run an action; an error concerns this folder only, and the action is repeated after the next refresh."""

@@ -13,8 +13,10 @@ from typing import Protocol
 import structlog
 from confluent_kafka import KafkaError
 
+from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.infra.telemetry import metrics
-from drumline.producers.agent.messages import losses, sent_ns, values
+from drumline.producers.agent.messages import losses, sent_and_first_ns, values
+from drumline.producers.agent.old_rows import OLD_ROWS
 from drumline.producers.agent.producer import PERMANENT_ERRORS
 from drumline.producers.spool.frames import LOSS, PULLED, Frame
 from drumline.schemas.codec import Codec
@@ -65,10 +67,14 @@ class InFlightBatches:
     Attributes:
         ids: topic -> id of the schema that the writer used.
         settled: called whenever a frame may be complete.
+        retention: of the tables, by which rows are old.
+        old_rows: rows in Kafka that were older than their table keeps rows.
     """
 
-    def __init__(self, codec: Codec, settled: Callable[[], None]) -> None:
+    def __init__(self, codec: Codec, settled: Callable[[], None], retention: RetentionSettings) -> None:
         self.ids: dict[str, int] = {}
+        self.old_rows = 0
+        self._retention = retention
         self._codec, self._settled = codec, settled
         self._unsent: deque[tuple[InFlightFrame, Iterator[bytes]]] = deque()
         self._value: bytes | None = None
@@ -122,7 +128,7 @@ class InFlightBatches:
         if error is None:
             entry.left -= 1
             if entry.left == 0:
-                _count(entry)
+                self._count(entry)
         elif permanent and (entry.lost or entry.frame.kind == LOSS):
             self._leave_out(entry, error.str())
         elif permanent:
@@ -147,16 +153,20 @@ class InFlightBatches:
         entry.left = 0
         self._settled()
 
-
-def _count(entry: InFlightFrame) -> None:
-    """Count a frame that is in Kafka."""
-    topic = entry.frame.topic
-    if entry.frame.kind != LOSS and not entry.lost:
-        metrics.AGENT_ROWS.labels(topic).inc(entry.frame.rows)
-        metrics.AGENT_RECORDS.labels(topic).inc()
-        metrics.AGENT_BATCH.labels(topic).observe(entry.frame.rows)
+    def _count(self, entry: InFlightFrame) -> None:
+        """Count a frame that is in Kafka."""
+        frame = entry.frame
+        if frame.kind == LOSS or entry.lost:
+            metrics.AGENT_DROPPED.labels(frame.topic, "rejected" if entry.lost else "spool").inc(frame.rows)
+            return
+        metrics.AGENT_ROWS.labels(frame.topic).inc(frame.rows)
+        metrics.AGENT_RECORDS.labels(frame.topic).inc()
+        metrics.AGENT_BATCH.labels(frame.topic).observe(frame.rows)
         with suppress(ValueError):  # the sink makes a dead letter of it
-            delay = time.time_ns() - sent_ns(entry.frame)
-            metrics.AGENT_DELAY.labels(topic).observe(max(0, delay) / 1e9)
-    else:
-        metrics.AGENT_DROPPED.labels(topic, "rejected" if entry.lost else "spool").inc(entry.frame.rows)
+            now_ns, (sent_ns, first_ns) = time.time_ns(), sent_and_first_ns(frame)
+            metrics.AGENT_DELAY.labels(frame.topic).observe(max(0, now_ns - sent_ns) / 1e9)
+            if frame.rows and first_ns < self._retention.kept_since_ns(frame.topic, now_ns):
+                if not self.old_rows:
+                    log.warning(OLD_ROWS, topic=frame.topic, key=frame.key, first_rows=frame.rows)
+                metrics.AGENT_OLD.labels(frame.topic).inc(frame.rows)
+                self.old_rows += frame.rows

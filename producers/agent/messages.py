@@ -42,8 +42,11 @@ def losses(frame: Frame, codec: Codec) -> Iterator[bytes]:
         yield codec.encode(Batch(frame.topic, {**shared, "sequence": sequence, "rows": 0, "dropped_before": dropped}))
 
 
-def sent_ns(frame: Frame) -> int:
-    """Return when a batch was sent by its producer; ns since the epoch. Raises ValueError where it cannot be
-    decoded.
+def sent_and_first_ns(frame: Frame) -> tuple[int, int]:
+    """Return when a batch was sent by its producer, and the time of its first row; ns since the epoch.
+
+    A batch without rows has none, so the first time stands for both. Raises ValueError where it cannot be decoded.
     """
-    return int(read_envelope(frame.topic, frame.body)["sent_ns"])
+    shared = read_envelope(frame.topic, frame.body)
+    sent = int(shared["sent_ns"])
+    return sent, int(shared["base_time_ns"]) or sent

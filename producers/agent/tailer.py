@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import structlog
 from confluent_kafka import KafkaError
 
+from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.infra.telemetry import metrics
 from drumline.producers.agent.inflight import InFlightBatches, InFlightFrame, Send
 from drumline.producers.agent.kept_rows import KeptRows
@@ -67,13 +68,14 @@ class SpoolTailer:
         positions: Mapping[int, int],
         codec: Codec,
         done: Done,
+        retention: RetentionSettings,
         kept: KeptRows | None = None,
     ) -> None:
         self.folder, self._codec, self._done, self._kept = folder, codec, done, kept
         self._kept_writers: dict[str, RecordModel] = {}
         self._positions = dict(positions)
         self._taken: deque[_Taken] = deque()
-        self._in_flight = InFlightBatches(codec, self._settle)
+        self._in_flight = InFlightBatches(codec, self._settle, retention)
         self._last_done, self._identity_bytes = -1, b""
         self._listed_ns = -1
         self._identity_published, self._identity_in_flight, self._record = False, False, b""
@@ -96,6 +98,11 @@ class SpoolTailer:
             and not self._taken
             and not any(self.folder.files().values())
         )
+
+    @property
+    def old_rows(self) -> int:
+        """Return the rows in Kafka that were older than their table keeps rows."""
+        return self._in_flight.old_rows
 
     def refresh(self) -> None:
         """Update whether the writer is alive, and its identity if it has changed. Raises OSError and BadSpool."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from drumline.producers.activity.activity import end_ns
+from drumline.producers.batches.builder import time_column
 from drumline.producers.batches.process_record import process_batch
 from drumline.producers.batches.recorded import LoopOffset, feeds
 from drumline.producers.derive.nvtx import ranges
@@ -99,6 +101,16 @@ class RecordedJob:
         if Topic.PROCESS in self.topics:
             self.rows[Topic.PROCESS] = len(self.rank_sources)
             self.total_batches += len(self.rank_sources)
+
+    def rows_before(self, before_ns: Mapping[Topic, int]) -> dict[Topic, int]:
+        """Return the rows by topic whose recorded time is before a time of their topic; ns since the epoch."""
+        of_source = {source: Counter[Topic]() for source in {replayed.source for replayed in self.rank_sources}}
+        for source, counts in of_source.items():
+            for feed in self._feeds[source]:
+                times, before = feed.table[time_column(feed.topic)], before_ns.get(feed.topic, 0)
+                ends = (before - repetition * self.period_ns for repetition in range(self.loop))
+                counts[feed.topic] += sum(int((times < end).sum()) for end in ends)
+        return dict(sum((of_source[replayed.source] for replayed in self.rank_sources), Counter[Topic]()))
 
     def identity(self, replayed: RankSource, run: str, shift_ns: int) -> Identity:
         """Return the identity of a replayed process in this run."""

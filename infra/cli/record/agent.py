@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import resource
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
+import structlog
 import typer
 
 from drumline.infra.cli.console import exit_with
@@ -28,6 +30,7 @@ STATE_BYTES = 256 << 20
 MOST_FILES = 1 << 16
 
 app = typer.Typer(add_completion=False)
+log = structlog.get_logger()
 
 
 @app.command()
@@ -41,6 +44,8 @@ def agent(
 
     A batch stays in the spool until Kafka acknowledged it. Kafka may be down for any time: the spool fills, then its
     oldest batches are evicted and counted. A killed agent resumes where it was; sinks detect batches published twice.
+    Rows that are older than their tables keep rows, after an outage or out of an archive, are kept as long as new ones.
+    They are counted and logged, with --until-empty before the first is published.
 
     It also samples this host's GPUs (NVML, gpu.device.v1, DRUMLINE_AGENT__GPU_S) and publishes XID events at once. It
     samples the host's links (sysfs, gpu.network.v1, DRUMLINE_AGENT__NETWORK_S), and the recorded processes (/proc,
@@ -71,6 +76,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
     from drumline.producers.agent.agent import Agent, AgentOptions, deleted
     from drumline.producers.agent.cursor import Cursor, OtherAgent
     from drumline.producers.agent.kept_rows import KeptRows
+    from drumline.producers.agent.old_rows import OLD_ROWS, old_rows
     from drumline.producers.agent.own_samples import OwnSamples
     from drumline.producers.agent.producer import KafkaSender
     from drumline.producers.spool.layout import IDENTITY
@@ -122,6 +128,8 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
         return not stopping()
 
     waiting = 0
+    if until_empty and (old := old_rows(root, cursor.positions, config.clickhouse.retention, time.time_ns())):
+        log.warning(OLD_ROWS, rows=sum(old.values()), topics=dict(old))
     try:
         program.run(last=samples.stop if samples is not None else lambda: None)
         if archiver is not None and until_empty:

@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +21,10 @@ from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from drumline.infra.runtime.terminal import echo, terminal_console
 from drumline.infra.telemetry.logging import configure
+from drumline.schemas.topics import TABLE_NAMES
 
 if TYPE_CHECKING:
+    from drumline.producers.replay.recording import RecordedJob
     from drumline.producers.replay.replay import ReplaySummary
 
 app = typer.Typer(add_completion=False)
@@ -46,6 +49,9 @@ def replay(
 
     Every replay is a new run. Its time starts now, or ends now with --speed max. Ctrl-C stops between two batches,
     waits for batches in flight, and prints what the broker acknowledged.
+
+    With --keep-time it first reports how many rows are older than their tables keep rows. They are kept as long as new
+    ones, from now on: DRUMLINE_CLICKHOUSE__RETENTION__KERNELS and so on, which `drumline migrate` applies.
 
     With --ranks, the first copy is the recording with its faults; the others repeat healthy ranks
     (docs/guide/replay.md).
@@ -105,9 +111,27 @@ def _publish(
             publisher = Publisher(settings(), codec(settings(), recording.topics), "drumline-replay")
     except (BrokerUnreachable, MissingTopics, RegistryUnavailable, BadSchema) as error:
         exit_with("replay", FAILED, str(error))
+    if keep_time:
+        _report_old_rows(recording)
     # Only now: until here nothing was published, and a signal just ends the process.
     with _stopping() as stop, _progress(sum(recording.rows.values()), folder.name) as advance:
         return publish(recording, publisher, ReplayOptions(speed, keep_time, stop=stop, progress=advance))
+
+
+def _report_old_rows(recording: RecordedJob) -> None:
+    """Report on stderr how many rows are older than their tables keep rows, and for how long they are kept."""
+    retention, now_ns = settings().clickhouse.retention, time.time_ns()
+    old = recording.rows_before({topic: retention.kept_since_ns(topic, now_ns) for topic in recording.topics})
+    if old:
+        names = {topic: TABLE_NAMES[topic] for topic in old}
+        rows = ", ".join(f"{name} {old[topic]:,} ({retention.of(name)} days)" for topic, name in names.items())
+        first = next(iter(names.values())).upper()
+        echo(
+            f"{sum(old.values()):,} rows are older than their tables keep rows: {rows}. They are kept for as many days "
+            f"from now on. To keep them longer, set DRUMLINE_CLICKHOUSE__RETENTION__{first}=DAYS (0 = for ever) and so "
+            "on, and run `drumline migrate`, before that",
+            err=True,
+        )
 
 
 def _parse_speed(speed: str) -> float | None:

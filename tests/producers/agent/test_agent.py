@@ -12,8 +12,10 @@ from structlog.testing import capture_logs
 from support.labs.agent import TOPIC_NAMES, Lab, process, write
 from support.labs.sink import any_batch
 
+from drumline.infra.telemetry import metrics
 from drumline.producers.agent.cursor import Cursor, OtherAgent
 from drumline.producers.agent.discovery import FolderDiscovery
+from drumline.producers.agent.old_rows import OLD_ROWS, old_rows
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
@@ -515,3 +517,23 @@ def test_a_folder_laid_in_place_of_the_agents_own_is_not_written_into(lab, tmp_p
 def test_two_agents_do_not_share_a_spool(lab):
     with pytest.raises(OtherAgent):
         Cursor(lab.root)
+
+
+def test_rows_that_are_older_than_their_table_keeps_rows_are_counted_and_logged_before_and_after(lab):
+    """As after a long outage, or out of an archive. Kernels are kept for 7 days, steps for 180."""
+    days, now_ns, retention = 86_400 * 10**9, time.time_ns(), lab.settings.clickhouse.retention
+    spool = SpoolWriter(lab.root, process())
+    write(spool, range(3), base_time_ns=now_ns - 8 * days)
+    write(spool, range(2), topic=Topic.STEP, base_time_ns=now_ns - 8 * days)
+    write(spool, [3], base_time_ns=now_ns)
+    write(spool, [4], 0, base_time_ns=0, sent_ns=now_ns - 8 * days)  # without rows
+    spool.close()
+    before = {topic: metrics.AGENT_OLD.labels(topic)._value.get() for topic in TOPIC_NAMES}
+    assert old_rows(lab.root, {}, retention, now_ns) == {Topic.KERNEL: 30}
+    with capture_logs() as logs:
+        lab.tick()
+    counted = {topic: metrics.AGENT_OLD.labels(topic)._value.get() - before[topic] for topic in TOPIC_NAMES}
+    assert {topic: rows for topic, rows in counted.items() if rows} == {Topic.KERNEL: 30}
+    logged = [entry for entry in logs if entry["event"] == OLD_ROWS]
+    assert [(entry["log_level"], entry.get("rows")) for entry in logged] == [("warning", None), ("warning", 30)]
+    assert old_rows(lab.root, {}, retention, now_ns) == {}, "the folder is gone"

@@ -18,6 +18,7 @@ from drumline.producers.replay.publisher import Publisher
 from drumline.producers.replay.recording import RecordedJob
 from drumline.producers.replay.replay import ReplayOptions, mint_run, replay
 from drumline.schemas.codec import Codec
+from drumline.schemas.topics import RAW_TOPICS, Topic
 
 NOW = 1_800_000_000_000_000_000
 
@@ -180,6 +181,28 @@ def test_the_command_prints_one_json_object(folder, on_the_command_line):
     summary = json.loads(result.stdout)
     assert summary["job"] == "j"
     assert {k: v for k, v in summary["rows"].items() if v} == rows(on_the_command_line)
+
+
+def test_rows_that_are_older_than_their_tables_keep_rows_are_reported_before_the_first_is_published(
+    folder, on_the_command_line, monkeypatch
+):
+    moved = CliRunner().invoke(command_replay.app, [str(folder), "--speed", "max", "--json"])
+    assert moved.stderr == ""
+    monkeypatch.setattr(on_the_command_line, "produce", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    result = CliRunner().invoke(command_replay.app, [str(folder), "--speed", "max", "--keep-time", "--json"])
+    assert json.loads(result.stdout)["rows"]["gpu.kernel.v1"] == 0
+    counted = RecordedJob(folder, loop=2).rows_before(dict.fromkeys(RAW_TOPICS, NOW))
+    assert counted[Topic.KERNEL] == 48, "of both repetitions"
+    assert f"kernels {counted[Topic.KERNEL] // 2} (7 days)" in result.stderr
+    assert "DRUMLINE_CLICKHOUSE__RETENTION__KERNELS=DAYS (0 = for ever)" in result.stderr
+
+
+def test_of_the_rows_of_a_scaled_job_those_before_a_time_are_counted(folder):
+    job, times = RecordedJob(folder, ranks=5), []
+    for out in job.batches():
+        times += out.batch.columns["start_ns"].tolist() if out.batch.topic == Topic.KERNEL else []
+    middle = sorted(times)[len(times) // 2]
+    assert job.rows_before({Topic.KERNEL: middle}) == {Topic.KERNEL: sum(time < middle for time in times)}
 
 
 def test_ctrl_c_before_anything_was_published_is_no_broker_that_does_not_answer(
