@@ -26,7 +26,6 @@ from drumline.producers.agent.cursor import Cursor
 from drumline.producers.agent.discovery import FolderDiscovery
 from drumline.producers.agent.joiner import RecordJoiner
 from drumline.producers.agent.kept_rows import KeptRows
-from drumline.producers.agent.old_rows import OLD_ROWS
 from drumline.producers.agent.producer import KafkaSender
 from drumline.producers.agent.tailer import SpoolTailer
 from drumline.producers.host.targets import RecordedProcess, recorded_process
@@ -254,9 +253,8 @@ class Agent:
             tail.folder.remove()
             del self.tails[name]
             self._finished += 1
-            log.info("a process is published completely", folder=name)
-            if tail.old_rows:
-                log.warning(OLD_ROWS, folder=name, rows=tail.old_rows)
+            old = {"old_rows": tail.old_rows} if tail.old_rows else {}
+            log.info("a process is published completely", folder=name, **old)
 
     def _guarded(self, tail: SpoolTailer, action: Callable[[], bool | None]) -> bool:
         """Run an action; an error concerns this folder only, and the action is repeated after the next refresh."""

@@ -14,12 +14,10 @@ from drumline.producers.spool.layout import BadSpool, segment_name
 from drumline.producers.spool.reader import Segment
 from drumline.producers.spool.root import folders
 
-#: What is said of them. Retention counts from when Kafka gets a row, so none is lost.
-OLD_ROWS = (
-    "rows are older than their tables keep rows (DRUMLINE_CLICKHOUSE__RETENTION__...); they are kept as long as new "
-    "ones, from now on. What a database stored before and has deleted since does not come again there: publish it into "
-    "another"
-)
+#: Retention counts from when Kafka gets a row, so none is lost.
+OLD_ROWS = "rows are older than their table keeps rows; they are kept as long as new ones, from now on"
+#: The ledger outlives the rows.
+STORED_BEFORE = "a database that has stored them before takes them for duplicates, also if it has deleted them since"
 
 
 def old_rows(

@@ -36,8 +36,7 @@ def copied(folder):
     for name in {*filter(None, files), *built}:
         if (CHECKOUT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            copy = shutil.copytree if (CHECKOUT / name).is_dir() else shutil.copy2  # a link to a folder
-            copy(CHECKOUT / name, folder / name)
+            shutil.copy2(CHECKOUT / name, folder / name, follow_symlinks=False)
     return folder
 
 

@@ -119,8 +119,18 @@ def _print(report: AuditReport) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    columns = ("records", "stored", "empty", "duplicate", "fenced", "dead", "waiting", "rows_published", "rows_stored",
-               "rows_expired")  # fmt: skip
+    columns: tuple[str, ...] = (
+        "records",
+        "stored",
+        "empty",
+        "duplicate",
+        "fenced",
+        "dead",
+        "waiting",
+        "rows_published",
+        "rows_stored",
+    )
+    columns += ("rows_expired",) * bool(report.rows_expired)
     view = Table(box=None, pad_edge=False)
     view.add_column("topic", no_wrap=True)
     for name in columns:

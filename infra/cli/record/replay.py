@@ -129,7 +129,7 @@ def _report_old_rows(recording: RecordedJob) -> None:
         echo(
             f"{sum(old.values()):,} rows are older than their tables keep rows: {rows}. They are kept for as many days "
             f"from now on. To keep them longer, set DRUMLINE_CLICKHOUSE__RETENTION__{first}=DAYS (0 = for ever) and so "
-            "on, and run `drumline migrate`, before that",
+            "on, and run `drumline migrate` first.",
             err=True,
         )
 
