@@ -25,6 +25,7 @@ from drumline.infra.kafka.connect import (
 from drumline.sinks.errors import TransientKafkaError
 from drumline.sinks.kafka.record_times import Place, reader, record_times
 from drumline.sinks.ranges.intent import BadIntent, read_metadata
+from drumline.sinks.ranges.record import published_ms
 from drumline.sinks.ranges.stored_tail import kafka_topic_id
 
 REQUEST_S = 15.0
@@ -159,8 +160,8 @@ class KafkaFacts:
         except KafkaException as error:
             raise KafkaUnreachable(str(to_error(self._settings, error))) from None
 
-    def existing(self, facts: PartitionFacts, first: int, last: int, timeout_s: float = 30.0) -> int:
-        """Return the number of records at first..last.
+    def existing(self, facts: PartitionFacts, first: int, last: int, since_ms: int = 0, timeout_s: float = 30.0) -> int:
+        """Return the number of records at first..last that Kafka got from `since_ms` on; ms since the epoch.
 
         Compaction and transactions leave offsets without a record. Those of a batch that cannot be unpacked count.
         Raises KafkaUnreachable.
@@ -181,7 +182,7 @@ class KafkaFacts:
                 position = message.offset() + 1
                 if message.offset() > last:
                     return count
-                count += 1
+                count += int(published_ms(int(message.timestamp()[1])) >= since_ms)
                 if message.offset() == last:
                     return count
             raise KafkaUnreachable(f"{facts.topic} partition {facts.partition} could not be read in {timeout_s:.0f} s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from drumline.schemas.topics import COMPACTED_TOPICS
@@ -56,7 +57,10 @@ def check_partition(
 
 
 def _missing(place: PartitionFacts, kafka: KafkaFacts, queries: Queries) -> tuple[int, int]:
-    """Return how many records are committed and in Kafka, but not in the ledger, and the first offset of them."""
+    """Return how many records are committed and in Kafka, but not in the ledger, and the first offset of them.
+
+    Kafka keeps those of a compacted topic for longer than the ledger: they have expired there.
+    """
     lost, first_lost, looked_up = 0, -1, 0
     if place.committed <= place.low:
         return lost, first_lost
@@ -64,7 +68,7 @@ def _missing(place: PartitionFacts, kafka: KafkaFacts, queries: Queries) -> tupl
         count = last - first + 1
         if looked_up + count <= LOOKED_UP:  # offsets without a record are no loss
             looked_up += count
-            count = kafka.existing(place, first, last)
+            count = kafka.existing(place, first, last, queries.ledger_since_ms(time.time()))
         lost += count
         first_lost = first if count and first_lost < 0 else first_lost
     return lost, first_lost

@@ -13,6 +13,7 @@ from typing import Any
 from drumline.infra.clickhouse.client import Client, rows
 from drumline.infra.config.settings import Settings
 from drumline.schemas.joined.parts import JOINED_BY_AGENTS, MOST_PARTS
+from drumline.schemas.topics import DAY_MS
 from drumline.sinks.audit.rollups import Rollup, comparison
 from drumline.sinks.inserts.ledger import Ledger
 from drumline.sinks.ranges.offset_ranges import Intervals
@@ -56,6 +57,11 @@ class Queries:
         """Return SQL for the time of publication before which retention may have removed rows of the table."""
         days = self.settings.clickhouse.retention.of(table.name)
         return f"now64(3) - INTERVAL {days} DAY" if days else "toDateTime64(0, 3, 'UTC')"
+
+    def ledger_since_ms(self, now_s: float) -> int:
+        """Return the time of publication before which retention may have removed ledger rows; ms since the epoch."""
+        days = self.settings.clickhouse.retention.of("ledger")
+        return round(now_s * 1_000) - days * DAY_MS if days else 0
 
     def has_ledger_rows(self) -> bool:
         """Return True if the ledger has a record of the job and run; without either it is always true."""

@@ -12,7 +12,7 @@ from support.wait_limit import WAIT_S
 from drumline.infra.clickhouse.retention import RETENTION_CLOCK
 from drumline.infra.telemetry import metrics
 from drumline.schemas.model import has_schema, model
-from drumline.schemas.topics import RAW_TOPICS, WINDOW_TOPICS, Topic
+from drumline.schemas.topics import DAY_MS, RAW_TOPICS, WINDOW_TOPICS, Topic
 
 pytestmark = pytest.mark.stack
 #: More than any table keeps rows by default.
@@ -83,19 +83,24 @@ def test_rows_of_400_days_ago_that_arrive_now_stay_in_every_table_and_rollup(pip
     assert filled(pipeline) == stored - {"kernels"}
 
 
+def produce_of(pipeline, days, *batches):
+    """Publish with the producer's time, so many days ago, which Kafka takes for when it got the records."""
+    changed = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}  # the broker must not delete them
+    entries = [ConfigEntry(name, to, incremental_operation=AlterConfigOpType.SET) for name, to in changed.items()]
+    admin = AdminClient({"bootstrap.servers": pipeline.settings.bootstrap})
+    topics = [ConfigResource(ResourceType.TOPIC, batch.topic.value, incremental_configs=entries) for batch in batches]
+    for done in admin.incremental_alter_configs(topics).values():
+        done.result(WAIT_S)
+    ago_ms = round(time.time() * 1_000) - days * DAY_MS
+    for batch in batches:
+        pipeline.producer.produce(batch.topic, key=process_id(0), value=pipeline.codec.encode(batch), timestamp=ago_ms)
+    assert pipeline.producer.flush(WAIT_S) == 0
+
+
 def test_rows_that_kafka_got_before_the_retention_are_counted_by_the_sink_and_expired_for_the_audit(pipeline, capsys):
     """A topic has the producer's time, and its clock is behind; or a sink that was down for longer."""
     topics = [Topic.KERNEL, Topic.KERNEL_FREQUENCY]
-    of_producer = [ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET)]
-    admin = AdminClient({"bootstrap.servers": pipeline.settings.bootstrap})
-    for done in admin.incremental_alter_configs(
-        [ConfigResource(ResourceType.TOPIC, topic.value, incremental_configs=of_producer) for topic in topics]
-    ).values():
-        done.result(WAIT_S)
-    ago_ms = (time.time_ns() - AGO_NS) // 1_000_000
-    for batch in map(long_ago, topics):
-        pipeline.producer.produce(batch.topic, key=process_id(0), value=pipeline.codec.encode(batch), timestamp=ago_ms)
-    assert pipeline.producer.flush(WAIT_S) == 0
+    produce_of(pipeline, 100, *map(long_ago, topics))
     before = {topic: expired(topic, "arrival") for topic in topics}
     pipeline.drain(len(topics), topics)
     assert {topic: expired(topic, "arrival") - before[topic] for topic in topics} == dict.fromkeys(topics, 50)
@@ -120,3 +125,15 @@ def test_batches_that_are_published_again_after_their_rows_expired_are_counted(p
     pipeline.publish(*batches, again=True)
     pipeline.drain(2)
     assert expired(Topic.KERNEL, "repeated") - before == 50
+
+
+def test_records_that_kafka_has_for_longer_than_the_ledger_are_not_lost(pipeline):
+    """As those of a compacted topic after a year."""
+    produce_of(pipeline, 400, long_ago(Topic.PROCESS))
+    pipeline.drain(1, [Topic.PROCESS])
+    optimize(pipeline)
+    assert pipeline.ledger() == 0
+    pipeline.publish(any_batch(Topic.PROCESS, 1, process_id(1), 0))
+    pipeline.drain(1, [Topic.PROCESS])
+    assert pipeline.ledger() == 1
+    assert pipeline.audit().findings == []
