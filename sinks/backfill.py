@@ -35,7 +35,7 @@ MARGIN_S = 2 * 3_600
 #: Rows that are published this long after they happened come from an outage or an archive; s.
 LATE_S = 86_400
 #: Runs whose rollups of a day one insert copies: their names are a parameter, of at most 128 KiB.
-INSERT_RUNS = 100
+INSERT_RUNS = 50
 _PLACE = "topic = {topic:String} AND topic_id = {id:String} AND partition = {p:UInt32}"
 _OFFSETS = "_topic_partition = {place:String} AND _offset BETWEEN {first:UInt64} AND {last:UInt64}"
 

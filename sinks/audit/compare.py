@@ -78,8 +78,8 @@ def _kept(name: str, retention: RetentionSettings, now_s: float) -> str:
     A rollup's rows may be merged or not, and the last record of a merged one is later: so their own time counts too, by
     which a minute is compared whole.
     """
-    clocks = [RETENTION_CLOCK.get(name) or RETENTION_CLOCK[f"{name}_versions"]]
-    clocks += [rollup.clock for rollup in ROLLUPS if rollup.name == name]
+    clock = RETENTION_CLOCK.get(name) or RETENTION_CLOCK[f"{name}_versions"]
+    clocks = dict.fromkeys((clock, *(rollup.clock for rollup in ROLLUPS if rollup.name == name)))
     days = retention.of(name)
     since = (int(now_s) - days * 86_400) // 3_600 * 3_600 + 3 * 3_600
     return "".join(f" AND {clock} >= toDateTime({since})" for clock in clocks) if days else ""

@@ -233,6 +233,35 @@ def test_what_kafka_has_no_more_is_copied_once_and_both_are_equal(two):
 
 
 @pytest.mark.stack
+def test_late_rows_are_copied_and_rollups_of_expired_ones(two):
+    """All happened 20 days ago on one day: `late` arrived now, `expired` arrived then."""
+    ago = 20 * 86_400 * 10**9
+    for number, run_id in enumerate(("late", "expired")):
+        batch = any_batch(Topic.KERNEL, 50, process_id(number), 0)
+        batch.envelope |= {"run": run_id, "base_time_ns": batch.envelope["base_time_ns"] - ago}
+        batch.columns["start_ns"] = batch.columns["start_ns"] - ago
+        two.pipeline.publish(batch)
+    two.drain("primary", 2)
+    for name, clock in (("kernels", "published"), ("ledger", "published"), ("kernels_per_minute", "last_published"),
+                        ("ranks_per_second", "last_published")):  # fmt: skip
+        two.command(
+            "primary", f"ALTER TABLE {{db}}.{name} UPDATE {clock} = {clock} - INTERVAL 20 DAY WHERE run = 'expired'"
+        )
+    two.command("primary", "ALTER TABLE {db}.kernels DELETE WHERE run = 'expired'")
+    places = two.rows("primary", "SELECT topic, partition, max(offset) AS o FROM {db}.ledger GROUP BY topic, partition")
+    admin = AdminClient({"bootstrap.servers": two.settings.bootstrap})
+    for done in admin.delete_records([TopicPartition(p["topic"], p["partition"], p["o"] + 1) for p in places]).values():
+        done.result(30)
+    run(two.backfill())
+    counted = "SELECT run, sum(launches) AS n FROM {db}.kernels_per_minute GROUP BY run ORDER BY run"
+    assert two.rows("b", counted) == two.rows("primary", counted) == [{"run": r, "n": 50} for r in ("expired", "late")]
+    assert two.rows("b", "SELECT run, count() AS n FROM {db}.kernels GROUP BY run") == [{"run": "late", "n": 50}]
+    assert two.differences() == []
+    run(two.backfill())
+    assert two.rows("b", counted) == two.rows("primary", counted), "a repetition changes nothing"
+
+
+@pytest.mark.stack
 def test_rows_without_their_ledger_are_not_doubled_by_a_copy_that_goes_on(two):
     two.pipeline.publish(*batches(3))
     two.drain("primary", 6)
