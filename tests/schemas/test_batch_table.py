@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.labs.sink import any_batch
+from support.labs.sink import NOW_NS, any_batch
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.batch_table import BatchTable
@@ -18,7 +18,7 @@ from drumline.schemas.topics import TOPICS, Topic
 CODEC = Codec()
 DERIVED = {spec.topic for spec in TOPICS if spec.derived and spec.topic != Topic.TICK}
 SCHEMAS = sorted(DERIVED | {Topic.KERNEL, Topic.STEP, Topic.PROGRESS})
-NOW_MS = 1_800_000_000_000
+NOW_MS = NOW_NS // 1_000_000
 
 
 def values(topic, rows):
