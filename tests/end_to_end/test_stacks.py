@@ -5,11 +5,10 @@ import socket
 import time
 from contextlib import ExitStack
 
-import psutil
 import pytest
 from confluent_kafka import Producer
 from support.labs.agent import process
-from support.labs.python_jobs import python_job
+from support.labs.python_jobs import python_job, started_ns
 from support.labs.verdicts import verdict
 from support.pipeline import Pipeline
 from support.wait_limit import WAIT_S
@@ -39,9 +38,8 @@ def test_a_verdict_leads_to_the_line_that_holds_the_lock(clean_stack, environmen
     with ExitStack() as stack:
         jobs = [stack.enter_context(python_job(tmp_path, kind)) for kind in RANKS]
         for rank, job in enumerate(jobs):
-            start_ns = int(psutil.Process(job.pid).create_time() * 1e9)
             named = process(f"p{rank}", job="j", run="r", rank=rank, local_rank=rank, world_size=2, pid=job.pid,
-                            host=socket.gethostname(), start_ns=start_ns)  # fmt: skip
+                            host=socket.gethostname(), start_ns=started_ns(job.pid))  # fmt: skip
             stack.callback(SpoolWriter(spool, named, SpoolLimits()).close)
         stack.enter_context(pipeline.running())
         producer, windows = Producer(producer_config(clean_stack, "test")), iter(range(1_000))

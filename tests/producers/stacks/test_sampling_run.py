@@ -5,9 +5,8 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
-from support.labs.python_jobs import python_job
+from support.labs.python_jobs import python_job, started_ns
 
 from drumline.producers.host.gil import GilPoll, is_waiting, static_memory
 from drumline.producers.host.targets import RecordedProcess
@@ -88,8 +87,7 @@ def test_without_py_spy_the_message_has_the_command(monkeypatch, tmp_path):
 
 
 def local(pid, user, start_ns=None):
-    start_ns = int(psutil.Process(pid).create_time() * 1e9) if start_ns is None else start_ns
-    return RecordedProcess({"pid": pid, "start_ns": start_ns}, pid, user)
+    return RecordedProcess({"pid": pid, "start_ns": started_ns(pid) if start_ns is None else start_ns}, pid, user)
 
 
 def test_a_process_of_the_agents_user_is_sampled_and_one_of_another_user_is_not():

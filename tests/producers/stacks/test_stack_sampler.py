@@ -6,7 +6,7 @@ import time
 import numpy as np
 import psutil
 import pytest
-from support.labs.python_jobs import python_job
+from support.labs.python_jobs import python_job, started_ns
 
 from drumline.infra.telemetry import metrics
 from drumline.producers.host.targets import RecordedProcess
@@ -23,7 +23,7 @@ from drumline.schemas.topics import Topic
 
 def local(pid, user=None):
     envelope = {"job": "j", "run": "r", "rank": 1, "host": "h", "pid": pid, "process_id": "p1"}
-    start_ns = int(psutil.Process(pid).create_time() * 1e9) if psutil.pid_exists(pid) else 1
+    start_ns = started_ns(pid) if psutil.pid_exists(pid) else 1
     return RecordedProcess({**envelope, "start_ns": start_ns}, pid, os.geteuid() if user is None else user)
 
 

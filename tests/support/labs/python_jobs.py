@@ -1,9 +1,13 @@
 """Python programs that are slow for a reason, and what sampling them must show."""
 
+import os
 import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+
+from drumline.producers.host.targets import START_TICKS, boot_ns, stat_fields
 
 SLEEP = """\
 import time
@@ -79,3 +83,9 @@ def python_job(folder, kind, ready="print(flush=True)"):
             yield Job(process.pid, str(path))
         finally:
             process.kill()
+
+
+def started_ns(pid):
+    """Return when a process started, by this one's clock, which test_other_days.py moves; psutil has the kernel's."""
+    ticks = int(stat_fields(Path(f"/proc/{pid}/stat").read_bytes())[START_TICKS])
+    return boot_ns() + ticks * 10**9 // os.sysconf("SC_CLK_TCK")
