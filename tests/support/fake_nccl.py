@@ -39,7 +39,8 @@ class Programs:
         self._usable = {kind for kind in SANITIZERS if self._starts(folder / f"fake-{kind}")}
 
     def _starts(self, program: Path) -> bool:
-        return program.exists() and subprocess.run([program], capture_output=True).returncode == NO_ARGUMENTS
+        plain = {"PATH": os.environ["PATH"]}  # as in run(): a sanitizer would refuse what is to be loaded before it
+        return program.exists() and subprocess.run([program], capture_output=True, env=plain).returncode == NO_ARGUMENTS
 
     def require(self, kind: str) -> None:
         """Skip a test where the compiler or the kernel has no such sanitizer. In CI (CI=true) it fails."""
