@@ -14,6 +14,7 @@ import pytest
 from support.kube import tools
 from support.kube.chart import CHART
 from support.kube.control_plane import ControlPlane
+from support.kube.null_device import check_null
 
 CRDS = ("scaledobjects", "podmonitors", "prometheusrules", "kafkatopics", "kafkausers")
 #: API groups of the CRDs, which helm does not ask the server for while it only renders.
@@ -21,8 +22,20 @@ GROUPS = ("keda.sh/v1alpha1", "monitoring.coreos.com/v1")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def programs() -> None:
+def programs() -> Iterator[None]:
     tools.install()
+    yield
+    check_null("after the last test")
+
+
+@pytest.fixture(autouse=True)
+def null_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """End the session with the test that breaks /dev/null: the others would fail for no reason of their own."""
+    yield
+    try:
+        check_null(f"after {request.node.nodeid}")
+    except SystemExit as broken:
+        pytest.exit(str(broken), 1)
 
 
 @pytest.fixture(scope="session")

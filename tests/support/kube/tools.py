@@ -6,12 +6,18 @@ Everything comes from a package registry through its ordinary client. `missing()
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+
+from support.kube.null_device import check_null
 
 CACHE = Path(os.environ.get("DRUMLINE_KUBE_CACHE", "~/.cache/drumline/kube")).expanduser()
 BIN = CACHE / "bin"
@@ -51,11 +57,17 @@ MODULES = {
 STRIMZI, GENERATOR = "0.51.0", "0.45.0"
 
 
-def run(*command: str | Path, cwd: Path | None = None, **variables: str) -> str:
-    """Run a command and return what it prints. Raises RuntimeError with its last lines."""
+def run(
+    *command: str | Path, cwd: Path | None = None, account: pwd.struct_passwd | None = None, **variables: str
+) -> str:
+    """Run a command, as another account if one is given, and return what it prints.
+
+    Raises RuntimeError with its last lines.
+    """
+    identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
     done = subprocess.run(
         [str(part) for part in command], cwd=cwd, capture_output=True, text=True, env={**os.environ, **variables},
-        check=False,
+        check=False, **identity,
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(
@@ -68,8 +80,9 @@ def missing() -> list[str]:
     """Return what cannot be had by this script alone, each with its remedy."""
     lacks = [package for program, package in DEBIAN.items() if not Path(program).exists()]
     out = [f"apt-get install {' '.join(lacks)}"] if lacks else []
-    if not built() and shutil.which("go") is None:
-        out.append(f"Go, for Kubernetes {KUBERNETES}: https://go.dev, or Debian's golang-go where it is new enough")
+    if not built() and not has_go():
+        place = ", where nobody may run it too" if builder() else ""
+        out.append(f"Go, for Kubernetes {KUBERNETES}{place}: https://go.dev, or Debian's golang-go if it is new enough")
     if shutil.which("mvn") is None:
         out.append("apt-get install maven")
     return out
@@ -77,21 +90,39 @@ def missing() -> list[str]:
 
 def built() -> bool:
     """Return whether Kubernetes' programs of this version are in the cache."""
-    return all((BIN / f"{name}-{KUBERNETES}").exists() for name in PROGRAMS)
+    return all(program(name).exists() for name in PROGRAMS)
+
+
+def has_go() -> bool:
+    """Return whether the builder can run Go: one in root's home is out of reach for nobody."""
+    try:
+        return bool(run("go", "version", cwd=Path("/"), account=builder(), HOME="/"))
+    except (OSError, RuntimeError):
+        return False
 
 
 def install() -> None:
-    """Fetch and build what is missing. As root it installs Debian's packages."""
+    """Fetch and build what is missing. Exits after the step that breaks /dev/null."""
     BIN.mkdir(parents=True, exist_ok=True)
+    check_null("before tools.install()")
+    steps: tuple[Callable[[], object], ...] = (packages, helm, schemas, build, crds)
+    for step in steps:
+        step()
+        check_null(f"after tools.{step.__name__}()")
+
+
+def packages() -> None:
+    """Install Debian's packages as root; exit if something is still missing."""
     lacks = [package for program, package in DEBIAN.items() if not Path(program).exists()]
     if lacks and os.geteuid() == 0:
         run("apt-get", "update", "-qq")
         run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *lacks, DEBIAN_FRONTEND="noninteractive")
     if remedies := missing():
         raise SystemExit("make test-kube needs: " + "; ".join(remedies))
-    helm()
-    schemas()
-    build()
+
+
+def crds() -> None:
+    """Fetch or make all CRDs."""
     for name in (*MODULES, "kafkatopics", "kafkausers"):
         crd(name)
 
@@ -134,25 +165,62 @@ def schemas() -> Path:
     return folder
 
 
+def builder() -> pwd.struct_passwd | None:
+    """Return the account that builds in place of root, whose compilers could replace the machine's devices."""
+    return None if os.geteuid() else pwd.getpwnam("nobody")
+
+
+@contextmanager
+def workshop() -> Iterator[tuple[Path, dict[str, str]]]:
+    """Give a folder to build in, and variables for it; root's builder cannot enter a cache in root's home."""
+    if builder() is None:
+        folder = CACHE / "source"
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder, {}
+        return
+    with tempfile.TemporaryDirectory(prefix="drumline-kube-", dir="/var/tmp") as name:
+        folder = Path(name)
+        (folder / "tmp").mkdir()
+        settings = Path(run("go", "env", "GOENV").strip())
+        if settings.is_file():
+            shutil.copyfile(settings, folder / "env")
+        places = {"TMPDIR": "tmp", "GOENV": "env", "GOPATH": "path", "GOMODCACHE": "path/pkg/mod", "GOCACHE": "cache"}
+        yield folder, {"HOME": name, **{variable: f"{name}/{place}" for variable, place in places.items()}}
+
+
 def build() -> None:
     """Build Kubernetes' programs from its Go module, once; some minutes."""
-    source = CACHE / "source"
-    source.mkdir(parents=True, exist_ok=True)
+    if built():
+        return
     minor = KUBERNETES.partition(".")[2]
     replaced = "\n".join(f"\tk8s.io/{name} => k8s.io/{name} v0.{minor}" for name in STAGING)
-    (source / "go.mod").write_text(
-        f"module kube\ngo 1.26.0\nrequire k8s.io/kubernetes v{KUBERNETES}\nreplace (\n{replaced}\n)\n"
-    )
     imports = "\n".join(f'\t_ "k8s.io/kubernetes/cmd/{name}"' for name in PROGRAMS)
-    (source / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\nimport (\n{imports}\n)\n")
+    with workshop() as (folder, variables):
+        (folder / "go.mod").write_text(
+            f"module kube\ngo 1.26.0\nrequire k8s.io/kubernetes v{KUBERNETES}\nreplace (\n{replaced}\n)\n"
+        )
+        (folder / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\nimport (\n{imports}\n)\n")
+        if account := builder():
+            for path in (folder, *folder.iterdir()):
+                os.chown(path, account.pw_uid, account.pw_gid)
+        for name in PROGRAMS:
+            if not program(name).exists():
+                print(f"building {name} {KUBERNETES} (some minutes, once)", flush=True)
+                build_program(name, folder, variables)
+
+
+def build_program(name: str, folder: Path, variables: dict[str, str]) -> None:
+    """Build one program in the folder and put a copy, which belongs to this user, into the cache."""
     version = f"k8s.io/component-base/version.gitVersion=v{KUBERNETES}"
-    for name in PROGRAMS:
-        target = BIN / f"{name}-{KUBERNETES}"
-        if not target.exists():
-            print(f"building {name} {KUBERNETES} (some minutes, once)", flush=True)
-            command = ["go", "build", "-p", "2", "-mod=mod", "-ldflags", f"-s -w -X {version}"]
-            run(*command, "-o", f"{target}.part", f"k8s.io/kubernetes/cmd/{name}", cwd=source, CGO_ENABLED="0")
-            Path(f"{target}.part").rename(target)
+    run(
+        "go", "build", "-p", "2", "-mod=mod", "-ldflags", f"-s -w -X {version}", "-o", folder / name,
+        f"k8s.io/kubernetes/cmd/{name}", cwd=folder, account=builder(), CGO_ENABLED="0", **variables,
+    )  # fmt: skip
+    part = BIN / f"{name}.part"
+    shutil.copyfile(folder / name, part)
+    (folder / name).unlink()
+    part.chmod(0o755)
+    part.rename(program(name))
 
 
 def program(name: str) -> Path:
