@@ -1,0 +1,74 @@
+"""No test's result depends on the day it runs: tests without a stack run by the clock of other days."""
+
+import os
+import subprocess
+import sys
+from calendar import isleap, monthrange
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from support.fake_nccl import COMPILER, WARNINGS
+
+ROOT = Path(__file__).parents[2]
+TESTS = "not stack and not long and not kube and not cluster and not gpu and not browser"
+#: Tests that cannot keep another clock, with the reason.
+KEEP_THE_KERNELS_CLOCK = {
+    "tests/producers/rings/test_progress.py::test_real_processes_that_hang_in_any_way_are_named":
+        "the fake NCCL asks the kernel itself for the time, and waits until a moment of it",
+}  # fmt: skip
+
+
+def in_400_days(now):
+    return now + timedelta(days=400)
+
+
+def three_days_before_a_months_end(now):
+    later = now + timedelta(days=60)
+    return later.replace(day=monthrange(later.year, later.month)[1] - 3)
+
+
+def before_midnight_of_a_leap_day(now):
+    year = next(year for year in range(now.year + 1, now.year + 10) if isleap(year))
+    return datetime(year, 2, 28, 23, 59, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def clock(tmp_path_factory):
+    library = tmp_path_factory.mktemp("clock") / "clock_ahead.so"
+    source = ROOT / "tests" / "support" / "clock_ahead.c"
+    subprocess.run([*COMPILER, *WARNINGS, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("moment", "zone"),
+    [
+        (in_400_days, "America/New_York"),
+        (three_days_before_a_months_end, "Europe/Berlin"),
+        (before_midnight_of_a_leap_day, "UTC"),
+    ],
+)
+def test_other_days_give_the_same_results(clock, tmp_path, moment, zone):
+    now = datetime.now(UTC)
+    ahead_s = round((moment(now) - now).total_seconds())
+    environment = os.environ | {
+        "LD_PRELOAD": str(clock), "CLOCK_AHEAD_S": str(ahead_s), "TZ": zone,
+        "PYTHONPYCACHEPREFIX": str(tmp_path / "bytecode"),  # which has the times of its sources
+    }  # fmt: skip
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    probe = [sys.executable, "-c", "import time; print(time.time())"]
+    seen = float(subprocess.run(probe, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert abs(seen - now.timestamp() - ahead_s) < 60
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "-m", TESTS,
+        "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "tests"), "--tb", "short",
+        "--disable-warnings", "--durations-min", "1000",
+        *(f"--deselect={test}" for test in KEEP_THE_KERNELS_CLOCK),
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    failed, output = done.returncode, done.stdout.strip()
+    print(output.rpartition("\n")[2])
+    assert not failed, output[-20_000:]
