@@ -7,7 +7,7 @@ from contextlib import closing
 from functools import cache
 
 import pytest
-from support.labs.agent import Lab
+from support.labs.agent import BEGIN_NS, Lab
 from support.labs.agent import process as process_record
 
 from drumline.infra.cli.record.agent import _stages
@@ -31,12 +31,14 @@ from drumline.streams.offline import results
 
 TOPICS = {*KEPT_TOPICS, Topic.STEP}
 S = 10**9
+DAY_NS = 86_400 * S
 
 
 @cache
 def recorded():
-    """(key, batch) of two ranks of the demo's job, in order of time: the first part of it."""
-    batches = RecordedJob(DEMO_RECORDING, topics=TOPICS).batches("run")
+    """(key, batch) of two ranks of the demo's job, moved by whole days, in order of time: the first part of it."""
+    job = RecordedJob(DEMO_RECORDING, topics=TOPICS)
+    batches = job.batches("run", (BEGIN_NS - job.last_ns) // DAY_NS * DAY_NS)
     chosen = [(out.key, out.batch) for out in batches if out.batch.envelope["rank"] < 2]
     return chosen[: len(chosen) * 2 // 5]
 
