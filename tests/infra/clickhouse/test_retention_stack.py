@@ -5,14 +5,13 @@ import sys
 import time
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from support.labs.sink import Pipeline, any_batch, process_id
 from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse.retention import RETENTION_CLOCK
 from drumline.infra.telemetry import metrics
 from drumline.schemas.model import has_schema, model
-from drumline.schemas.topics import DAY_MS, RAW_TOPICS, WINDOW_TOPICS, Topic
+from drumline.schemas.topics import DAY_MS, RAW_TOPICS, WINDOW_TOPICS, Topic, TopicSpec
 
 pytestmark = pytest.mark.stack
 #: More than any table keeps rows by default.
@@ -83,21 +82,24 @@ def test_rows_of_400_days_ago_that_arrive_now_stay_in_every_table_and_rollup(pip
     assert filled(pipeline) == stored - {"kernels"}
 
 
+@pytest.fixture
+def producers_time(monkeypatch):
+    """Topics, made after this, that take the producer's time for when Kafka got a record, and keep it for ever."""
+    declared, changed = TopicSpec.config.fget, {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
+    monkeypatch.setattr(TopicSpec, "config", property(lambda spec: declared(spec) | changed))
+
+
 def produce_of(pipeline, days, *batches):
-    """Publish with the producer's time, so many days ago, which Kafka takes for when it got the records."""
-    changed = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}  # the broker must not delete them
-    entries = [ConfigEntry(name, to, incremental_operation=AlterConfigOpType.SET) for name, to in changed.items()]
-    admin = AdminClient({"bootstrap.servers": pipeline.settings.bootstrap})
-    topics = [ConfigResource(ResourceType.TOPIC, batch.topic.value, incremental_configs=entries) for batch in batches]
-    for done in admin.incremental_alter_configs(topics).values():
-        done.result(WAIT_S)
+    """Publish by a producer whose clock is so many days behind."""
     ago_ms = round(time.time() * 1_000) - days * DAY_MS
     for batch in batches:
         pipeline.producer.produce(batch.topic, key=process_id(0), value=pipeline.codec.encode(batch), timestamp=ago_ms)
     assert pipeline.producer.flush(WAIT_S) == 0
 
 
-def test_rows_that_kafka_got_before_the_retention_are_counted_by_the_sink_and_expired_for_the_audit(pipeline, capsys):
+def test_rows_that_kafka_got_before_the_retention_are_counted_by_the_sink_and_expired_for_the_audit(
+    producers_time, pipeline, capsys
+):
     """A topic has the producer's time, and its clock is behind; or a sink that was down for longer."""
     topics = [Topic.KERNEL, Topic.KERNEL_FREQUENCY]
     produce_of(pipeline, 100, *map(long_ago, topics))
@@ -127,7 +129,7 @@ def test_batches_that_are_published_again_after_their_rows_expired_are_counted(p
     assert expired(Topic.KERNEL, "repeated") - before == 50
 
 
-def test_records_that_kafka_has_for_longer_than_the_ledger_are_not_lost(pipeline):
+def test_records_that_kafka_has_for_longer_than_the_ledger_are_not_lost(producers_time, pipeline):
     """As those of a compacted topic after a year."""
     produce_of(pipeline, 400, long_ago(Topic.PROCESS))
     pipeline.drain(1, [Topic.PROCESS])
