@@ -5,17 +5,18 @@ ledger lacks, as the sink would store them: rows as one insert under the range's
 So a copy that was interrupted goes on where its ledger ends. Only offsets are copied that no sink will read any more.
 
 Rollups count the copied rows. Rows that retention is about to remove, or has removed from the source, are not copied:
-their rollups are, day by day, of each run of which the target has none.
+their rollups are, day by day and run by run.
 """
 
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drumline.infra.clickhouse.client import Client, failure, insert_once, rows
+from drumline.infra.clickhouse.client import Client, command, failure, insert_once, rows
 from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.schemas.topics import Topic
 from drumline.sinks.audit.kafka_side import PartitionFacts
@@ -32,8 +33,6 @@ RANGE_ROWS, RANGE_RECORDS = 300_000, 100_000
 OTHER_TABLES = ("kernel_names_versions", "alert_limits_versions", "offender_notices_versions")
 #: Retention removes rows of an hour before this margin is over; s.
 MARGIN_S = 2 * 3_600
-#: Rows that are published this long after they happened come from an outage or an archive; s.
-LATE_S = 86_400
 #: Runs whose rollups of a day one insert copies: their names are a parameter, of at most 128 KiB.
 INSERT_RUNS = 50
 _PLACE = "topic = {topic:String} AND topic_id = {id:String} AND partition = {p:UInt32}"
@@ -138,17 +137,10 @@ class Backfill:
         self.copied.ranges += 1
 
     def _copy_rows(self, stored: SinkTable, offsets: OffsetRange) -> int:
-        """Insert the rows of a range that the source has and retention keeps; return their number.
-
-        Rollups of the hours before are copied and not counted from rows. So of those hours only late rows are copied,
-        which arrived so long after they happened that the source has the other rows of their job no more.
-        """
+        """Insert the rows of a range that the source has and retention keeps; return their number."""
         name = f"{self._database}.{stored.target}"
         values = {"place": offsets.topic_partition, "first": offsets.first, "last": offsets.last}
-        since, clock = self.kept_since(stored.name), stored.clock.removesuffix("_ns")
-        kept = f" AND published >= toDateTime({since}, 'UTC')"
-        if not stored.upsert and since:
-            kept += f" AND ({clock} >= toDateTime({since}, 'UTC') OR {clock} < toDateTime({since - LATE_S}, 'UTC'))"
+        kept = f" AND published >= toDateTime({self.kept_since(stored.name)}, 'UTC')"
         [counted] = rows(self._source, f"SELECT count() AS n FROM {name} WHERE {_OFFSETS}{kept}", values)
         count = int(counted["n"])
         if not count or (not stored.upsert and find_stored(self._target, name, _OFFSETS, values).done(count)):
@@ -161,13 +153,19 @@ class Backfill:
         return count
 
     def copy_rollups(self) -> None:
-        """Copy the days of rollups whose rows are not copied, for each run of which the target has nothing."""
+        """Copy the days of rollups whose rows are not copied, of each run of which the target counts another number.
+
+        It counts the rows that came late and are copied, so its own rollup of that day is replaced.
+        """
         for rollup in ROLLUPS:
             if rollup.topic is None:
                 continue  # filled from the ledger
             name, day = f"{self._database}.{rollup.name}", f"toDate({rollup.clock})"
             before = f"{rollup.clock} < toDateTime({self.kept_since(table(rollup.topic).name)}, 'UTC')"
-            sql = f"SELECT toString({day}) AS day, job, run FROM {name} WHERE {before} GROUP BY ALL ORDER BY ALL"
+            sql = (
+                f"SELECT toString({day}) AS day, job, run, sum(r.{rollup.amount}) AS n FROM {name} AS r "
+                f"WHERE {before} GROUP BY ALL ORDER BY ALL"
+            )
             stored = {tuple(row.values()) for row in rows(self._target, sql)}
             runs: dict[str, list[tuple[str, str]]] = {}
             for row in rows(self._source, sql):
@@ -175,11 +173,14 @@ class Backfill:
                     runs.setdefault(str(row["day"]), []).append((str(row["job"]), str(row["run"])))
             for date, of_day in runs.items():
                 for first in range(0, len(of_day), INSERT_RUNS):
-                    chosen = of_day[first : first + INSERT_RUNS]
                     where = f"{before} AND {day} = {{day:Date}} AND (job, run) IN {{runs:Array(Tuple(String, String))}}"
-                    block = self._read(f"SELECT * FROM {name} WHERE {where}", {"day": date, "runs": chosen})
-                    digest = hashlib.sha256(repr(chosen).encode()).hexdigest()
-                    insert_once(self._target, name, block, f"backfill:{rollup.name}:{date}:{digest}")
+                    chosen = {"day": date, "runs": of_day[first : first + INSERT_RUNS]}
+                    block = self._read(f"SELECT * FROM {name} WHERE {where}", chosen)
+                    command(
+                        self._target, f"ALTER TABLE {name} DELETE WHERE {where}", chosen, settings={"mutations_sync": 2}
+                    )
+                    # A token of its own: under the one of an insert that was deleted since, nothing would be inserted.
+                    insert_once(self._target, name, block, f"backfill:{rollup.name}:{date}:{uuid.uuid4()}")
                 self.copied.rollup_days += 1
 
     def copy_other_tables(self) -> None:

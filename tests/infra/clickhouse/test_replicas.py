@@ -234,31 +234,32 @@ def test_what_kafka_has_no_more_is_copied_once_and_both_are_equal(two):
 
 @pytest.mark.stack
 def test_late_rows_are_copied_and_rollups_of_expired_ones(two):
-    """All happened 20 days ago on one day: `late` arrived now, `expired` arrived then."""
-    ago = 20 * 86_400 * 10**9
-    for number, run_id in enumerate(("late", "expired")):
-        batch = any_batch(Topic.KERNEL, 50, process_id(number), 0)
-        batch.envelope |= {"run": run_id, "base_time_ns": batch.envelope["base_time_ns"] - ago}
+    """Two ranks of one run: both happened 20 days ago, rank 1 arrived now, rank 0 then. Others came a little late."""
+    hour = 3_600 * 10**9
+    for number, ago in enumerate((480 * hour, 480 * hour, 175 * hour)):
+        batch = any_batch(Topic.KERNEL, 50, process_id(number), 0, number)
+        batch.envelope["base_time_ns"] -= ago
         batch.columns["start_ns"] = batch.columns["start_ns"] - ago
         two.pipeline.publish(batch)
-    two.drain("primary", 2)
-    for name, clock in (("kernels", "published"), ("ledger", "published"), ("kernels_per_minute", "last_published"),
-                        ("ranks_per_second", "last_published")):  # fmt: skip
-        two.command(
-            "primary", f"ALTER TABLE {{db}}.{name} UPDATE {clock} = {clock} - INTERVAL 20 DAY WHERE run = 'expired'"
-        )
-    two.command("primary", "ALTER TABLE {db}.kernels DELETE WHERE run = 'expired'")
+    two.drain("primary", 3)
+    for name in ("kernels", "kernels_per_minute", "ranks_per_second"):
+        clock = "published" if name == "kernels" else "last_published"
+        two.command("primary", f"ALTER TABLE {{db}}.{name} UPDATE {clock} = {clock} - INTERVAL 20 DAY WHERE rank = 0")
+    two.command("primary", "ALTER TABLE {db}.ledger UPDATE published = published - INTERVAL 20 DAY WHERE rank = 0")
+    two.command("primary", "ALTER TABLE {db}.kernels DELETE WHERE rank = 0")
     places = two.rows("primary", "SELECT topic, partition, max(offset) AS o FROM {db}.ledger GROUP BY topic, partition")
     admin = AdminClient({"bootstrap.servers": two.settings.bootstrap})
     for done in admin.delete_records([TopicPartition(p["topic"], p["partition"], p["o"] + 1) for p in places]).values():
         done.result(30)
     run(two.backfill())
-    counted = "SELECT run, sum(launches) AS n FROM {db}.kernels_per_minute GROUP BY run ORDER BY run"
-    assert two.rows("b", counted) == two.rows("primary", counted) == [{"run": r, "n": 50} for r in ("expired", "late")]
-    assert two.rows("b", "SELECT run, count() AS n FROM {db}.kernels GROUP BY run") == [{"run": "late", "n": 50}]
-    assert two.differences() == []
-    run(two.backfill())
-    assert two.rows("b", counted) == two.rows("primary", counted), "a repetition changes nothing"
+    for _ in range(2):  # a repetition changes nothing
+        for name in ("kernels_per_minute", "ranks_per_second"):
+            counted = f"SELECT rank, sum(launches) AS n FROM {{db}}.{name} GROUP BY rank ORDER BY rank"
+            assert two.rows("b", counted) == two.rows("primary", counted) == [{"rank": r, "n": 50} for r in range(3)]
+        kept = "SELECT rank, count() AS n FROM {db}.kernels GROUP BY rank ORDER BY rank"
+        assert two.rows("b", kept) == [{"rank": rank, "n": 50} for rank in (1, 2)]
+        assert two.differences() == []
+        run(two.backfill())
 
 
 @pytest.mark.stack
