@@ -14,7 +14,7 @@ from drumline.infra.clickhouse.client import Client, rows
 from drumline.infra.config.settings import Settings
 from drumline.schemas.joined.parts import JOINED_BY_AGENTS, MOST_PARTS
 from drumline.schemas.topics import DAY_MS
-from drumline.sinks.audit.rollups import Rollup, comparison
+from drumline.sinks.audit.rollups import Rollup, arrival_since, comparison
 from drumline.sinks.inserts.ledger import Ledger
 from drumline.sinks.ranges.offset_ranges import Intervals
 from drumline.sinks.ranges.stored_tail import StoredTail
@@ -53,10 +53,17 @@ class Queries:
     def _where(self) -> str:
         return of_job_and_run(self.database, self.job, self.run)
 
-    def _kept_since(self, table: SinkTable) -> str:
-        """Return SQL for the time of publication before which retention may have removed rows of the table."""
+    def _is_old(self, table: SinkTable) -> str:
+        """Return the condition on ledger rows that retention may have removed the rows of their record.
+
+        What was stored before retention counted from arrival went by the time of its rows.
+        """
         days = self.settings.clickhouse.retention.of(table.name)
-        return f"now64(3) - INTERVAL {days} DAY" if days else "toDateTime64(0, 3, 'UTC')"
+        if not days:
+            return "false"
+        since = f"now64(3) - INTERVAL {days} DAY"
+        by_time = f"time_min < {since} AND toUnixTimestamp(time_min) > 0 AND published < {arrival_since(self.database)}"
+        return f"(published < {since} OR {by_time})"
 
     def ledger_since_ms(self, now_s: float) -> int:
         """Return the time of publication before which retention may have removed ledger rows; ms since the epoch."""
@@ -138,7 +145,7 @@ class Queries:
             "SELECT concat(topic_id, ':', toString(partition)) AS place, offset, sum(r) AS w, "
             "toUInt64(0) AS h, toUInt64(0) AS u, toUInt64(0) AS t, max(old) AS e FROM ("
             "SELECT topic_id, partition, offset, part, max(toUInt64(l.rows)) AS r, "
-            f"max(published < {self._kept_since(table)}) AS old FROM {self.database}.ledger AS l "
+            f"max({self._is_old(table)}) AS old FROM {self.database}.ledger AS l "
             f"WHERE topic = {{topic:String}} AND disposition = 'stored' AND {self._where()} "
             "GROUP BY topic_id, partition, offset, part) GROUP BY place, offset UNION ALL "
             "SELECT _topic_partition, _offset, 0, count(), uniqExact(_row), max(_row), 0 "
@@ -161,7 +168,7 @@ class Queries:
             "max(e) AS expired, sum(r) AS size FROM ("
             "SELECT concat(topic_id, ':', toString(partition)) AS place, offset, 1 AS s, "
             "offset = max(offset) OVER (PARTITION BY topic_id, partition, process_id, key) AS n, toUInt64(0) AS h, "
-            f"published < {self._kept_since(table)} AS e, toUInt64(l.rows) AS r FROM {self.database}.ledger AS l "
+            f"{self._is_old(table)} AS e, toUInt64(l.rows) AS r FROM {self.database}.ledger AS l "
             f"WHERE topic = {{topic:String}} AND disposition = 'stored' AND {self._where()} "
             "UNION ALL SELECT _topic_partition, _offset, 0, 0, count(), 0, 0 "
             f"FROM {self.database}.{table.target} WHERE {self._where()} GROUP BY 1, 2) GROUP BY place, offset)",
@@ -283,8 +290,8 @@ class Queries:
             "WHERE topic = {raw:String} AND disposition = 'dead_letter' GROUP BY process_id) AS d "
             "ON r.process_id = d.process_id "
             f"WHERE r.process_id NOT IN (SELECT process_id FROM {self.database}.ledger WHERE disposition = 'stored' "
-            f"AND (topic = {{raw:String}} AND published < {self._kept_since(raw)} "
-            f"OR topic = {{windows:String}} AND published < {self._kept_since(windows)}))) GROUP BY process_id",
+            f"AND (topic = {{raw:String}} AND {self._is_old(raw)} "
+            f"OR topic = {{windows:String}} AND {self._is_old(windows)}))) GROUP BY process_id",
             self._parameters(windows=windows.topic.value, raw=raw.topic.value),
         )
 

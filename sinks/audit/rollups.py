@@ -12,6 +12,9 @@ from drumline.infra.clickhouse.retention import RETENTION_CLOCK
 from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.schemas.topics import Topic
 
+#: Number of the migration from which on retention counts from arrival.
+ARRIVAL = 29
+
 
 @dataclass(frozen=True, slots=True)
 class Rollup:
@@ -41,6 +44,11 @@ ROLLUPS = (
 )
 
 
+def arrival_since(database: str) -> str:
+    """Return SQL for the time from which on retention counts from arrival in this database."""
+    return f"(SELECT max(applied_at) FROM {database}.schema_migrations WHERE version = {ARRIVAL})"
+
+
 def comparison(rollup: Rollup, database: str, where: str, retention: RetentionSettings) -> str:
     """Return SQL that compares a rollup with the ledger, one row per job and run.
 
@@ -68,7 +76,8 @@ def comparison(rollup: Rollup, database: str, where: str, retention: RetentionSe
         "sumIf(a, bad) AS least, sumIf(b, bad) AS most, sumIf(it, bad) AS it_counts FROM ("
         "SELECT job, run, part, min(oldest) >= since AS whole, if(whole, sum(wanted), sum(x)) AS a, "
         "if(whole, sum(wanted), sum(y)) AS b, if(whole, sum(has), sum(z)) AS it FROM ("
-        f"SELECT {by}, min(r.published) AS oldest, sum({rows}) AS wanted, sumIf({rows}, {first} >= since) AS x, "
+        f"SELECT {by}, min(if(r.published < {arrival_since(database)}, least(r.published, r.time_min), r.published)) "
+        f"AS oldest, sum({rows}) AS wanted, sumIf({rows}, {first} >= since) AS x, "
         f"sumIf({rows}, {last} >= since) AS y, toUInt64(0) AS has, toUInt64(0) AS z "
         f"FROM {database}.ledger AS r WHERE {which} AND {where} GROUP BY job, run, part UNION ALL "
         f"SELECT {by}, min(r.{RETENTION_CLOCK[rollup.name]}), 0, 0, 0, sum({amount}), "

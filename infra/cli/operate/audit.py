@@ -155,9 +155,12 @@ def _print(report: AuditReport) -> None:
     for finding in report.findings:
         text = escape(f"{finding.where}: {finding.text}")  # names in it are of jobs: no markup
         console.print(f"[bold red]{finding.kind}[/] {text}", highlight=False)
-    expired = f"{report.rows_expired:,} rows expired: they are older than retention" if report.rows_expired else ""
+    expired = f"{report.rows_expired:,} rows expired (older than retention)" if report.rows_expired else ""
     if not report.clean:
-        console.print(f"[bold red]{len(report.findings)} findings[/]")
-    console.print(
-        f"nothing is lost or doubled; {expired}" if expired and report.clean else expired or "[bold green]clean[/]"
-    )
+        console.print(
+            *filter(None, (expired, f"[bold red]{len(report.findings)} findings[/]")), sep="\n", highlight=False
+        )
+    elif expired:
+        console.print(f"{expired}; of the rest nothing is lost or doubled", highlight=False)
+    else:
+        console.print("[bold green]clean[/]")

@@ -263,6 +263,7 @@ def test_exit_codes_and_json(pipeline):
     damaged = run()
     assert damaged.returncode == 1
     assert "rows_differ kernels" in damaged.stdout
+    assert damaged.stdout.splitlines()[-1].endswith("findings"), "and not: clean"
     wrong = run("--job", "job", "--run", "rnu", "--json")
     findings = [finding for finding in json.loads(wrong.stdout)["findings"] if finding["kind"] == "unknown"]
     assert (wrong.returncode, [finding["where"] for finding in findings]) == (1, ["job job run rnu"])
