@@ -49,9 +49,11 @@ class RetentionSettings(SettingsModel):
         return int(getattr(self, table.removesuffix("_versions")))
 
     def kept_since_ns(self, topic: str, now_ns: int) -> int:
-        """Return the time before which rows of a topic are older than their table keeps rows; ns since the epoch."""
-        table = TABLE_NAMES.get(Topic(topic), "")
-        days = self.of(table) if table else 0
+        """Return the time before which rows of a topic are older than their table keeps rows; ns since the epoch.
+
+        Raises ValueError for a topic that is none of drumline's.
+        """
+        days = self.of(TABLE_NAMES[Topic(topic)])
         return now_ns - days * DAY_MS * 1_000_000 if days else 0
 
 

@@ -113,8 +113,8 @@ RULES: tuple[PrometheusRule, ...] = (
     ),
     _rise(
         "DrumlineOldRowsPublished", "drumline_agent_old_rows_total",
-        "an agent published rows older than their table's retention; none is lost",
-        "Its log names the processes: was the agent cut off so long, or is an archive published again?",
+        "an agent published rows older than their table's retention; they are kept, unless they were stored before",
+        "Its log names the folders: was the agent cut off so long, or is an archive published again?",
         "End what cut the agent off. The rows are kept for the retention from now on.",
     ),
     _rise(

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError
 from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.infra.telemetry import metrics
 from drumline.producers.agent.messages import losses, sent_and_first_ns, values
-from drumline.producers.agent.old_rows import OLD_ROWS
+from drumline.producers.agent.old_rows import OLD_ROWS, is_old
 from drumline.producers.agent.producer import PERMANENT_ERRORS
 from drumline.producers.spool.frames import LOSS, PULLED, Frame
 from drumline.schemas.codec import Codec
@@ -67,14 +67,15 @@ class InFlightBatches:
     Attributes:
         ids: topic -> id of the schema that the writer used.
         settled: called whenever a frame may be complete.
+        folder: name of the process's folder.
         retention: of the tables, by which rows are old.
         old_rows: rows in Kafka that were older than their table keeps rows.
     """
 
-    def __init__(self, codec: Codec, settled: Callable[[], None], retention: RetentionSettings) -> None:
+    def __init__(self, codec: Codec, settled: Callable[[], None], folder: str, retention: RetentionSettings) -> None:
         self.ids: dict[str, int] = {}
         self.old_rows = 0
-        self._retention = retention
+        self._folder, self._retention = folder, retention
         self._codec, self._settled = codec, settled
         self._unsent: deque[tuple[InFlightFrame, Iterator[bytes]]] = deque()
         self._value: bytes | None = None
@@ -165,8 +166,8 @@ class InFlightBatches:
         with suppress(ValueError):  # the sink makes a dead letter of it
             now_ns, (sent_ns, first_ns) = time.time_ns(), sent_and_first_ns(frame)
             metrics.AGENT_DELAY.labels(frame.topic).observe(max(0, now_ns - sent_ns) / 1e9)
-            if frame.rows and first_ns < self._retention.kept_since_ns(frame.topic, now_ns):
+            if is_old(frame, first_ns, self._retention, now_ns):
                 if not self.old_rows:
-                    log.warning(OLD_ROWS, topic=frame.topic, key=frame.key, first_rows=frame.rows)
+                    log.warning(OLD_ROWS, folder=self._folder, topic=frame.topic)
                 metrics.AGENT_OLD.labels(frame.topic).inc(frame.rows)
                 self.old_rows += frame.rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,27 +13,42 @@ from drumline.producers.spool.frames import LOSS, Frame
 from drumline.producers.spool.layout import BadSpool, segment_name
 from drumline.producers.spool.reader import Segment
 from drumline.producers.spool.root import folders
+from drumline.schemas.bounds.limits import PAST_NS
 
 #: Retention counts from when Kafka gets a row, so none is lost.
-OLD_ROWS = "rows are older than their table keeps rows; they are kept as long as new ones, from now on"
-#: The ledger outlives the rows.
-STORED_BEFORE = "a database that has stored them before takes them for duplicates, also if it has deleted them since"
+OLD_ROWS = (
+    "rows are older than their table keeps rows; they are kept as long as new ones, from now on, but for those that "
+    "the database has stored before: to have them again, publish into another one"
+)
+
+
+def is_old(frame: Frame, first_ns: int, retention: RetentionSettings, now_ns: int) -> bool:
+    """Return whether the rows of a batch are older than their table keeps rows; `first_ns`: time of the first.
+
+    Not those so old that they become dead letters. Raises ValueError for a topic that is none of drumline's.
+    """
+    return frame.rows > 0 and now_ns - PAST_NS <= first_ns < retention.kept_since_ns(frame.topic, now_ns)
 
 
 def old_rows(
-    root: Path, positions: Mapping[str, Mapping[int, int]], retention: RetentionSettings, now_ns: int
+    root: Path,
+    positions: Mapping[str, Mapping[int, int]],
+    retention: RetentionSettings,
+    now_ns: int,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> Counter[str]:
     """Return the rows by topic that are older than their table keeps rows, of all that is not published yet.
 
-    `positions`: of the cursor. Reads the spool once. What cannot be read is left out here: the agent says so.
+    `positions`: of the cursor. `go_on`: asked before each segment. Reads the spool once. What cannot be read is left
+    out here: the agent names it. Raises OSError for the root.
     """
     counts: Counter[str] = Counter()
     for folder in folders(root):
         with suppress(OSError, BadSpool):
-            for suffix, numbers in folder.files().items():
-                for number in numbers:
-                    at = positions.get(folder.path.name, {}).get(number, 0)
-                    counts += _of_segment(Segment(folder, segment_name(number, suffix), at), retention, now_ns)
+            for name in (segment_name(number, suffix) for suffix, of in folder.files().items() for number in of):
+                at = positions.get(folder.path.name, {}).get(int(name.partition(".")[0]), 0)
+                with suppress(OSError, BadSpool):
+                    counts += _of_segment(Segment(folder, name, at), retention, now_ns) if go_on() else Counter()
     return counts
 
 
@@ -42,9 +57,9 @@ def _of_segment(segment: Segment, retention: RetentionSettings, now_ns: int) -> 
     try:
         while items := segment.read(complete=True):
             for item in items:
-                if isinstance(item, Frame) and item.kind != LOSS and item.rows:
+                if isinstance(item, Frame) and item.kind != LOSS:
                     with suppress(ValueError):  # no batch, or of no topic of ours
-                        if sent_and_first_ns(item)[1] < retention.kept_since_ns(item.topic, now_ns):
+                        if is_old(item, sent_and_first_ns(item)[1], retention, now_ns):
                             counts[item.topic] += item.rows
     finally:
         segment.close()

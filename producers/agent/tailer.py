@@ -75,7 +75,7 @@ class SpoolTailer:
         self._kept_writers: dict[str, RecordModel] = {}
         self._positions = dict(positions)
         self._taken: deque[_Taken] = deque()
-        self._in_flight = InFlightBatches(codec, self._settle, retention)
+        self._in_flight = InFlightBatches(codec, self._settle, folder.path.name, retention)
         self._last_done, self._identity_bytes = -1, b""
         self._listed_ns = -1
         self._identity_published, self._identity_in_flight, self._record = False, False, b""

@@ -76,7 +76,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
     from drumline.producers.agent.agent import Agent, AgentOptions, deleted
     from drumline.producers.agent.cursor import Cursor, OtherAgent
     from drumline.producers.agent.kept_rows import KeptRows
-    from drumline.producers.agent.old_rows import OLD_ROWS, STORED_BEFORE, old_rows
+    from drumline.producers.agent.old_rows import OLD_ROWS, old_rows
     from drumline.producers.agent.own_samples import OwnSamples
     from drumline.producers.agent.producer import KafkaSender
     from drumline.producers.spool.layout import IDENTITY
@@ -128,9 +128,10 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
         return not stopping()
 
     waiting = 0
-    if until_empty and (old := old_rows(root, cursor.positions, config.clickhouse.retention, time.time_ns())):
-        log.warning(OLD_ROWS, rows=sum(old.values()), topics=dict(old), note=STORED_BEFORE)
     try:
+        retention, now_ns = config.clickhouse.retention, time.time_ns()
+        if until_empty and (old := old_rows(root, cursor.positions, retention, now_ns, go_on)):
+            log.warning(OLD_ROWS, rows=sum(old.values()), topics=dict(old))
         program.run(last=samples.stop if samples is not None else lambda: None)
         if archiver is not None and until_empty:
             waiting = archiver.drain(go_on)

@@ -21,6 +21,7 @@ from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from drumline.infra.runtime.terminal import echo, terminal_console
 from drumline.infra.telemetry.logging import configure
+from drumline.schemas.bounds.limits import PAST_NS
 from drumline.schemas.topics import TABLE_NAMES
 
 if TYPE_CHECKING:
@@ -119,17 +120,23 @@ def _publish(
 
 
 def _report_old_rows(recording: RecordedJob) -> None:
-    """Report on stderr how many rows are older than their tables keep rows, and for how long they are kept."""
+    """Report on stderr how many rows are older than their tables keep rows, and what becomes of them."""
     retention, now_ns = settings().clickhouse.retention, time.time_ns()
-    old = recording.rows_before({topic: retention.kept_since_ns(topic, now_ns) for topic in recording.topics})
+    dead_letters = recording.rows_before(dict.fromkeys(recording.topics, now_ns - PAST_NS))
+    if dead_letters:
+        echo(f"{sum(dead_letters.values()):,} rows are older than 5 years: their batches become dead letters", err=True)
+    before = recording.rows_before({topic: retention.kept_since_ns(topic, now_ns) for topic in recording.topics})
+    old = {
+        TABLE_NAMES[topic]: rows - dead_letters.get(topic, 0)
+        for topic, rows in before.items()
+        if rows > dead_letters.get(topic, 0)
+    }
     if old:
-        names = {topic: TABLE_NAMES[topic] for topic in old}
-        rows = ", ".join(f"{name} {old[topic]:,} ({retention.of(name)} days)" for topic, name in names.items())
-        first = next(iter(names.values())).upper()
+        counts = ", ".join(f"{name} {rows:,} ({retention.of(name)} days)" for name, rows in old.items())
+        longer = f"DRUMLINE_CLICKHOUSE__RETENTION__{next(iter(old)).upper()}=DAYS (0 = for ever) and so on"
         echo(
-            f"{sum(old.values()):,} rows are older than their tables keep rows: {rows}. They are kept for as many days "
-            f"from now on. To keep them longer, set DRUMLINE_CLICKHOUSE__RETENTION__{first}=DAYS (0 = for ever) and so "
-            "on, and run `drumline migrate` first.",
+            f"{sum(old.values()):,} rows are older than their tables keep rows: {counts}. They are kept for as many "
+            f"days from now on. To keep them longer, set {longer}, and run `drumline migrate` first.",
             err=True,
         )
 

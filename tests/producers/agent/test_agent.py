@@ -526,7 +526,8 @@ def test_rows_that_are_older_than_their_table_keeps_rows_are_counted_and_logged_
     write(spool, range(3), base_time_ns=now_ns - 8 * days)
     write(spool, range(2), topic=Topic.STEP, base_time_ns=now_ns - 8 * days)
     write(spool, [3], base_time_ns=now_ns)
-    write(spool, [4], 0, base_time_ns=0, sent_ns=now_ns - 8 * days)  # without rows
+    write(spool, [4], base_time_ns=10**9)  # by a clock of 1970: a dead letter
+    write(spool, [5], 0, base_time_ns=0, sent_ns=now_ns - 8 * days)  # without rows
     spool.close()
     before = {topic: metrics.AGENT_OLD.labels(topic)._value.get() for topic in TOPIC_NAMES}
     assert old_rows(lab.root, {}, retention, now_ns) == {Topic.KERNEL: 30}

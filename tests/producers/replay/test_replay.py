@@ -5,6 +5,7 @@ import signal
 import threading
 import uuid
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from support.activity_builder import lockstep
@@ -189,8 +190,15 @@ def test_rows_that_are_older_than_their_tables_keep_rows_are_reported_before_the
     moved = CliRunner().invoke(command_replay.app, [str(folder), "--speed", "max", "--json"])
     assert moved.stderr == ""
     monkeypatch.setattr(on_the_command_line, "produce", lambda *_, **__: signal.raise_signal(signal.SIGINT))
-    result = CliRunner().invoke(command_replay.app, [str(folder), "--speed", "max", "--keep-time", "--json"])
+    replayed = [str(folder), "--speed", "max", "--keep-time", "--json"]  # of 1970
+    result = CliRunner().invoke(command_replay.app, replayed)
     assert json.loads(result.stdout)["rows"]["gpu.kernel.v1"] == 0
+    assert "96 rows are older than 5 years: their batches become dead letters" in result.stderr
+    assert "kept" not in result.stderr
+    days_ns = 100 * 86_400 * 10**9
+    monkeypatch.setattr(command_replay, "time", SimpleNamespace(time_ns=lambda: days_ns))
+    result = CliRunner().invoke(command_replay.app, replayed)
+    assert "5 years" not in result.stderr
     counted = RecordedJob(folder, loop=2).rows_before(dict.fromkeys(RAW_TOPICS, NOW))
     assert counted[Topic.KERNEL] == 48, "of both repetitions"
     assert f"kernels {counted[Topic.KERNEL] // 2} (7 days)" in result.stderr
