@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -69,10 +70,10 @@ class ReferenceRun:
         self._client, self._database = client, settings.clickhouse.database
         separate = settings.clickhouse.model_copy(update={"database": f"{self._database}_reference"})
         migrate(client, settings.model_copy(update={"clickhouse": separate}))
-        codec = Codec()
+        codec, now_ms = Codec(), round(time.time() * 1_000)  # retention counts from then
         for topic, batches in results.items():  # encoded and decoded: defaults are filled in then
             full = [codec.decode(topic, codec.encode(batch)) for batch in batches if batch.rows]
-            _, block = rows_block(table(topic), "reference:0", full, range(len(full)), [0] * len(full))
+            _, block = rows_block(table(topic), "reference:0", full, range(len(full)), [now_ms] * len(full))
             client.raw_insert(
                 f"{separate.database}.{table(topic).target}",
                 column_names=[column.name for column in table(topic).columns],
