@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.error_codes import NOT_MIGRATED
-from drumline.infra.clickhouse.migrate import migrate, migrations
+from drumline.infra.clickhouse.migrate import applied_versions, migrate, migrations
 from drumline.infra.config.settings import Settings
 
 #: (retention, tiers) -> statements of the first such database, in an order in which they succeed on any server.
@@ -16,11 +16,13 @@ def create(settings: Settings) -> None:
     """Create the database of these settings, as `migrate` would. The first of a process is migrated, later ones copy
     its statements, on any server: a quarter of the work. All are new: no deduplication window has seen another test.
 
-    Nothing is copied over tables that exist.
+    Nothing is copied over a database that is migrated.
     """
     target, client = settings.clickhouse, clickhouse.connect(settings)
     key = (target.retention.model_dump_json(), target.tiering.model_dump_json())
-    if key not in _STATEMENTS:
+    if applied_versions(client, target.database):
+        migrate(client, settings)  # as after a restart
+    elif key not in _STATEMENTS:
         migrate(client, settings)
         _STATEMENTS[key] = statements(client, target.database)
     else:

@@ -21,10 +21,11 @@ import json
 from pathlib import Path
 import drumline
 from drumline.infra.clickhouse.migrate import migrations
-from drumline.infra.config.clickhouse_settings import RetentionSettings
+from drumline.infra.config.settings import Settings
 from drumline.streams.core import records
 print(json.dumps({"place": str(Path(drumline.__file__).parent), "state": records._VERSION,
-                  "migration": migrations()[-1].version, "retention": list(RetentionSettings.model_fields)}))
+                  "migration": migrations()[-1].version,
+                  "retention": list(type(Settings().clickhouse.retention).model_fields)}))
 """
 
 
