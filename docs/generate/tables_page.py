@@ -80,8 +80,9 @@ dropped and created again.
 ## How long they are kept
 
 `DRUMLINE_CLICKHOUSE__RETENTION__KERNELS` and so on: days, 0 = for ever; `drumline migrate` applies it. They count from
-when Kafka got a row's record, whatever the time of the row: what arrives late is kept as long as what is new. What is
-older goes away when ClickHouse merges.
+when Kafka got a row's record. By the time of the row, what an agent publishes after an outage, or out of an archive,
+would be deleted as it comes in. By the time of the insert, a range that is inserted again would differ. What is older
+goes away when ClickHouse merges; `drumline audit` calls it expired.
 
 | table | default, days | counted from |
 |---|---|---|"""
