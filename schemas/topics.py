@@ -117,7 +117,7 @@ TOPICS: tuple[TopicSpec, ...] = (
 )
 
 #: Names of the tables, as people ask for them and settings name their retention.
-TABLE_NAMES = {spec.topic: spec.table for spec in TOPICS if spec.table}
+TABLE_NAMES: dict[str, str] = {spec.topic: spec.table for spec in TOPICS if spec.table}
 #: Topics of the producers, and of the stream worker, whose records are fenced by epochs.
 RAW_TOPICS = tuple(spec.topic for spec in TOPICS if not spec.derived and not spec.by_people)
 DERIVED_TOPICS = frozenset(spec.topic for spec in TOPICS if spec.derived)

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, model_validator
 
 from drumline.infra.config.validation import SettingsModel, check_certificates, check_url, read_secret, server_address
-from drumline.schemas.topics import DAY_MS, TABLE_NAMES, Topic
+from drumline.schemas.topics import DAY_MS, TABLE_NAMES
 
 #: Name of the ClickHouse server at CLICKHOUSE__URL among its replicas.
 PRIMARY = "primary"
@@ -51,9 +51,9 @@ class RetentionSettings(SettingsModel):
     def kept_since_ns(self, topic: str, now_ns: int) -> int:
         """Return the time before which rows of a topic are older than their table keeps rows; ns since the epoch.
 
-        Raises ValueError for a topic that is none of drumline's.
+        It is 0 for ever, and for a topic without a table.
         """
-        days = self.of(TABLE_NAMES[Topic(topic)])
+        days = self.of(TABLE_NAMES[topic]) if topic in TABLE_NAMES else 0
         return now_ns - days * DAY_MS * 1_000_000 if days else 0
 
 

@@ -25,7 +25,7 @@ OLD_ROWS = (
 def is_old(frame: Frame, first_ns: int, retention: RetentionSettings, now_ns: int) -> bool:
     """Return whether the rows of a batch are older than their table keeps rows; `first_ns`: time of the first.
 
-    Not those so old that they become dead letters. Raises ValueError for a topic that is none of drumline's.
+    Not those so old that they become dead letters.
     """
     return frame.rows > 0 and now_ns - PAST_NS <= first_ns < retention.kept_since_ns(frame.topic, now_ns)
 
@@ -58,7 +58,7 @@ def _of_segment(segment: Segment, retention: RetentionSettings, now_ns: int) -> 
         while items := segment.read(complete=True):
             for item in items:
                 if isinstance(item, Frame) and item.kind != LOSS:
-                    with suppress(ValueError):  # no batch, or of no topic of ours
+                    with suppress(ValueError):  # no batch
                         if is_old(item, sent_and_first_ns(item)[1], retention, now_ns):
                             counts[item.topic] += item.rows
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import resource
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -130,8 +131,9 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
     waiting = 0
     try:
         retention, now_ns = config.clickhouse.retention, time.time_ns()
-        if until_empty and (old := old_rows(root, cursor.positions, retention, now_ns, go_on)):
-            log.warning(OLD_ROWS, rows=sum(old.values()), topics=dict(old))
+        with suppress(OSError):  # of the root: the agent states it
+            if until_empty and (old := old_rows(root, cursor.positions, retention, now_ns, go_on)):
+                log.warning(OLD_ROWS, rows=sum(old.values()), topics=dict(old))
         program.run(last=samples.stop if samples is not None else lambda: None)
         if archiver is not None and until_empty:
             waiting = archiver.drain(go_on)
