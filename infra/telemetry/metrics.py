@@ -255,8 +255,8 @@ AGENT_RINGS_BLOCKED = _gauge(
 )  # fmt: skip
 AGENT_RING_OPERATIONS = _counter("agent", "ring_operations_total", "NCCL operations read from rings")
 AGENT_RING_DROPPED = _counter(
-    "agent", "ring_dropped_operations_total", "NCCL operations without rows. full: the ring was full, unknown: NCCL "
-    "did not report when they ran, denied: of more communicators than a ring has room for", "reason",
+    "agent", "ring_dropped_operations_total", "NCCL operations without rows. full: the ring was full, unknown: without "
+    "times, untrusted: with those of older operations, denied: of communicators for which a ring has no room", "reason",
 )  # fmt: skip
 AGENT_RING_BEHIND = _gauge("agent", "ring_behind_records", "records in all rings that are not published yet")
 AGENT_GPUS = _gauge("agent", "gpus", "GPUs that are sampled; 0: NVML is not available")

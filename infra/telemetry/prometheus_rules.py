@@ -117,6 +117,14 @@ RULES: tuple[PrometheusRule, ...] = (
         "Its log names the folders: was the agent cut off so long, or is an archive published again?",
         "End what cut the agent off. The rows are kept for the retention from now on.",
     ),
+    PrometheusRule(
+        "DrumlineTimesUntrusted",
+        'increase(drumline_agent_ring_dropped_operations_total{reason="untrusted"}[15m]) '
+        "> 0.05 * increase(drumline_agent_ring_operations_total[15m])", "warning",
+        "NCCL reported the times of older operations; these have no rows, and verdicts lack them",
+        "`drumline sql collecting` names the processes, `drumline doctor` what their NCCL version does.",
+        "Record these jobs with `drumline run --policy always`.", 60,
+    ),
     _rise(
         "DrumlineStageFails", "drumline_stream_failed_ticks_total", "a stage fails for all its jobs: a defect",
         "Read its log: it has stage and error.", "Report it.",

@@ -28,6 +28,14 @@ FIXED_CPU_GROWTH = 130_401
 FIX_PYTHON = "fix it first: python3 -c 'import torch; torch.zeros(1).cuda()' with the jobs' Python"
 #: Release of NCCL -> version of its profiler interface from there on.
 INTERFACES = {(2, 29): 6, (2, 28): 5, (2, 27): 4, (2, 26): 3, (2, 24): 2, (2, 23): 1}
+#: Release of NCCL -> operations that have no times from there on. Measured with 2.28.9, read in the
+#: sources of 2.27.3, 2.29.7 and 2.30.7: NCCL finds times by a count that copies of a rank to itself, which every
+#: all_to_all has, shift (docs/design/light-tier.md). Broadcasts since 2.29: NCCL's pull request 2369.
+WITHOUT_TIMES = {
+    (2, 29): "but none of broadcasts unless NCCL_ALLGATHERV_ENABLE=0; else as 2.28",
+    (2, 28): "but in all_to_all's communicators not of operations that use a few channels",
+    (2, 27): "but none in communicators with all_to_all",
+}
 #: What to do where NCCL's interface has no times.
 USE_CUPTI = "drumline run --policy always records these jobs with CUPTI; or NCCL 2.27 or newer"
 #: Run by the job's Python: prints the versions that PyTorch brings and CUPTI's answer as one JSON object.
@@ -187,7 +195,8 @@ def nccl(version: int) -> Check:
     if interface < TIMED_INTERFACE:
         reason = f"its profiler interface {interface} has no GPU times: nothing is recorded without CUPTI"
         return Check("NCCL", WARN, f"{text}: {reason}", USE_CUPTI)
-    return Check("NCCL", OK, f"{text}: profiler interface {interface}, with GPU times")
+    lacks = next(words for first, words in WITHOUT_TIMES.items() if release >= first)
+    return Check("NCCL", OK, f"{text}: profiler interface {interface}, with GPU times, {lacks}")
 
 
 def _cupti_check(probed: Mapping[str, Any]) -> Check:

@@ -20,7 +20,9 @@
 /* Bits: 8 that no pointer has | 12 that tell processes apart | 41 of a number | 3 of its kind. A late event of an
  * operation whose record is in use again is recognised by its number and touches nothing; so is a handle of another
  * process, which proxy threads of NCCL pass on (PXN). */
-enum handle_kind { OF_THEIRS, OF_OTHER_PROCESS, OF_CONTEXT, OF_GROUP, OF_API_CALL, OF_OPERATION, OF_CHANNEL };
+enum handle_kind {
+  OF_THEIRS, OF_OTHER_PROCESS, OF_CONTEXT, OF_GROUP, OF_API_CALL, OF_OPERATION, OF_CHANNEL, OF_DRIFTED_CHANNEL
+};
 enum { MARK = 0xd1, NONCE_MASK = (1 << 12) - 1, CHANNEL_BITS = 6, INDEX_BITS = 10 };
 #define NUMBER_MASK ((1ull << 41) - 1)
 _Static_assert(MAX_COMMS <= 1 << INDEX_BITS, "index of a communicator");
@@ -110,7 +112,8 @@ static void *their_handle(const void *opaque) {
   case OF_GROUP: return chain_theirs(GROUPS, handle.number, (uint64_t)opaque);
   case OF_API_CALL: return chain_theirs(API_CALLS, handle.number, (uint64_t)opaque);
   case OF_OPERATION: return chain_theirs(OPERATIONS, handle.number, (uint64_t)opaque);
-  case OF_CHANNEL: return chain_theirs(CHANNELS, handle.number, (uint64_t)opaque);
+  case OF_CHANNEL:
+  case OF_DRIFTED_CHANNEL: return chain_theirs(CHANNELS, handle.number, (uint64_t)opaque);
   default: return NULL;
   }
 }
@@ -120,7 +123,8 @@ static void keep_theirs(uint64_t ours, void *theirs) {
   switch (handle.kind) {
   case OF_GROUP: chain_keep(GROUPS, handle.number, ours, theirs); break;
   case OF_API_CALL: chain_keep(API_CALLS, handle.number, ours, theirs); break;
-  case OF_CHANNEL: chain_keep(CHANNELS, handle.number, ours, theirs); break;
+  case OF_CHANNEL:
+  case OF_DRIFTED_CHANNEL: chain_keep(CHANNELS, handle.number, ours, theirs); break;
   default: chain_keep(OPERATIONS, handle.number, ours, theirs);
   }
 }
@@ -155,6 +159,7 @@ static struct context {
   _Atomic uint64_t closed_at;  /* records that were written when it was closed */
   _Atomic(void *) theirs;
   _Atomic bool is_forwarded;
+  _Atomic uint64_t drifted;    /* bits of the channels whose events have the times of older operations */
 } contexts[MAX_COMMS];
 
 void forget_contexts(void) {
@@ -195,6 +200,7 @@ static result open_context(void **opaque, int *mask, int version, const struct t
   struct context *context = &contexts[index];
   atomic_store(&context->theirs, theirs->context);
   atomic_store(&context->is_forwarded, is_forwarded);
+  atomic_store(&context->drifted, 0);
   uint64_t generation = atomic_load(&context->state) >> 2;
   struct comm_entry *entry = &comm_table(base)[index];
   atomic_store(&entry->id, comm.id);
@@ -240,6 +246,17 @@ static result finalize(void *opaque, int version) {
 
 /* --- operations and their channels --- */
 
+/* Note the channels of a copy to the rank itself, which every all_to_all has. The GPU counts its works of a channel
+ * with these copies, NCCL's host without them, and the host finds an operation's times by its own count
+ * (src/transport/profiler.cc, incWorkCounter in src/enqueue.cc; 2.28.9). So from then on the events of these channels
+ * have the times of older operations. The copy uses the first channels, from NCCL 2.28 on; those before spread it. */
+static void note_drift(struct context *context, const struct descriptor *event, int version) {
+  const struct comm_entry *entry = &comm_table(ring())[context - contexts];
+  if (entry->rank < 0 || event->p2p4.peer != entry->rank) return;
+  uint8_t channels = version >= 5 ? event->p2p4.channels : 64;
+  atomic_fetch_or(&context->drifted, channels < 64 ? (1ull << channels) - 1 : ~0ull);
+}
+
 static uint64_t start_operation(uint64_t context, struct descriptor *event, uint64_t kind, int version) {
   uint8_t *base = ring();
   uint64_t position;
@@ -280,8 +297,9 @@ static bool is_current(uint64_t progress, uint64_t position) {
   return (uint32_t)(progress >> 32) == (uint32_t)(position + 1);
 }
 
-/* Count a channel's start into its operation. Return the channel's handle, or 0 if the operation is not known. */
-static uint64_t start_channel(const struct descriptor *event) {
+/* Count a channel's start into its operation. Return the channel's handle, or 0 if the operation is not known. The
+ * start of a drifted channel is not counted: it is no sign that the operation has begun. */
+static uint64_t start_channel(const struct context *context, const struct descriptor *event) {
   struct handle parent = unpack(event->parent);
   if (parent.kind == OF_THEIRS) return 0; /* the ring had no room for the operation, which is counted */
   uint8_t *base = ring();
@@ -290,33 +308,36 @@ static uint64_t start_channel(const struct descriptor *event) {
     return 0;
   }
   struct record *record = record_at(base, parent.number);
+  uint64_t channel = event->kernel.channel & ((1 << CHANNEL_BITS) - 1);
+  bool has_drifted = atomic_load_explicit(&context->drifted, memory_order_relaxed) >> channel & 1;
   uint64_t before = atomic_load_explicit(&record->progress, memory_order_acquire);
   do {
     if (!is_current(before, parent.number)) {
       count(UNKNOWN);
       return 0;
     }
-  } while (!atomic_compare_exchange_weak(&record->progress, &before, before + (1 << 16)));
-  keep_least(&record->gpu_start_ns, event->kernel.gpu_ns);
-  return pack(OF_CHANNEL, parent.number << CHANNEL_BITS | (event->kernel.channel & ((1 << CHANNEL_BITS) - 1)));
+  } while (!has_drifted && !atomic_compare_exchange_weak(&record->progress, &before, before + PROGRESS_STARTED));
+  if (!has_drifted) keep_least(&record->gpu_start_ns, event->kernel.gpu_ns);
+  return pack(has_drifted ? OF_DRIFTED_CHANNEL : OF_CHANNEL, parent.number << CHANNEL_BITS | channel);
 }
 
 /* Count a channel's stop. Its progress is written last: who sees all channels stopped, sees their times. */
-static void stop_channel(uint64_t position, uint64_t gpu_ns) {
+static void stop_channel(uint64_t position, bool has_drifted, uint64_t gpu_ns) {
   uint8_t *base = ring();
   struct record *record = base ? record_at(base, position) : NULL;
   uint64_t before = record ? atomic_load_explicit(&record->progress, memory_order_acquire) : 0, seen = 0;
-  if (record && is_current(before, position)) keep_greatest(&record->gpu_stop_ns, gpu_ns);
+  if (!has_drifted && record && is_current(before, position)) keep_greatest(&record->gpu_stop_ns, gpu_ns);
   do {
     if (!record || !is_current(before, position)) {
       count(UNKNOWN);
       return;
     }
-    if (!seen && (before & 0xffff) + 1 >= record->channels) { /* the last one, or any if their number is not known */
+    /* the last one, or any if their number is not known */
+    if (!seen && progress_stopped(before) + progress_drifted(before) + 1 >= record->channels) {
       seen = now_ns();
       keep_greatest(&record->seen_ns, seen);
     }
-  } while (!atomic_compare_exchange_weak(&record->progress, &before, before + 1));
+  } while (!atomic_compare_exchange_weak(&record->progress, &before, before + (has_drifted ? PROGRESS_DRIFTED : 1)));
 }
 
 /* Number a call that is captured into a CUDA graph: it is the parent of its operation at each replay. */
@@ -352,7 +373,8 @@ static result start(void *opaque, void **result_handle, struct descriptor *event
     is_forwarded = chain_wants(__atomic_load_n(&their_mask, __ATOMIC_RELAXED), kind);
   }
   if (is_forwarded) theirs = start_theirs(plugin, their_context, event, kind, version);
-  if (context && kind == KIND_KERNEL_CHANNEL && version >= 4) ours = start_channel(event);
+  if (context && kind == KIND_P2P && version >= 4 && ring()) note_drift(context, event, version);
+  if (context && kind == KIND_KERNEL_CHANNEL && version >= 4) ours = start_channel(context, event);
   else if (!context || !is_new) ours = 0;
   else if (kind == KIND_COLL || kind == KIND_P2P) ours = start_operation(handle.number, event, kind, version);
   else if (kind == KIND_COLL_API || kind == KIND_P2P_API) ours = start_api_call(event, kind);
@@ -374,8 +396,9 @@ static result record_event_state(void *opaque, int state, union state_arguments 
   const struct profiler_v1 *plugin = atomic_load_explicit(&chained[version], memory_order_relaxed);
   void *theirs = plugin ? their_handle(opaque) : NULL;
   struct handle handle = unpack(opaque);
-  if (handle.kind == OF_CHANNEL && state == STATE_KERNEL_CHANNEL_STOP && arguments)
-    stop_channel(handle.number >> CHANNEL_BITS, arguments->kernel.gpu_ns);
+  bool has_drifted = handle.kind == OF_DRIFTED_CHANNEL;
+  if ((handle.kind == OF_CHANNEL || has_drifted) && state == STATE_KERNEL_CHANNEL_STOP && arguments)
+    stop_channel(handle.number >> CHANNEL_BITS, has_drifted, arguments->kernel.gpu_ns);
   else if (handle.kind == OF_OTHER_PROCESS) count(UNKNOWN);
   if (theirs) plugin->state(theirs, state, arguments);
   return 0;

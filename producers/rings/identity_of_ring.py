@@ -16,6 +16,9 @@ from drumline.producers.rings.ring_file import HeaderField, RingHeader
 from drumline.producers.rings.state import RingState
 from drumline.schemas.columns import Array
 
+#: Share of operations without times from which it is a problem: the verdicts of such a job lack as much.
+MOST_UNTRUSTED = 0.05
+
 
 def ring_identity(header: RingHeader, communicators: Array, generation: int, gpu: Mapping[str, str]) -> Identity:
     """Return the identity of the process of a ring.
@@ -49,19 +52,25 @@ def ring_record(process: Identity, header: RingHeader, state: RingState, answer:
             **{name: str(count) for name, count in counts.items()},
             **({"control": answer} if answer else {}),
             **({} if records_graphs(header.environment) else {"graphs": "not recorded"}),
-            **{f"problem: {name}": sentence for name, sentence in _problems(header).items()},
+            **{f"problem: {name}": sentence for name, sentence in _problems(header, state).items()},
         },
     }
 
 
-def _problems(header: RingHeader) -> dict[str, str]:
-    """Return what the plugin could not do: short name -> sentence."""
+def _problems(header: RingHeader, state: RingState) -> dict[str, str]:
+    """Return what the plugin, or NCCL, could not do: short name -> sentence."""
     problems = {}
     interface = header[HeaderField.INTERFACE]
     if 0 < interface < TIMED_INTERFACE:
         problems["interface"] = (
             f"NCCL's profiler interface {interface} does not state when the GPU worked: no collectives and steps; "
             "NCCL 2.27 and later do, or drumline run --policy always"
+        )
+    untrusted, operations = state.counts["untrusted_times"], state.counts["operations"]
+    if untrusted > MOST_UNTRUSTED * operations:
+        problems["times"] = (
+            f"NCCL reported the times of older operations for {untrusted:,} of {operations:,}: they have no rows; "
+            "`drumline doctor` states why, drumline run --policy always records them"
         )
     if header[HeaderField.COMMS_DENIED]:
         problems["communicators"] = f"operations of {header[HeaderField.COMMS_DENIED]} communicators have no rows"

@@ -9,9 +9,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from drumline.producers.derive.light import Operations
+from drumline.producers.derive.light import UNTRUSTED, Operations
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.rings.ring_file import DATATYPE_BYTES, FUNCTIONS, MAX_COMMS, RECORD, RECORD_BYTES
+from drumline.producers.rings.trusted_times import clock_was_set, untrusted
 from drumline.schemas.columns import Array
 
 #: NCCL tells of the end of an operation within this time; it calls the operations of one kernel within it; ns.
@@ -29,12 +30,14 @@ _FAR = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of each operation, bool: `done`: nothing of it will change; `known`: it ran, at known times; `none`: it
-    is done, and NCCL never tells of it (to the rank itself, or not measured).
+    """Outcome of each operation, bool: `done`: nothing of it will change; `known`: it ran, at known times; `drifted`:
+    it ran, and all that NCCL reports are the times of older operations; `none`: it is done, and NCCL never tells of it
+    (to the rank itself, or not measured).
     """
 
     done: Array
     known: Array
+    drifted: Array
     none: Array
 
     def take(self, index: Array | slice) -> Outcome:
@@ -51,12 +54,12 @@ def outcomes(records: Array, ranks: Array, now_ns: int, untimed: Array, *, ended
     taken as done. `ended`: so has the process.
     """
     progress = records["progress"]
-    started, stopped = (progress >> np.uint64(16)) & np.uint64(0xFFFF), progress & np.uint64(0xFFFF)
+    started, stopped, drifted = channel_counts(progress)
     right = (progress >> np.uint64(32)) == (records["number"] & np.uint64(0xFFFFFFFF))
     even = right & (started == stopped)
-    ran = even & (stopped > 0)
+    ran = even & (stopped + drifted > 0)
     called, seen = records["host_ns"].astype(np.int64), records["seen_ns"].astype(np.int64)
-    full = ran & (records["channels"] > 0) & (stopped >= records["channels"])
+    full = ran & (records["channels"] > 0) & (stopped + drifted >= records["channels"])
     full |= ran & (seen > 0) & (seen < now_ns - REPORT_NS)
     comm = records["comm"] % MAX_COMMS
     latest = np.full(MAX_COMMS, -1, np.int64)
@@ -67,7 +70,20 @@ def outcomes(records: Array, ranks: Array, now_ns: int, untimed: Array, *, ended
     done = (full | passed | none) & (called < now_ns - CALL_NS)
     if ended:
         done = np.ones(len(records), bool)
-    return Outcome(done, done & ran & ~none, none)
+    ran &= done & ~none
+    return Outcome(done, ran & (stopped > 0), ran & (stopped == 0), none)
+
+
+def channel_counts(progress: Array) -> tuple[Array, Array, Array]:
+    """Return the channels of each operation that started, stopped, and reported an older operation's times."""
+    byte = np.uint64(0xFF)
+    return progress >> np.uint64(16) & byte, progress & np.uint64(0xFFFF), progress >> np.uint64(24) & byte
+
+
+def are_drifted(progress: Array) -> Array:
+    """Return which operations reported nothing but an older operation's times: bool. NCCL reports that early."""
+    _, stopped, drifted = channel_counts(progress)
+    return np.asarray((stopped == 0) & (drifted > 0), bool)
 
 
 def taken(records: Array, at: Array | slice) -> Array:
@@ -83,9 +99,13 @@ def clock_offset(records: Array, known: Array, before: tuple[int, int] | None, n
     """
     seen, stop = records["seen_ns"], records["gpu_stop_ns"]
     difference = (seen - stop).view(np.int64)[known & (seen > 0)]
+    if not len(difference):
+        return before
     drifted = before and before[0] + int(DRIFT * max(0, now_ns - before[1]))
-    least = [value for value in (drifted, int(difference.min()) if len(difference) else None) if value is not None]
-    return (min(least), now_ns) if len(difference) else before
+    least = int(difference.min())
+    offset = min(least, drifted) if drifted is not None else least
+    called, start = records["host_ns"][known].astype(np.int64), records["gpu_start_ns"][known].astype(np.int64)
+    return (least if clock_was_set(called, start + offset) else offset, now_ns)
 
 
 def kernel_starts(records: Array, steps: Array) -> Array:
@@ -109,7 +129,9 @@ def function_codes(records: Array, first: Array) -> tuple[Array, Array]:
 def as_operations(records: Array, outcome: Outcome, steps: Array, offset_ns: int | None) -> Operations:
     """Return operations, those of one kernel as one, as CUPTI sees them.
 
-    `communicator` is the index in the ring's table. `stop_ns` is 0 where an operation ran at unknown times.
+    `communicator` is the index in the ring's table. `stop_ns` is 0 where an operation ran at unknown times, and
+    UNTRUSTED where NCCL reports another one's. A kernel has the times of those of its operations that have them, if
+    these are no less than half: they run at once.
     """
     comm = records["comm"].astype(np.uint16)
     if (comm[1:] < comm[:-1]).any():
@@ -118,14 +140,19 @@ def as_operations(records: Array, outcome: Outcome, steps: Array, offset_ns: int
     first = kernel_starts(records, steps)
     operation, size = function_codes(records, first)
     called = records["host_ns"].astype(np.int64)
-    none = outcome.none
+    none, drifted = outcome.none, outcome.drifted
     known = outcome.known & (offset_ns is not None)
     start = np.where(known, records["gpu_start_ns"].astype(np.int64) + (offset_ns or 0), _FAR)
     stop = np.where(known, records["gpu_stop_ns"].astype(np.int64) + (offset_ns or 0), 0)
     if len(first) < len(records):
-        whole = np.logical_and.reduceat(known | none, first)
+        whole = np.logical_and.reduceat(known | none | drifted, first)
         start, stop = np.minimum.reduceat(start, first), np.maximum.reduceat(stop, first) * whole
         comm, steps, called, none = comm[first], steps[first], called[first], np.logical_and.reduceat(none, first)
+        timed, drifted = np.add.reduceat(known.astype(int), first), np.add.reduceat(drifted.astype(int), first)
+        drifted = whole & (drifted > timed)
+        known = whole & ~drifted & (timed > 0)
+    drifted |= untrusted(comm, called, start, stop, known & ~drifted)
+    stop = np.where(drifted, UNTRUSTED, stop)
     operations = Operations(
         communicator=comm,
         call_ns=called,

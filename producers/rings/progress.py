@@ -12,7 +12,7 @@ import numpy as np
 
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl.names import hash_text
-from drumline.producers.rings.operations import outcomes, taken
+from drumline.producers.rings.operations import are_drifted, channel_counts, outcomes, taken
 from drumline.producers.rings.peers import IS_PEER, are_counted, description_of, forget_peers, note_peers, peer_counts
 from drumline.producers.rings.ring_file import DATATYPE_BYTES, DATATYPES, FUNCTIONS, MAX_COMMS, Kind, written
 from drumline.producers.rings.state import RingState
@@ -46,7 +46,7 @@ def note_passed(records: Array, communicators: Array, state: RingState) -> None:
     state.uncounted |= bool((records["kind"] == Kind.RECORD).any())
     is_operation, is_peer = _is_operation(records, communicators, state), IS_PEER[records["function"]]
     is_collective = is_operation & ~is_peer
-    untimed = untimed_operations(records, np.arange(len(records)), state)
+    untimed = untimed_operations(records, np.arange(len(records)), state) | are_drifted(records["progress"])
     comm = np.where(is_collective, records["comm"], MAX_COMMS)
     for index in np.flatnonzero(np.bincount(comm, minlength=MAX_COMMS)[:MAX_COMMS]).tolist():
         called = np.flatnonzero(comm == index)
@@ -71,9 +71,10 @@ def progress_table(view: RingView, state: RingState, process: str) -> Table:
     """
     comms = view.communicators
     at = np.flatnonzero(_is_operation(view.records, comms, state))
-    operations, untimed = taken(view.records, at), untimed_operations(view.records, at, state)
+    operations = taken(view.records, at)
+    untimed = untimed_operations(view.records, at, state) | are_drifted(operations["progress"])
     outcome = outcomes(operations, comms["rank"], view.now_ns, untimed, ended=False)
-    started = ((operations["progress"] >> np.uint64(16)) & np.uint64(0xFFFF) > 0) | (outcome.done & ~untimed)
+    started = (channel_counts(operations["progress"])[0] > 0) | (outcome.done & ~untimed)
     is_peer = IS_PEER[operations["function"]]
     is_sent = is_peer & (operations["peer"] != comms["rank"][operations["comm"]])  # not to the rank itself
     steps = view.records["step"][written(view.records, state.position)]

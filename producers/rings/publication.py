@@ -214,14 +214,15 @@ class RingProcess:
     def _counts(self, header: RingHeader) -> tuple[int, ...]:
         state = self._state
         denied, dropped = header[HeaderField.DENIED], header[HeaderField.DROPPED]
-        return state.counts["operations"], dropped, state.counts["unknown_operations"], denied
+        counts = (state.counts[name] for name in ("operations", "unknown_operations", "untrusted_times"))
+        return *counts, dropped, denied
 
     def _report(self, header: RingHeader, now_ns: int, *, final: bool) -> None:
         """Count what was read, and publish the process's record when it is due."""
         before, self._counted = self._counted, self._counts(header)
-        operations, full, unknown, denied = (max(0, b - a) for a, b in zip(before, self._counted, strict=True))
+        operations, *dropped = (max(0, b - a) for a, b in zip(before, self._counted, strict=True))
         metrics.AGENT_RING_OPERATIONS.inc(operations)
-        for reason, count in (("full", full), ("unknown", unknown), ("denied", denied)):
+        for reason, count in zip(("unknown", "untrusted", "full", "denied"), dropped, strict=True):
             metrics.AGENT_RING_DROPPED.labels(reason).inc(count)
         if self._spool is None or self._derivation is None:
             return

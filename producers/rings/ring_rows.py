@@ -13,7 +13,7 @@ import numpy as np
 
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.live import BatchWriter, FeedProgress
-from drumline.producers.derive.light import Operations, light_rows
+from drumline.producers.derive.light import UNTRUSTED, Operations, light_rows
 from drumline.producers.derive.steps.host_columns import host_columns
 from drumline.producers.derive.steps.steps import INFERRED, Steps
 from drumline.producers.rings.operations import as_operations, clock_offset, outcomes, taken
@@ -153,7 +153,8 @@ class RingDerivation:
     def _write_collectives(self, rows: Table, operations: Operations, hashes: Array, progress: FeedProgress) -> None:
         """Write the collectives by communicator; ordinals go on where earlier rows of the same step ended."""
         state = self.state
-        lost = hashes[operations.communicator][operations.stop_ns <= 0]
+        lost = hashes[operations.communicator][operations.stop_ns == 0]
+        state.counts["untrusted_times"] += int((operations.stop_ns == UNTRUSTED).sum())
         state.counts["unknown_operations"] += len(lost)
         if state.lost and len(operations.communicator):  # of which communicator, nobody knows
             lost = np.append(lost, np.repeat(hashes[operations.communicator[:1]], min(state.lost, MOST_READ)))

@@ -28,6 +28,7 @@ from drumline.infra.bench.overhead import ddp, ratios
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.ipc.policy import LIGHT, Policy
 from drumline.producers.launcher import LaunchOptions, environment, load_plugin
+from drumline.producers.rings.operations import channel_counts
 from drumline.producers.rings.ring_file import COMM, FUNCTIONS, HEADER_BYTES, MAX_COMMS, RECORD, HeaderField, Kind
 from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, scan
 from drumline.producers.spool.location import make_rings
@@ -110,9 +111,9 @@ class Ring:
         records = records[records["number"] > 0]
         self.records = records[np.argsort(records["number"])]
         self.operations = self.records[self.records["kind"] == Kind.OPERATION]
-        progress = self.operations["progress"] & 0xFFFFFFFF
-        self.stopped, started = progress & 0xFFFF, progress >> 16
-        self.complete = (self.stopped == started) & (self.stopped > 0) & (self.stopped >= self.operations["channels"])
+        started, self.stopped, drifted = channel_counts(self.operations["progress"])
+        is_whole = self.stopped + drifted >= self.operations["channels"]
+        self.complete = (self.stopped == started) & (self.stopped > 0) & is_whole
 
     def facts(self) -> dict[str, int]:
         """Return the header's counts."""

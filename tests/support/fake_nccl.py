@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.wait_limit import WAIT_S
 
+from drumline.producers.rings.operations import channel_counts
 from drumline.producers.rings.ring_file import COMM, HEADER_BYTES, MAX_COMMS, RECORD, HeaderField, Kind
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +90,7 @@ class Ring:
         self.comms = np.frombuffer(data, COMM, MAX_COMMS, HEADER_BYTES)
         places = np.frombuffer(data, RECORD, self.header["capacity"], HEADER_BYTES + self.comms.nbytes)
         self.records = np.sort(places[places["number"] > 0], order="number")
-        self.started, self.stopped = self.records["progress"] >> 16 & 0xFFFF, self.records["progress"] & 0xFFFF
+        self.started, self.stopped, self.drifted = channel_counts(self.records["progress"])
 
     @property
     def operations(self) -> np.ndarray:

@@ -39,9 +39,9 @@ def test_this_host_has_what_recording_needs():
         (0, checks.WARN, "not there"),
         (22105, checks.WARN, "2.21.5 has no interface for profilers: no collectives without CUPTI"),
         (22605, checks.WARN, "2.26.5: its profiler interface 3 has no GPU times: nothing is recorded without CUPTI"),
-        (22703, checks.OK, "2.27.3: profiler interface 4, with GPU times"),
-        (22809, checks.OK, "2.28.9: profiler interface 5, with GPU times"),
-        (23100, checks.OK, "2.31.0: profiler interface 6, with GPU times"),
+        (22703, checks.OK, "2.27.3: profiler interface 4, with GPU times, but none in communicators with all_to_all"),
+        (22809, checks.OK, f"2.28.9: profiler interface 5, with GPU times, {checks.WITHOUT_TIMES[2, 28]}"),
+        (23100, checks.OK, f"2.31.0: profiler interface 6, with GPU times, {checks.WITHOUT_TIMES[2, 29]}"),
     ],
 )
 def test_the_interface_of_nccl_is_known_from_its_version(version, state, text):

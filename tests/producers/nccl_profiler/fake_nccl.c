@@ -182,7 +182,7 @@ static void run_channels(struct comm *comm, const struct operation *op) {
 static struct operation make(struct comm *comm, bool is_p2p) {
   uint64_t sequence = ++comm->sequence[is_p2p];
   return (struct operation){.mask = __atomic_load_n(&mask, __ATOMIC_RELAXED), .is_p2p = is_p2p, .function = is_p2p ? 6 : 4, .channels = 1 + (int)(sequence % 24),
-                            .peer = is_p2p ? 3 : 0, .sequence = sequence, .count = 100 + sequence};
+                            .peer = is_p2p ? comm->rank + 1 : 0, .sequence = sequence, .count = 100 + sequence};
 }
 
 /* Call, launch and run one operation, in this thread. */
@@ -192,6 +192,35 @@ static struct operation do_one(struct comm *comm, bool is_p2p) {
   launch(comm, &op, 1);
   run_channels(comm, &op);
   return op;
+}
+
+/* --- counts of works, as src/enqueue.cc, src/device/common.h and src/transport/profiler.cc of 2.28.9 have them --- */
+
+enum { SLOTS = 64, CHANNELS = 32 };
+static struct { uint64_t host, device; struct { uint64_t counter, started, stopped; } slots[SLOTS]; } works[CHANNELS];
+static uint64_t gpu_now = 1000;
+
+/* Run a kernel of 100 ns: `count` operations, each on channels from `first` of it on. The GPU counts all works, the host not
+ * those of a copy to the rank itself, whose times it never reports. */
+static void run_kernel(struct comm *comm, struct operation *ops, const int *first, int count) {
+  launch(comm, ops, count);
+  gpu_now += 1000;
+  for (int i = 0; i < count; i++)
+    for (int c = first[i]; c < first[i] + ops[i].channels; c++) {
+      uint64_t work = ++works[c].device;
+      works[c].slots[work % SLOTS].counter = work;
+      works[c].slots[work % SLOTS].started = gpu_now;
+      works[c].slots[work % SLOTS].stopped = gpu_now + 100;
+    }
+  for (int i = 0; i < count; i++) {
+    if (ops[i].is_p2p && ops[i].peer == comm->rank) continue;
+    for (int c = first[i]; c < first[i] + ops[i].channels; c++) {
+      uint64_t work = ++works[c].host;
+      CHECK(works[c].slots[work % SLOTS].counter >= work);
+      void *handle = start_channel(comm, ops[i].handle, c, works[c].slots[work % SLOTS].started);
+      stop_channel(handle, works[c].slots[work % SLOTS].stopped);
+    }
+  }
 }
 
 /* --- threads: API threads put operations into queues, proxy threads run them --- */
@@ -279,6 +308,18 @@ static void grouped(void) { /* two sends in one kernel, then an operation that i
   struct operation ops[2] = {make(&comm, true), make(&comm, true)};
   launch(&comm, ops, 2);
   do_one(&comm, false);
+}
+
+static void drift(void) { /* rank 5: 100 times an all_to_all, an AllReduce on 24 channels and one on 4 */
+  struct comm comm = create(42, 5, 8, NULL);
+  for (int i = 0; i < 100; i++) {
+    struct operation ops[2] = {make(&comm, true), make(&comm, true)}, wide = make(&comm, false), narrow = make(&comm, false);
+    ops[0].peer = 5, ops[1].peer = 3, ops[0].channels = ops[1].channels = 16;
+    wide.channels = 24, narrow.channels = 4;
+    run_kernel(&comm, ops, (int[]){0, 16}, 2);
+    run_kernel(&comm, &wide, (int[]){0}, 1);
+    run_kernel(&comm, &narrow, (int[]){0}, 1);
+  }
 }
 
 static void full(void) { /* 100 operations into a ring of 64 */
@@ -621,7 +662,7 @@ static void bench(void) { /* prints nanoseconds of CPU a call, the best of 9 rou
 
 int main(int count, char **arguments) {
   static const struct { const char *name; void (*run)(void); } scenarios[] = {
-    {"one", one}, {"grouped", grouped}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
+    {"one", one}, {"grouped", grouped}, {"drift", drift}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
     {"churn", churn}, {"many", many}, {"reopened", reopened}, {"marks", marks}, {"paused", paused}, {"pace", pace}, {"graph", graph}, {"threads", threads}, {"race", race},
     {"chain", chain}, {"job", job}, {"hang", hang}, {"pipeline", pipeline}, {"bench", bench}};
   if (count != 4) return 3;

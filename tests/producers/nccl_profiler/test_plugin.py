@@ -62,7 +62,7 @@ def test_an_operation_is_recorded_with_all_that_its_version_carries(ring, versio
     names = "kind function datatype algorithm protocol sequence count peer step comm plan"
     assert FUNCTIONS[collective["function"] - 1] == "AllReduce"
     assert values(collective, names) == [Kind.OPERATION, 5, 8, 2, 3, 1, 101, 0, 7, 0, 1]
-    assert values(p2p, names) == [Kind.OPERATION, 7, 8, 0, 0, 0, 101, 3, 7, 0, 2]
+    assert values(p2p, names) == [Kind.OPERATION, 7, 8, 0, 0, 0, 101, 6, 7, 0, 2]
     if version >= 4:  # the GPU's times: least start and greatest stop of two channels
         assert [(int(r["gpu_start_ns"]), int(r["gpu_stop_ns"])) for r in (collective, p2p)] == [(1000, 1501)] * 2
         assert result.started.tolist() == result.stopped.tolist() == [0, 2, 2]
@@ -121,7 +121,9 @@ def test_the_end_of_communicators_races_with_their_operations(ring, kind, versio
 
 
 @pytest.mark.parametrize("kind", ["address", "thread"])
-@pytest.mark.parametrize("scenario", ["full", "unknown", "forked", "churn", "many", "marks", "paused", "pace", "graph"])
+@pytest.mark.parametrize(
+    "scenario", ["full", "unknown", "forked", "churn", "many", "marks", "paused", "pace", "graph", "drift"]
+)
 def test_sanitizers_find_nothing(programs, tmp_path, scenario, kind):
     done = programs.run(scenario, 5, tmp_path, kind, RECORDS="64")
     assert (done.returncode, done.stderr) == (0, "")
@@ -289,6 +291,27 @@ def test_every_replay_of_a_graph_is_recorded_with_the_number_of_its_captured_cal
 
 def test_operations_of_one_kernel_have_one_plan(ring):
     assert ring("grouped", 5).operations["plan"].tolist() == [1, 1, 2]
+
+
+@pytest.mark.parametrize("version", [4, 5, 6])
+def test_times_of_older_operations_are_left_out_after_copies_to_the_rank_itself(ring, version):
+    result = ring("drift", version, RECORDS="512")
+    to_itself, to_peer, wide, narrow = (result.operations[i::4] for i in range(4))
+    ran = 1000 + 1000 * np.arange(1, 301, dtype=np.uint64)  # when the GPU ran the three kernels of each round
+    started, stopped, drifted = (counts[result.records["kind"] == Kind.OPERATION] for counts in
+                                 (result.started, result.stopped, result.drifted))  # fmt: skip
+    assert (started == stopped).all()
+    assert set(to_itself["gpu_stop_ns"].tolist()) == {0}
+    assert set(narrow["gpu_stop_ns"].tolist()) == {0}
+    assert (stopped[3::4].tolist(), drifted[3::4].tolist()) == ([0] * 100, [4] * 100)
+    if version == 4:  # nobody knows which channels the copy used
+        assert set(wide["gpu_stop_ns"].tolist()) == {0}
+        return
+    assert to_peer["gpu_start_ns"].tolist() == ran[::3].tolist()
+    assert to_peer["gpu_stop_ns"].tolist() == (ran[::3] + 100).tolist()
+    assert wide["gpu_start_ns"].tolist() == ran[1::3].tolist()
+    assert wide["gpu_stop_ns"].tolist() == (ran[1::3] + 100).tolist()
+    assert (stopped[2::4].tolist(), drifted[2::4].tolist()) == ([8] * 100, [16] * 100)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -209,6 +209,20 @@ def test_what_nccl_does_not_measure_counts_as_ended_and_not_as_begun(ring):
     assert counts(reader.round()[0]) == (37, 37, 37)
 
 
+@pytest.mark.parametrize("is_read", [False, True])
+def test_an_operation_with_an_older_ones_times_counts_as_ended_and_not_as_begun(ring, is_read):
+    """NCCL reports such times before the operation runs: they are no sign of its begin or end."""
+    reader = Reader(ring)
+    ring.train(1, BEGIN)
+    at = ring.operations(BEGIN + 20 * MS, 0, 0)
+    ring.records["progress"][at] = (at.astype(np.uint64) + 1) << 32 | np.uint64(2 << 24)
+    if is_read:
+        ring.mark(2, BEGIN + 30 * MS)
+        reader.round()
+        assert reader.state.position == int(ring.header[HeaderField.WRITTEN])
+    assert counts(reader.round()[0]) == (5, 4, 5)
+
+
 def test_what_was_not_measured_before_a_measured_step_is_known_by_the_mark_before_it(ring):
     reader = Reader(ring)
     ring.train(1, BEGIN, untimed={1})

@@ -9,7 +9,8 @@ from support.fake_ring import MS, FakeRing
 
 from drumline.producers.batches.live import BatchWriter
 from drumline.producers.identity import Identity
-from drumline.producers.rings.ring_file import HeaderField, Kind
+from drumline.producers.rings.identity_of_ring import ring_record
+from drumline.producers.rings.ring_file import HeaderField, Kind, RingHeader
 from drumline.producers.rings.ring_rows import RingDerivation
 from drumline.producers.rings.state import RingState
 from drumline.producers.rings.step_cuts import RingView
@@ -104,7 +105,8 @@ def test_rows_are_the_same_however_the_ring_is_read(tmp_path, most):
                 call = BEGIN + step * 10 * MS + (2 + 2 * k) * MS
                 ring.operations(call, call + MS, call + MS + step * 1_000, comm=k % 2)
         ring.mark(-1, BEGIN + 120 * MS)
-        ring.operations(BEGIN + np.array([130, 140, 150]) * MS, BEGIN + 151 * MS, BEGIN + 152 * MS)
+        start = BEGIN + np.array([151, 152, 153]) * MS
+        ring.operations(BEGIN + np.array([130, 140, 150]) * MS, start, start + MS)
         reader, end = Reader(ring), int(ring.header[HeaderField.WRITTEN])
         reader.round(most=part) if part is None else None
         for size in range(part or end, end + 200, part or end):  # a step that is not read whole stays
@@ -287,6 +289,72 @@ def test_a_collective_takes_at_most_96_bytes_of_the_spool_its_step_included(tmp_
     reader.round()
     assert len(reader.rows(Topic.COLLECTIVE, "step")) == 2_000
     assert sum(len(encode(model(batch.topic), batch)) for batch in reader.batches) <= 96 * 2_000
+
+
+def drifted(ring, at, channels=2):
+    """NCCL reported an older operation's times for all channels of these operations."""
+    ring.records["progress"][at] = (at.astype(np.uint64) + 1) << 32 | np.uint64(channels << 24)
+    ring.records["gpu_start_ns"][at], ring.records["gpu_stop_ns"][at] = np.uint64(2**64 - 1), 0
+
+
+def test_an_operation_with_an_older_ones_times_has_no_row_and_its_step_a_budget_where_it_can_only_be_short(ring):
+    """Steps 0 and 2: it ran in the 20 us between its neighbours. In step 1 it may have run for 2 ms."""
+    for step, gap_ns in enumerate((20_000, 2 * MS, 20_000)):
+        begin = BEGIN + step * 10 * MS
+        ring.mark(step, begin)
+        ring.operations(begin + MS, begin + 2 * MS, begin + 3 * MS)
+        drifted(ring, ring.operations(begin + MS, 0, 0))
+        ring.operations(begin + MS, begin + 3 * MS + gap_ns, begin + 8 * MS)
+    ring.mark(3, BEGIN + 30 * MS)
+    reader = Reader(ring)
+    state = reader.round()
+    assert reader.rows(Topic.COLLECTIVE, "step", "ordinal") == [(step, at) for step in range(3) for at in (0, 2)]
+    assert reader.rows(Topic.STEP, "step", "skipped", "collectives") == [(0, 0, 2), (1, 1, 2), (2, 0, 2)]
+    assert (state.counts["untrusted_times"], state.counts["unknown_operations"]) == (3, 0)
+    assert sum(batch.envelope["dropped_before"] for batch in reader.batches) == 0
+
+
+def test_times_that_cannot_be_an_operations_own_are_not_published_but_counted(ring):
+    ring.mark(0, BEGIN)
+    ring.operations(BEGIN + MS, BEGIN + 2 * MS, BEGIN + 3 * MS)
+    ring.operations(BEGIN + 4 * MS, BEGIN + 3 * MS, BEGIN + 5 * MS)  # begins before its call
+    ring.operations(BEGIN + 4 * MS, BEGIN + 6 * MS, BEGIN + 8 * MS)
+    ring.operations(BEGIN + 4 * MS, BEGIN + 7 * MS, BEGIN + 9 * MS)  # begins while the one before it runs
+    ring.operations(BEGIN + 4 * MS, BEGIN + 9 * MS, BEGIN + 9 * MS + MS // 2)
+    ring.mark(1, BEGIN + 10 * MS)
+    reader = Reader(ring)
+    state = reader.round()
+    assert reader.rows(Topic.COLLECTIVE, "ordinal", "start_ns") == [(0, BEGIN + 2 * MS), (4, BEGIN + 9 * MS)]
+    assert state.counts["untrusted_times"] == 3
+
+
+@pytest.mark.parametrize(("untrusted", "is_problem"), [(5, False), (6, True)])
+def test_a_process_states_as_a_problem_that_more_than_5_percent_of_its_operations_have_no_times(
+    tmp_path, untrusted, is_problem
+):
+    ring = FakeRing(tmp_path)
+    ring.communicator()
+    at = ring.operations(BEGIN + np.arange(100) * MS, BEGIN + np.arange(100) * MS, BEGIN + np.arange(100) * MS + 1_000)
+    drifted(ring, at[:untrusted])
+    reader = Reader(ring)
+    state = reader.round(ended=True)
+    header = RingHeader(tuple(ring.header.tolist()), {})
+    collector = ring_record(IDENTITY, header, state)["collector"]
+    assert collector["untrusted_times"] == str(untrusted)
+    assert ("problem: times" in collector) is is_problem
+
+
+def test_a_clock_of_the_host_that_was_set_forward_leaves_all_operations_their_times(ring):
+    ring.train(3, BEGIN)
+    reader = Reader(ring)
+    reader.round(BEGIN + 40 * MS)
+    ring.offset_ns += 500 * MS  # of the GPU's clock
+    ring.train(3, BEGIN + 600 * MS, first=3)
+    state = reader.round(BEGIN + 700 * MS)
+    assert len(reader.rows(Topic.COLLECTIVE, "step")) == 24
+    assert state.counts["untrusted_times"] == 0
+    starts = [start for step, start in reader.rows(Topic.COLLECTIVE, "step", "start_ns") if step == 3]
+    assert starts == [BEGIN + 600 * MS + k * 2 * MS + MS // 2 for k in range(1, 5)]
 
 
 def launch(ring, number, first, last):
