@@ -1,4 +1,4 @@
-"""Which times of operations contradict their calls or each other."""
+"""Contradictions of times with calls and with each other."""
 
 import numpy as np
 import pytest
@@ -46,8 +46,8 @@ def test_what_is_not_known_contradicts_nothing():
 @pytest.mark.parametrize(("early_ns", "expected"), [(SLACK_NS, []), (SLACK_NS + 1, [0])])
 def test_clocks_are_compared_with_a_slack(early_ns, expected):
     called, start = np.array([10 * MS]), np.array([10 * MS - early_ns])
-    found = untrusted(np.zeros(1, np.int64), called, start, start + MS, np.ones(1, bool))
-    assert np.flatnonzero(found).tolist() == expected
+    result = untrusted(np.zeros(1, np.int64), called, start, start + MS, np.ones(1, bool))
+    assert np.flatnonzero(result).tolist() == expected
 
 
 @pytest.mark.parametrize(("early", "was_set"), [(3, False), (6, True)])
