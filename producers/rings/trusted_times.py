@@ -1,4 +1,4 @@
-"""Which of the GPU's times that NCCL reports can be those of the operation.
+"""Contradictions in the times of the GPU that NCCL reports.
 
 NCCL finds an operation's times by a count of works that its host and the GPU keep apart (src/transport/profiler.cc).
 Where the two counts differ, it reports the times of an older or a later operation. The plugin leaves out the channels
