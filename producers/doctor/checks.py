@@ -195,7 +195,7 @@ def nccl(version: int) -> Check:
     if interface < TIMED_INTERFACE:
         reason = f"its profiler interface {interface} has no GPU times: nothing is recorded without CUPTI"
         return Check("NCCL", WARN, f"{text}: {reason}", USE_CUPTI)
-    lacks = next(words for first, words in WITHOUT_TIMES.items() if release >= first)
+    lacks = next(limit for first, limit in WITHOUT_TIMES.items() if release >= first)
     return Check("NCCL", OK, f"{text}: profiler interface {interface}, with GPU times, {lacks}")
 
 
