@@ -1,0 +1,306 @@
+"""Run jobs of many shapes with known faults, and record each by CUPTI and by NCCL's plugin; called by zoo.sh.
+
+usage: zoo.py OUT [SHAPE...]
+
+SHAPES has the names, the most important first. Each runs the phases of zoo_plan.py. OUT gets recordings.tar, cut into
+pieces and written again after each shape: a folder a shape with cupti.xz, light.xz (zoo_rows.py), manifest.json, and the
+output of its ranks; and zoo.json. A shape that fails, or has no time left, is reported, and the next one begins.
+ZOO_SECONDS: time for all. ZOO_PHASE_S: length of a phase. ZOO_MODE: whole, short (phases of 6 s), or once (other sizes,
+ranks and lengths). ZOO_PHASES: faults in place of the mode's, as `host:1:0.1 gpu:0:0.35`. ZOO_RAW: shapes whose rings are
+kept. DRUMLINE_RINGS__TIMES=all: each step is measured.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zoo_hosts import Hosts
+from zoo_plan import MODES, Phase, phases_of
+
+from drumline.producers.ipc.policy import LIGHT, Policy
+from drumline.producers.launcher import LaunchOptions, environment, load_plugin
+from drumline.producers.spool.location import make_rings
+
+HERE = Path(__file__).parent
+SHAPES = [
+    "moe", "accumulation", "pipeline", "rl", "tp_decode", "fsdp2", "ddp", "ddp_buffers", "lengths", "tp", "one_f_one_b",
+    "interleaved", "context", "recommender", "evaluation", "compiled", "two_hosts",
+]  # fmt: skip
+MODE = os.environ.get("ZOO_MODE", "whole")
+PHASE_S = float(os.environ.get("ZOO_PHASE_S", "6" if MODE == "short" else "20"))
+PHASES: list[Phase] = phases_of(os.environ.get("ZOO_PHASES", ""), PHASE_S, MODE)
+SHAPE_S = sum(seconds for *_, seconds in PHASES)
+BEGAN, SECONDS = time.monotonic(), float(os.environ.get("ZOO_SECONDS", "530"))
+RANKS, CORES = 2, min(4, max(1, len(os.sched_getaffinity(0)) // 6))
+#: From the gate to the first phase, at most; from the end of the last phase to the end of the ranks; for packing; s.
+START_S, END_S, PACK_S = float(os.environ.get("ZOO_START_S", "80")), 20.0, 90.0
+#: Time from the gate to the first phase that is expected, and before the end of a shape at which the next one starts; s.
+EXPECTED_S, EARLY_S = 12.0, 25.0
+PIECE, MOST_PIECES, TAIL_BYTES = 15_000_000, 6, 20_000
+
+
+@dataclass
+class Shape:
+    """A job. `folder`: of its plan, logs and rings. `packing`: the process that packs its rows, and its end at most."""
+
+    name: str
+    number: int
+    folder: Path
+    ranks: list[subprocess.Popen] = field(default_factory=list)
+    packing: tuple[subprocess.Popen, float] | None = None
+    result: dict[str, object] = field(default_factory=dict)
+
+
+def report(text: str) -> None:
+    print(f"[{time.monotonic() - BEGAN:5.0f} s] {text}", flush=True)
+
+
+def left() -> float:
+    return SECONDS - (time.monotonic() - BEGAN)
+
+
+class Zoo:
+    """Runs shapes one after the other, with one agent beside them. `work`: a folder in memory, `disk`: on a disk."""
+
+    def __init__(self, out: Path, work: Path, disk: Path) -> None:
+        self.out, self.work, self.disk = out, work, disk
+        self.spool, self.packed = work / "spool", work / "packed"
+        self.packed.mkdir()
+        self.hosts = Hosts()
+        self.cores = sorted(os.sched_getaffinity(0))
+
+    def variables(self, shape: Shape) -> dict[str, str]:
+        """Return the environment of both ranks: CUPTI's rows go into the spool, NCCL's into rings of the shape."""
+        command = [sys.executable, str(HERE / "zoo_job.py"), shape.name]
+        values = {
+            **os.environ, "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "NCCL_NVLS_ENABLE": "0",
+            "MASTER_PORT": str(29600 + shape.number), "OMP_NUM_THREADS": "2", "ZOO_SEED": str(MODES[MODE][0]),
+            "ZOO_PLAN": str(shape.folder / "plan.json"), "ZOO_GATE": str(shape.folder / "gate"),
+            "ZOO_DISK": str(self.disk), "ZOO_PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "DRUMLINE_RINGS__FOLDER": str(shape.folder / "rings"), "DRUMLINE_RINGS__RECORDS": "1048576",
+            "TORCHINDUCTOR_CACHE_DIR": str(self.disk / "inductor"), "TRITON_CACHE_DIR": str(self.disk / "triton"),
+        }  # fmt: skip
+        options = LaunchOptions(job=shape.name, run="r", policy="always", spool=str(self.spool))
+        values = load_plugin(environment(values, command, options), Policy(LIGHT))
+        make_rings(values)
+        return values
+
+    def start(self, shape: Shape) -> None:
+        """Start the ranks of a shape; they wait for its gate before they use a GPU."""
+        shape.folder.mkdir()
+        plan = {"folder": str(shape.folder), "phases": PHASES}
+        (shape.folder / "plan.json").write_text(json.dumps(plan))
+        values = self.variables(shape)
+        command = [sys.executable, str(HERE / "zoo_job.py"), shape.name]
+        for rank in range(RANKS):
+            first = ((shape.number % 2 * RANKS + rank) * CORES) % len(self.cores)
+            cores = ",".join(map(str, self.cores[first : first + CORES]))
+            prefix, more = self.hosts.of(rank) if shape.name == "two_hosts" else ([], {})
+            with (
+                (shape.folder / f"{rank}.log").open("w") as log,
+                (shape.folder / f"{rank}.err").open("w") as errors,
+            ):
+                shape.ranks.append(
+                    subprocess.Popen(
+                        [*prefix, "taskset", "-c", cores, *command],
+                        env={**values, "RANK": str(rank), "LOCAL_RANK": str(rank), **more},
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=errors,
+                    )
+                )
+
+    def run(self, shape: Shape, following: list[Shape]) -> None:
+        """Let a shape run; start the next one before it ends. Raises RuntimeError where it fails."""
+        (shape.folder / "gate").touch()
+        began, until = shape.folder / "began", time.monotonic() + START_S
+        while not began.exists():
+            if time.monotonic() > until:
+                raise RuntimeError(f"no first phase in {START_S:.0f} s")
+            self.check(shape)
+            time.sleep(0.1)
+        values = json.loads(began.read_text())
+        end_s = values["at"] + SHAPE_S
+        shape.result |= {"began": values["at"], "healthy_step_ms": round(1e3 * values["step_s"], 3)}
+        report(f"{shape.name}: steps of {1e3 * values['step_s']:.1f} ms, phases of {PHASE_S:g} s")
+        while time.time() < end_s + END_S and any(rank.poll() is None for rank in shape.ranks):
+            if following and time.time() > end_s - EARLY_S:
+                self.start(following.pop(0))
+            self.check(shape)
+            time.sleep(0.1)
+        if any(rank.poll() is None for rank in shape.ranks):
+            raise RuntimeError(f"a rank goes on {END_S:.0f} s after the last phase")
+        self.check(shape)
+
+    def check(self, shape: Shape) -> None:
+        if codes := [code for rank in shape.ranks if (code := rank.poll())]:
+            time.sleep(1)
+            raise RuntimeError(f"exit code {codes[0]}")
+
+    def end(self, shape: Shape) -> None:
+        """Kill the ranks that are left, and note the ends of their errors where the shape failed."""
+        for rank in shape.ranks:
+            if rank.poll() is None:
+                rank.kill()
+            rank.wait()
+        shape.result["codes"] = [rank.returncode for rank in shape.ranks]
+        if "error" in shape.result:
+            for path in sorted(shape.folder.glob("*.err")):
+                tail = path.read_bytes()[-1500:].decode(errors="replace")
+                report(f"{shape.name}: end of {path.name}:\n{tail}")
+
+    def begin_packing(self, shape: Shape) -> None:
+        """Pack the rows in a process on cores that no rank uses, after the decoders have written them all."""
+        time.sleep(2)
+        command = ["nice", sys.executable, str(HERE / "zoo_rows.py"), self.spool, shape.folder / "rings"]
+        command += [self.packed / shape.name, shape.name]
+        if shape.name in os.environ.get("ZOO_RAW", "").split():
+            command.append("raw")
+        cores = self.cores[2 * RANKS * CORES :] or self.cores
+        with (shape.folder / "packing.err").open("w") as errors:
+            process = subprocess.Popen(
+                ["taskset", "-c", ",".join(map(str, cores)), *map(str, command)], stderr=errors, stdin=subprocess.DEVNULL
+            )
+        shape.packing = process, time.monotonic() + PACK_S
+
+    def finish_packing(self, shape: Shape, wait: bool) -> bool:
+        """Return whether the rows of a shape are packed, or will not be; then its folder has all that there is."""
+        if shape.packing is None:
+            return True
+        process, until = shape.packing
+        try:
+            code: object = process.wait(max(0.0, min(until - time.monotonic(), left())) if wait else 0)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() < until and not wait:
+                return False
+            process.kill()
+            process.wait()
+            code = "it took too long"
+        shape.packing = None
+        folder = self.packed / shape.name
+        folder.mkdir(exist_ok=True)
+        if code:
+            errors = (shape.folder / "packing.err").read_text()[-600:]
+            shape.result["packing"] = f"{code}: {errors}"
+            report(f"{shape.name}: packing failed: {code}: {errors}")
+        self.write_manifest(shape, folder)
+        for path in shape.folder.glob("*.ring"):
+            path.unlink()
+        return True
+
+    def write_manifest(self, shape: Shape, folder: Path) -> None:
+        """Write what was done in which steps, and keep the ends of what the ranks printed."""
+        rows = {}
+        if (folder / "rows.json").exists():
+            rows = json.loads((folder / "rows.json").read_text())
+            (folder / "rows.json").unlink()
+        manifest = {
+            "job": shape.name, "how": shape.name, "mode": MODE, "ranks": RANKS, "world_size": RANKS,
+            "times": os.environ.get("DRUMLINE_RINGS__TIMES", ""), **shape.result, "phases": phases_done(shape), **rows,
+        }  # fmt: skip
+        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
+        for path in [*shape.folder.glob("*.log"), *shape.folder.glob("*.err")]:
+            if path.stat().st_size:
+                (folder / path.name).write_bytes(path.read_bytes()[-TAIL_BYTES:])
+        sizes = {path.name: path.stat().st_size for path in folder.glob("*.xz")}
+        report(f"{shape.name}: packed {json.dumps(sizes)} {json.dumps(rows.get('rows', {}))}")
+
+    def write(self, shapes: list[Shape]) -> None:
+        """Write all that is packed into OUT."""
+        path = self.work / "recordings.tar"
+        with tarfile.open(path, "w") as tar:
+            tar.add(self.packed, arcname="recordings")
+        data = path.read_bytes()
+        if len(data) > PIECE * MOST_PIECES:
+            report(f"{len(data)} bytes are too many: the last ones are left out")
+        for number, begin in enumerate(range(0, min(len(data), PIECE * MOST_PIECES), PIECE)):
+            (self.out / f"recordings.tar.{number}").write_bytes(data[begin : begin + PIECE])
+        results = {shape.name: shape.result for shape in shapes}
+        (self.out / "zoo.json").write_text(json.dumps({"phases": PHASES, "shapes": results}, indent=1))
+
+    def shapes(self, names: list[str]) -> None:
+        """Run the shapes."""
+        shapes = [Shape(name, number, self.work / name) for number, name in enumerate(names)]
+        for shape in shapes:
+            after = shapes[shape.number + 1 : shape.number + 2]
+            try:
+                if left() < SHAPE_S + EXPECTED_S + PACK_S / 3:
+                    raise RuntimeError(f"no time left ({left():.0f} s)")
+                if shape.name == "two_hosts":
+                    self.hosts.make()
+                if not shape.ranks:
+                    self.start(shape)
+                fits = left() > 2 * (SHAPE_S + EXPECTED_S) + PACK_S / 3
+                self.run(shape, [s for s in after if fits and s.name != "two_hosts"])
+            except Exception as error:
+                if not isinstance(error, RuntimeError):
+                    traceback.print_exc()
+                shape.result["error"] = f"{type(error).__name__}: {error}"[:300]
+            self.end(shape)
+            report(f"{shape.name}: {shape.result.get('error', 'done')}")
+            if shape.ranks:
+                self.begin_packing(shape)
+            for earlier in shapes[: shape.number]:
+                if earlier.packing and self.finish_packing(earlier, wait=False):
+                    self.write(shapes)
+        for shape in shapes:
+            self.finish_packing(shape, wait=True)
+            self.write(shapes)
+
+
+def phases_done(shape: Shape) -> list[dict[str, object]]:
+    """Return the phases as the ranks reported them: from the last one's begin to the first one's end."""
+    events: dict[tuple[int, str], dict[int, dict[str, object]]] = {}
+    for path in sorted(shape.folder.glob("?.log")):
+        for line in path.read_text().splitlines():
+            if line.startswith('{"rank"'):
+                event = json.loads(line)
+                events.setdefault((event["phase"], event["event"]), {})[event["rank"]] = event
+    phases = []
+    for number, (fault, on, size, _) in enumerate(PHASES):
+        begins, ends = events.get((number, "begin"), {}), events.get((number, "end"), {})
+        if len(begins) < RANKS or len(ends) < RANKS:
+            continue
+        phases.append(
+            {
+                "fault": fault, "on": on, "size": size, "size_ms": begins[0]["size_ms"],
+                "start_ns": max(event["time_ns"] for event in begins.values()),
+                "end_ns": min(event["time_ns"] for event in ends.values()),
+                "steps": {rank: [begins[rank]["step"], ends[rank]["step"]] for rank in begins},
+                "median_step_ms": {rank: ends[rank]["median_step_ms"] for rank in ends}, "done": True,
+            }
+        )  # fmt: skip
+    return phases
+
+
+def main() -> None:
+    out = Path(sys.argv[1]).resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    disk = "/var/tmp" if os.access("/var/tmp", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=shm) as memory, tempfile.TemporaryDirectory(dir=disk) as slow:
+        zoo = Zoo(out, Path(memory), Path(slow))
+        os.environ |= {"DRUMLINE_SPOOL__ROOT": str(zoo.spool), "DRUMLINE_SPOOL__MAX_MB": "4096"}
+        os.environ["DRUMLINE_KAFKA__BOOTSTRAP"] = "127.0.0.1:9"
+        with (out / "agent.log").open("w") as log:
+            agent = subprocess.Popen(["drumline", "agent"], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        try:
+            zoo.shapes(sys.argv[2:] or SHAPES)
+        finally:
+            zoo.hosts.remove()
+            agent.terminate()
+            try:
+                agent.wait(10)
+            except subprocess.TimeoutExpired:
+                agent.kill()
+
+
+if __name__ == "__main__":
+    main()
