@@ -3,11 +3,11 @@
 usage: zoo.py OUT [SHAPE...]
 
 SHAPES has the names, the most important first. Each runs the phases of zoo_plan.py. OUT gets recordings.tar, cut into
-pieces and written again after each shape: a folder a shape with cupti.xz, light.xz (zoo_rows.py), manifest.json, and the
-output of its ranks; and zoo.json. A shape that fails, or has no time left, is reported, and the next one begins.
+pieces and written again after each shape: a folder a shape with cupti.xz, light.xz (zoo_rows.py), manifest.json, and
+the output of its ranks; and zoo.json. A shape that fails, or has no time left, is reported, and the next one begins.
 ZOO_SECONDS: time for all. ZOO_PHASE_S: length of a phase. ZOO_MODE: whole, short (phases of 6 s), or once (other sizes,
-ranks and lengths). ZOO_PHASES: faults in place of the mode's, as `host:1:0.1 gpu:0:0.35`. ZOO_RAW: shapes whose rings are
-kept. DRUMLINE_RINGS__TIMES=all: each step is measured.
+ranks and lengths). ZOO_PHASES: faults in place of the mode's, as `host:1:0.1 gpu:0:0.35`. ZOO_RAW: shapes whose rings
+are kept. DRUMLINE_RINGS__TIMES=all: each step is measured.
 """
 
 import json
@@ -28,7 +28,7 @@ from drumline.producers.ipc.policy import LIGHT, Policy
 from drumline.producers.launcher import LaunchOptions, environment, load_plugin
 from drumline.producers.spool.location import make_rings
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 SHAPES = [
     "moe", "accumulation", "pipeline", "rl", "tp_decode", "fsdp2", "ddp", "ddp_buffers", "lengths", "tp", "one_f_one_b",
     "interleaved", "context", "recommender", "evaluation", "compiled", "two_hosts",
@@ -41,7 +41,7 @@ BEGAN, SECONDS = time.monotonic(), float(os.environ.get("ZOO_SECONDS", "530"))
 RANKS, CORES = 2, min(4, max(1, len(os.sched_getaffinity(0)) // 6))
 #: From the gate to the first phase, at most; from the end of the last phase to the end of the ranks; for packing; s.
 START_S, END_S, PACK_S = float(os.environ.get("ZOO_START_S", "80")), 20.0, 90.0
-#: Time from the gate to the first phase that is expected, and before the end of a shape at which the next one starts; s.
+#: Expected time from the gate to the first phase; time before the end of a shape at which the next one starts; s.
 EXPECTED_S, EARLY_S = 12.0, 25.0
 PIECE, MOST_PIECES, TAIL_BYTES = 15_000_000, 6, 20_000
 
@@ -78,7 +78,7 @@ class Zoo:
 
     def variables(self, shape: Shape) -> dict[str, str]:
         """Return the environment of both ranks: CUPTI's rows go into the spool, NCCL's into rings of the shape."""
-        command = [sys.executable, str(HERE / "zoo_job.py"), shape.name]
+        command = [sys.executable, str(FOLDER / "zoo_job.py"), shape.name]
         values = {
             **os.environ, "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "NCCL_NVLS_ENABLE": "0",
             "MASTER_PORT": str(29600 + shape.number), "OMP_NUM_THREADS": "2", "ZOO_SEED": str(MODES[MODE][0]),
@@ -98,7 +98,7 @@ class Zoo:
         plan = {"folder": str(shape.folder), "phases": PHASES}
         (shape.folder / "plan.json").write_text(json.dumps(plan))
         values = self.variables(shape)
-        command = [sys.executable, str(HERE / "zoo_job.py"), shape.name]
+        command = [sys.executable, str(FOLDER / "zoo_job.py"), shape.name]
         for rank in range(RANKS):
             first = ((shape.number % 2 * RANKS + rank) * CORES) % len(self.cores)
             cores = ",".join(map(str, self.cores[first : first + CORES]))
@@ -159,14 +159,16 @@ class Zoo:
     def begin_packing(self, shape: Shape) -> None:
         """Pack the rows in a process on cores that no rank uses, after the decoders have written them all."""
         time.sleep(2)
-        command = ["nice", sys.executable, str(HERE / "zoo_rows.py"), self.spool, shape.folder / "rings"]
+        command = ["nice", sys.executable, str(FOLDER / "zoo_rows.py"), self.spool, shape.folder / "rings"]
         command += [self.packed / shape.name, shape.name]
         if shape.name in os.environ.get("ZOO_RAW", "").split():
             command.append("raw")
         cores = self.cores[2 * RANKS * CORES :] or self.cores
         with (shape.folder / "packing.err").open("w") as errors:
             process = subprocess.Popen(
-                ["taskset", "-c", ",".join(map(str, cores)), *map(str, command)], stderr=errors, stdin=subprocess.DEVNULL
+                ["taskset", "-c", ",".join(map(str, cores)), *map(str, command)],
+                stderr=errors,
+                stdin=subprocess.DEVNULL,
             )
         shape.packing = process, time.monotonic() + PACK_S
 
@@ -191,7 +193,7 @@ class Zoo:
             shape.result["packing"] = f"{code}: {errors}"
             report(f"{shape.name}: packing failed: {code}: {errors}")
         self.write_manifest(shape, folder)
-        for path in shape.folder.glob("*.ring"):
+        for path in (shape.folder / "rings").glob("*.ring"):
             path.unlink()
         return True
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import zoo_parallel
+import zoo_pipelines
 import zoo_training
 from causes_faults import no_core_dumps
 from zoo_parts import CUDA, DEVICE, RANK, seed
@@ -24,7 +25,7 @@ from drumline.producers.nccl_profiler import library
 SHAPES = {
     "moe": zoo_training.moe,
     "accumulation": zoo_training.accumulation,
-    "pipeline": zoo_parallel.pipeline,
+    "pipeline": zoo_pipelines.pipeline,
     "rl": zoo_training.rl,
     "tp_decode": zoo_parallel.tp_decode,
     "fsdp2": zoo_training.fsdp2,
@@ -32,8 +33,8 @@ SHAPES = {
     "ddp_buffers": zoo_training.ddp_buffers,
     "lengths": zoo_training.lengths,
     "tp": zoo_parallel.tp,
-    "one_f_one_b": zoo_parallel.one_f_one_b,
-    "interleaved": zoo_parallel.interleaved,
+    "one_f_one_b": zoo_pipelines.one_f_one_b,
+    "interleaved": zoo_pipelines.interleaved,
     "context": zoo_parallel.context,
     "recommender": zoo_parallel.recommender,
     "evaluation": zoo_training.evaluation,

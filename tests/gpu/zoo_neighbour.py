@@ -1,7 +1,7 @@
 """Take a share of a GPU's time, as another job on it would: zoo_neighbour.py GPU
 
-Each line of the standard input is a share, 0 at first: of each period so much is spent in matrix products. Ends with its
-standard input. Where CUDA is missing it computes nothing.
+Each line of the standard input is a share, 0 at first: of each period so much is spent in matrix products. Ends with
+its standard input. Where CUDA is missing it computes nothing.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Parts that the jobs of the zoo share: their sizes, layers, batches of random tokens, and the work of a host in a step.
+"""Parts that the jobs of the zoo share: sizes, layers, batches of random tokens, and the work of a host in a step.
 
 Where CUDA is missing all sizes are tiny, for a dry run on CPUs.
 """
@@ -46,7 +46,7 @@ def batch(rows: int, length: int = LENGTH) -> torch.Tensor:
 
 
 class Block(nn.Module):
-    """A layer of a transformer. `wider`: factor of its hidden size."""
+    """A layer of a transformer."""
 
     def __init__(self, width: int = WIDTH, hidden: int = 4 * WIDTH, heads: int = HEADS) -> None:
         super().__init__()

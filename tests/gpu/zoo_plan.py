@@ -1,8 +1,8 @@
 """Phases of a job of the zoo, and what each of its ranks does in them; for tests/gpu/zoo.py and zoo_job.py.
 
-A phase is (fault, rank, size, seconds). `host`: the rank's host is late in each step. `gpu`: another process computes on
-the rank's GPU. The size is a share of a healthy step, which rank 0 measures before the first phase: all ranks read it
-from the file `began`. Each rank prints a JSON line when a phase begins and when it ends.
+A phase is (fault, rank, size, seconds). `host`: the rank's host is late in each step. `gpu`: another process computes
+on the rank's GPU. The size is a share of a healthy step, which rank 0 measures before the first phase: all ranks read
+it from the file `began`. Each rank prints a JSON line when a phase begins and when it ends.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 FOLDER gets cupti.xz: the frames of the job's spools and of the agent's samples of it, without kernels, copies and
 ranges. light.xz: the same from NCCL's plugin, which the product's own code (producers/rings) derives from each ring as
-the agent would have, round by round, with the agent's samples again. rows.json: how many rows are in both. `raw`: RANK.ring.xz
-as well. Nobody has emptied the rings, and their processes have ended.
+the agent would have, round by round, with the agent's samples again. rows.json: how many rows are in both. `raw`:
+RANK.ring.xz as well. Nothing has emptied the rings, and their processes have ended.
 """
 
 import json
@@ -104,7 +104,9 @@ def frames_of(spool: Path, job: str) -> Iterator[tuple[bool, Frame]]:
                     yield is_agent, frame
 
 
-def derive(name: str, directory: int, out: FrameFile, root: Path, gpus: Mapping[int, Mapping[str, str]]) -> dict[str, Any]:
+def derive(
+    name: str, directory: int, out: FrameFile, root: Path, gpus: Mapping[int, Mapping[str, str]]
+) -> dict[str, Any]:
     """Write the rows of a ring as an agent that reads it every two seconds; return its counts."""
     ring = EarlierRing(name, directory)
     process = RingProcess(ring, Checkpoint(root, ring), lambda record, resumed: out, gpus)  # type: ignore[arg-type, return-value]
@@ -136,18 +138,19 @@ def pack(spool: Path, rings: Path, folder: Path, job: str, raw: bool) -> None:
             if is_agent and frame.topic in OF_AGENT:
                 samples.append(frame)
     counts: list[dict[str, Any]] = []
+    derived = rings / "derived"
+    derived.mkdir(exist_ok=True)
     directory = os.open(rings, os.O_RDONLY)
     with lzma.open(folder / "light.xz", "wb", preset=4) as file:
         for path in sorted(rings.glob("*.ring")):
             out = FrameFile(file, light)
             try:
-                counts.append(derive(path.name, directory, out, rings / "derived", gpus))
+                counts.append(derive(path.name, directory, out, derived, gpus))
             except Exception as error:
-                counts.append({"ring": path.name, "error": f"{type(error).__name__}: {error}"[:300]})
-                continue
-            counts[-1]["process"] = out.process
+                counts.append({"error": f"{type(error).__name__}: {error}"[:300]})
+            counts[-1] |= {"ring": path.name, "process": out.process}
             if raw:
-                with lzma.open(folder / f"{counts[-1]['rank']}.ring.xz", "wb", preset=1) as kept:
+                with lzma.open(folder / f"{counts[-1].get('rank', path.stem)}.ring.xz", "wb", preset=1) as kept:
                     kept.write(path.read_bytes())
         for frame in samples:
             out = FrameFile(file, light)

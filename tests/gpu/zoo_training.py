@@ -7,9 +7,26 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from zoo_parts import (
-    CUDA, DEVICE, LENGTH, RANK, WIDTH, Block, Step, Transformer, adam, batch, blocks, common, ddp, host_work, placed,
-    private, sized, update, world,
-)  # fmt: skip
+    CUDA,
+    DEVICE,
+    LENGTH,
+    RANK,
+    WIDTH,
+    Block,
+    Step,
+    Transformer,
+    adam,
+    batch,
+    blocks,
+    common,
+    ddp,
+    host_work,
+    placed,
+    private,
+    sized,
+    update,
+    world,
+)
 
 
 class Exchange(torch.autograd.Function):
