@@ -1,12 +1,12 @@
 """Compare the times of NCCL's operations in both tiers of a recording of the zoo: zoo_times.py SHAPE_FOLDER...
 
-Prints a JSON object a shape. Operations of a rank are matched within a step by communicator and order, and by the order
-of their kinds where their numbers differ. Communicators that only one tier names are paired by their operations.
+Prints a JSON object a shape. Operations of a rank are matched within a step by communicator and ordinal, and by the
+order of their kinds where those differ. Communicators that only one tier names are paired by their operations.
 
 offset_us      by rank: median of (stop by NCCL's plugin - stop by CUPTI), which is taken from all differences
-by kind        operations of CUPTI in steps that both have; share of them `without_light`; differences of starts, stops
-               and durations: median, and absolute values at 50 %, 99 % and at most; us; `late_or_early`: share of starts
-               that differ by more than 100 us
+by_kind        operations of CUPTI in steps that both have; share of them `without_light`; differences of starts,
+               stops and durations: median, and absolute values at 50 %, 99 % and at most; us; `late_or_early`: share
+               of starts that differ by more than 100 us
 unmatched      operations by reason: `light_left_step_out` (not measured), `cupti_lacks_step`, `only_cupti`,
                `only_light` (in steps that both have), `in_no_step`
 overlapping    by tier: share of operations that begin before the one before them on the communicator has ended
@@ -81,19 +81,25 @@ def matched(light: Rows, cupti: Rows, reasons: Counter[str]) -> tuple[Pairs, np.
     ends = [np.searchsorted(rows["step"], steps, side) for rows in (light, cupti) for side in ("left", "right")]
     at_light, at_cupti = [], []
     for a, b, c, d in zip(*ends, strict=True):
-        kinds, peers = light["kind"][a:b], cupti["kind"][c:d]
-        if len(kinds) == len(peers) and (kinds == peers).all():
-            at_light.append(np.arange(a, b))
-            at_cupti.append(np.arange(c, d))
-            continue
-        blocks = SequenceMatcher(None, list(kinds), list(peers), autojunk=False).get_matching_blocks()
-        at_light += [np.arange(a + block.a, a + block.a + block.size) for block in blocks]
-        at_cupti += [np.arange(c + block.b, c + block.b + block.size) for block in blocks]
+        for first, second in same_operations(light, cupti, slice(a, b), slice(c, d)):
+            at_light.append(a + first)
+            at_cupti.append(c + second)
     none = [np.empty(0, np.int64)]
     pairs = np.concatenate(at_light or none), np.concatenate(at_cupti or none)
     reasons["only_cupti"] += int(common.sum()) - len(pairs[1])
     reasons["only_light"] += int(np.isin(light["step"], steps).sum()) - len(pairs[0])
     return pairs, common
+
+
+def same_operations(light: Rows, cupti: Rows, of_light: slice, of_cupti: slice) -> Iterator[Pairs]:
+    """Yield positions of the same operations in a step: by their ordinals, else by the order of their kinds."""
+    kinds, peers = light["kind"][of_light], cupti["kind"][of_cupti]
+    _, first, second = np.intersect1d(light["ordinal"][of_light], cupti["ordinal"][of_cupti], return_indices=True)
+    if len(first) == len(kinds) and (kinds[first] == peers[second]).all():
+        yield first, second
+        return
+    for block in SequenceMatcher(None, list(kinds), list(peers), autojunk=False).get_matching_blocks():
+        yield block.a + np.arange(block.size), block.b + np.arange(block.size)
 
 
 def quantiles(difference_ns: np.ndarray) -> dict[str, float]:
