@@ -40,11 +40,11 @@ EDGE = 2
 AROUND_NS = 2_000_000_000
 
 
-def batches_of(folder: Path) -> list[Batch]:
-    """Return the batches of a recording, which an older version may have made."""
+def batches_of(path: Path) -> list[Batch]:
+    """Return the batches of a file of frames, which an older version may have made."""
     codec, batches = Codec(), []
     ids = {topic: [version["id"] for version in reversed(LOCK[str(topic)])] for topic in TOPICS}
-    for frame in scan(lzma.decompress((folder / "rows.xz").read_bytes()), True):
+    for frame in scan(lzma.decompress(path.read_bytes()), True):
         if frame.topic not in TOPICS:
             continue
         for number in ids[Topic(frame.topic)]:
@@ -52,7 +52,7 @@ def batches_of(folder: Path) -> list[Batch]:
                 batches.append(codec.decode(frame.topic, header(number) + frame.body, bounded=False))
                 break
         else:
-            raise ValueError(f"{folder}: a batch of {frame.topic} that no version reads")
+            raise ValueError(f"{path}: a batch of {frame.topic} that no version reads")
     return batches
 
 
@@ -105,10 +105,8 @@ def cut_phase(phase: dict[str, object], first: int, last: int) -> dict[str, obje
     return {**phase, "first_step": first, "last_step": last} if last - first >= 20 else None
 
 
-def keep(source: Path, target: Path, kept_steps: list[tuple[int, int]]) -> None:
-    manifest = json.loads((source / "manifest.json").read_text())
-    batches = batches_of(source)
-    light = any(batch.envelope.get("source") == "nccl" for batch in batches if batch.topic == Topic.STEP)
+def anonymise(batches: list[Batch]) -> dict[int, list[tuple[int, int, int]]]:
+    """Replace host, GPUs and process ids; return the steps of each rank: number, start and end."""
     names: dict[str, str] = {}
     steps: dict[int, list[tuple[int, int, int]]] = {}
     for batch in batches:
@@ -124,6 +122,14 @@ def keep(source: Path, target: Path, kept_steps: list[tuple[int, int]]) -> None:
             steps.setdefault(rank, []).extend(
                 zip(batch.columns["step"].tolist(), start.tolist(), end.tolist(), strict=True)
             )
+    return steps
+
+
+def keep(source: Path, target: Path, kept_steps: list[tuple[int, int]]) -> None:
+    manifest = json.loads((source / "manifest.json").read_text())
+    batches = batches_of(source / "rows.xz")
+    light = any(batch.envelope.get("source") == "nccl" for batch in batches if batch.topic == Topic.STEP)
+    steps = anonymise(batches)
     phases = [phase_of(phase, steps, light) for phase in manifest["phases"]]
     if kept_steps:
         batches = [part for batch in batches if (part := cut(batch, kept_steps, steps[0]))]
@@ -135,5 +141,6 @@ def keep(source: Path, target: Path, kept_steps: list[tuple[int, int]]) -> None:
     (target / "manifest.json").write_text(json.dumps({**kept, "rows": rows, "phases": phases}, indent=1) + "\n")
 
 
-ranges = [tuple(map(int, text.split("-"))) for text in sys.argv[3:]]
-keep(Path(sys.argv[1]), Path(sys.argv[2]), ranges)
+if __name__ == "__main__":
+    ranges = [tuple(map(int, text.split("-"))) for text in sys.argv[3:]]
+    keep(Path(sys.argv[1]), Path(sys.argv[2]), ranges)

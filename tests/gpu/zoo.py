@@ -14,7 +14,6 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 import traceback
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from zoo_hosts import Hosts
 from zoo_plan import MODES, Phase, phases_of
+from zoo_results import write_manifest, write_pieces
 
 from drumline.producers.ipc.policy import LIGHT, Policy
 from drumline.producers.launcher import LaunchOptions, environment, load_plugin
@@ -43,7 +43,6 @@ RANKS, CORES = 2, min(4, max(1, len(os.sched_getaffinity(0)) // 6))
 START_S, END_S, PACK_S = float(os.environ.get("ZOO_START_S", "80")), 20.0, 90.0
 #: Expected time from the gate to the first phase; time before the end of a shape at which the next one starts; s.
 EXPECTED_S, EARLY_S = 12.0, 25.0
-PIECE, MOST_PIECES, TAIL_BYTES = 15_000_000, 6, 20_000
 
 
 @dataclass
@@ -192,38 +191,17 @@ class Zoo:
             errors = (shape.folder / "packing.err").read_text()[-600:]
             shape.result["packing"] = f"{code}: {errors}"
             report(f"{shape.name}: packing failed: {code}: {errors}")
-        self.write_manifest(shape, folder)
+        settings = {"mode": MODE, "times": os.environ.get("DRUMLINE_RINGS__TIMES", ""), **shape.result}
+        facts = write_manifest(shape.name, shape.folder, folder, PHASES, settings)
+        report(f"{shape.name}: packed {json.dumps(facts)}")
         for path in (shape.folder / "rings").glob("*.ring"):
             path.unlink()
         return True
 
-    def write_manifest(self, shape: Shape, folder: Path) -> None:
-        """Write what was done in which steps, and keep the ends of what the ranks printed."""
-        rows = {}
-        if (folder / "rows.json").exists():
-            rows = json.loads((folder / "rows.json").read_text())
-            (folder / "rows.json").unlink()
-        manifest = {
-            "job": shape.name, "how": shape.name, "mode": MODE, "ranks": RANKS, "world_size": RANKS,
-            "times": os.environ.get("DRUMLINE_RINGS__TIMES", ""), **shape.result, "phases": phases_done(shape), **rows,
-        }  # fmt: skip
-        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
-        for path in [*shape.folder.glob("*.log"), *shape.folder.glob("*.err")]:
-            if path.stat().st_size:
-                (folder / path.name).write_bytes(path.read_bytes()[-TAIL_BYTES:])
-        sizes = {path.name: path.stat().st_size for path in folder.glob("*.xz")}
-        report(f"{shape.name}: packed {json.dumps(sizes)} {json.dumps(rows.get('rows', {}))}")
-
     def write(self, shapes: list[Shape]) -> None:
         """Write all that is packed into OUT."""
-        path = self.work / "recordings.tar"
-        with tarfile.open(path, "w") as tar:
-            tar.add(self.packed, arcname="recordings")
-        data = path.read_bytes()
-        if len(data) > PIECE * MOST_PIECES:
-            report(f"{len(data)} bytes are too many: the last ones are left out")
-        for number, begin in enumerate(range(0, min(len(data), PIECE * MOST_PIECES), PIECE)):
-            (self.out / f"recordings.tar.{number}").write_bytes(data[begin : begin + PIECE])
+        if left_out := write_pieces(self.packed, self.work / "recordings.tar", self.out):
+            report(f"{left_out} bytes are too many, and left out")
         results = {shape.name: shape.result for shape in shapes}
         (self.out / "zoo.json").write_text(json.dumps({"phases": PHASES, "shapes": results}, indent=1))
 
@@ -255,31 +233,6 @@ class Zoo:
         for shape in shapes:
             self.finish_packing(shape, wait=True)
             self.write(shapes)
-
-
-def phases_done(shape: Shape) -> list[dict[str, object]]:
-    """Return the phases as the ranks reported them: from the last one's begin to the first one's end."""
-    events: dict[tuple[int, str], dict[int, dict[str, object]]] = {}
-    for path in sorted(shape.folder.glob("?.log")):
-        for line in path.read_text().splitlines():
-            if line.startswith('{"rank"'):
-                event = json.loads(line)
-                events.setdefault((event["phase"], event["event"]), {})[event["rank"]] = event
-    phases = []
-    for number, (fault, on, size, _) in enumerate(PHASES):
-        begins, ends = events.get((number, "begin"), {}), events.get((number, "end"), {})
-        if len(begins) < RANKS or len(ends) < RANKS:
-            continue
-        phases.append(
-            {
-                "fault": fault, "on": on, "size": size, "size_ms": begins[0]["size_ms"],
-                "start_ns": max(event["time_ns"] for event in begins.values()),
-                "end_ns": min(event["time_ns"] for event in ends.values()),
-                "steps": {rank: [begins[rank]["step"], ends[rank]["step"]] for rank in begins},
-                "median_step_ms": {rank: ends[rank]["median_step_ms"] for rank in ends}, "done": True,
-            }
-        )  # fmt: skip
-    return phases
 
 
 def main() -> None:
