@@ -2,9 +2,9 @@
 
 usage: zoo.py OUT [SHAPE...]
 
-SHAPES has the names, the most important first. Each runs the phases of zoo_plan.py. OUT gets recordings.tar, cut into
-pieces and written again after each shape: a folder a shape with cupti.xz, light.xz (zoo_rows.py), manifest.json, and
-the output of its ranks; and zoo.json. A shape that fails, or has no time left, is reported, and the next one begins.
+SHAPES (zoo_plan.py) has the names, the most important first. Each runs the same phases. OUT gets recordings.tar, cut
+into pieces and written again after each shape: a folder a shape with cupti.xz, light.xz (zoo_rows.py), manifest.json,
+and the output of its ranks; and zoo.json. A shape that fails, or has no time left, is reported, and the next one begins.
 ZOO_SECONDS: time for all. ZOO_PHASE_S: length of a phase. ZOO_MODE: whole, short (phases of 6 s), or once (other sizes,
 ranks and lengths). ZOO_PHASES: faults in place of the mode's, as `host:1:0.1 gpu:0:0.35`. ZOO_RAW: shapes whose rings
 are kept. DRUMLINE_RINGS__TIMES=all: each step is measured.
@@ -17,11 +17,10 @@ import sys
 import tempfile
 import time
 import traceback
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from zoo_hosts import Hosts
-from zoo_plan import MODES, Phase, phases_of
+from zoo_plan import MODES, SHAPES, Phase, Shape, phases_of
 from zoo_results import write_manifest, write_pieces
 
 from drumline.producers.ipc.policy import LIGHT, Policy
@@ -29,10 +28,6 @@ from drumline.producers.launcher import LaunchOptions, environment, load_plugin
 from drumline.producers.spool.location import make_rings
 
 FOLDER = Path(__file__).parent
-SHAPES = [
-    "moe", "accumulation", "pipeline", "rl", "tp_decode", "fsdp2", "ddp", "ddp_buffers", "lengths", "tp", "one_f_one_b",
-    "interleaved", "context", "recommender", "evaluation", "compiled", "two_hosts",
-]  # fmt: skip
 MODE = os.environ.get("ZOO_MODE", "whole")
 PHASE_S = float(os.environ.get("ZOO_PHASE_S", "6" if MODE == "short" else "20"))
 PHASES: list[Phase] = phases_of(os.environ.get("ZOO_PHASES", ""), PHASE_S, MODE)
@@ -43,18 +38,6 @@ RANKS, CORES = 2, min(4, max(1, len(os.sched_getaffinity(0)) // 6))
 START_S, END_S, PACK_S = float(os.environ.get("ZOO_START_S", "80")), 20.0, 90.0
 #: Expected time from the gate to the first phase; time before the end of a shape at which the next one starts; s.
 EXPECTED_S, EARLY_S = 12.0, 25.0
-
-
-@dataclass
-class Shape:
-    """A job. `folder`: of its plan, logs and rings. `packing`: the process that packs its rows, and its end at most."""
-
-    name: str
-    number: int
-    folder: Path
-    ranks: list[subprocess.Popen] = field(default_factory=list)
-    packing: tuple[subprocess.Popen, float] | None = None
-    result: dict[str, object] = field(default_factory=dict)
 
 
 def report(text: str) -> None:
@@ -74,6 +57,7 @@ class Zoo:
         self.packed.mkdir()
         self.hosts = Hosts()
         self.cores = sorted(os.sched_getaffinity(0))
+        self.spare = ",".join(map(str, self.cores[2 * RANKS * CORES :] or self.cores))
 
     def variables(self, shape: Shape) -> dict[str, str]:
         """Return the environment of both ranks: CUPTI's rows go into the spool, NCCL's into rings of the shape."""
@@ -82,11 +66,12 @@ class Zoo:
             **os.environ, "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "NCCL_NVLS_ENABLE": "0",
             "MASTER_PORT": str(29600 + shape.number), "OMP_NUM_THREADS": "2", "ZOO_SEED": str(MODES[MODE][0]),
             "ZOO_PLAN": str(shape.folder / "plan.json"), "ZOO_GATE": str(shape.folder / "gate"),
-            "ZOO_DISK": str(self.disk), "ZOO_PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "ZOO_DISK": str(self.disk), "ZOO_SPARE_CORES": self.spare,
+            "ZOO_PYTHONPATH": os.environ.get("PYTHONPATH", ""),
             "DRUMLINE_RINGS__FOLDER": str(shape.folder / "rings"), "DRUMLINE_RINGS__RECORDS": "1048576",
             "TORCHINDUCTOR_CACHE_DIR": str(self.disk / "inductor"), "TRITON_CACHE_DIR": str(self.disk / "triton"),
         }  # fmt: skip
-        options = LaunchOptions(job=shape.name, run="r", policy="always", spool=str(self.spool))
+        options = LaunchOptions(job=shape.job, run="r", policy="always", spool=str(self.spool))
         values = load_plugin(environment(values, command, options), Policy(LIGHT))
         make_rings(values)
         return values
@@ -119,10 +104,10 @@ class Zoo:
     def run(self, shape: Shape, following: list[Shape]) -> None:
         """Let a shape run; start the next one before it ends. Raises RuntimeError where it fails."""
         (shape.folder / "gate").touch()
-        began, until = shape.folder / "began", time.monotonic() + START_S
+        began, until = shape.folder / "began", time.monotonic() + START_S * (2 if shape.name == "compiled" else 1)
         while not began.exists():
             if time.monotonic() > until:
-                raise RuntimeError(f"no first phase in {START_S:.0f} s")
+                raise RuntimeError("the first phase does not begin")
             self.check(shape)
             time.sleep(0.1)
         values = json.loads(began.read_text())
@@ -156,16 +141,14 @@ class Zoo:
                 report(f"{shape.name}: end of {path.name}:\n{tail}")
 
     def begin_packing(self, shape: Shape) -> None:
-        """Pack the rows in a process on cores that no rank uses, after the decoders have written them all."""
-        time.sleep(2)
+        """Pack the rows in a process on cores that no rank uses."""
         command = ["nice", sys.executable, str(FOLDER / "zoo_rows.py"), self.spool, shape.folder / "rings"]
-        command += [self.packed / shape.name, shape.name]
+        command += [self.packed / shape.name, shape.job]
         if shape.name in os.environ.get("ZOO_RAW", "").split():
             command.append("raw")
-        cores = self.cores[2 * RANKS * CORES :] or self.cores
         with (shape.folder / "packing.err").open("w") as errors:
             process = subprocess.Popen(
-                ["taskset", "-c", ",".join(map(str, cores)), *map(str, command)],
+                ["taskset", "-c", self.spare, *map(str, command)],
                 stderr=errors,
                 stdin=subprocess.DEVNULL,
             )

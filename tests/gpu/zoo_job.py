@@ -19,6 +19,7 @@ from causes_faults import no_core_dumps
 from zoo_parts import CUDA, DEVICE, RANK, seed
 from zoo_plan import Plan
 
+import drumline
 from drumline.producers.collector import marks
 from drumline.producers.nccl_profiler import library
 
@@ -54,27 +55,34 @@ class StepMarks:
             self.number = number
         return library.mark(kind, number, name, source)
 
-    def install(self) -> None:
-        """Let the ring have marks, and measure as many steps as under policy `light`; a graph measures all."""
-        marks.ring = self.mark
-        time_all = library.time_all
-        library.time_all = lambda on: time_all(on and marks.graph_was_captured)
+
+def measure_as_light() -> None:
+    """Let NCCL measure as many steps as under policy `light`, where CUPTI's recording asks for all; a graph has all."""
+    time_all = library.time_all
+    library.time_all = lambda on: time_all(on and marks.graph_was_captured)
+
+
+def use_gpu(steps: StepMarks) -> None:
+    """Begin to use the GPU. drumline attaches CUPTI then, which it does not where the ring has marks already."""
+    if CUDA:
+        measure_as_light()
+        torch.cuda.set_device(DEVICE)
+        torch.cuda.init()
+        print(f"drumline: {drumline.status()}", flush=True)
+    marks.ring = steps.mark
 
 
 def main() -> None:
     no_core_dumps()
     torch.manual_seed(seed)
     steps = StepMarks()
-    steps.install()
     plan = Plan(RANK, lambda: steps.number)
     print("ready", flush=True)
     while not Path(os.environ["ZOO_GATE"]).exists():
         time.sleep(0.05)
-    if CUDA:
-        torch.cuda.set_device(DEVICE)
-        dist.init_process_group("nccl", device_id=DEVICE)
-    else:
-        dist.init_process_group("gloo")
+    plan.open()
+    use_gpu(steps)
+    dist.init_process_group("nccl", device_id=DEVICE) if CUDA else dist.init_process_group("gloo")
     step = SHAPES[sys.argv[1]]()
     while True:
         step()

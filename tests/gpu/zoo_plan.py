@@ -7,14 +7,20 @@ it from the file `began`. Each rank prints a JSON line when a phase begins and w
 
 import json
 import os
+import select
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 Phase = tuple[str, int, float, float]
+SHAPES = [
+    "moe", "accumulation", "pipeline", "rl", "tp_decode", "fsdp2", "ddp", "ddp_buffers", "lengths", "tp", "one_f_one_b",
+    "interleaved", "context", "recommender", "evaluation", "compiled", "two_hosts",
+]  # fmt: skip
 #: Sizes of faults, the ranks that have them, and the seed of random lengths, by mode.
 MODES = {
     "whole": (1, [("host", 1, 0.10), ("host", 0, 0.35), ("gpu", 0, 0.10), ("gpu", 1, 0.35)]),
@@ -27,6 +33,8 @@ WARM_STEPS, MEASURED_STEPS = 48, 24
 AHEAD = 24
 #: Time in which the other process computes once; s.
 PERIOD_S = 0.02
+#: Time for the other process to come up and measure itself; s.
+MEASURE_S = 25.0
 
 
 def phases_of(text: str, seconds: float, default: str) -> list[Phase]:
@@ -41,6 +49,23 @@ def phases_of(text: str, seconds: float, default: str) -> list[Phase]:
     return phases
 
 
+@dataclass
+class Shape:
+    """A job. `folder`: of its plan, logs and rings. `packing`: the process that packs its rows, and its end at most."""
+
+    name: str
+    number: int
+    folder: Path
+    ranks: list[subprocess.Popen] = field(default_factory=list)
+    packing: tuple[subprocess.Popen, float] | None = None
+    result: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def job(self) -> str:
+        """Return the job's name; none is a part of another one."""
+        return f"zoo-{self.name}-job"
+
+
 class GpuNeighbour:
     """A second process on this rank's GPU, which zoo_neighbour.py is. It starts idle, and ends with this process."""
 
@@ -53,12 +78,18 @@ class GpuNeighbour:
         # Without drumline the hook is not there, but PyTorch may be on PYTHONPATH as well.
         plain["PYTHONPATH"] = os.environ.get("ZOO_PYTHONPATH", "")
         command = [sys.executable, str(Path(__file__).with_name("zoo_neighbour.py")), str(local_rank)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, env=plain)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=plain, text=True)
 
     def take(self, share: float) -> None:
         """Take this share of the GPU's time from now on."""
-        self.process.stdin.write(f"{share}\n".encode())
+        self.process.stdin.write(f"{share}\n")
         self.process.stdin.flush()
+
+    def measure(self) -> str:
+        """Let it measure its work while nothing else runs on the GPU; return its answer, "" where none comes."""
+        self.take(0.0)
+        is_ready, _, _ = select.select([self.process.stdout], [], [], MEASURE_S)
+        return self.process.stdout.readline().strip() if is_ready else ""
 
 
 class Plan:
@@ -77,6 +108,11 @@ class Plan:
         self.took: list[float] = []
         needs_neighbour = any(fault == "gpu" and on == rank for fault, on, *_ in self.phases)
         self.neighbour = GpuNeighbour(int(os.environ["LOCAL_RANK"])) if needs_neighbour else None
+
+    def open(self) -> None:
+        """Prepare what needs the GPU, before the job uses it."""
+        if self.neighbour:
+            print(json.dumps({"neighbour": self.neighbour.measure()}), flush=True)
 
     def step(self) -> bool:
         """End a step; return whether it was the last."""

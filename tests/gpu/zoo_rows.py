@@ -10,6 +10,7 @@ import json
 import lzma
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,12 +23,16 @@ from drumline.producers.rings.host_rings import ROUND_S
 from drumline.producers.rings.publication import RingProcess
 from drumline.producers.rings.ring_file import MOST_READ, HeaderField, RingFile, RingHeader
 from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, Frame, head, scan
+from drumline.schemas.batch import decode, encode
+from drumline.schemas.model import model
 
 LEFT_OUT = {"gpu.kernel.v1", "gpu.memcpy.v1", "gpu.range.v1", "gpu.launch.v1"}
 #: Rows of the ring's process that the light tier is made of; samples of devices and hosts come from the agent.
 OF_AGENT = {"gpu.device.v1", "gpu.host.v1"}
 #: Time after the last record at which the process had ended; ns.
 END_NS = 3_000_000_000
+#: Time without a new byte after which the decoders have written all, and the longest wait for it; s.
+QUIET_S, MOST_WAIT_S = 3.0, 25.0
 LOW = np.uint64(0xFFFFFFFF)
 
 
@@ -123,6 +128,25 @@ def derive(
     return counts
 
 
+def wait_for_decoders(spool: Path) -> None:
+    """Wait until the spool has all rows of the processes that ended."""
+    until = time.monotonic() + MOST_WAIT_S
+    size, quiet_since = -1, time.monotonic()
+    while time.monotonic() < until and time.monotonic() < quiet_since + QUIET_S:
+        now = sum(path.stat().st_size for path in spool.glob("*/*.seg*"))
+        if now != size:
+            size, quiet_since = now, time.monotonic()
+        time.sleep(0.3)
+
+
+def as_light(frame: Frame, process_ids: Mapping[int, str]) -> bytes:
+    """Return the body of a sample as if its process were known by its ring only."""
+    batch = decode(model(frame.topic), frame.body)
+    if (rank := int(batch.envelope["rank"])) in process_ids and batch.envelope["process_id"]:
+        batch.envelope["process_id"] = process_ids[rank]
+    return encode(model(frame.topic), batch)
+
+
 def pack(spool: Path, rings: Path, folder: Path, job: str, raw: bool) -> None:
     folder.mkdir(exist_ok=True)
     cupti: Counter[str] = Counter()
@@ -152,12 +176,13 @@ def pack(spool: Path, rings: Path, folder: Path, job: str, raw: bool) -> None:
             if raw:
                 with lzma.open(folder / f"{counts[-1].get('rank', path.stem)}.ring.xz", "wb", preset=1) as kept:
                     kept.write(path.read_bytes())
+        process_ids = {ring["rank"]: ring["process"]["process_id"] for ring in counts if ring.get("process")}
         for frame in samples:
-            out = FrameFile(file, light)
-            out.append(frame.topic, frame.key, frame.body, frame.rows)
+            FrameFile(file, light).append(frame.topic, frame.key, as_light(frame, process_ids), frame.rows)
     result = {"rows": {"cupti": cupti, "light": light}, "rings": counts, "processes": processes}
     (folder / "rows.json").write_text(json.dumps(result))
 
 
 if __name__ == "__main__":
+    wait_for_decoders(Path(sys.argv[1]))
     pack(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], "raw" in sys.argv[5:])

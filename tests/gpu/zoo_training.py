@@ -190,7 +190,7 @@ def rl() -> Step:
 
 
 def evaluation() -> Step:
-    """Each 30th step evaluates on all ranks; each 45th step rank 0 saves the model while the other waits for it."""
+    """Each 100th step evaluates on all ranks; each 150th step rank 0 saves the model while the other waits for it."""
     model = ddp(Transformer(blocks(10)))
     optimizer = adam(model.parameters())
     path = Path(os.environ["ZOO_DISK"], f"checkpoint-{os.getpid()}.pt")
@@ -202,11 +202,11 @@ def evaluation() -> Step:
         loss = model(batch(sized(12, 2)))
         loss.backward()
         update(optimizer, loss)
-        if done % 30 == 0:
+        if done % 100 == 0:
             with torch.no_grad():
                 total = sum(model.module(batch(sized(12, 2))) for _ in range(4))
             dist.all_reduce(total)
-        if done % 45 == 0 and RANK == 0:
+        if done % 150 == 0 and RANK == 0:
             torch.save(model.state_dict(), path)
 
     return step
