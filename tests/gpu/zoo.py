@@ -4,10 +4,10 @@ usage: zoo.py OUT [SHAPE...]
 
 SHAPES (zoo_plan.py) has the names, the most important first. Each runs the same phases. OUT gets recordings.tar, cut
 into pieces and written again after each shape: a folder a shape with cupti.xz, light.xz (zoo_rows.py), manifest.json,
-and the output of its ranks; and zoo.json. A shape that fails, or has no time left, is reported, and the next one begins.
-ZOO_SECONDS: time for all. ZOO_PHASE_S: length of a phase. ZOO_MODE: whole, short (phases of 6 s), or once (other sizes,
-ranks and lengths). ZOO_PHASES: faults in place of the mode's, as `host:1:0.1 gpu:0:0.35`. ZOO_RAW: shapes whose rings
-are kept. DRUMLINE_RINGS__TIMES=all: each step is measured.
+and the output of its ranks; and zoo.json. A shape that fails, or has no time left, is reported, and the next one
+begins. ZOO_SECONDS: time for all. ZOO_PHASE_S: length of a phase. ZOO_MODE: whole, short (phases of 6 s), or once
+(other sizes, ranks and lengths). ZOO_PHASES: faults in place of the mode's, as `host:1:0.1 gpu:0:0.35`. ZOO_RAW:
+shapes whose rings are kept. DRUMLINE_RINGS__TIMES=all: each step is measured.
 """
 
 import json
