@@ -6,8 +6,9 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -29,13 +30,22 @@ from drumline.infra.evaluate.scoring import (
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
 from drumline.infra.runtime.terminal import echo, terminal_console
 
+if TYPE_CHECKING:
+    from drumline.streams.core.thresholds import StragglerConfig
+
 app = typer.Typer(add_completion=False)
+#: Panel of the options of --curve in the help.
+CURVE = "with --curve"
 
 
 @app.command()
 def evaluate(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="a recorded job: manifest.json, and Parquet tables or rows.jsonl.xz")
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...",
+            help="a recorded job: manifest.json, and Parquet tables or rows.jsonl.xz; several with --curve",
+        ),
     ],
     window_steps: Annotated[
         int | None,
@@ -48,6 +58,21 @@ def evaluate(
         bool, typer.Option("--compare", help="run published methods over the same data too")
     ] = False,
     light: Annotated[bool, typer.Option("--light", help="derive everything from NCCL's operations alone")] = False,
+    curve: Annotated[
+        bool, typer.Option("--curve", help="measure recall over time and names in healthy windows")
+    ] = False,
+    windows: Annotated[
+        int, typer.Option(min=0, help="healthy windows drawn from each recording", rich_help_panel=CURVE)
+    ] = 3000,
+    faults: Annotated[
+        int, typer.Option(min=0, help="faults injected of each kind and size", rich_help_panel=CURVE)
+    ] = 2,
+    seed: Annotated[int, typer.Option(help="of all that is drawn", rich_help_panel=CURVE)] = 0,
+    page: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="write the page there too: docs/results/curve.md", rich_help_panel=CURVE),
+    ] = None,
+    note: Annotated[str, typer.Option(help="a sentence below the page's title", rich_help_panel=CURVE)] = "",
 ) -> None:
     """Run the straggler code over DIR as a stream and score each phase of its manifest.
 
@@ -63,8 +88,20 @@ def evaluate(
     range) and its time on the GPU (its kernel), and no other kernel or copy. More compute is then `slow_gpu`, whatever
     made it, and a copy that the host waits for is `host_stall`: both are right for their phases.
 
-    Exit codes: 0 all counted phases right, 1 not, 2 bad input.
+    --curve prints a Markdown page instead, of each DIR in both tiers where it has kernels: how soon each fault is named
+    by what it really costs, and whether it stays named; wrong names; names per 1,000 healthy windows; the share of
+    windows that are evaluated, and why not the rest; lost time stated against true. It also draws steps from the
+    healthy phases and injects faults into them: host, GPU, every 4th step, bursts, loader, link, of 3 to 50 % of a
+    step. About three minutes a recording and tier with the defaults; --windows 100 --faults 1 takes one.
+
+    Exit codes: 0 all counted phases right (--curve: measured), 1 not, 2 bad input.
     """
+    if curve:
+        _curve(folders, window_steps, (windows, faults, seed), as_json, page, note, side_by_side or light)
+        return
+    if len(folders) != 1:
+        exit_with("evaluate", BAD_INPUT, "one DIR, or several with --curve")
+    [folder] = folders
     try:
         if light and side_by_side:
             raise ValueError("--light and --compare: the other methods need kernels; use one of them")
@@ -91,6 +128,49 @@ def evaluate(
     if note := no_result_note(rows):
         echo(f"drumline evaluate: {note}", err=True)
     raise typer.Exit(OK if report.right else FAILED)
+
+
+def _curve(
+    folders: list[Path],
+    window_steps: int | None,
+    drawn: tuple[int, int, int],
+    as_json: bool,
+    page: Path | None,
+    note: str,
+    is_combined: bool,
+) -> None:
+    from drumline.infra.cli.query.evaluate_curve import run_curve
+    from drumline.infra.evaluate.curve.injector import DrawPlan
+
+    try:
+        if is_combined:
+            raise ValueError("--curve measures both tiers, without the published methods; leave --light, --compare out")
+        config = straggler_config(window_steps or settings().stream.window_steps)
+        recordings = {folder: _named_phases(folder) for folder in folders}
+        run_curve(recordings, config, DrawPlan(*drawn), as_json, page, note, version("drumline"))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except (BadManifest, OSError, ValueError) as error:
+        exit_with("evaluate", BAD_INPUT, f"--curve: {error}")
+
+
+def _named_phases(folder: Path) -> list[dict[str, Any]]:
+    try:
+        return read_phases(folder)
+    except BadManifest as error:
+        raise BadManifest(f"{folder}: {error}") from None
+
+
+def straggler_config(window_steps: int) -> StragglerConfig:
+    """Return the thresholds of the worker's settings, for windows of so many steps."""
+    from drumline.streams.core.thresholds import StragglerConfig
+
+    stream = settings().stream
+    return StragglerConfig(
+        window_steps=window_steps,
+        idle_ns=int(stream.idle_s * 1e9),
+        price_per_gpu_hour=stream.price_per_gpu_hour,
+    )
 
 
 def _compare(
@@ -149,18 +229,13 @@ def straggler_rows(folder: Path, window_steps: int, quiet: bool = True, light: b
     The recording is read through a copy of its folder whose manifest has no phases. Raises ValueError with the name of
     an unreadable file.
     """
+    from drumline.infra.evaluate.verdict_rows import verdict_rows
     from drumline.producers.replay.published import is_published, read_published
     from drumline.producers.replay.recording import RecordedJob
     from drumline.schemas.topics import Topic
-    from drumline.streams.core.thresholds import StragglerConfig
-    from drumline.streams.offline import latest, verdicts
+    from drumline.streams.offline import verdicts
 
-    stream = settings().stream
-    config = StragglerConfig(
-        window_steps=window_steps,
-        idle_ns=int(stream.idle_s * 1e9),
-        price_per_gpu_hour=stream.price_per_gpu_hour,
-    )
+    config = straggler_config(window_steps)
     topics = {Topic.COLLECTIVE, Topic.STEP, Topic.PROCESS, Topic.DEVICE}
     if light and is_published(folder):
         raise ValueError("--light: the recording holds the rows of its own tier; leave it out")
@@ -181,13 +256,7 @@ def straggler_rows(folder: Path, window_steps: int, quiet: bool = True, light: b
                     progress.update(task, description=f"evaluated to step {batch.envelope['last_step']}")
             except (OSError, ValueError) as error:  # names a file: the user's, not its copy
                 raise ValueError(str(error).replace(str(copied), str(folder))) from None
-    for batch in latest(batches_out).values():
-        columns_of = batch.columns
-        causes, details = batch.strings("cause", "causes"), batch.strings("detail", "details")
-        first, last = int(batch.envelope["first_step"]), int(batch.envelope["last_step"])
-        for i in range(batch.rows):
-            rank, severity = int(columns_of["rank"][i]), int(columns_of["severity"][i])
-            yield VerdictRow(first, last, rank, severity, causes[i], details[i], float(columns_of["lost_share"][i]))
+    yield from verdict_rows(batches_out)
 
 
 def without_phases(folder: Path, copy: Path) -> Path:

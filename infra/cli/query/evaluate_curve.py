@@ -1,0 +1,85 @@
+"""Runs `drumline evaluate --curve`: reads recordings in each of their tiers, measures them, writes the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from drumline.infra.evaluate.scoring import light_phases, recommended_window
+from drumline.infra.runtime.terminal import echo, terminal_console
+
+if TYPE_CHECKING:
+    from drumline.infra.evaluate.curve.injector import DrawPlan
+    from drumline.infra.evaluate.curve.measure import Curve
+    from drumline.streams.core.thresholds import StragglerConfig
+
+Phases = Sequence[Mapping[str, Any]]
+
+
+def run_curve(
+    recordings: Mapping[Path, Phases],
+    config: StragglerConfig,
+    plan: DrawPlan,
+    as_json: bool,
+    page_path: Path | None,
+    note: str,
+    drumline_version: str,
+) -> None:
+    """Measure recordings and print the page, or one JSON object. Raises ValueError, OSError.
+
+    `recordings`: folder -> phases of its manifest. `page_path`: where the page is also written.
+    """
+    from drumline.infra.evaluate.curve.curve_page import MARK, page
+    from drumline.infra.evaluate.curve.curve_page import as_json as curves_json
+    from drumline.infra.evaluate.curve.recorded_job import tiers
+
+    if page_path is not None and page_path.exists() and not page_path.read_text().startswith(MARK):
+        raise ValueError(f"--page {page_path} holds another page; it would be replaced")
+    curves = []
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=terminal_console(stderr=True), transient=True, disable=as_json) as progress:
+        task = progress.add_task("reading the recordings", total=None)
+        for number, (folder, phases) in enumerate(recordings.items(), 1):
+            for light in tiers(folder):
+                show = partial(_show, progress, task, f"recording {number} of {len(recordings)}")
+                curves.append(_curve(folder, light, light_phases(phases) if light else phases, config, plan, show))
+    if as_json:
+        echo(json.dumps({"curves": curves_json(curves)}))
+    names = " ".join(str(folder) for folder in recordings)
+    command = (
+        f"drumline evaluate --curve {names} --windows {plan.windows} --faults {plan.replicates} --seed {plan.seed}"
+    )
+    text = page(curves, command, note, f"Measured by drumline {drumline_version}.")
+    if page_path is not None:
+        page_path.write_text(text)
+    if not as_json:
+        echo(text)
+
+
+def _show(progress: Progress, task: Any, head: str, text: str) -> None:
+    progress.update(task, description=f"{head}, {text}")
+
+
+def _curve(
+    folder: Path, light: bool, phases: Phases, config: StragglerConfig, plan: DrawPlan, show: Callable[[str], None]
+) -> Curve:
+    from drumline.infra.evaluate.curve.job_rows import job_rows
+    from drumline.infra.evaluate.curve.measure import measure
+    from drumline.infra.evaluate.curve.recorded_job import read_batches, without_samples
+    from drumline.infra.evaluate.verdict_rows import verdict_rows
+    from drumline.streams.offline import verdicts
+
+    show(f"reading {folder.name}{', light' if light else ''}")
+    batches = read_batches(folder, light)
+    window = recommended_window(phases, config.window_steps)
+    recorded = replace(config, window_steps=window)
+    evaluated = list(verdict_rows(verdicts(batches, recorded)))
+    by_timings = list(verdict_rows(verdicts(without_samples(batches), recorded)))
+    rows = job_rows(batch for _, batch in batches)
+    return measure(folder.resolve().name, rows, evaluated, by_timings, phases, window, config, plan, show)
