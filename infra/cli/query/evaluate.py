@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -72,6 +73,9 @@ def evaluate(
         Path | None,
         typer.Option(metavar="FILE", help="write the page there too: docs/results/curve.md", rich_help_panel=CURVE),
     ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="processes; default: one a usable core", rich_help_panel=CURVE)
+    ] = None,
     note: Annotated[str, typer.Option(help="a sentence below the page's title", rich_help_panel=CURVE)] = "",
 ) -> None:
     """Run the straggler code over DIR as a stream and score each phase of its manifest.
@@ -88,16 +92,16 @@ def evaluate(
     range) and its time on the GPU (its kernel), and no other kernel or copy. More compute is then `slow_gpu`, whatever
     made it, and a copy that the host waits for is `host_stall`: both are right for their phases.
 
-    --curve prints a Markdown page instead, of each DIR in both tiers where it has kernels: how soon each fault is named
-    by what it really costs, and whether it stays named; wrong names; names per 1,000 healthy windows; the share of
-    windows that are evaluated, and why not the rest; lost time stated against true. It also draws steps from the
-    healthy phases and injects faults into them: host, GPU, every 4th step, bursts, loader, link, of 3 to 50 % of a
-    step. About three minutes a recording and tier with the defaults; --windows 100 --faults 1 takes one.
+    --curve prints a Markdown page instead, of each DIR in both tiers where it has kernels. It shows how soon each fault
+    is named by what it really costs, whether it stays named, wrong names, and names per 1,000 healthy windows. It also
+    shows the share of windows that are evaluated, why not the rest, and lost time stated against true.
+    Faults are also injected into steps drawn from the healthy phases: host, GPU, every 4th step, bursts, loader, link,
+    of 3 to 50 % of a step. A recording and tier takes 1 to 5 minutes; --windows 100 --faults 1 half a minute.
 
     Exit codes: 0 all counted phases right (--curve: measured), 1 not, 2 bad input.
     """
     if curve:
-        _curve(folders, window_steps, (windows, faults, seed), as_json, page, note, side_by_side or light)
+        _curve(folders, window_steps, (windows, faults, seed), as_json, page, note, jobs, side_by_side or light)
         return
     if len(folders) != 1:
         exit_with("evaluate", BAD_INPUT, "one DIR, or several with --curve")
@@ -137,6 +141,7 @@ def _curve(
     as_json: bool,
     page: Path | None,
     note: str,
+    jobs: int | None,
     is_combined: bool,
 ) -> None:
     from drumline.infra.cli.query.evaluate_curve import run_curve
@@ -147,7 +152,8 @@ def _curve(
             raise ValueError("--curve measures both tiers, without the published methods; leave --light, --compare out")
         config = straggler_config(window_steps or settings().stream.window_steps)
         recordings = {folder: _named_phases(folder) for folder in folders}
-        run_curve(recordings, config, DrawPlan(*drawn), as_json, page, note, version("drumline"))
+        jobs = jobs or len(os.sched_getaffinity(0))
+        run_curve(recordings, config, DrawPlan(*drawn), as_json, page, note, version("drumline"), jobs)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except (BadManifest, OSError, ValueError) as error:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +32,11 @@ def run_curve(
     page_path: Path | None,
     note: str,
     drumline_version: str,
+    jobs: int,
 ) -> None:
     """Measure recordings and print the page, or one JSON object. Raises ValueError, OSError.
 
-    `recordings`: folder -> phases of its manifest. `page_path`: where the page is also written.
+    `recordings`: folder -> phases of its manifest. `page_path`: where the page is also written. `jobs`: processes.
     """
     from drumline.infra.evaluate.curve.curve_page import MARK, page
     from drumline.infra.evaluate.curve.curve_page import as_json as curves_json
@@ -41,14 +44,21 @@ def run_curve(
 
     if page_path is not None and page_path.exists() and not page_path.read_text().startswith(MARK):
         raise ValueError(f"--page {page_path} holds another page; it would be replaced")
-    curves = []
+    tasks = [
+        (folder, light, light_phases(phases) if light else phases)
+        for folder, phases in recordings.items()
+        for light in tiers(folder)
+    ]
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=terminal_console(stderr=True), transient=True, disable=as_json) as progress:
         task = progress.add_task("reading the recordings", total=None)
-        for number, (folder, phases) in enumerate(recordings.items(), 1):
-            for light in tiers(folder):
-                show = partial(_show, progress, task, f"recording {number} of {len(recordings)}")
-                curves.append(_curve(folder, light, light_phases(phases) if light else phases, config, plan, show))
+        if jobs == 1:
+            curves = [
+                _curve(*values, config, plan, partial(_show, progress, task, f"{number} of {len(tasks)}"))
+                for number, values in enumerate(tasks, 1)
+            ]
+        else:
+            curves = _in_parallel(tasks, config, plan, jobs, partial(_show, progress, task))
     if as_json:
         echo(json.dumps({"curves": curves_json(curves)}))
     names = " ".join(str(folder) for folder in recordings)
@@ -64,6 +74,29 @@ def run_curve(
 
 def _show(progress: Progress, task: Any, head: str, text: str) -> None:
     progress.update(task, description=f"{head}, {text}")
+
+
+def _in_parallel(
+    tasks: Sequence[tuple[Path, bool, Phases]],
+    config: StragglerConfig,
+    plan: DrawPlan,
+    jobs: int,
+    show: Callable[[str, str], None],
+) -> list[Curve]:
+    """Return the curve of each task, in their order."""
+    with ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn")) as pool:
+        futures = [pool.submit(_curve, *values, config, plan, _quiet) for values in tasks]
+        try:
+            for number, future in enumerate(as_completed(futures), 1):
+                show(f"{number} of {len(tasks)} measured", f"{future.result().name} was the last")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        return [future.result() for future in futures]
+
+
+def _quiet(_text: str) -> None:
+    """Show nothing: a process of the pool has no terminal."""
 
 
 def _curve(

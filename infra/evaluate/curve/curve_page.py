@@ -24,7 +24,7 @@ EXPLAINED = (
     "by then, of those that lasted so long. Counted from the fault's begin to the end of the window that names it.",
     "- **True cost**: by how much the job's median step is longer than in the healthy phases beside it, with a 95 % "
     "bootstrap interval; by means in parentheses. Of injected faults: exact, against the same steps without the fault.",
-    "- **Calm**: the healthy windows lose less than 5 % to their latest rank (longest waits of each step); else noisy.",
+    "- **Quiet**: the healthy windows lose less than 5 % to their latest rank (longest waits of each step); else noisy.",
     "- **Injected**: not recorded. Steps are drawn from the recording's healthy ones in blocks and replayed: a rank's "
     "gap before an operation is its own work, a collective ends for all when the last rank has entered. The fault adds "
     "work to one rank, or time to all transfers. What a GPU or host does ahead while it waits counts as its own work, "
@@ -57,7 +57,7 @@ def as_json(curves: Sequence[Curve]) -> list[dict[str, Any]]:
         for measured, faults in ((curve.faults, values["faults"]), (curve.injected, values["injected"])):
             for fault, entry in zip(measured, faults, strict=True):
                 entry["class"] = cost_class(fault.cost.cost) if fault.cost else None
-                entry["calm"], entry["stays_named"] = fault.is_quiet, fault.recall.stays
+                entry["quiet"], entry["stays_named"] = fault.is_quiet, fault.recall.stays
         for name in ("healthy", "resampled"):
             count: HealthyCount = getattr(curve, name)
             values[name] |= {"per_1000": count.per_1000, "upper_bound_per_1000": count.bound_per_1000}
@@ -96,7 +96,7 @@ def _reasons(curves: Sequence[Curve]) -> list[str]:
             ("named in drawn windows", curve.resampled.names),
         ):
             if counted:
-                parts.append(f"{text}: {', '.join(f'{name} {count}' for name, count in counted.most_common())}")
+                parts.append(f"{text}: {', '.join(f'{name} {count}' for name, count in sorted(counted.items()))}")
         if parts:
             lines.append(f"- {curve.name}, {curve.tier}: {'; '.join(parts)}")
     return lines
@@ -114,7 +114,7 @@ def _by_class(faults: Sequence[MeasuredFault]) -> dict[str, list[MeasuredFault]]
     out: dict[str, list[MeasuredFault]] = {}
     for name in CLASSES:
         for quiet in (True, False):
-            label = f"{name}, {'calm' if quiet else 'noisy'}"
+            label = f"{name}, {'quiet' if quiet else 'noisy'}"
             out[label] = [f for f in faults if f.cost and cost_class(f.cost.cost) == name and f.is_quiet == quiet]
     return {name: group for name, group in out.items() if group}
 
@@ -123,7 +123,7 @@ def _by_kind(faults: Sequence[MeasuredFault]) -> dict[str, list[MeasuredFault]]:
     out: dict[str, list[MeasuredFault]] = {}
     for fault in faults:
         if fault.cost and fault.cost.cost >= 0.1:
-            label = f"{fault.fault.name}, {'calm' if fault.is_quiet else 'noisy'}"
+            label = f"{fault.fault.name}, {'quiet' if fault.is_quiet else 'noisy'}"
             out.setdefault(label, []).append(fault)
     return dict(sorted(out.items()))
 
@@ -179,7 +179,7 @@ def _fault(fault: MeasuredFault, by_timings: Recall) -> list[str]:
 
 
 def _beside(fault: MeasuredFault) -> str:
-    return "" if fault.loss is None else f"{'calm' if fault.is_quiet else 'noisy'}, {fault.loss:.1%}"
+    return "" if fault.loss is None else f"{'quiet' if fault.is_quiet else 'noisy'}, {fault.loss:.1%}"
 
 
 def _when(result: Recall) -> str:

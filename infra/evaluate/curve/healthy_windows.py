@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import exp, lgamma, log
@@ -16,12 +15,15 @@ CONFIDENCE = 0.95
 
 @dataclass
 class HealthyCount:
-    """Counts windows of healthy steps. `named`: a rank at warning or above; `job`: only the job as a whole."""
+    """Counts windows of healthy steps.
+
+    `named`: with a rank at warning or above; `job`: with the job as a whole alone; `names`: how often each, by cause.
+    """
 
     windows: int = 0
     named: int = 0
     job: int = 0
-    names: Counter[str] = field(default_factory=Counter)
+    names: dict[str, int] = field(default_factory=dict)
 
     def add(self, windows: Iterable[list[VerdictRow]]) -> None:
         """Add windows, each as its rows."""
@@ -30,7 +32,9 @@ class HealthyCount:
             self.windows += 1
             self.named += any(row.rank != WHOLE_JOB for row in named)
             self.job += bool(named) and all(row.rank == WHOLE_JOB for row in named)
-            self.names.update(f"{_subject(row)} {row.cause}" for row in named)
+            for row in named:
+                subject = "job" if row.rank == WHOLE_JOB else f"rank {row.rank}"
+                _count(self.names, f"{subject} {row.cause}")
 
     @property
     def per_1000(self) -> float:
@@ -49,7 +53,7 @@ class EvaluatedWindows:
 
     windows: int = 0
     evaluated: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, int] = field(default_factory=dict)
 
     def add(self, rows: Iterable[VerdictRow], expected: Iterable[int]) -> None:
         """Add the windows of a recording. `expected`: the first steps of the windows that it holds."""
@@ -61,7 +65,7 @@ class EvaluatedWindows:
                 self.evaluated += 1
                 continue
             details = sorted({row.detail for row in ranks if row.detail})
-            self.reasons[" ".join(details) or ("no detail" if ranks else "no verdict")] += 1
+            _count(self.reasons, " ".join(details) or ("no detail" if ranks else "no verdict"))
 
     @property
     def share(self) -> float:
@@ -88,8 +92,8 @@ def _at_most(hits: int, count: int, share: float) -> float:
     return sum(exp(c + k * log(share) + (count - k) * log(1 - share)) for k, c in enumerate(choose))
 
 
-def _subject(row: VerdictRow) -> str:
-    return "job" if row.rank == WHOLE_JOB else f"rank {row.rank}"
+def _count(counts: dict[str, int], name: str) -> None:
+    counts[name] = counts.get(name, 0) + 1
 
 
 def windows_inside(rows: Iterable[VerdictRow], spans: Iterable[tuple[int, int]]) -> list[list[VerdictRow]]:

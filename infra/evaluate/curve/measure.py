@@ -70,7 +70,8 @@ def measure(
     curve.loss = _median_loss(runs, recorded_window)
     for phase in phases:
         if _is_fault(phase):
-            cost_and_loss = _costs(phase, times, spans, runs, recorded_window, plan.seed)
+            cost, loss = _costs(phase, times, spans, runs, recorded_window, plan.seed)
+            cost_and_loss = cost, curve.loss if loss is None else loss
             curve.faults.append(_recorded(phase, cost_and_loss, times, evaluated))
             curve.by_timings.append(_recorded(phase, cost_and_loss, times, evaluated_by_timings).recall)
     curve.healthy.add(windows_inside(evaluated, spans))

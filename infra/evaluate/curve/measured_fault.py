@@ -30,5 +30,5 @@ class MeasuredFault:
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether the healthy windows beside it are calm."""
+        """Return whether the healthy windows beside it are quiet."""
         return self.loss is not None and self.loss < QUIET_SHARE

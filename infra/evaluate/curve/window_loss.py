@@ -9,7 +9,7 @@ import numpy as np
 from drumline.infra.evaluate.curve.job_rows import Floats
 from drumline.infra.evaluate.curve.timings import StepTimings, Synchronisation
 
-#: Healthy windows that lose less are calm; share of their time.
+#: Healthy windows that lose less are quiet; share of their time.
 QUIET_SHARE = 0.05
 
 

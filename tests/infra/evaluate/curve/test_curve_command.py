@@ -1,6 +1,7 @@
 """`drumline evaluate --curve`: one page of all recordings, the same as JSON; refusals before anything is measured."""
 
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 
 from drumline.infra.cli.query.evaluate import app
 from drumline.infra.evaluate.curve.curve_page import MARK
+from drumline.producers.replay.published import ROWS
 
 PUBLISHED = Path(__file__).parents[3] / "data" / "published"
 QUICK = ["--windows", "20", "--faults", "0"]
@@ -20,7 +22,9 @@ def run(*args):
 @pytest.fixture(scope="module")
 def link(tmp_path_factory):
     path = tmp_path_factory.mktemp("curve") / "curve.md"
-    result = run(PUBLISHED / "link", PUBLISHED / "gpu-light", *QUICK, "--json", "--page", path, "--note", "A note.")
+    result = run(
+        PUBLISHED / "link", PUBLISHED / "gpu-light", *QUICK, "--json", "--jobs", 1, "--page", path, "--note", "A note."
+    )
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)["curves"], path.read_text()
 
@@ -28,11 +32,28 @@ def link(tmp_path_factory):
 def test_a_recorded_fault_has_its_true_cost_and_the_steps_until_its_name(link):
     [curve, shared] = link[0]
     [fault] = curve["faults"]
-    assert (fault["fault"]["name"], fault["class"], fault["calm"]) == ("slow_link:7e8", "> 40 %", True)
+    assert (fault["fault"]["name"], fault["class"], fault["quiet"]) == ("slow_link:7e8", "> 40 %", True)
     assert fault["cost"]["low"] < fault["cost"]["cost"] < fault["cost"]["high"]
     assert fault["recall"]["steps"] == 19
     assert shared["faults"][0]["cost"] is None  # no healthy step beside it
     assert shared["closeness"] is None
+
+
+def test_a_job_of_one_rank_is_not_evaluated_and_the_json_gives_the_reason(tmp_path):
+    recording = tmp_path / "alone"
+    recording.mkdir()
+    with lzma.open(PUBLISHED / "link" / ROWS, "rt") as file:
+        lines = [json.loads(line) for line in file]
+    kept = [line for line in lines if line["envelope"]["rank"] == 0]
+    with lzma.open(recording / ROWS, "wt") as file:
+        file.writelines(json.dumps(line) + "\n" for line in kept)
+    (recording / "manifest.json").write_text((PUBLISHED / "link" / "manifest.json").read_text())
+    result = run(recording, *QUICK, "--json")
+    assert result.exit_code == 0, result.output
+    [curve] = json.loads(result.stdout)["curves"]
+    assert curve["coverage"]["evaluated"] == 0
+    assert curve["coverage"]["reasons"] == {"no detail": curve["coverage"]["windows"]}
+    assert curve["injected"] == []
 
 
 def test_drawn_windows_are_counted_with_their_bound(link):
