@@ -1,0 +1,89 @@
+"""A table of operations becomes steps, collectives, and sends between neighbours."""
+
+import numpy as np
+import pytest
+from support.operation_tables import step_rows, write_table
+
+from drumline.producers.replay.operation_table.job import FIRST_NS, OperationJob
+from drumline.schemas.codec import Codec
+
+S = 1_000_000_000
+
+
+@pytest.fixture
+def job(tmp_path):
+    return OperationJob(write_table(tmp_path, [*step_rows(16, late_s=2.0), *step_rows(21)]))
+
+
+def seconds(values):
+    return (np.asarray(values) / S).round(6).tolist()
+
+
+def collectives(job, rank):
+    """(communicator, operation, start in s, duration in s) of a rank's first step, in order."""
+    batches = [b for _, b in job.batches() if b.topic == "gpu.collective.v1" and b.envelope["rank"] == rank]
+    rows = []
+    for batch in batches:
+        columns, names = batch.columns, batch.strings("operation", "operations")
+        for i in np.flatnonzero(columns["step"] == 0):
+            start, duration = seconds([columns["start_ns"][i] - FIRST_NS, columns["duration_ns"][i]])
+            rows.append((batch.envelope["communicator"], str(names[i]), start, duration))
+    return sorted(rows, key=lambda row: row[2])
+
+
+def test_ranks_and_steps_are_renumbered_and_their_recorded_numbers_kept(job):
+    assert job.layout.recorded_ranks == (0, 4, 8, 12)
+    assert job.recorded_steps == (16, 21)
+    assert {b.envelope["rank"] for _, b in job.batches()} == {0, 1, 2, 3}
+    assert {b.envelope["world_size"] for _, b in job.batches()} == {4}
+    assert [p.steps["step"].tolist() for p in job.processes] == [[0, 1]] * 4
+
+
+def test_compute_idle_and_exposed_communication_add_up_to_the_step(job):
+    """The rank that is recorded as 8: stage 1 of the late replica."""
+    steps = job.processes[2].steps
+    assert seconds(steps["gpu_duration_ns"]) == [7.0, 5.0 + 8.6 - 7.0]  # from reduction to reduction
+    assert seconds(steps["compute_ns"]) == [3.0, 3.1]  # the optimizer belongs to the step after
+    assert seconds(steps["comm_exposed_ns"]) == [3.5, 1.5]
+    parts = sum(steps[name] for name in ("compute_ns", "copy_ns", "comm_exposed_ns", "idle_ns"))
+    assert parts.tolist() == steps["gpu_duration_ns"].tolist()
+
+
+def test_idle_time_that_ends_with_communication_is_stated(job):
+    """Stage 1 has no operation for half a second before it reduces its gradients. Before the optimizer it has none either."""
+    assert seconds(job.unrecorded_ns[2]) == [0.5, 0.5]
+    assert seconds(job.unrecorded_ns[0]) == [0.0, 0.0]
+
+
+def test_neighbours_of_a_pipeline_share_a_communicator_and_agree_on_the_order(job):
+    early, late = collectives(job, 1), collectives(job, 3)
+    assert [row[1] for row in early] == ["AllGather", "Send", "Recv", "ReduceScatter"]
+    assert [row[1] for row in late] == ["AllGather", "Recv", "Send", "ReduceScatter"]
+    assert {early[i][0] for i in (1, 2)} == {late[i][0] for i in (1, 2)}
+    assert early[1][0] != collectives(job, 0)[1][0], "of another replica"
+    assert early[2][2:] == (1.3, 3.1)
+
+
+def test_replicas_of_a_stage_share_a_communicator_and_stages_do_not(job):
+    groups = [collectives(job, rank)[0][0] for rank in range(4)]
+    assert groups[0] == groups[1] != groups[2] == groups[3]
+    assert collectives(job, 0)[-1][0] == groups[0], "gradients are reduced in it, too"
+    assert [collectives(job, rank)[-1][3] for rank in range(4)] == [0.1, 2.1, 0.1, 2.1]
+
+
+def test_garbage_collection_is_known_where_the_table_has_it(job):
+    assert [p.steps["gc_ns"].tolist() for p in job.processes] == [[-1, -1], [-1, -1], [0, 0], [0, 0]]
+
+
+def test_batches_follow_the_schemas(job):
+    codec = Codec()
+    for _, batch in job.batches():
+        assert codec.decode(batch.topic, codec.encode(batch)).rows == batch.rows > 0
+
+
+def test_a_table_whose_times_count_on_reads_the_same(tmp_path, job):
+    rows = [*step_rows(16, late_s=2.0), *step_rows(21)]
+    later = [(*row[:5], row[5] + 100.0 * (row[0] == 21), row[6]) for row in rows]
+    moved = OperationJob(write_table(tmp_path, later))
+    for before, after in zip(job.processes, moved.processes, strict=True):
+        assert before.steps["comm_exposed_ns"].tolist() == after.steps["comm_exposed_ns"].tolist()
