@@ -19,6 +19,7 @@ from drumline.infra.cli.console import exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.evaluate.scoring import (
     INSUFFICIENT,
+    SEVERITY_NAMES,
     WHOLE_JOB,
     BadManifest,
     EvaluationReport,
@@ -45,7 +46,8 @@ def evaluate(
         list[Path],
         typer.Argument(
             metavar="DIR...",
-            help="a recorded job: manifest.json, and Parquet tables or rows.jsonl.xz; several with --curve",
+            help="a recorded job: manifest.json, and Parquet tables or rows.jsonl.xz; or a table of operations; "
+            "several with --curve",
         ),
     ],
     window_steps: Annotated[
@@ -92,6 +94,10 @@ def evaluate(
     range) and its time on the GPU (its kernel), and no other kernel or copy. More compute is then `slow_gpu`, whatever
     made it, and a copy that the host waits for is `host_stall`: both are right for their phases.
 
+    A table of operations (trace-X.parquet with meta-X.yaml beside it: step, rank, stage, dp_rank, optype, start_ts,
+    duration in s) has no phases. Then the verdicts themselves are printed, ranks and steps numbered from 0, and the
+    exit code is 0. Idle time that ends with communication is stated, as the table does not show its reason.
+
     --curve prints a Markdown page instead, of each DIR in both tiers where it has kernels. It shows how soon each fault
     is named by what it really costs, whether it stays named, wrong names, and names per 1,000 healthy windows. It also
     shows the share of windows that are evaluated, why not the rest, and lost time stated against true.
@@ -107,6 +113,15 @@ def evaluate(
         exit_with("evaluate", BAD_INPUT, "one DIR, or several with --curve")
     [folder] = folders
     try:
+        from drumline.producers.replay.operation_table.table_reader import find_table
+
+        if (table := find_table(folder)) is not None:
+            from drumline.infra.cli.query.evaluate_operations import print_verdicts
+
+            if light or side_by_side:
+                raise ValueError("--light and --compare need a recording with kernels, not a table of operations")
+            print_verdicts(table, straggler_config(settings().stream.window_steps), window_steps, as_json)
+            return
         if light and side_by_side:
             raise ValueError("--light and --compare: the other methods need kernels; use one of them")
         phases = light_phases(read_phases(folder)) if light else read_phases(folder)
@@ -118,7 +133,7 @@ def evaluate(
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except (BadManifest, OSError, ValueError) as error:
-        exit_with("evaluate", BAD_INPUT, f"{folder}: {error}")
+        exit_with("evaluate", BAD_INPUT, str(error) if str(folder) in str(error) else f"{folder}: {error}")
     if as_json and not side_by_side:
         echo(json.dumps(report.as_json()))
     elif not side_by_side:
