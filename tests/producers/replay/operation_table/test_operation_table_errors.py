@@ -65,14 +65,14 @@ def test_a_wrong_layout_is_named(tmp_path, layout, message):
 def test_a_missing_layout_is_named(tmp_path):
     path = write_table(tmp_path, ROWS)
     (tmp_path / "meta-job.yaml").unlink()
-    with pytest.raises(BadTrace, match="meta-job.yaml"):
+    with pytest.raises(BadTrace, match=r"meta-job\.yaml"):
         OperationJob(path)
 
 
 def test_a_file_that_is_no_parquet_is_named(tmp_path):
     path = write_table(tmp_path, ROWS)
     path.write_text("step,rank\n")
-    with pytest.raises(BadTrace, match="trace-job.parquet"):
+    with pytest.raises(BadTrace, match=r"trace-job\.parquet"):
         read_table(path)
 
 

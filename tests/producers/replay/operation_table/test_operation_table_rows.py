@@ -50,7 +50,7 @@ def test_compute_idle_and_exposed_communication_add_up_to_the_step(job):
 
 
 def test_idle_time_that_ends_with_communication_is_stated(job):
-    """Stage 1 has no operation for half a second before it reduces its gradients. Before the optimizer it has none either."""
+    """Stage 1 has none for half a second before it reduces its gradients. Compute that follows is not counted."""
     assert seconds(job.unrecorded_ns[2]) == [0.5, 0.5]
     assert seconds(job.unrecorded_ns[0]) == [0.0, 0.0]
 
