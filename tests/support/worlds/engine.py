@@ -35,7 +35,7 @@ class Logged(NamedTuple):
 
 @dataclass
 class Run:
-    """What all ranks did.
+    """Holds what all ranks did.
 
     Attributes:
         logs: of each stage, in the order of launches.
@@ -56,16 +56,28 @@ class Run:
 
 @dataclass
 class _Stage:
-    """The state of a stage. `host`: when its hosts could launch the next operation."""
+    """The state of a stage.
+
+    Attributes:
+        host: when its hosts launch the next communication: with the compute before it.
+        computes: it has computed since its last communication.
+    """
 
     now: Times
     host: Times
+    computes: bool = False
     log: list[Logged] = field(default_factory=list)
 
     def meet(self, step: int, operation: str, named: Named, end: Times) -> None:
         call = np.minimum(self.host, self.now)
         self.log.append(Logged(step, operation, named, call, self.now.copy(), end))
-        self.host, self.now = self.now, end
+        self.host, self.now, self.computes = self.now, end, False
+
+    def compute(self, step: int, work: Times, idle: Times) -> None:
+        begin = self.now + idle
+        self.host = self.host if self.computes else begin
+        self.now, self.computes = begin + work, True
+        self.log.append(Logged(step, "", None, self.host, begin, self.now))
 
 
 def run(world: World, steps: int, slowed: tuple[Slowed, ...] = (), seed: int = 0) -> Run:
@@ -154,12 +166,6 @@ def _reduce(world: World, step: int, number: int, stage: _Stage, operation: str)
 def _compute(world: World, step: int, number: int, stage: _Stage, work: Times, idle: Times) -> None:
     """Compute a pass in two halves, with an all-reduce after each and an exchange of tokens around the second."""
 
-    def half() -> None:
-        stage.host = stage.now + idle / 2
-        end = stage.host + work / 2
-        stage.log.append(Logged(step, "", None, stage.host, stage.host, end))
-        stage.now = end
-
     def tensor_reduce() -> None:
         if world.tensor > 1:
             end = np.broadcast_to(stage.now.max(1, keepdims=True) + world.transfer_ns, stage.now.shape).copy()
@@ -172,10 +178,10 @@ def _compute(world: World, step: int, number: int, stage: _Stage, work: Times, i
             named = lambda data, tensor: f"expert {number} {data // world.expert} {tensor}"  # noqa: E731
             stage.meet(step, "AllToAll", named, end.reshape(stage.now.shape).copy())
 
-    half()
+    stage.compute(step, work / 2, idle)
     tensor_reduce()
     exchange_tokens()
-    half()
+    stage.compute(step, work / 2, np.zeros(work.shape))
     exchange_tokens()
     tensor_reduce()
 
@@ -185,7 +191,7 @@ def _exchange(
 ) -> bool:
     """Send, and receive if all has been sent; return whether it has. `is_posted`: it was sent before."""
     if not is_posted:
-        arrivals |= {message: stage.now + world.transfer_ns for message in part.sent}
+        arrivals |= dict.fromkeys(part.sent, stage.now + world.transfer_ns)
     if not all(message in arrivals for message in part.received):
         return False
     end = stage.now + (world.transfer_ns if part.sent else LAUNCH_NS)
