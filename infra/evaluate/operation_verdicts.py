@@ -38,10 +38,7 @@ class OperationVerdicts:
         return [row for row in self.rows if row.severity == INSUFFICIENT and row.rank == WHOLE_JOB]
 
     def unrecorded_shares(self) -> dict[int, float]:
-        """Return rank -> part of its time without a recorded operation before communication, where it is suspect.
-
-        The table does not show whether such a rank was late itself, or waited for something that was not recorded.
-        """
+        """Return rank -> part of its time in which it waited for what was not recorded, where that is suspect."""
         budget = [process.steps["gpu_duration_ns"].sum() for process in self.job.processes]
         shares = self.job.unrecorded_ns.sum(1) / np.maximum(1, budget)
         return {rank: share for rank, share in enumerate(shares.tolist()) if share >= StragglerConfig().suspect}

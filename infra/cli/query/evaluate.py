@@ -96,7 +96,7 @@ def evaluate(
 
     A table of operations (trace-X.parquet with meta-X.yaml beside it: step, rank, stage, dp_rank, optype, start_ts,
     duration in s) has no phases. Then the verdicts themselves are printed, ranks and steps numbered from 0, and the
-    exit code is 0. Idle time that ends with communication is stated, as the table does not show its reason.
+    exit code is 0. Waits that were not recorded are stated: nothing runs on some ranks, and they go on together.
 
     --curve prints a Markdown page instead, of each DIR in both tiers where it has kernels. It shows how soon each fault
     is named by what it really costs, whether it stays named, wrong names, and names per 1,000 healthy windows. It also

@@ -33,7 +33,7 @@ def print_verdicts(path: Path, config: StragglerConfig, window_steps: int | None
         table.add_row(where, f"{severity}: {result.described(row.rank)}", cause, f"{row.share:.1%}")
     terminal_console(file=sys.stdout).print(table)
     for rank, share in result.unrecorded_shares().items():
-        echo(f"{result.described(rank)}: nothing recorded before communication in {share:.1%} of its time")
+        echo(f"{result.described(rank)}: waits that were not recorded are {share:.1%} of its time")
     echo(
         f"{len({row.first_step for row in result.rows})} windows, {len(result.not_evaluated)} not evaluated, "
         f"{len({row.first_step for row in result.findings if row.rank != WHOLE_JOB})} name a rank"

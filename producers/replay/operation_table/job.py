@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from drumline.producers.activity.activity import end_ns
+from drumline.producers.activity.intervals import IntervalUnion, union
 from drumline.producers.batches.builder import BatchHeader, make_batch
 from drumline.producers.derive.nccl.names import hash_text
 from drumline.producers.derive.steps.steps import MARKER, Steps
@@ -16,6 +18,7 @@ from drumline.producers.replay.operation_table.kinds import KINDS, WITHOUT_PEERS
 from drumline.producers.replay.operation_table.places import OperationLayout, communicator_hash, layout_of
 from drumline.producers.replay.operation_table.process_rows import Communication, ProcessRows, process_rows
 from drumline.producers.replay.operation_table.table_reader import OperationTable, read_table
+from drumline.producers.replay.operation_table.unrecorded_waiting import unrecorded_waiting
 from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
@@ -48,13 +51,22 @@ class OperationJob:
         self.recorded_steps: tuple[int, ...] = tuple(steps.tolist())
         start, end, bounds = _times(table, step_of, len(steps))
         ranks = np.array(self.layout.recorded_ranks)
-        self.processes: list[ProcessRows] = []
+        processes = []
         for rank in range(len(ranks)):
             rows = np.flatnonzero(table["rank"] == ranks[rank])
             rows = rows[np.lexsort((rows, start[rows]))]
             present = np.unique(step_of[rows])
             rank_steps = Steps(present, bounds[present], bounds[present + 1])
-            self.processes.append(_process(self.layout, rank, table, rows, (start, end, step_of), rank_steps))
+            processes.append(_process(self.layout, rank, table, rows, (start, end, step_of), rank_steps))
+        waiting = unrecorded_waiting(
+            [process.busy for process in processes],
+            [process.communication.start_ns for process in processes],
+            [*self.layout.groups(Scope.DATA), *self.layout.groups(Scope.EMBEDDING)],
+            float(np.median(np.diff(bounds))),
+        )
+        self.processes: list[ProcessRows] = [
+            process.rows(rank_waiting) for process, rank_waiting in zip(processes, waiting, strict=True)
+        ]
         self.unrecorded_ns = np.array([process.unrecorded_ns for process in self.processes])
 
     def batches(self, run: str = "recorded") -> Iterator[tuple[int, Batch]]:
@@ -79,6 +91,25 @@ def job_batches(processes: Sequence[ProcessRows], identities: Sequence[Identity]
             batch = feed.batch(number, low, high)
             if batch is not None:
                 yield FIRST_NS + (number + 1) * ARRIVAL_NS, batch
+
+
+@dataclass(frozen=True)
+class _Process:
+    """Holds the operations of one rank; see process_rows()."""
+
+    communication: Communication
+    compute: tuple[Array, Array]
+    steps: Steps
+    gc_ns: Array | None
+
+    @property
+    def busy(self) -> IntervalUnion:
+        """Return when an operation ran."""
+        return union(self.compute, (self.communication.start_ns, self.communication.end_ns))
+
+    def rows(self, waiting: IntervalUnion) -> ProcessRows:
+        """Return the rows, with the waits that are no operations."""
+        return process_rows(self.communication, self.compute, self.steps, gc_ns=self.gc_ns, waiting=waiting)
 
 
 class _StepFeed:
@@ -127,8 +158,8 @@ def _times(table: OperationTable, step_of: Array, steps: int) -> tuple[Array, Ar
 
 def _process(
     layout: OperationLayout, rank: int, table: OperationTable, rows: Array, times: tuple[Array, ...], steps: Steps
-) -> ProcessRows:
-    """Return the rows of one rank. `rows`: its rows of the table in order; `times`: start, end and step of all."""
+) -> _Process:
+    """Return the operations of one rank. `rows`: its rows of the table in order; `times`: start, end and step."""
     kinds = [KINDS[name] for name in table.type_names]
     types, start, end, step = table.types[rows], *(values[rows] for values in times)
     step_index = np.searchsorted(steps.number, step)
@@ -149,4 +180,4 @@ def _process(
     gc_ns = None
     if is_gc.any():
         gc_ns = np.bincount(step_index[is_gc], (end - start)[is_gc], len(steps.number)).astype(np.int64)
-    return process_rows(communication, (start[is_compute], end[is_compute]), steps, gc_ns=gc_ns)
+    return _Process(communication, (start[is_compute], end[is_compute]), steps, gc_ns)

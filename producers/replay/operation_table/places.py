@@ -60,6 +60,13 @@ class OperationLayout:
             raise ValueError(f"stage {stage} of {self.stages} has no {scope.name.lower().replace('_', ' ')}")
         return f"pair {first % self.stages} {replica} {lane}"
 
+    def groups(self, scope: Scope) -> list[list[int]]:
+        """Return the ranks of each stage (DATA), or of each pipeline (EMBEDDING, with all its stages)."""
+        members: dict[str, list[int]] = {}
+        for rank in range(len(self.places)):
+            members.setdefault(self.communicator(rank, scope), []).append(rank)
+        return list(members.values())
+
 
 def communicator_hash(name: str) -> int:
     """Return the hash that stands for a communicator, as NCCL gives one: u8, never one of a guess."""

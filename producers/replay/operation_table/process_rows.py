@@ -15,6 +15,8 @@ from drumline.producers.derive.steps.host_columns import UNKNOWN, host_columns
 from drumline.producers.derive.steps.steps import Steps
 from drumline.schemas.columns import Array
 
+NO_WAITING = IntervalUnion(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
 
 @dataclass(frozen=True)
 class Communication:
@@ -43,8 +45,8 @@ class ProcessRows:
     Attributes:
         collectives: columns of gpu.collective.v1, and `communicator` (u8).
         steps: columns of gpu.step.v1.
-        unrecorded_ns: [steps] idle time that ends with communication. The table does not show whether the host was late
-            or waited for something that was not recorded.
+        unrecorded_ns: [steps] waits that no operation stands for (unrecorded_waiting.py). They count as exposed
+            communication.
     """
 
     collectives: Table
@@ -58,14 +60,15 @@ def process_rows(
     steps: Steps,
     kernels: tuple[Array, Array] | None = None,
     gc_ns: Array | None = None,
+    waiting: IntervalUnion = NO_WAITING,
 ) -> ProcessRows:
     """Return the rows of a process.
 
     `compute`: starts and ends of its compute operations. `kernels`: kernels and blocks of each step; without them each
     compute operation counts as a kernel. `gc_ns`: time of each step in which the host collected garbage; None =
-    unknown.
+    unknown. `waiting`: for what is not in `communication`.
     """
-    comm = union((communication.start_ns, communication.end_ns))
+    comm = union((communication.start_ns, communication.end_ns), waiting)
     at = np.searchsorted(steps.number, communication.step)
     last = np.zeros(len(steps.number), np.int64)
     np.maximum.at(last, at, communication.end_ns)
@@ -98,8 +101,7 @@ def process_rows(
             "skipped": none.astype(np.uint8),
         }
     )
-    before = _idle_before(union(busy, comm), communication.start_ns)
-    return ProcessRows(_collectives(communication, busy), rows, before.covered(start, end))
+    return ProcessRows(_collectives(communication, busy), rows, waiting.covered(start, end))
 
 
 def _collectives(communication: Communication, busy: IntervalUnion) -> Table:
@@ -120,10 +122,3 @@ def _ordinals(communication: Communication) -> Array:
     """Return 0, 1, 2, ... per (communicator, step)."""
     index = np.unique(communication.communicator, return_inverse=True)[1].astype(np.uint16)
     return np.asarray(ordinals(index, communication.step))
-
-
-def _idle_before(busy: IntervalUnion, starts: Array) -> IntervalUnion:
-    """Return the times in which nothing ran, of those that end with one of the `starts`."""
-    gap = IntervalUnion(busy.end[:-1], busy.start[1:])
-    ends = np.isin(gap.end, starts)
-    return IntervalUnion(gap.start[ends], gap.end[ends])

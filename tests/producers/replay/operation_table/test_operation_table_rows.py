@@ -49,10 +49,34 @@ def test_compute_idle_and_exposed_communication_add_up_to_the_step(job):
     assert parts.tolist() == steps["gpu_duration_ns"].tolist()
 
 
-def test_idle_time_that_ends_with_communication_is_stated(job):
-    """Stage 1 has none for half a second before it reduces its gradients. Compute that follows is not counted."""
-    assert seconds(job.unrecorded_ns[2]) == [0.5, 0.5]
-    assert seconds(job.unrecorded_ns[0]) == [0.0, 0.0]
+def waiting(tmp_path, late_s=(0.0, 2.0)):
+    """Jobs whose second stage has no operation until both replicas can go on, without an operation for that wait."""
+    rows = []
+    for row in [*step_rows(0), *step_rows(1)]:
+        late = late_s[row[3]]
+        if row[2] == 1 and row[4] == "grads-reduce-scatter":
+            row = (*row[:5], 4.9 + max(late_s), 0.1)
+        elif row[2] == 1 and row[4] == "backward-compute":
+            row = (*row[:6], row[6] + late)
+        elif row[2] == 1 and row[4] in ("gc", "backward-send"):
+            row = (*row[:5], row[5] + late, row[6])
+        elif row[4] == "optimizer":
+            row = (*row[:5], row[5] + max(late_s), row[6])
+        rows.append(row)
+    return OperationJob(write_table(tmp_path, rows))
+
+
+def test_ranks_that_go_on_together_waited_for_the_last_of_them(tmp_path):
+    """The second replica's last operation ends 2 s after the first one's; both go on half a second after that."""
+    job = waiting(tmp_path)
+    assert seconds(job.unrecorded_ns) == [[0, 0], [0, 0], [2.0, 2.0], [0, 0]]
+    assert seconds(job.processes[2].steps["comm_exposed_ns"][:1]) == [0.2 + 1.1 + 0.1 + 2.0 + 0.1]
+    assert seconds(job.processes[2].steps["idle_ns"][:1]) == [0.5]
+
+
+def test_a_rank_that_goes_on_by_itself_was_idle(job):
+    assert seconds(job.unrecorded_ns) == [[0, 0]] * 4
+    assert seconds(job.processes[2].steps["idle_ns"]) == [0.5, 0.5 + 1.5]
 
 
 def test_neighbours_of_a_pipeline_share_a_communicator_and_agree_on_the_order(job):
