@@ -19,7 +19,6 @@ from drumline.infra.cli.console import exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.evaluate.scoring import (
     INSUFFICIENT,
-    SEVERITY_NAMES,
     WHOLE_JOB,
     BadManifest,
     EvaluationReport,
