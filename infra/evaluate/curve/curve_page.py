@@ -24,7 +24,7 @@ EXPLAINED = (
     "by then, of those that lasted so long. Counted from the fault's begin to the end of the window that names it.",
     "- **True cost**: by how much the job's median step is longer than in the healthy phases beside it, with a 95 % "
     "bootstrap interval; by means in parentheses. Of injected faults: exact, against the same steps without the fault.",
-    "- **Quiet**: the healthy windows lose less than 5 % to their latest rank (longest waits of each step); else noisy.",
+    "- **Quiet**: healthy windows lose less than 5 % to their latest rank (longest waits of each step); else noisy.",
     "- **Injected**: not recorded. Steps are drawn from the recording's healthy ones in blocks and replayed: a rank's "
     "gap before an operation is its own work, a collective ends for all when the last rank has entered. The fault adds "
     "work to one rank, or time to all transfers. What a GPU or host does ahead while it waits counts as its own work, "
