@@ -34,7 +34,7 @@ def _no_markers() -> Table:
 
 
 def _no_payloads() -> Table:
-    dtypes: dict[str, Any] = {"id": "<u4", "communicator": "<u8", "bytes": "<u8"}
+    dtypes: dict[str, Any] = {"id": "<u4", "communicator": "<u8", "bytes": "<u8", "peer": "<i4"}
     return Table({k: np.empty(0, v) for k, v in dtypes.items()})
 
 
@@ -44,7 +44,7 @@ class Activity:
 
     `kernels`, `copies` (memsets among them), `samples`: columns as in gpu.kernel.v1, gpu.memcpy.v1, gpu.device.v1.
     `markers`: id u4, time_ns i8, flags i4, name and domain (indices into names, domains).
-    `payloads`: id u4 (of the marker), communicator u8, bytes u8 (see nccl.payload_fields).
+    `payloads`: id u4 (of the marker), communicator u8, bytes u8, peer i4 (see nccl.payload_fields).
     `invalid`: topic -> number of records that were dropped because their times are impossible.
     """
 

@@ -191,16 +191,16 @@ class Decoder:
         return Table(columns, {"names": self.labels.strings, "domains": self.domains.strings})
 
     def _payloads(self, records: Records) -> Table:
-        """Return communicator and bytes of NVTX extended payloads of NCCL (nccl.payload_fields)."""
+        """Return communicator, bytes and peer of NVTX extended payloads of NCCL (nccl.payload_fields)."""
         extended = records.field(cupti.MARKER_DATA, "payload_kind") == cupti.EXTENDED_PAYLOAD
         ids = records.field(cupti.MARKER_DATA, "id")[extended]
         pointers = records.field(cupti.MARKER_DATA, "payload")[extended]
         heads, _, readable = self._memory.read(pointers, np.full(len(pointers), 24))
         fields = heads.view("<u8").reshape(-1, 3)  # schema, size, pointer
         good = readable & (fields[:, 1] >= 16) & (fields[:, 1] <= 4096)
-        data, offsets, readable = self._memory.read(fields[good, 2], np.full(int(good.sum()), 16))
-        communicator, size, _ = payload_fields(data.tobytes(), offsets)
-        table = Table({"id": ids[good], "communicator": communicator, "bytes": size})
+        data, offsets, readable = self._memory.read(fields[good, 2], np.minimum(fields[good, 1], 24).astype(np.int64))
+        communicator, size, peer, _ = payload_fields(data.tobytes(), offsets)
+        table = Table({"id": ids[good], "communicator": communicator, "bytes": size, "peer": peer})
         return table.take(readable)
 
 

@@ -207,11 +207,12 @@ def payloads(folder: Path) -> Table | None:
     if not all(isinstance(p, bytes) for p in values):
         raise BadTrace(f"{folder / 'marker_payload.parquet'}: column payload is not binary")
     offsets = np.concatenate([[0], np.cumsum([len(p) for p in values], dtype=np.int64)])
-    communicator, size, valid = payload_fields(b"".join(values), offsets)
+    communicator, size, peer, valid = payload_fields(b"".join(values), offsets)
     columns = {
         "id": _numbers(folder, "marker_payload", table, "id", np.uint32),
         "communicator": communicator,
         "bytes": size,
+        "peer": peer,
         "rank": _numbers(folder, "marker_payload", table, "rank", np.int64),
     }
     return Table(columns).take(valid)

@@ -11,6 +11,7 @@ import numpy as np
 
 from drumline.producers.derive.light import UNTRUSTED, Operations
 from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl.exchanges import with_all_to_all
 from drumline.producers.rings.ring_file import DATATYPE_BYTES, FUNCTIONS, MAX_COMMS, RECORD, RECORD_BYTES
 from drumline.producers.rings.trusted_times import clock_was_set, untrusted
 from drumline.schemas.columns import Array
@@ -24,6 +25,7 @@ _FUNCTIONS = np.array(
           for name in FUNCTIONS)], np.uint8,
 )  # fmt: skip
 _BYTES = np.array(DATATYPE_BYTES, np.uint64)
+ALL_TO_ALL = nccl.OPERATIONS.index("AllToAll")
 POINT_TO_POINT = [FUNCTIONS.index(name) + 1 for name in ("Send", "Recv")]
 _FAR = np.iinfo(np.int64).max
 
@@ -122,16 +124,28 @@ def function_codes(records: Array, first: Array) -> tuple[Array, Array]:
     if len(first) < len(records):
         same = np.minimum.reduceat(operation, first) == np.maximum.reduceat(operation, first)
         size = np.add.reduceat(size, first)
-        operation = np.where(same, operation[first], nccl.operation_class(operation)[first])
+        of_kernel = np.where(same, operation[first], nccl.operation_class(operation)[first])
+        operation = with_all_to_all(of_kernel, operation, records["peer"], first)
     return operation, size
+
+
+def exchanges(functions: Array, none: Array, first: Array) -> Array:
+    """Return which kernels both send to other ranks and receive from them: bool. `none`: operations of the rank itself.
+
+    Their stop is not known: the GPU's thread that writes it belongs to the half that sends, and does not wait for the
+    half that receives (NCCL 2.28.9, src/device/common.h profiler(), src/device/sendrecv.h). Of an all-to-all the start
+    is enough, as all ranks enter it (streams/lateness/entries.py).
+    """
+    send, receive = (np.logical_or.reduceat((functions == code) & ~none, first) for code in POINT_TO_POINT)
+    return np.asarray(send & receive, bool)
 
 
 def as_operations(records: Array, outcome: Outcome, steps: Array, offset_ns: int | None) -> Operations:
     """Return operations, those of one kernel as one, as CUPTI sees them.
 
     `communicator` is the index in the ring's table. `stop_ns` is 0 where an operation ran at unknown times, and
-    UNTRUSTED where NCCL reports another one's. A kernel has the times of those of its operations that have them, if
-    these are no less than half: they run at once.
+    UNTRUSTED where NCCL reports another one's, or the end of a part. A kernel has the times of those of its operations
+    that have them, if these are no less than half: they run at once.
     """
     comm = records["comm"].astype(np.uint16)
     if (comm[1:] < comm[:-1]).any():
@@ -147,9 +161,11 @@ def as_operations(records: Array, outcome: Outcome, steps: Array, offset_ns: int
     if len(first) < len(records):
         whole = np.logical_and.reduceat(known | none | drifted, first)
         start, stop = np.minimum.reduceat(start, first), np.maximum.reduceat(stop, first) * whole
-        comm, steps, called, none = comm[first], steps[first], called[first], np.logical_and.reduceat(none, first)
+        none_of, none = none, np.logical_and.reduceat(none, first)
+        comm, steps, called = comm[first], steps[first], called[first]
         timed, drifted = np.add.reduceat(known.astype(int), first), np.add.reduceat(drifted.astype(int), first)
-        drifted = whole & (drifted > timed)
+        half_known = exchanges(records["function"], none_of, first) & (operation != ALL_TO_ALL)
+        drifted = whole & ((drifted > timed) | half_known)
         known = whole & ~drifted & (timed > 0)
     drifted |= untrusted(comm, called, start, stop, known & ~drifted)
     stop = np.where(drifted, UNTRUSTED, stop)

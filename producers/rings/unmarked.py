@@ -57,6 +57,7 @@ class UnmarkedCalls:
             np.append(np.uint64(0), size),
             np.ones(len(first) + 1, bool),
             np.append(before, times),
+            np.full(len(first) + 1, -1, np.int32),
         )
 
     def _is_due(self, calls: NcclCalls, view: RingView) -> bool:

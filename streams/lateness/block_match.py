@@ -1,8 +1,9 @@
 """Comparing steps of many communicators at once: blocks of equal shape in one pass over their ranks and collectives.
 
 A block is one step of one communicator. It is dense where all its ranks have as many collectives, without holes, and no
-sends or receives. A step of a large job has thousands of dense blocks in a few shapes. Blocks of sends and receives
-only have nothing to compare. `match_step` compares the others one by one; its result defines that of every block.
+sends, receives, or all-to-alls whose end is not known. A step of a large job has thousands of dense blocks in a few
+shapes. Blocks of sends and receives only have nothing to compare. `match_step` compares the others one by one; its
+result defines that of every block.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from drumline.streams.lateness.collective_join import (
     ROOTED,
     Ints,
     StepMatch,
+    are_alike,
+    is_sent,
     match_step,
 )
 from drumline.streams.lateness.pieces import ranges
@@ -68,9 +71,11 @@ def _classes(blocks: Blocks, ranks: Ints, quorum: float) -> tuple[Ints, NDArray[
     ordinal = rows["ordinal"]
     is_whole = (ordinal[blocks.first] == 0) & (ordinal[end - 1] == blocks.length - 1)  # ordinals rise
     sends = np.concatenate([[0], np.cumsum(rows["lockstep"] == POINT_TO_POINT)])
+    open_ended = np.concatenate([[0], np.cumsum(is_sent(rows))])
     sent = np.add.reduceat(sends[end] - sends[blocks.first], begin)
     least, most = np.minimum.reduceat(blocks.length, begin), np.maximum.reduceat(blocks.length, begin)
     is_even = (least == most) & np.logical_and.reduceat(is_whole, begin) & (sent == 0)
+    is_even &= np.add.reduceat(open_ended[end] - open_ended[blocks.first], begin) == 0
     only_sends = (sent == np.add.reduceat(blocks.length, begin)) & is_whole[begin]
     size = np.diff(blocks.begin)
     how = np.where(is_even, np.where(size >= np.maximum(2.0, quorum * ranks), _DENSE, _NOTHING), _ONE_BY_ONE)
@@ -164,7 +169,8 @@ def _compare(rows: Rows, at: Ints, out: Rows, parts: Ints) -> tuple[NDArray[np.b
     result["worst_longest_ns"] = longest[leader, 0, worst]
     result["worst_own_ns"] = np.take_along_axis(duration, worst[:, :, None], 2)[:, :, 0]
     out[parts[chosen]] = result
-    index, kinds = _kinds(is_lockstep[:, 0], operation[chosen][:, 0], size, floor[:, 0])
+    has_floor = is_lockstep[:, 0] & are_alike(rows["operation"], rows["bytes"], at)
+    index, kinds = _kinds(has_floor, operation[chosen][:, 0], size, floor[:, 0])
     kinds["step"] = result["step"][index, 0]
     return used, (chosen[index], kinds)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from drumline.streams.core.medians import peers_median
 from drumline.streams.core.records import Rows, stacked
+from drumline.streams.lateness.entries import with_ends
 
 Ints = NDArray[np.int64]
 #: What the durations of an operation show. LOCKSTEP: no rank can leave before the last has entered. ROOTED: all wait
@@ -29,6 +30,7 @@ KIND = {
 }
 #: Operations by their number in COLLECTIVE_ROW; other operations have larger numbers, see `operation_number`.
 OPERATIONS = tuple(KIND)
+ALL_TO_ALL = OPERATIONS.index("AllToAll")
 #: The use of sends and receives in a communicator, as gpu.lateness.v1 writes it.
 EXCHANGE, PIPELINE = "exchange", "pipeline"
 
@@ -167,12 +169,42 @@ def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float
     table = np.stack([whole[rank][common[whole[rank]["ordinal"]]] for rank in chosen])
     kind = table["lockstep"][0]
     table = table[:, (table["operation"] == table["operation"][0]).all(0) & ((kind == LOCKSTEP) | (kind == ROOTED))]
+    table = table[:, with_ends(table, is_sent(table), is_left_together(table))]
     out = np.zeros(len(chosen), LATENESS_ROW)
     out["step"], out["rank"], out["collectives"] = step, chosen, (table["lockstep"][:1] == LOCKSTEP).sum()
     if not out["collectives"].any():
         return StepMatch(out, np.zeros(0, KIND_ROW), table, pattern)
     _compare(table, out)
-    return StepMatch(out, _kinds(step, table[:, table["lockstep"][0] == LOCKSTEP]), table, pattern)
+    has_floor = (table["lockstep"][0] == LOCKSTEP) & are_alike(
+        table["operation"].ravel(), table["bytes"].ravel(), np.arange(table.size).reshape(table.shape)
+    )
+    return StepMatch(out, _kinds(step, table[:, has_floor]), table, pattern)
+
+
+def is_sent(rows: Rows) -> NDArray[np.bool_]:
+    """Return of each collective, or row, whether its end is that of sending only: an all-to-all that NCCL measured."""
+    first = rows[0] if rows.ndim > 1 else rows
+    result: NDArray[np.bool_] = (first["operation"] == ALL_TO_ALL) & (first["light"] > 0)
+    return result
+
+
+def is_left_together(table: Rows) -> NDArray[np.bool_]:
+    """Return of each collective of a table whether all ranks leave it at once, and when they did is known."""
+    result: NDArray[np.bool_] = (table["lockstep"][0] == LOCKSTEP) & (table["operation"][0] != ALL_TO_ALL)
+    return result
+
+
+def are_alike(operation: Ints, size: Ints, at: Ints) -> NDArray[np.bool_]:
+    """Return which collectives are as large on all ranks: the floor of those can be compared with another step's.
+
+    All are but an all-to-all of uneven parts, which may have other sizes in each step. `at`: places of the collectives
+    in `operation` and `size`, [..., ranks, collectives].
+    """
+    is_even = np.ones(at.shape[:-2] + at.shape[-1:], bool)
+    uneven = operation[at[..., 0, :]] == ALL_TO_ALL
+    if uneven.any():
+        is_even[uneven] = (size[at] == size[at[..., :1, :]]).all(-2)[uneven]
+    return is_even
 
 
 def point_to_point(rows_of: Mapping[int, Rows]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl.exchanges import with_all_to_all
 from drumline.schemas.columns import Array
 
 
@@ -23,6 +24,7 @@ class NcclCalls:
         bytes: message size; u8.
         communicator_known: False without a payload, and for groups over several communicators or operation classes.
         end_ns: time by which its kernel was launched.
+        peer: rank in the communicator that it sends to or receives from; i4, -1 = not known, or several.
     """
 
     start_ns: Array
@@ -31,6 +33,7 @@ class NcclCalls:
     bytes: Array
     communicator_known: Array
     end_ns: Array
+    peer: Array
 
     def take(self, index: Array | slice) -> NcclCalls:
         """Return the calls at these positions."""
@@ -68,13 +71,18 @@ def nccl_calls(ranges: Table, payloads: Table) -> NcclCalls:
     communicator, size = np.zeros(rows.rows, np.uint64), np.zeros(rows.rows, np.uint64)
     communicator[pick] = payloads["communicator"][at[pick]]
     size[pick] = payloads["bytes"][at[pick]]
-    return NcclCalls(rows["start_ns"], operations[rows["name"]], communicator, size, communicator_known, end_ns(rows))
+    operation, peer = operations[rows["name"]], np.full(rows.rows, -1, np.int32)
+    if "peer" in payloads.columns:
+        pick = pick[nccl.operation_class(operation[pick]) == nccl.SEND_RECV]
+        peer[pick] = payloads["peer"][at[pick]]
+    return NcclCalls(rows["start_ns"], operation, communicator, size, communicator_known, end_ns(rows), peer)
 
 
 def guessed(start_ns: Array, operations: Array, end_ns: Array) -> NcclCalls:
     """Return calls of which only times and operations are known."""
-    none = np.zeros(len(start_ns), np.uint64)
-    return NcclCalls(start_ns, operations, nccl.guess(0, operations), none, np.ones(len(start_ns), bool), end_ns)
+    none, peer = np.zeros(len(start_ns), np.uint64), np.full(len(start_ns), -1, np.int32)
+    known = np.ones(len(start_ns), bool)
+    return NcclCalls(start_ns, operations, nccl.guess(0, operations), none, known, end_ns, peer)
 
 
 def groups(ranges: Table, at: Array, cuts: Array) -> Array:
@@ -127,13 +135,15 @@ def grouped(calls: NcclCalls, group: Array) -> NcclCalls:
     several = _differs(calls.communicator[by_section], first, inverse)
     first_call = by_section[first]
     same = ~_differs(calls.operation[by_section], first, inverse)
+    operation = np.where(same, calls.operation[first_call], operation_class[first_call]).astype(np.uint8)
     result = NcclCalls(
         start_ns=calls.start_ns[first_call],
-        operation=np.where(same, calls.operation[first_call], operation_class[first_call]).astype(np.uint8),
+        operation=with_all_to_all(operation, calls.operation[by_section], calls.peer[by_section], first),
         communicator=calls.communicator[first_call],
         bytes=np.add.reduceat(calls.bytes[by_section], first),
         communicator_known=~mixed & ~several,
         end_ns=np.maximum.reduceat(calls.end_ns[by_section], first),
+        peer=np.where(np.diff(np.append(first, len(by_section))) == 1, calls.peer[first_call], -1).astype(np.int32),
     )
     return result.take(np.argsort(result.start_ns, kind="stable"))
 

@@ -67,18 +67,20 @@ def operation_class(operations: Array) -> Array:
     return table[operations]
 
 
-def payload_fields(data: bytes, offsets: Array) -> tuple[Array, Array, Array]:
-    """Return (communicator u8, bytes u8, valid) of payloads concatenated in `data`; `offsets` has one entry more.
+def payload_fields(data: bytes, offsets: Array) -> tuple[Array, Array, Array, Array]:
+    """Return (communicator u8, bytes u8, peer i4, valid) of payloads concatenated in `data`; `offsets` has one entry
+    more. `peer`: of sends and receives; what stands there of other operations means something else; -1 = nothing does.
 
-    Payloads shorter than 16 bytes belong to no collective: not valid, both fields 0.
+    Payloads shorter than 16 bytes belong to no collective: not valid, the other fields 0 and -1.
     """
-    starts = np.asarray(offsets[:-1], np.int64)
-    valid = np.diff(offsets) >= 16
-    fields = np.zeros((len(starts), 16), np.uint8)
-    blob = np.frombuffer(data, np.uint8)
-    fields[valid] = blob[starts[valid, None] + np.arange(16)]
+    starts, length = np.asarray(offsets[:-1], np.int64), np.diff(offsets)
+    valid = length >= 16
+    fields = np.zeros((len(starts), 24), np.uint8)
+    blob = np.append(np.frombuffer(data, np.uint8), np.zeros(24, np.uint8))
+    fields[valid] = blob[starts[valid, None] + np.arange(24)]
     fields64 = fields.view("<u8")
-    return fields64[:, 0].copy(), fields64[:, 1].copy(), valid
+    peer = np.where(length >= 20, fields.view("<i4")[:, 4], -1).astype(np.int32)
+    return np.where(valid, fields64[:, 0], 0), np.where(valid, fields64[:, 1], 0), peer, valid
 
 
 #: Communicators from this value on are guesses, not hashes: 1 in 2**27 hashes would be taken for one.

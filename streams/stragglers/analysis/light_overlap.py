@@ -22,6 +22,26 @@ from drumline.streams.stragglers.analysis.window_data import WindowData
 Hidden = dict[str, list[float]]
 
 
+def with_unseen_waits(data: WindowData) -> WindowData:
+    """Return a light window in which no rank's exposed communication is below what it waited in one communicator.
+
+    NCCL tells when an all-to-all had sent, not when it ended, so the wait in it counts as compute, or as idle where the
+    host had called nothing more. The lateness stage knows it from when the ranks entered.
+    """
+    exposed = data.budget["comm_exposed_ns"]
+    if not data.light or not data.communicators:
+        return data
+    waited = np.full(exposed.shape, -np.inf)
+    for group in data.communicators:
+        waited[group.members] = np.fmax(waited[group.members], group.wait_ns)
+    unseen = np.nan_to_num(np.maximum(waited - exposed, 0.0), nan=0.0)
+    compute, idle = data.budget["compute_ns"], data.budget["idle_ns"]
+    of_compute = np.minimum(unseen, np.nan_to_num(compute))
+    of_idle = np.minimum(unseen - of_compute, np.nan_to_num(idle))
+    moved = {"compute_ns": compute - of_compute, "idle_ns": idle - of_idle}
+    return replace(data, budget={**data.budget, **moved, "comm_exposed_ns": exposed + of_compute + of_idle})
+
+
 def hidden_as_compute(
     data: WindowData, before: Mapping[str, list[float]], config: StragglerConfig
 ) -> tuple[WindowData, Hidden]:

@@ -162,19 +162,40 @@ def test_what_had_ended_when_the_process_was_killed_is_published(ring):
 def test_operations_of_one_kernel_are_one_row(ring):
     ring.mark(0, BEGIN)
     times = BEGIN + np.array([2, 2]) * MS
-    ring.operations(BEGIN + MS, times, times + MS, function="Send", plan=7, peer=1)
-    ring.operations(BEGIN + MS, times + MS // 2, times + 2 * MS, function="Recv", plan=7, peer=1)
+    ring.operations(BEGIN + MS, times, times + MS, function="Send", plan=7, peer=2)
+    ring.operations(BEGIN + MS, times + MS // 2, times + 2 * MS, function="Send", plan=7, peer=1)
     ring.operations(BEGIN + 4 * MS, BEGIN + 5 * MS, BEGIN + 6 * MS, function="Send", plan=8, peer=1)
     ring.operations(BEGIN + 7 * MS, 0, 0, function="Send", plan=9, peer=0, stopped=0)  # to itself
     ring.mark(1, BEGIN + 10 * MS)
     reader = Reader(ring)
     reader.round()
     rows = [b for b in reader.batches if b.topic == Topic.COLLECTIVE and b.rows]
-    assert [text for b in rows for text in b.strings("operation", "operations").tolist()] == ["SendRecv", "Send"]
+    assert [text for b in rows for text in b.strings("operation", "operations").tolist()] == ["Send", "Send"]
     assert reader.rows(Topic.COLLECTIVE, "bytes", "start_ns", "duration_ns") == [
         (16_000, BEGIN + 2 * MS, 2 * MS), (4_000, BEGIN + 5 * MS, MS),
     ]  # fmt: skip
     assert sum(b.envelope["dropped_before"] for b in reader.batches) == 0
+
+
+def exchange(ring, peers, plan, begin_ns):
+    """A kernel of a send to each peer and a receive from it, which ends when all is sent."""
+    for peer in peers:
+        for function in ("Send", "Recv"):
+            ring.operations(begin_ns, begin_ns + MS, begin_ns + 2 * MS, function=function, plan=plan, peer=peer)
+
+
+def test_a_kernel_that_sends_and_receives_has_no_times_but_an_all_to_all_has(ring):
+    """NCCL tells when it has sent. All ranks enter an all-to-all, so its start is enough."""
+    ring.mark(0, BEGIN)
+    exchange(ring, (1, 3), 7, BEGIN + MS)
+    exchange(ring, (0, 1, 2, 3), 8, BEGIN + 4 * MS)
+    ring.mark(1, BEGIN + 10 * MS)
+    reader = Reader(ring)
+    state = reader.round()
+    [batch] = [b for b in reader.batches if b.topic == Topic.COLLECTIVE and b.rows]
+    assert batch.strings("operation", "operations").tolist() == ["AllToAll"]
+    assert reader.rows(Topic.COLLECTIVE, "ordinal", "start_ns", "bytes") == [(1, BEGIN + 5 * MS, 32_000)]
+    assert state.counts["untrusted_times"] == 1
 
 
 def test_dropped_operations_are_counted_and_their_steps_not_compared(tmp_path):

@@ -200,7 +200,8 @@ def test_names_that_only_mention_nccl_are_not():
 
 def test_payloads_shorter_than_two_words_are_no_collectives():
     data = bytes(range(24)) + b"\1" * 8
-    communicator, size, valid = nccl.payload_fields(data, [0, 24, 32])
+    communicator, size, peer, valid = nccl.payload_fields(data, [0, 24, 32])
+    assert peer.tolist() == [0x13121110, -1]
     assert valid.tolist() == [True, False]
     assert communicator.tolist() == [0x0706050403020100, 0]
     assert size.tolist() == [0x0F0E0D0C0B0A0908, 0]

@@ -39,7 +39,8 @@ def test_a_group_is_launched_at_its_end(communicators):
         {"names": names},
     )
     start, ones = np.array([10, 20]), np.ones(2, "u1")
-    calls = NcclCalls(start, ones, np.array([1, communicators], "u8"), ones.astype("u8"), ones.astype(bool), start + 5)
+    names, sizes, none = np.array([1, communicators], "u8"), ones.astype("u8"), np.full(2, -1, "i4")
+    calls = NcclCalls(start, ones, names, sizes, ones.astype(bool), start + 5, none)
     calls = until_launched(calls, np.array([1, 1]), ranges)
     assert calls.end_ns.tolist() == [39, 39]
     together = calls if communicators == 2 else calls.take(np.array([0]))  # one kernel a communicator

@@ -115,7 +115,7 @@ def job(steps, distances=(10, 20, 30, 40), lead_ns=0, every_ns=1_000_000):
     count = len(called)
     calls = NcclCalls(
         called, np.ones(count, "u1"), np.full(count, 7, "u8"), np.tile(np.arange(size), steps).astype("u8"),
-        np.ones(count, bool), called,
+        np.ones(count, bool), called, np.full(count, -1, "i4"),
     )  # fmt: skip
     begins = called[::size] - 1
     step_ranges = Steps(np.arange(steps), begins, np.append(begins[1:], called[-1] + every_ns))

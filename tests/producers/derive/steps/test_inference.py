@@ -24,7 +24,9 @@ def calls_of(sequence, communicators=None):
     count = len(sequence)
     communicator = np.full(count, 7, np.uint64) if communicators is None else np.array(communicators, np.uint64)
     start = np.arange(count) * 10
-    return NcclCalls(start, operation.astype("u1"), communicator, size, np.ones(count, bool), start)
+    return NcclCalls(
+        start, operation.astype("u1"), communicator, size, np.ones(count, bool), start, np.full(count, -1, "i4")
+    )
 
 
 STEP = [(GATHER, 5), (REDUCE, 3), (REDUCE, 9), (REDUCE, 3)]
