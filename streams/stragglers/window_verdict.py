@@ -11,7 +11,7 @@ from drumline.streams.stragglers.alarm import load_alarms, stored_alarms
 from drumline.streams.stragglers.analysis.baseline import load_baseline
 from drumline.streams.stragglers.analysis.cause import HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN
 from drumline.streams.stragglers.analysis.lateness_history import load_lateness
-from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute, kept_hidden, with_unseen_waits
+from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute, kept_hidden, with_unseen_waiting
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
 from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB, Samples
 from drumline.streams.stragglers.rank_values import by_value, ranks_of
@@ -34,7 +34,7 @@ def evaluate_stored(state: JobState, window: int) -> tuple[WindowVerdict, tuple[
     earlier = list(before_it.values())
     data, span_ns, world_size = load_window(state, window)
     before = earlier[-1]["hidden"] if earlier else {}
-    data, hidden = hidden_as_compute(with_unseen_waits(data), before, config)
+    data, hidden = hidden_as_compute(with_unseen_waiting(data), before, config)
     read: set[int] = set()
     context = WindowContext(
         baseline=load_baseline((head["baseline"] for head in earlier), config, data.light),

@@ -22,7 +22,7 @@ from drumline.streams.stragglers.analysis.window_data import WindowData
 Hidden = dict[str, list[float]]
 
 
-def with_unseen_waits(data: WindowData) -> WindowData:
+def with_unseen_waiting(data: WindowData) -> WindowData:
     """Return a light window in which no rank's exposed communication is below what it waited in one communicator.
 
     NCCL tells when an all-to-all had sent, not when it ended, so the wait in it counts as compute, or as idle where the

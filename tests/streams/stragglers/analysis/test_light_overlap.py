@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from drumline.streams.stragglers.analysis.light_overlap import with_unseen_waits
+from drumline.streams.stragglers.analysis.light_overlap import with_unseen_waiting
 from drumline.streams.stragglers.analysis.window_data import WORST_ROW, CommunicatorWindow, WindowData
 
 
@@ -11,13 +11,13 @@ def window(wait, exposed, compute, idle, light=True):
     """Two ranks in one step; rank 0 waits."""
     columns = {"comm_exposed_ns": exposed, "compute_ns": compute, "idle_ns": idle}
     budget = {name: np.array([[value], [1.0]]) for name, value in columns.items()}
-    waits = np.array([[wait], [0.0]])
-    group = CommunicatorWindow("c", 2, np.arange(2), waits, waits[::-1], np.zeros(2, WORST_ROW))
+    waiting = np.array([[wait], [0.0]])
+    group = CommunicatorWindow("c", 2, np.arange(2), waiting, waiting[::-1], np.zeros(2, WORST_ROW))
     return WindowData(np.arange(2), np.arange(1), budget, [group], light=light)
 
 
 def moved(*arguments, **options):
-    budget = with_unseen_waits(window(*arguments, **options)).budget
+    budget = with_unseen_waiting(window(*arguments, **options)).budget
     return tuple(float(budget[name][0, 0]) for name in ("comm_exposed_ns", "compute_ns", "idle_ns"))
 
 
