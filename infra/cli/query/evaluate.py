@@ -115,7 +115,7 @@ def evaluate(
         from drumline.producers.replay.operation_table.table_reader import find_table
 
         if (table := find_table(folder)) is not None:
-            from drumline.infra.cli.query.evaluate_operations import print_verdicts
+            from drumline.infra.cli.query.table_verdicts import print_verdicts
 
             if light or side_by_side:
                 raise ValueError("--light and --compare need a recording with kernels, not a table of operations")
