@@ -41,7 +41,8 @@ class Attribution:
         steps: number of compared steps.
         via: index of the group with the largest loss in `WindowData.communicators`, -1 = compared in none.
         time_ns: length of the compared steps.
-        behind_ns: [R, S], how much later than its median peer of the lockstep group; NaN = not compared.
+        behind_ns: [R, S], how much later than its median peer of the lockstep group, or, without peers, of its pipeline
+            by their baselines; NaN = not compared.
     """
 
     lost_ns: Floats
@@ -77,12 +78,13 @@ def attribute_lost_time(data: WindowData, quorum: float, hidden_waiting: HiddenW
     compared = np.zeros((count, len(data.steps)), bool)
     groups = data.communicators
     losses = _losses(data, (lockstep_u, lockstep_hidden), _hidden(groups, hidden_waiting), quorum)
-    for index, (group, (met, loss)) in enumerate(zip(groups, losses, strict=True)):
+    for index, (group, (met, late, loss)) in enumerate(zip(groups, losses, strict=True)):
         members = group.members
         better = met.any(1) & ((via[members] < 0) | (loss > lost[members]))
         if group.baseline is not None:
             better &= via[members] < 0  # the baseline counts only where there are no peers
             met &= better[:, None]
+            behind[members] = np.where(met, late, behind[members])
         lost[members[better]], via[members[better]] = loss[better], index
         compared[members] |= met
     # All compared steps, not only those of this communicator: a communicator that meets once a window weighs once.
@@ -97,8 +99,8 @@ def _hidden(groups: Sequence[CommunicatorWindow], hidden_waiting: HiddenWaiting 
 
 def _losses(
     data: WindowData, lockstep: tuple[Floats, Floats], hidden_of: Sequence[Floats], quorum: float
-) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
-    """Yield of each communicator [m, S] in which steps a member was compared, and [m] ns that it lost there.
+) -> Iterator[tuple[NDArray[np.bool_], Floats, Floats]]:
+    """Yield of each communicator [m, S] in which steps a member was compared, and how late; [m] ns that it lost there.
 
     `lockstep`: [R, S] U of the median of a rank's lockstep group, and [R] the waiting that it misses. `hidden_of`: the
     same of each communicator.
@@ -120,13 +122,14 @@ def _losses(
         mismatch_of = _interval_mismatch(groups, met_of, values_of["gpu_duration_ns"])
         for index, group in enumerate(groups):
             members, exposed, peers, met = group.members, exposed_of[index], peers_of[index], met_of[index]
-            longer = np.where(met, peers - exposed, 0.0).sum(1) + hidden_of[first + index]
+            late = np.where(met, peers - exposed, 0.0)
+            longer = late.sum(1) + hidden_of[first + index]
             if group.baseline is None:
                 # A peer with less work waits for a member that is as long as all others: the member is not at fault.
                 than_lockstep = np.where(met, lockstep_u[members] - exposed, 0.0).sum(1) + lockstep_hidden[members]
                 longer = np.minimum(longer, than_lockstep) - mismatch_of[index]
             waited = np.where(met, waited_of[index], 0.0).sum(1)
-            yield met, np.clip(np.minimum(longer, waited), 0.0, np.where(met, length, 0.0).sum(1))
+            yield met, late, np.clip(np.minimum(longer, waited), 0.0, np.where(met, length, 0.0).sum(1))
 
 
 def _passes(groups: Sequence[CommunicatorWindow]) -> Iterator[tuple[int, Sequence[CommunicatorWindow]]]:

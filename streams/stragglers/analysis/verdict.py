@@ -159,13 +159,16 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
             rows = grouped([_replaced(row, stages.get(row.rank)) for row in rows], data, context.hosts)
             data = replace(data, communicators=[*data.communicators, *behind.communicators])
             has_late_ranks, regression = True, None
-    if evaluated and coverage.complete and not has_late_ranks and link is None and regression is None:
+    is_unexplained = not has_late_ranks and link is None and regression is None
+    if evaluated and coverage.complete and is_unexplained and not len(without_peers):  # the past loses nothing by turns
         jitter = find_jitter(data, attribution.behind_ns, config)
     detail = FEW_STEPS if coverage.few_steps else ""
     rows.insert(0, job_row(link or regression or jitter, config) if evaluated else insufficient_job_row(detail))
     if context.inferred:
         rows = [replace(row, evidence={**row.evidence, "steps_from": INFERRED}) for row in rows]
-    is_healthy = evaluated and not has_late_ranks and not is_jittery and link is None
+    # A rank whose past is its norm varies there too: else the first windows without turns were its norm for ever.
+    is_young = len(without_peers) > 0 and len(context.baseline.jobs) < config.baseline_windows
+    is_healthy = evaluated and not has_late_ranks and link is None and (is_young or not is_jittery)
     length = step_length(data)
     used = int(attribution.steps.max(initial=0))
     return WindowVerdict(
