@@ -60,7 +60,7 @@ def attribute_lost_time(data: WindowData, quorum: float, hidden_waiting: HiddenW
 
     - how much longer it worked than the median of its lockstep group,
     - how long the peers really waited in this communicator,
-    - the length of the steps.
+    - the length of the steps; for want of peers, their growth.
 
     `hidden_waiting`: groups -> [m] of each, waiting that U misses; ns over the window (overlap.py).
     """
@@ -128,8 +128,10 @@ def _losses(
                 # A peer with less work waits for a member that is as long as all others: the member is not at fault.
                 than_lockstep = np.where(met, lockstep_u[members] - exposed, 0.0).sum(1) + lockstep_hidden[members]
                 longer = np.minimum(longer, than_lockstep) - mismatch_of[index]
+            limit = length if group.baseline is None else values_of["gpu_duration_ns"][index]
+            longer = np.minimum(longer, np.where(met, limit, 0.0).sum(1))
             waited = np.where(met, waited_of[index], 0.0).sum(1)
-            yield met, late, np.clip(np.minimum(longer, waited), 0.0, np.where(met, length, 0.0).sum(1))
+            yield met, late, np.maximum(np.minimum(longer, waited), 0.0)
 
 
 def _passes(groups: Sequence[CommunicatorWindow]) -> Iterator[tuple[int, Sequence[CommunicatorWindow]]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution
-from drumline.streams.stragglers.analysis.baseline import KEPT, Baseline
+from drumline.streams.stragglers.analysis.baseline import KEPT, STEP, Baseline
 from drumline.streams.stragglers.analysis.window_data import WORST_ROW, CommunicatorWindow, Floats, Ints, WindowData
 
 Ranks = frozenset[int]
@@ -105,12 +105,13 @@ def pipeline_windows(data: WindowData, baseline: Baseline, config: StragglerConf
         members = np.array([i for i in steps if steps[i]], np.int64)
         if len(members) < 2:
             continue
-        columns = {name: np.array([steps[int(i)][name] for i in members]) for name in KEPT}
+        columns = {name: np.array([steps[int(i)][name] for i in members]) for name in (*KEPT, STEP)}
         growth = {
             name: _common_growth(data.budget[name][members], columns[name])
             for name in ("compute_ns", "kernels", "blocks")
         }
         columns = {name: growth.get(name, growth["compute_ns"]) * values for name, values in columns.items()}
+        columns["gpu_duration_ns"] = columns.pop(STEP)
         wait = np.where(np.isfinite(data.budget["comm_exposed_ns"][members]), 0.0, np.nan)
         worst = np.zeros(len(members), WORST_ROW)
         name = " ".join(str(rank) for rank in data.ranks[pipeline].tolist())
