@@ -59,7 +59,7 @@ def attribute_lost_time(data: WindowData, quorum: float, hidden_waiting: HiddenW
     In one communicator the lost time is how much longer the rank worked than its median peer there, limited to
 
     - how much longer it worked than the median of its lockstep group,
-    - how long the peers really waited in this communicator,
+    - how long the peers really waited in this communicator; in a pipeline, in all their communicators,
     - the length of the steps; for want of peers, their growth.
 
     `hidden_waiting`: groups -> [m] of each, waiting that U misses; ns over the window (overlap.py).
@@ -74,18 +74,19 @@ def attribute_lost_time(data: WindowData, quorum: float, hidden_waiting: HiddenW
         behind[group.members] = peers - exposed
     for group, hidden in zip(data.lockstep_groups, _hidden(data.lockstep_groups, hidden_waiting), strict=True):
         lockstep_hidden[group.members] = hidden
-    lost, via = np.zeros(count), np.full(count, -1)
+    lost, shown, via = np.zeros(count), np.zeros(count), np.full(count, -1)
     compared = np.zeros((count, len(data.steps)), bool)
     groups = data.communicators
     losses = _losses(data, (lockstep_u, lockstep_hidden), _hidden(groups, hidden_waiting), quorum)
-    for index, (group, (met, late, loss)) in enumerate(zip(groups, losses, strict=True)):
+    for index, (group, (met, late, loss, local)) in enumerate(zip(groups, losses, strict=True)):
         members = group.members
-        better = met.any(1) & ((via[members] < 0) | (loss > lost[members]))
+        better = met.any(1) & ((via[members] < 0) | (local > shown[members]))
         if group.baseline is not None:
             better &= via[members] < 0  # the baseline counts only where there are no peers
             met &= better[:, None]
             behind[members] = np.where(met, late, behind[members])
-        lost[members[better]], via[members[better]] = loss[better], index
+        shown[members[better]], via[members[better]] = local[better], index
+        lost[members] = np.maximum(lost[members], np.where(met.any(1), loss, 0.0))
         compared[members] |= met
     # All compared steps, not only those of this communicator: a communicator that meets once a window weighs once.
     time = np.where(compared, length, 0.0).sum(1)
@@ -99,13 +100,16 @@ def _hidden(groups: Sequence[CommunicatorWindow], hidden_waiting: HiddenWaiting 
 
 def _losses(
     data: WindowData, lockstep: tuple[Floats, Floats], hidden_of: Sequence[Floats], quorum: float
-) -> Iterator[tuple[NDArray[np.bool_], Floats, Floats]]:
-    """Yield of each communicator [m, S] in which steps a member was compared, and how late; [m] ns that it lost there.
+) -> Iterator[tuple[NDArray[np.bool_], Floats, Floats, Floats]]:
+    """Yield of each communicator [m, S] in which steps a member was compared, and how late; twice [m] ns that it lost.
+
+    First by what its peers waited wherever they may wait for it, then by what they waited here.
 
     `lockstep`: [R, S] U of the median of a rank's lockstep group, and [R] the waiting that it misses. `hidden_of`: the
     same of each communicator.
     """
     length, (lockstep_u, lockstep_hidden) = step_length(data), lockstep
+    waited_ns = waited_anywhere(data)
     for first, groups in _passes(data.communicators):
         values_of = comparables(data, groups, ("comm_exposed_ns", "gpu_duration_ns"), quorum)
         exposed_of = values_of["comm_exposed_ns"]
@@ -118,7 +122,13 @@ def _losses(
             np.where(met, group.wait_ns if group.baseline is None else exposed, np.nan)
             for group, exposed, met in zip(groups, exposed_of, met_of, strict=True)
         ]
-        waited_of = peer_medians(groups, waiting_of)
+        waited_of = anywhere_of = peer_medians(groups, waiting_of)
+        if data.pipelines:
+            waiting_of = [
+                np.where(met, waited_ns[group.members], np.nan) if group.baseline is None else waiting
+                for group, waiting, met in zip(groups, waiting_of, met_of, strict=True)
+            ]
+            anywhere_of = peer_medians(groups, waiting_of)
         mismatch_of = _interval_mismatch(groups, met_of, values_of["gpu_duration_ns"])
         for index, group in enumerate(groups):
             members, exposed, peers, met = group.members, exposed_of[index], peers_of[index], met_of[index]
@@ -130,8 +140,21 @@ def _losses(
                 longer = np.minimum(longer, than_lockstep) - mismatch_of[index]
             limit = length if group.baseline is None else values_of["gpu_duration_ns"][index]
             longer = np.minimum(longer, np.where(met, limit, 0.0).sum(1))
-            waited = np.where(met, waited_of[index], 0.0).sum(1)
-            yield met, late, np.maximum(np.minimum(longer, waited), 0.0)
+            anywhere, local = (np.where(met, waited[index], 0.0).sum(1) for waited in (anywhere_of, waited_of))
+            yield met, late, np.maximum(np.minimum(longer, anywhere), 0.0), np.maximum(np.minimum(longer, local), 0.0)
+
+
+def waited_anywhere(data: WindowData) -> Floats:
+    """Return [R, S] ns that each rank waited in all its communicators.
+
+    In a pipeline it counts: whom a rank waits for in a receive is not known. Its peers in other pipelines may wait for
+    a rank that waited for it, in another communicator.
+    """
+    out = np.zeros(data.budget["comm_exposed_ns"].shape)
+    for group in data.communicators:
+        if group.baseline is None:
+            out[group.members] += np.nan_to_num(group.wait_ns)
+    return out
 
 
 def _passes(groups: Sequence[CommunicatorWindow]) -> Iterator[tuple[int, Sequence[CommunicatorWindow]]]:
