@@ -7,28 +7,63 @@ from dataclasses import replace
 
 import numpy as np
 
-from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.core.thresholds import SUSPECT, StragglerConfig
+from drumline.streams.stragglers.analysis.attribution import waited_anywhere
 from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB, RankVerdict
 from drumline.streams.stragglers.analysis.window_data import Floats, WindowData
 
 
-def waited(data: WindowData) -> Floats:
+def waited(data: WindowData, in_receives: bool = True) -> Floats:
     """Return [R] ns: how long each rank waited for its peers in the window, as the sum of its waits in collectives.
 
-    In a pipeline the waiting in a receive cannot be separated from the transfer, so all exposed communication counts;
-    where the rank's baseline is known, only what exceeds it.
+    In a pipeline the waiting in a receive cannot be separated from the transfer, so all exposed communication counts
+    with `in_receives`; where the rank's baseline is known, only what exceeds it.
     """
-    out = np.zeros(len(data.ranks))
-    for group in data.communicators:
-        out[group.members] += np.nansum(group.wait_ns, axis=1)
+    out: Floats = waited_anywhere(data).sum(1)
     exposed = data.budget["comm_exposed_ns"]
-    for pipeline in data.pipelines:
+    for pipeline in data.pipelines if in_receives else []:
         out[pipeline] = np.maximum(out[pipeline], np.nansum(exposed[pipeline], axis=1))
     for group in data.communicators:
         if group.baseline is not None:
             more = exposed[group.members] - group.baseline["comm_exposed_ns"][:, None]
             out[group.members] = np.maximum(0.0, np.nansum(more, axis=1))
     return out
+
+
+def shared_out(rows: Sequence[RankVerdict], data: WindowData, config: StragglerConfig) -> list[RankVerdict]:
+    """Return the rows of ranks with no more lost, together, than was lost in all: L.
+
+    L is what a rank waited for others and was late itself: the upper quartile, as some have less work, and no less than
+    any rank's own part. Ranks that are late after one another add up to it. What those that are late at the same time
+    have in common is shared out in proportion, first among named ranks, then what is left among the others. Late groups
+    count once.
+    """
+    ranks = [row for row in rows if row.rank != WHOLE_JOB]
+    if not ranks:
+        return list(rows)
+    lost = {row.rank: row.lost_ns for row in ranks}
+    in_all = waited(data, in_receives=False) + [lost[rank] for rank in data.ranks.tolist()]
+    left = max(float(np.quantile(in_all, 0.75, method="higher")), *lost.values())
+    parts = dict[bool, float]()
+    for named in (True, False):
+        units: dict[str, int] = {}
+        for row in ranks:
+            if row.names_rank == named:
+                unit = row.group or str(row.rank)
+                units[unit] = max(units.get(unit, 0), row.lost_ns)
+        total = sum(units.values())
+        parts[named] = min(1.0, left / total) if total else 1.0
+        left -= parts[named] * total
+    return [row if row.rank == WHOLE_JOB else _part(row, parts[row.names_rank], config) for row in rows]
+
+
+def _part(row: RankVerdict, part: float, config: StragglerConfig) -> RankVerdict:
+    """Return a row with a part of what was lost. A named rank stays named."""
+    if part == 1.0:
+        return row
+    share = part * row.share
+    severity = max(SUSPECT, config.severity(share)) if row.names_rank else row.severity
+    return replace(row, lost_ns=round(part * row.lost_ns), share=share, severity=severity)
 
 
 def priced(rows: Sequence[RankVerdict], data: WindowData, config: StragglerConfig) -> list[RankVerdict]:

@@ -79,7 +79,7 @@ def find_slow_link(data: WindowData, history: Sequence[LinkSummary], config: Str
         if not grew:
             continue
         least = np.median([entry[name]["least"] for entry in history if name in entry])
-        lost = max(0.0, min(sum(grew), float(now[name]["least"] - least) * steps))
+        lost = max(0.0, min(sum(grew), float(now[name]["least"] - least) * steps, time))
         if config.severity(lost / time) > OK and (worst is None or lost > worst.lost_ns):
             worst = SlowLink(name, *grew[max(grew)], lost, lost / time)
     return worst

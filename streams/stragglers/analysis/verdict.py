@@ -14,7 +14,7 @@ from drumline.streams.stragglers.analysis.attribution import Attribution, attrib
 from drumline.streams.stragglers.analysis.baseline import Baseline, same_work, summarize_window
 from drumline.streams.stragglers.analysis.cause import SLOW_GPU, Cause
 from drumline.streams.stragglers.analysis.consistency import ConsistencyTest
-from drumline.streams.stragglers.analysis.cost import priced
+from drumline.streams.stragglers.analysis.cost import priced, shared_out
 from drumline.streams.stragglers.analysis.groups import lockstep_groups
 from drumline.streams.stragglers.analysis.jitter import find_jitter
 from drumline.streams.stragglers.analysis.job_change import JobRegression, find_job_regression
@@ -172,7 +172,7 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
     length = step_length(data)
     used = int(attribution.steps.max(initial=0))
     return WindowVerdict(
-        rows=tuple(priced(rows, data, config)),
+        rows=tuple(priced(shared_out(rows, data, config), data, config)),
         ranks_seen=int(coverage.enough.sum()),
         steps_used=used,
         steps_skipped=len(data.steps) - used,

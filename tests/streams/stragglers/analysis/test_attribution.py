@@ -41,6 +41,18 @@ def test_two_planted_ranks_are_both_found(layout, order, kind, other, cost, rati
     assert result == [{first.rank: CAUSES[kind], second.rank: CAUSES[other]}] * 2
 
 
+@pytest.mark.parametrize("layout", ["ddp4", "fsdp4", "mesh2x2", "mesh2x2x2"])
+def test_ranks_that_are_late_at_once_or_in_turn_lose_together_what_the_steps_grew_by(layout):
+    shape = LAYOUTS[layout]
+    faults = (Fault(1, "idle", 25 * MS), Fault(2, "copy", 12 * MS))
+    late, healthy = (simulate(shape, STEPS, planted) for planted in (faults, ()))
+    took, baseline = (sum(row["duration_ns"] for row in job.steps[0][:12]) for job in (late, healthy))
+    rows = evaluated(batches(late))[0]
+    lost = sum(share for rank, (_, _, share) in rows.items() if rank >= 0)
+    assert lost == pytest.approx(1 - baseline / took, abs=0.015)
+    assert all(share >= (0.0, 0.0, 0.04, 0.2)[max(OK, level)] for level, _, share in rows.values())
+
+
 @pytest.mark.parametrize("layout", ["ddp4", "ddp8", "fsdp4", "mesh2x2", "mesh4x2", "mesh2x2x2"])
 def test_a_whole_host_late_together_is_found_whole(layout):
     shape = LAYOUTS[layout]

@@ -58,6 +58,18 @@ def test_without_replicas_a_rank_is_compared_with_its_own_past(rank, kind, cost,
         assert named == {rank: CAUSES[kind]} if lost > 0.05 else named.keys() <= {rank}
 
 
+@pytest.mark.parametrize("seed", [0, 2])
+def test_without_replicas_drift_between_windows_is_noise(seed):
+    """In each window some rank is late by another time, now and then by more than ever before."""
+    random = np.random.default_rng(seed)
+    faults = tuple(
+        Fault(int(random.integers(2)), "idle", int(random.uniform(0, 25) * MS), first=first, last=first + 11)
+        for first in range(0, 240, 12)
+    )
+    result = evaluated(batches(simulate_pipeline((1.0, 1.2), 1, 240, faults, noise=0.1)))
+    assert len([named for named in named_ranks(result) if named]) <= 2, "of 20"
+
+
 @pytest.mark.parametrize(
     ("kind", "cause"), [("idle", "host_stall"), ("copy", "slow_copy"), ("compute", "slow_compute")]
 )
