@@ -13,7 +13,7 @@ from drumline.infra.bench import render
 from drumline.infra.bench.result import BenchReport
 from drumline.infra.chaos import report as chaos_report
 from drumline.infra.cli.operate import audit, dlq, limits, policy, topics
-from drumline.infra.cli.query import capture, evaluate, pull
+from drumline.infra.cli.query import capture, evaluate, pull, table_verdicts
 from drumline.infra.cli.record import replay
 from drumline.infra.cli.stack import status
 from drumline.infra.clickhouse.row_counts import StoredCount
@@ -21,7 +21,7 @@ from drumline.infra.control.pulls import RankAnswer
 from drumline.infra.control.windows import RankState
 from drumline.infra.demo import report as demo_report
 from drumline.infra.evaluate import comparison_table
-from drumline.infra.evaluate.scoring import EvaluationReport, Phase
+from drumline.infra.evaluate.scoring import EvaluationReport, Phase, VerdictRow
 from drumline.infra.runtime import tables
 from drumline.infra.runtime.terminal import terminal_console
 from drumline.infra.sqlshell import output
@@ -154,6 +154,15 @@ def policies(monkeypatch):
     policy.show(as_json=False)
 
 
+def table_of_operations(monkeypatch):
+    row = VerdictRow(0, NUMBER, 12, 3, "slow_compute", "same_work", 0.4)
+    result = SimpleNamespace(findings=[row], rows=[row], not_evaluated=[], window_steps=4)
+    result.described = lambda rank: f"rank {rank} (recorded as 1234), stage 12, replica 34"
+    result.unrecorded_shares = dict
+    monkeypatch.setattr("drumline.infra.evaluate.operation_verdicts.evaluate_operations", lambda *_: result)
+    table_verdicts.print_verdicts(Path(f"{KERNEL}.parquet"), None, None, as_json=False)
+
+
 def compared(_):
     results = [SimpleNamespace(method=f"m{i}", source="s", lacks="", report=REPORT, victims=1) for i in range(6)]
     terminal_console().print(comparison_table.table(results, KERNEL))
@@ -170,6 +179,7 @@ CASES = {
     "cli/operate/policy.py": policies,
     "cli/query/capture.py": captured,
     "cli/query/pull.py": lambda _: pull._print(LONG, [RankAnswer(7, LONG, "done", PROSE)]),
+    "cli/query/table_verdicts.py": table_of_operations,
     "cli/query/evaluate.py": lambda _: evaluate._print(REPORT, KERNEL, 6),
     "cli/record/replay.py": replayed,
     "cli/stack/status.py": stack_status,
