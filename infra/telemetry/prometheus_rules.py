@@ -120,7 +120,7 @@ RULES: tuple[PrometheusRule, ...] = (
     PrometheusRule(
         "DrumlineTimesUntrusted",
         'increase(drumline_agent_ring_dropped_operations_total{reason="untrusted"}[15m]) '
-        "> 0.05 * increase(drumline_agent_ring_operations_total[15m])", "warning",
+        "> ignoring(reason) 0.05 * increase(drumline_agent_ring_operations_total[15m])", "warning",
         "NCCL reported the times of older operations; these have no rows, and verdicts lack them",
         "`drumline sql collecting` names the processes, `drumline doctor` what their NCCL version does.",
         "Record these jobs with `drumline run --policy always`.", 60,

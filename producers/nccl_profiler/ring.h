@@ -71,13 +71,13 @@ enum mark_flags {
 /* Parts of `progress`. A channel that drifted (plugin.c) is counted as such when it stops, and as nothing else: an
  * operation is over when as many started as stopped, and those with the drifted ones are all. */
 #define PROGRESS_STARTED (1ull << 16)
-#define PROGRESS_DRIFTED (1ull << 24)
-static inline uint64_t progress_stopped(uint64_t progress) { return progress & 0xffff; }
+#define PROGRESS_DRIFTED (1ull << 24 | 1ull << 8) /* twice: agents that know of none compare halves of 16 bits */
+static inline uint64_t progress_stopped(uint64_t progress) { return progress & 0xff; }
 static inline uint64_t progress_drifted(uint64_t progress) { return progress >> 24 & 0xff; }
 
 struct record {
   _Atomic uint64_t number;   /* position + 1; written last */
-  _Atomic uint64_t progress; /* low half of number << 32 | channels that drifted << 24 | started << 16 | stopped */
+  _Atomic uint64_t progress; /* low half of number << 32 | channels that drifted << 24 | started << 16 | drifted << 8 | stopped */
   uint8_t kind;
   /* place in the lists of operations.c, from 1; 0 = not known. `function` of a mark: enum mark_flags */
   uint8_t function, datatype, algorithm, protocol;

@@ -13,7 +13,7 @@ from drumline.producers.derive.light import UNTRUSTED, Operations
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.derive.nccl.exchanges import with_all_to_all
 from drumline.producers.rings.ring_file import DATATYPE_BYTES, FUNCTIONS, MAX_COMMS, RECORD, RECORD_BYTES
-from drumline.producers.rings.trusted_times import clock_was_set, untrusted
+from drumline.producers.rings.trusted_times import untrusted
 from drumline.schemas.columns import Array
 
 #: NCCL tells of the end of an operation within this time; it calls the operations of one kernel within it; ns.
@@ -25,7 +25,6 @@ _FUNCTIONS = np.array(
           for name in FUNCTIONS)], np.uint8,
 )  # fmt: skip
 _BYTES = np.array(DATATYPE_BYTES, np.uint64)
-ALL_TO_ALL = nccl.OPERATIONS.index("AllToAll")
 POINT_TO_POINT = [FUNCTIONS.index(name) + 1 for name in ("Send", "Recv")]
 _FAR = np.iinfo(np.int64).max
 
@@ -61,11 +60,12 @@ def outcomes(records: Array, ranks: Array, now_ns: int, untimed: Array, *, ended
     even = right & (started == stopped)
     ran = even & (stopped + drifted > 0)
     called, seen = records["host_ns"].astype(np.int64), records["seen_ns"].astype(np.int64)
-    full = ran & (records["channels"] > 0) & (stopped + drifted >= records["channels"])
+    # What drifted is reported before the operation runs: alone it ends nothing, and shows no earlier one to be over.
+    full = ran & (stopped > 0) & (records["channels"] > 0) & (stopped + drifted >= records["channels"])
     full |= ran & (seen > 0) & (seen < now_ns - REPORT_NS)
     comm = records["comm"] % MAX_COMMS
     latest = np.full(MAX_COMMS, -1, np.int64)
-    reported = np.flatnonzero(full & (seen < now_ns - REPORT_NS))
+    reported = np.flatnonzero(full & (stopped > 0) & (seen < now_ns - REPORT_NS))
     np.maximum.at(latest, comm[reported], reported)
     passed = even & (np.arange(len(records)) < latest[comm])
     none = untimed | np.isin(records["function"], POINT_TO_POINT) & (records["peer"] == ranks[comm])
@@ -79,13 +79,13 @@ def outcomes(records: Array, ranks: Array, now_ns: int, untimed: Array, *, ended
 def channel_counts(progress: Array) -> tuple[Array, Array, Array]:
     """Return the channels of each operation that started, stopped, and reported an older operation's times."""
     byte = np.uint64(0xFF)
-    return progress >> np.uint64(16) & byte, progress & np.uint64(0xFFFF), progress >> np.uint64(24) & byte
+    return progress >> np.uint64(16) & byte, progress & byte, progress >> np.uint64(24) & byte
 
 
-def are_drifted(progress: Array) -> Array:
-    """Return which operations reported nothing but an older operation's times: bool. NCCL reports that early."""
-    _, stopped, drifted = channel_counts(progress)
-    return np.asarray((stopped == 0) & (drifted > 0), bool)
+def are_drifted(records: Array) -> Array:
+    """Return which operations reported an older operation's times for all channels: bool. NCCL reports that early."""
+    started, _, drifted = channel_counts(records["progress"])
+    return np.asarray((started == 0) & (drifted > 0) & (drifted >= records["channels"]), bool)
 
 
 def taken(records: Array, at: Array | slice) -> Array:
@@ -106,8 +106,7 @@ def clock_offset(records: Array, known: Array, before: tuple[int, int] | None, n
     drifted = before and before[0] + int(DRIFT * max(0, now_ns - before[1]))
     least = int(difference.min())
     offset = min(least, drifted) if drifted is not None else least
-    called, start = records["host_ns"][known].astype(np.int64), records["gpu_start_ns"][known].astype(np.int64)
-    return (least if clock_was_set(called, start + offset) else offset, now_ns)
+    return (offset, now_ns)
 
 
 def kernel_starts(records: Array, steps: Array) -> Array:
@@ -129,23 +128,13 @@ def function_codes(records: Array, first: Array) -> tuple[Array, Array]:
     return operation, size
 
 
-def exchanges(functions: Array, none: Array, first: Array) -> Array:
-    """Return which kernels both send to other ranks and receive from them: bool. `none`: operations of the rank itself.
-
-    Their stop is not known: the GPU's thread that writes it belongs to the half that sends, and does not wait for the
-    half that receives (NCCL 2.28.9, src/device/common.h profiler(), src/device/sendrecv.h). Of an all-to-all the start
-    is enough, as all ranks enter it (streams/lateness/entries.py).
-    """
-    send, receive = (np.logical_or.reduceat((functions == code) & ~none, first) for code in POINT_TO_POINT)
-    return np.asarray(send & receive, bool)
-
-
-def as_operations(records: Array, outcome: Outcome, steps: Array, offset_ns: int | None) -> Operations:
-    """Return operations, those of one kernel as one, as CUPTI sees them.
+def as_operations(records: Array, outcome: Outcome, steps: Array, offset_ns: int | None) -> tuple[Operations, int]:
+    """Return operations, those of one kernel as one, as CUPTI sees them, and how many records have untrusted times.
 
     `communicator` is the index in the ring's table. `stop_ns` is 0 where an operation ran at unknown times, and
-    UNTRUSTED where NCCL reports another one's, or the end of a part. A kernel has the times of those of its operations
-    that have them, if these are no less than half: they run at once.
+    UNTRUSTED where NCCL reports another one's. A kernel has the times of those of its operations that have them, if
+    these are no less than half: they run at once. One that sends and receives stops when it has sent: the thread that
+    writes the time does not wait for the half that receives (NCCL 2.28.9, src/device/sendrecv.h).
     """
     comm = records["comm"].astype(np.uint16)
     if (comm[1:] < comm[:-1]).any():
@@ -161,11 +150,9 @@ def as_operations(records: Array, outcome: Outcome, steps: Array, offset_ns: int
     if len(first) < len(records):
         whole = np.logical_and.reduceat(known | none | drifted, first)
         start, stop = np.minimum.reduceat(start, first), np.maximum.reduceat(stop, first) * whole
-        none_of, none = none, np.logical_and.reduceat(none, first)
-        comm, steps, called = comm[first], steps[first], called[first]
+        comm, steps, called, none = comm[first], steps[first], called[first], np.logical_and.reduceat(none, first)
         timed, drifted = np.add.reduceat(known.astype(int), first), np.add.reduceat(drifted.astype(int), first)
-        half_known = exchanges(records["function"], none_of, first) & (operation != ALL_TO_ALL)
-        drifted = whole & ((drifted > timed) | half_known)
+        drifted = whole & (drifted > timed)
         known = whole & ~drifted & (timed > 0)
     drifted |= untrusted(comm, called, start, stop, known & ~drifted)
     stop = np.where(drifted, UNTRUSTED, stop)
@@ -178,4 +165,5 @@ def as_operations(records: Array, outcome: Outcome, steps: Array, offset_ns: int
         operation=operation,
         bytes=size,
     )
-    return operations.take(~none) if none.any() else operations
+    length = np.diff(np.append(first, len(records)))
+    return operations.take(~none) if none.any() else operations, int(length[drifted].sum())

@@ -46,7 +46,7 @@ def note_passed(records: Array, communicators: Array, state: RingState) -> None:
     state.uncounted |= bool((records["kind"] == Kind.RECORD).any())
     is_operation, is_peer = _is_operation(records, communicators, state), IS_PEER[records["function"]]
     is_collective = is_operation & ~is_peer
-    untimed = untimed_operations(records, np.arange(len(records)), state) | are_drifted(records["progress"])
+    untimed = untimed_operations(records, np.arange(len(records)), state) | are_drifted(records)
     comm = np.where(is_collective, records["comm"], MAX_COMMS)
     for index in np.flatnonzero(np.bincount(comm, minlength=MAX_COMMS)[:MAX_COMMS]).tolist():
         called = np.flatnonzero(comm == index)
@@ -72,7 +72,7 @@ def progress_table(view: RingView, state: RingState, process: str) -> Table:
     comms = view.communicators
     at = np.flatnonzero(_is_operation(view.records, comms, state))
     operations = taken(view.records, at)
-    untimed = untimed_operations(view.records, at, state) | are_drifted(operations["progress"])
+    untimed = untimed_operations(view.records, at, state) | are_drifted(operations)
     outcome = outcomes(operations, comms["rank"], view.now_ns, untimed, ended=False)
     started = (channel_counts(operations["progress"])[0] > 0) | (outcome.done & ~untimed)
     is_peer = IS_PEER[operations["function"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -128,7 +129,10 @@ class RingProcess:
             else:
                 dropped = header[HeaderField.DROPPED]
                 tight = len(records) > self.ring.capacity // 2
-                view = RingView(records, self._communicators, now_ns, dropped, ended and whole, tight, not whole)
+                base_ns = time.time_ns() - time.monotonic_ns()
+                view = RingView(
+                    records, self._communicators, now_ns, dropped, ended and whole, tight, not whole, base_ns
+                )
                 if whole:
                     self._write_progress(view, header)
                 self._derivation.advance(view)

@@ -13,7 +13,7 @@ import numpy as np
 
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.live import BatchWriter, FeedProgress
-from drumline.producers.derive.light import UNTRUSTED, Operations, light_rows
+from drumline.producers.derive.light import Operations, light_rows
 from drumline.producers.derive.steps.host_columns import host_columns
 from drumline.producers.derive.steps.steps import INFERRED, Steps
 from drumline.producers.rings.operations import as_operations, clock_offset, outcomes, taken
@@ -51,6 +51,9 @@ class RingDerivation:
             segments = unmarked.segments
         segment = segments.of(at)
         outcome = outcomes(called, view.communicators["rank"], view.now_ns, segments.untimed[segment], ended=view.ended)
+        if state.clock and view.clock_base_ns and state.clock_base_ns:  # the host's clock was set meanwhile
+            state.clock = (state.clock[0] + view.clock_base_ns - state.clock_base_ns, state.clock[1])
+        state.clock_base_ns = view.clock_base_ns
         state.clock = clock_offset(called, outcome.known, state.clock, view.now_ns)
         replays = replayed(records, called, segments, state)
         waiting = len(segments.begin)
@@ -69,7 +72,8 @@ class RingDerivation:
         damaged = self._damaged(segments, len(records))
         number = np.where(damaged, -1, segments.number)[segment[inside]]
         offset_ns = state.clock[0] if state.clock else None
-        operations = as_operations(taken(called, inside), outcome.take(inside), number, offset_ns)
+        operations, untrusted = as_operations(taken(called, inside), outcome.take(inside), number, offset_ns)
+        state.counts["untrusted_times"] += untrusted
         progress = FeedProgress(view.now_ns, watermark_ns(segments, cut, records, view))
         note_passed(records[: cut.end], view.communicators, state)  # by the step that is open before it
         self._write(operations, hashes, segments, cut, damaged, progress)
@@ -154,7 +158,6 @@ class RingDerivation:
         """Write the collectives by communicator; ordinals go on where earlier rows of the same step ended."""
         state = self.state
         lost = hashes[operations.communicator][operations.stop_ns == 0]
-        state.counts["untrusted_times"] += int((operations.stop_ns == UNTRUSTED).sum())
         state.counts["unknown_operations"] += len(lost)
         if state.lost and len(operations.communicator):  # of which communicator, nobody knows
             lost = np.append(lost, np.repeat(hashes[operations.communicator[:1]], min(state.lost, MOST_READ)))

@@ -54,6 +54,7 @@ class RingState:
     Attributes:
         position: records before it are published.
         clock: offset of the GPU's clock, and when it was found out (operations.clock_offset).
+        clock_base_ns: the host's clock less its monotonic one, when `clock` was found out; 0 = not known.
         open, last: the step in progress, and the one before.
         newest: number of the newest step that began, -1 = none.
         offset: added to the job's numbers of steps, which may start again.
@@ -77,6 +78,7 @@ class RingState:
 
     position: int = 0
     clock: tuple[int, int] | None = None
+    clock_base_ns: int = 0
     open: OpenStep = field(default_factory=OpenStep)
     last: LastStep | None = None
     newest: int = -1

@@ -33,6 +33,7 @@ class RingView:
         ended: the process has ended: nothing follows.
         tight: the ring is filling up: what is old is given up.
         more: further records are in the ring.
+        clock_base_ns: the host's clock less its monotonic one; it changes when the clock is set. 0 = not known.
     """
 
     records: Array
@@ -42,6 +43,7 @@ class RingView:
     ended: bool = False
     tight: bool = False
     more: bool = False
+    clock_base_ns: int = 0
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import numpy as np
 
 from drumline.schemas.columns import Array
 
-#: How far times may contradict each other: the offset of the GPU's clock is known to some 10 us; ns.
-SLACK_NS = 100_000
+#: How far times may contradict a call, as the offset of the GPU's clock is known to some 10 us, and each other; ns.
+SLACK_NS, OVERLAP_NS = 100_000, 2_000
 
 
 def untrusted(communicator: Array, called: Array, start: Array, stop: Array, known: Array) -> Array:
@@ -25,14 +25,6 @@ def untrusted(communicator: Array, called: Array, start: Array, stop: Array, kno
     at = np.flatnonzero(known & ~wrong)
     at = at[np.lexsort((start[at], communicator[at]))]
     before, after = at[:-1], at[1:]
-    overlap = (communicator[before] == communicator[after]) & (start[after] < stop[before] - SLACK_NS)
+    overlap = (communicator[before] == communicator[after]) & (start[after] < stop[before] - OVERLAP_NS)
     wrong[before[overlap]] = wrong[after[overlap]] = True
     return np.asarray(wrong, bool)
-
-
-def clock_was_set(called: Array, start: Array) -> bool:
-    """Return whether most operations begin before their call: then not they are wrong, but the offset of the clock is.
-
-    The host's clock was set forward. `called`, `start`: of operations with known times, ns of the host's clock.
-    """
-    return len(start) > 0 and bool(np.median(start - called) < -SLACK_NS)

@@ -169,7 +169,8 @@ def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float
     table = np.stack([whole[rank][common[whole[rank]["ordinal"]]] for rank in chosen])
     kind = table["lockstep"][0]
     table = table[:, (table["operation"] == table["operation"][0]).all(0) & ((kind == LOCKSTEP) | (kind == ROOTED))]
-    table = table[:, with_ends(table, is_sent(table), is_left_together(table))]
+    is_whole = with_ends(table, is_sent(table), is_left_together(table))
+    table = table[:, is_whole & ~is_of_two_tiers(table)]
     out = np.zeros(len(chosen), LATENESS_ROW)
     out["step"], out["rank"], out["collectives"] = step, chosen, (table["lockstep"][:1] == LOCKSTEP).sum()
     if not out["collectives"].any():
@@ -183,9 +184,14 @@ def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float
 
 def is_sent(rows: Rows) -> NDArray[np.bool_]:
     """Return of each collective, or row, whether its end is that of sending only: an all-to-all that NCCL measured."""
-    first = rows[0] if rows.ndim > 1 else rows
-    result: NDArray[np.bool_] = (first["operation"] == ALL_TO_ALL) & (first["light"] > 0)
-    return result
+    is_one = (rows["operation"] == ALL_TO_ALL) & (rows["light"] > 0)
+    return np.asarray(is_one if rows.ndim == 1 else is_one.any(0), bool)
+
+
+def is_of_two_tiers(table: Rows) -> NDArray[np.bool_]:
+    """Return of each collective of a table whether its end is that of sending on some ranks only."""
+    is_light = table["light"] > 0
+    return is_sent(table) & ~is_light.all(0)
 
 
 def is_left_together(table: Rows) -> NDArray[np.bool_]:

@@ -28,9 +28,9 @@ def with_ends(table: Table, is_sent: NDArray[np.bool_], is_left_together: NDArra
         return ~is_sent
     together, sent = table[:, is_left_together], table[:, is_sent]
     ends = together["start_ns"] + together["duration_ns"]
-    ahead = np.median(ends - ends[:1], axis=1)  # of each rank's clock
+    ahead = np.rint(np.median(ends - ends[:1], axis=1)).astype(np.int64)  # of each rank's clock
     entered = sent["start_ns"] - ahead[:, None]
     waited = entered.max(0) - entered + sent["duration_ns"].min(0)
     durations = table["duration_ns"]
-    durations[:, is_sent] = np.maximum(sent["duration_ns"], np.rint(waited).astype(np.int64))
+    durations[:, is_sent] = np.maximum(sent["duration_ns"], waited)
     return np.ones(len(is_sent), bool)

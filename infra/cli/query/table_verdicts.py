@@ -31,7 +31,8 @@ def print_verdicts(path: Path, config: StragglerConfig, window_steps: int | None
         severity, cause = SEVERITY_NAMES.get(row.severity, ""), f"{row.cause} {row.detail}".rstrip()
         where = f"{row.first_step}-{row.last_step}"
         table.add_row(where, f"{severity}: {result.described(row.rank)}", cause, f"{row.share:.1%}")
-    terminal_console(file=sys.stdout).print(table)
+    if result.findings:
+        terminal_console(file=sys.stdout).print(table)
     for rank, share in result.unrecorded_shares().items():
         echo(f"{result.described(rank)}: waits that were not recorded are {share:.1%} of its time")
     echo(

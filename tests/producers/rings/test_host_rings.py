@@ -221,7 +221,8 @@ def test_no_row_is_lost_or_doubled_when_the_agent_is_killed_at_any_moment(root):
                 return  # not faster than this host reads
             start = BEGIN + step * MS
             ring.mark(step, start)
-            ring.operations(start + np.arange(1, 6) * MS // 10, start + 700_000, start + 800_000, comm=step % 3)
+            calls = start + np.arange(1, 6) * MS // 10
+            ring.operations(calls, calls + 20_000, calls + 90_000, comm=step % 3)
             step += 1
 
     for _ in range(25):

@@ -214,13 +214,23 @@ def test_an_operation_with_an_older_ones_times_counts_as_ended_and_not_as_begun(
     """NCCL reports such times before the operation runs: they are no sign of its begin or end."""
     reader = Reader(ring)
     ring.train(1, BEGIN)
-    at = ring.operations(BEGIN + 20 * MS, 0, 0)
-    ring.records["progress"][at] = (at.astype(np.uint64) + 1) << 32 | np.uint64(2 << 24)
+    at = ring.operations(BEGIN + 20 * MS, 0, BEGIN + 20 * MS)
+    ring.records["progress"][at] = (at.astype(np.uint64) + 1) << 32 | np.uint64(2 << 24 | 2 << 8)
     if is_read:
         ring.mark(2, BEGIN + 30 * MS)
         reader.round()
         assert reader.state.position == int(ring.header[HeaderField.WRITTEN])
     assert counts(reader.round()[0]) == (5, 4, 5)
+
+
+@pytest.mark.parametrize(("started", "expected"), [(0, (5, 4, 4)), (8, (5, 5, 4))])
+def test_an_operation_of_which_some_channels_report_older_times_has_not_ended_before_its_own(ring, started, expected):
+    """16 of 24 channels report at once; the others run, or have not begun."""
+    reader = Reader(ring)
+    ring.train(1, BEGIN)
+    at = ring.running(BEGIN + 20 * MS, channels=24)
+    ring.records["progress"][at] |= np.uint64(16 << 24 | started << 16 | 16 << 8)
+    assert counts(reader.round()[0]) == expected
 
 
 def test_what_was_not_measured_before_a_measured_step_is_known_by_the_mark_before_it(ring):

@@ -184,18 +184,37 @@ def exchange(ring, peers, plan, begin_ns):
             ring.operations(begin_ns, begin_ns + MS, begin_ns + 2 * MS, function=function, plan=plan, peer=peer)
 
 
-def test_a_kernel_that_sends_and_receives_has_no_times_but_an_all_to_all_has(ring):
-    """NCCL tells when it has sent. All ranks enter an all-to-all, so its start is enough."""
+def test_a_kernel_that_sends_to_all_ranks_and_receives_from_them_is_an_all_to_all(ring):
     ring.mark(0, BEGIN)
     exchange(ring, (1, 3), 7, BEGIN + MS)
     exchange(ring, (0, 1, 2, 3), 8, BEGIN + 4 * MS)
     ring.mark(1, BEGIN + 10 * MS)
     reader = Reader(ring)
-    state = reader.round()
+    reader.round()
     [batch] = [b for b in reader.batches if b.topic == Topic.COLLECTIVE and b.rows]
-    assert batch.strings("operation", "operations").tolist() == ["AllToAll"]
-    assert reader.rows(Topic.COLLECTIVE, "ordinal", "start_ns", "bytes") == [(1, BEGIN + 5 * MS, 32_000)]
-    assert state.counts["untrusted_times"] == 1
+    assert batch.strings("operation", "operations").tolist() == ["SendRecv", "AllToAll"]
+    assert reader.rows(Topic.COLLECTIVE, "ordinal", "start_ns", "bytes") == [
+        (0, BEGIN + 2 * MS, 16_000), (1, BEGIN + 5 * MS, 32_000),
+    ]  # fmt: skip
+
+
+def test_an_operation_that_reports_early_closes_none_that_still_runs(ring):
+    """An AllReduce waits for its peer; the one behind it, on channels that drifted, was reported at its call."""
+    ring.mark(0, BEGIN)
+    ring.operations(BEGIN + MS, BEGIN + 2 * MS, BEGIN + 3 * MS)
+    waiting = ring.running(BEGIN + 4 * MS, channels=24)
+    ring.records["progress"][waiting] |= np.uint64(16 << 24 | 16 << 8)  # of 24 channels, none began
+    at = ring.operations(BEGIN + 5 * MS, 0, BEGIN + 5 * MS)
+    drifted(ring, at)
+    ring.mark(1, BEGIN + 10 * MS)
+    reader = Reader(ring)
+    reader.round(BEGIN + 60_000 * MS)
+    assert not [batch for batch in reader.batches if batch.rows]
+    ring.records["progress"][waiting] += np.uint64(8 << 16 | 8)
+    ring.records["gpu_start_ns"][waiting] = BEGIN + 5 * MS - ring.offset_ns
+    ring.records["gpu_stop_ns"][waiting] = BEGIN + 59_000 * MS - ring.offset_ns
+    reader.round(BEGIN + 62_000 * MS)
+    assert reader.rows(Topic.COLLECTIVE, "ordinal", "start_ns") == [(0, BEGIN + 2 * MS), (1, BEGIN + 5 * MS)]
 
 
 def test_dropped_operations_are_counted_and_their_steps_not_compared(tmp_path):
@@ -301,10 +320,12 @@ def test_a_collective_takes_at_most_96_bytes_of_the_spool_its_step_included(tmp_
     ring, random = FakeRing(tmp_path, capacity=1 << 13), np.random.default_rng(18)
     ring.communicator()
     calls = BEGIN + np.sort(random.integers(0, 10**9, 2_000))
-    for step, part in enumerate(np.split(calls, 100)):  # 20 operations each
+    starts = np.maximum.accumulate(calls + random.integers(1_000, 100_000, 2_000))
+    took = np.minimum(random.integers(1_000, 100_000, 2_000), np.diff(starts, append=starts[-1] + 100_000))
+    parts = zip(*(np.split(values, 100) for values in (calls, starts, starts + took)), strict=True)
+    for step, (part, start, stop) in enumerate(parts):  # 20 operations each
         ring.mark(step, int(part[0]))
-        start = part + random.integers(1_000, 100_000, len(part))
-        ring.operations(part, start, start + random.integers(1_000, 100_000, len(part)))
+        ring.operations(part, start, stop)
     ring.mark(100, BEGIN + 10**9)
     reader = Reader(ring)
     reader.round()
@@ -314,7 +335,7 @@ def test_a_collective_takes_at_most_96_bytes_of_the_spool_its_step_included(tmp_
 
 def drifted(ring, at, channels=2):
     """NCCL reported an older operation's times for all channels of these operations."""
-    ring.records["progress"][at] = (at.astype(np.uint64) + 1) << 32 | np.uint64(channels << 24)
+    ring.records["progress"][at] = (at.astype(np.uint64) + 1) << 32 | np.uint64(channels << 24 | channels << 8)
     ring.records["gpu_start_ns"][at], ring.records["gpu_stop_ns"][at] = np.uint64(2**64 - 1), 0
 
 
@@ -368,10 +389,10 @@ def test_a_process_states_as_a_problem_that_more_than_5_percent_of_its_operation
 def test_a_clock_of_the_host_that_was_set_forward_leaves_all_operations_their_times(ring):
     ring.train(3, BEGIN)
     reader = Reader(ring)
-    reader.round(BEGIN + 40 * MS)
+    reader.round(BEGIN + 40 * MS, clock_base_ns=MS)
     ring.offset_ns += 500 * MS  # of the GPU's clock
     ring.train(3, BEGIN + 600 * MS, first=3)
-    state = reader.round(BEGIN + 700 * MS)
+    state = reader.round(BEGIN + 700 * MS, clock_base_ns=501 * MS)
     assert len(reader.rows(Topic.COLLECTIVE, "step")) == 24
     assert state.counts["untrusted_times"] == 0
     starts = [start for step, start in reader.rows(Topic.COLLECTIVE, "step", "start_ns") if step == 3]

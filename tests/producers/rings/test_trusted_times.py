@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from drumline.producers.rings.trusted_times import SLACK_NS, clock_was_set, untrusted
+from drumline.producers.rings.trusted_times import OVERLAP_NS, SLACK_NS, untrusted
 
 MS = 1_000_000
 
@@ -50,9 +50,8 @@ def test_clocks_are_compared_with_a_slack(early_ns, expected):
     assert np.flatnonzero(result).tolist() == expected
 
 
-@pytest.mark.parametrize(("early", "was_set"), [(3, False), (6, True)])
-def test_the_clock_was_set_where_most_operations_begin_before_their_calls(early, was_set):
-    called = np.zeros(10, np.int64)
-    start = np.where(np.arange(10) < early, -50 * MS, MS)
-    assert clock_was_set(called, start) is was_set
-    assert clock_was_set(called[:0], start[:0]) is False
+@pytest.mark.parametrize(("overlap_ns", "expected"), [(OVERLAP_NS, []), (OVERLAP_NS + 1, [0, 1])])
+def test_times_of_one_clock_are_compared_with_a_smaller_one(overlap_ns, expected):
+    start = np.array([MS, MS + 90_000 - overlap_ns])
+    result = untrusted(np.zeros(2, np.int64), np.zeros(2), start, start + 90_000, np.ones(2, bool))
+    assert np.flatnonzero(result).tolist() == expected

@@ -44,6 +44,13 @@ def test_ends_that_kernels_show_are_left_as_they_are():
     assert matched(0, table, 2, 0.8)["wait_ns"].tolist() == [50, 0]
 
 
+def test_an_all_to_all_that_only_some_ranks_measured_without_kernels_is_not_compared():
+    table = {0: rank((1000, 2000), 5000, 0, (5000, FLOOR)), 1: rank((1000, 2000), 5000, 0)}
+    table[0]["light"] = 0
+    result = matched(0, table, 2, 0.8)
+    assert (result["collectives"].tolist(), result["wait_ns"].tolist()) == ([1, 1], [0, 0])
+
+
 def test_all_to_alls_of_uneven_parts_have_no_floor_to_compare_with_other_steps():
     from drumline.streams.lateness.collective_join import match_step
 
