@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from drumline.streams.core.thresholds import SUSPECT, StragglerConfig
+from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import waited_anywhere
 from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB, RankVerdict
 from drumline.streams.stragglers.analysis.window_data import Floats, WindowData
@@ -30,7 +30,7 @@ def waited(data: WindowData, in_receives: bool = True) -> Floats:
     return out
 
 
-def shared_out(rows: Sequence[RankVerdict], data: WindowData, config: StragglerConfig) -> list[RankVerdict]:
+def shared_out(rows: Sequence[RankVerdict], data: WindowData) -> list[RankVerdict]:
     """Return the rows of ranks with no more lost, together, than was lost in all: L.
 
     L is what a rank waited for others and was late itself: the upper quartile, as some have less work, and no less than
@@ -54,16 +54,12 @@ def shared_out(rows: Sequence[RankVerdict], data: WindowData, config: StragglerC
         total = sum(units.values())
         parts[named] = min(1.0, left / total) if total else 1.0
         left -= parts[named] * total
-    return [row if row.rank == WHOLE_JOB else _part(row, parts[row.names_rank], config) for row in rows]
+    return [row if row.rank == WHOLE_JOB else _part(row, parts[row.names_rank]) for row in rows]
 
 
-def _part(row: RankVerdict, part: float, config: StragglerConfig) -> RankVerdict:
-    """Return a row with a part of what was lost. A named rank stays named."""
-    if part == 1.0:
-        return row
-    share = part * row.share
-    severity = max(SUSPECT, config.severity(share)) if row.names_rank else row.severity
-    return replace(row, lost_ns=round(part * row.lost_ns), share=share, severity=severity)
+def _part(row: RankVerdict, part: float) -> RankVerdict:
+    """Return a row with a part of what was lost. Its severity stays: each of many late ranks is as late as ever."""
+    return row if part == 1.0 else replace(row, lost_ns=round(part * row.lost_ns), share=part * row.share)
 
 
 def priced(rows: Sequence[RankVerdict], data: WindowData, config: StragglerConfig) -> list[RankVerdict]:

@@ -172,7 +172,7 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
     length = step_length(data)
     used = int(attribution.steps.max(initial=0))
     return WindowVerdict(
-        rows=tuple(priced(shared_out(rows, data, config), data, config)),
+        rows=tuple(priced(shared_out(rows, data), data, config)),
         ranks_seen=int(coverage.enough.sum()),
         steps_used=used,
         steps_skipped=len(data.steps) - used,

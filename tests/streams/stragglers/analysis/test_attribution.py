@@ -50,7 +50,6 @@ def test_ranks_that_are_late_at_once_or_in_turn_lose_together_what_the_steps_gre
     rows = evaluated(batches(late))[0]
     lost = sum(share for rank, (_, _, share) in rows.items() if rank >= 0)
     assert lost == pytest.approx(1 - baseline / took, abs=0.015)
-    assert all(share >= (0.0, 0.0, 0.04, 0.2)[max(OK, level)] for level, _, share in rows.values())
 
 
 @pytest.mark.parametrize("layout", ["ddp4", "ddp8", "fsdp4", "mesh2x2", "mesh4x2", "mesh2x2x2"])
