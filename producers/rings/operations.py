@@ -101,12 +101,9 @@ def clock_offset(records: Array, known: Array, before: tuple[int, int] | None, n
     """
     seen, stop = records["seen_ns"], records["gpu_stop_ns"]
     difference = (seen - stop).view(np.int64)[known & (seen > 0)]
-    if not len(difference):
-        return before
     drifted = before and before[0] + int(DRIFT * max(0, now_ns - before[1]))
-    least = int(difference.min())
-    offset = min(least, drifted) if drifted is not None else least
-    return (offset, now_ns)
+    least = [value for value in (drifted, int(difference.min()) if len(difference) else None) if value is not None]
+    return (min(least), now_ns) if len(difference) else before
 
 
 def kernel_starts(records: Array, steps: Array) -> Array:
@@ -154,8 +151,8 @@ def as_operations(records: Array, outcome: Outcome, steps: Array, offset_ns: int
         timed, drifted = np.add.reduceat(known.astype(int), first), np.add.reduceat(drifted.astype(int), first)
         drifted = whole & (drifted > timed)
         known = whole & ~drifted & (timed > 0)
-    drifted |= untrusted(comm, called, start, stop, known & ~drifted)
-    stop = np.where(drifted, UNTRUSTED, stop)
+    no_times = drifted | untrusted(comm, called, start, stop, known & ~drifted)
+    stop = np.where(no_times, UNTRUSTED, stop)
     operations = Operations(
         communicator=comm,
         call_ns=called,
@@ -166,4 +163,4 @@ def as_operations(records: Array, outcome: Outcome, steps: Array, offset_ns: int
         bytes=size,
     )
     length = np.diff(np.append(first, len(records)))
-    return operations.take(~none) if none.any() else operations, int(length[drifted].sum())
+    return operations.take(~none) if none.any() else operations, int(length[no_times].sum())

@@ -1,6 +1,6 @@
 """Ends of all-to-alls whose recorded end is that of sending, from when each rank entered them.
 
-NCCL's profiler tells when the GPU began an all-to-all, and when it had sent (producers/rings/operations.py exchanges).
+NCCL's profiler tells when the GPU began an all-to-all, and when it had sent (as_operations of producers/rings).
 No rank leaves one before the last has entered. When that was is known on each rank's own clock: all ranks leave a
 reduction or gather together, so their ends in the same step show by how much the clocks differ.
 """

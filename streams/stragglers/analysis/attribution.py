@@ -109,7 +109,7 @@ def _losses(
     same of each communicator.
     """
     length, (lockstep_u, lockstep_hidden) = step_length(data), lockstep
-    waited_ns = waited_anywhere(data)
+    waited_ns = waited_anywhere(data) if data.pipelines else None
     for first, groups in _passes(data.communicators):
         values_of = comparables(data, groups, ("comm_exposed_ns", "gpu_duration_ns"), quorum)
         exposed_of = values_of["comm_exposed_ns"]
@@ -123,7 +123,7 @@ def _losses(
             for group, exposed, met in zip(groups, exposed_of, met_of, strict=True)
         ]
         waited_of = anywhere_of = peer_medians(groups, waiting_of)
-        if data.pipelines:
+        if waited_ns is not None:
             waiting_of = [
                 np.where(met, waited_ns[group.members], np.nan) if group.baseline is None else waiting
                 for group, waiting, met in zip(groups, waiting_of, met_of, strict=True)
