@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import torch
+from phase_clock import phase_at, write_whole
 
 #: What a fault costs the rank in each step; s.
 STALL_S = float(os.environ.get("CAUSES_STALL_S", "0.025"))
@@ -270,10 +271,8 @@ class Plan:
         if not self.began:
             self.begin()
             return False
-        elapsed, at = time.time() - self.began, 0
-        while at < len(self.phases) and elapsed >= self.phases[at][2]:
-            elapsed -= self.phases[at][2]
-            at += 1
+        elapsed = time.time() - self.began
+        at = phase_at((seconds for *_, seconds in self.phases), elapsed)
         if elapsed >= 0 and at != self.now:
             self.change(at)
         if 0 <= self.now < len(self.phases):
@@ -285,9 +284,7 @@ class Plan:
     def begin(self) -> None:
         path = self.folder / "began"
         if self.rank == 0 and self.steps == self.settle:
-            written = path.with_suffix(".new")
-            written.write_text(str(time.time() + 0.5))
-            written.rename(path)
+            write_whole(path, str(time.time() + 0.5))
         if path.exists():
             self.began = float(path.read_text())
 
@@ -303,9 +300,7 @@ class Plan:
     def is_last(self) -> bool:
         path = self.folder / "last"
         if self.rank == 0 and self.now == len(self.phases) and self.last is None:
-            written = path.with_suffix(".new")
-            written.write_text(str(self.steps + AHEAD))
-            written.rename(path)
+            write_whole(path, str(self.steps + AHEAD))
         if self.last is None and path.exists():
             self.last = int(path.read_text())
         return self.last is not None and self.steps >= self.last

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from phase_clock import phase_at, write_whole
+
 Phase = tuple[str, int, float, float]
 SHAPES = [
     "moe", "accumulation", "pipeline", "rl", "tp_decode", "fsdp2", "ddp", "ddp_buffers", "lengths", "tp", "one_f_one_b",
@@ -123,10 +125,8 @@ class Plan:
         if not self.began_s:
             self._begin()
             return False
-        elapsed, at = time.time() - self.began_s, 0
-        while at < len(self.phases) and elapsed >= self.phases[at][3]:
-            elapsed -= self.phases[at][3]
-            at += 1
+        elapsed = time.time() - self.began_s
+        at = phase_at((seconds for *_, seconds in self.phases), elapsed)
         if elapsed >= 0 and at != self.now:
             self._change(at)
         self._be_late()
@@ -142,7 +142,8 @@ class Plan:
         """Let rank 0 measure a healthy step and begin for all ranks."""
         path = self.folder / "began"
         if self.rank == 0 and self.steps == WARM_STEPS:
-            self._write(path, {"at": time.time() + 0.5, "step_s": median(self.took[-MEASURED_STEPS:])})
+            values = {"at": time.time() + 0.5, "step_s": median(self.took[-MEASURED_STEPS:])}
+            write_whole(path, json.dumps(values))
         if path.exists():
             values = json.loads(path.read_text())
             self.began_s, self.healthy_s = values["at"], values["step_s"]
@@ -168,13 +169,7 @@ class Plan:
     def _is_last(self) -> bool:
         path = self.folder / "last"
         if self.rank == 0 and self.now == len(self.phases) and self.last is None:
-            self._write(path, {"step": self.steps + AHEAD})
+            write_whole(path, json.dumps({"step": self.steps + AHEAD}))
         if self.last is None and path.exists():
             self.last = int(json.loads(path.read_text())["step"])
         return self.last is not None and self.steps >= self.last
-
-    @staticmethod
-    def _write(path: Path, values: dict[str, object]) -> None:
-        written = path.with_suffix(".new")
-        written.write_text(json.dumps(values))
-        written.rename(path)
