@@ -1,24 +1,26 @@
-"""Limits beyond which chance alone goes in one window of a thousand, and spreads that one odd value does not move."""
+"""How likely a value is by chance alone, how much it speaks against chance, and a spread that one odd value leaves."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import lru_cache
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-_NORMAL = NormalDist()
+Floats = NDArray[np.float64]
+
 #: Midpoints of the integral of `beyond`.
 _ANGLES = (np.arange(64) + 0.5) * math.pi / 128
 #: The longest period of what `spread` does not take for chance.
 PERIOD = 4
-#: Part of the values, the largest, that `spread_of_sizes` takes no larger than the next one.
+#: Part of earlier sizes, the largest, that `chance_of_sizes` knows to be larger than the others only: some may be odd.
 ODD = 8
-#: The same of `tail_limit`, of the values beyond the median.
-TAIL_ODD = 4
+#: Sizes that `chance_of_sizes` rests on at least.
+ASSUMED = 2
+#: Powers of `likelihood_ratios`: for values somewhat larger than by chance, and for much larger ones.
+POWERS = np.array([0.5, 0.15])
+#: No chance is smaller: below it, what is assumed of the tails counts for more than the value.
+LEAST = 1e-12
 
 
 def beyond(times: float, degrees: int) -> float:
@@ -26,49 +28,37 @@ def beyond(times: float, degrees: int) -> float:
     return float(np.exp(-degrees / 2 * np.log1p(times**2 / degrees / np.sin(_ANGLES) ** 2)).mean())
 
 
-@lru_cache(1024)
-def times_spread(chance: float, degrees: int) -> float:
-    """Return the multiple of a spread that is exceeded with this chance."""
-    low, high = 0.0, 1.0 / chance
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if beyond(middle, degrees) > chance else (low, middle)
-    return high
+def usual_sizes(sizes: Floats) -> Floats:
+    """Return those above 0, rising, without the largest eighth, which may be odd."""
+    positive = np.sort(sizes[sizes > 0.0])
+    return positive[: len(positive) - len(positive) // ODD]
 
 
-def spread_of_sizes(sizes: Sequence[float]) -> tuple[float, int]:
-    """Return the spread of values around 0 whose sizes are given, and the number of values that it rests on.
+def chance_of_sizes(values: Floats, sizes: Floats, assumed: float, least: float) -> Floats:
+    """Return the chance of a size as large as each value, by earlier sizes, which are exponential to both sides of 0.
 
-    The largest eighth counts as large as the next one, and the rest is scaled as the normal distribution demands.
+    Their mean is known from as many as there are: what is exponential by a Gamma distribution is Pareto's (Lomax).
+    `assumed`: size of those that are missing where there are fewer than ASSUMED. `least`: of their mean.
     """
-    ordered = np.sort(np.array(sizes, float))
-    count, odd = len(ordered), len(ordered) // ODD
-    mean_square = 1.0
-    if odd:
-        ordered[-odd:] = ordered[-odd - 1]
-        part = odd / count
-        bound = _NORMAL.inv_cdf(1.0 - part / 2)
-        mean_square = 1.0 - part - 2 * bound * _NORMAL.pdf(bound) + part * bound**2
-    return math.sqrt(float((ordered**2).mean()) / mean_square), count - odd
+    usual, positive, count = usual_sizes(np.abs(sizes)), int((sizes > 0.0).sum()), int((sizes != 0.0).sum())
+    known = max(len(usual), ASSUMED)
+    total = usual.sum() + (count - len(usual)) * usual[-1:].sum() + (known - len(usual)) * assumed
+    part = (positive + 1) / (len(sizes) + 1)
+    chance = part * (1.0 + np.maximum(values, 0.0) / max(total, known * least)) ** -known
+    return np.where(values > 0.0, chance, 1.0)
 
 
-def tail_limit(sizes: Sequence[float], chance: float) -> float:
-    """Return the size that is exceeded with this chance, if those beyond the median fall off exponentially.
+def likelihood_ratios(chance: Floats, together: Floats) -> Floats:
+    """Return [POWERS, ...] how much likelier values of such chances are if there is a reason than without one.
 
-    They fall off faster where values are sums of many. The largest quarter of those counts as beyond the next one only.
+    With power e the ratio is e * chance ** (e - 1), whose mean is 1 without a reason. `together`: neighbours that may
+    have all in common count as one: each counts as its root (Hoelder's inequality).
     """
-    ordered = np.sort(np.array(sizes, float))
-    median = float(np.median(ordered))
-    beyond_median = ordered[ordered > median] - median
-    count = len(beyond_median)
-    known = count - count // TAIL_ODD
-    if not known:
-        return median
-    mean = (beyond_median[:known].sum() + (count - known) * beyond_median[known - 1]) / known
-    return float(median + mean * known * ((count / len(ordered) / chance) ** (1 / known) - 1))
+    power = POWERS.reshape(-1, *[1] * np.ndim(chance))
+    return np.asarray((power * np.maximum(chance, LEAST) ** (power - 1.0)) ** (1.0 / together))
 
 
-def spread(values: NDArray[np.float64]) -> float:
+def spread(values: Floats) -> float:
     """Return the spread of values around their median, 0 without any that is known. The oddest counts as the second.
 
     What comes in every second, third or fourth of them is no chance: sums of as many neighbours may vary less. What
@@ -77,12 +67,12 @@ def spread(values: NDArray[np.float64]) -> float:
     known = values[np.isfinite(values)]
     if not len(known):
         return 0.0
-    most = max(2, min(PERIOD, len(known) // 3))
+    most = max(2, min(PERIOD, len(known) // 2))
     sums = [np.convolve(known, np.ones(n) / math.sqrt(n), "valid") for n in range(1, min(most, len(known)) + 1)]
     return min(map(_deviation, sums))  # of independent values, sums by the root vary as they do
 
 
-def _deviation(values: NDArray[np.float64]) -> float:
+def _deviation(values: Floats) -> float:
     sizes = np.sort(np.abs(values - np.median(values)))
     sizes[-1:] = sizes[-2:-1] if len(sizes) > 1 else 0.0
     return math.sqrt(float((sizes**2).sum()) / max(1, len(sizes) - 1))

@@ -58,10 +58,12 @@ class StragglerConfig:
     #: Kernels and blocks within this ratio are the same work.
     equal_ratio: float = 1.01
 
-    #: Part of healthy windows in which the latest rank may be taken for a straggler by chance, before what follows.
+    #: Part of healthy windows in which a rank may be taken for a straggler by chance, at most.
     chance: float = 0.001
-    #: Three windows in a row name a rank, too, that is in each of them so many times later than in any window before.
-    sure_ratio: float = 3.0
+    #: Neighbouring windows that may have all in common: hosts are slow for some seconds.
+    alike_windows: int = 2
+    #: Share of a step by which ranks are late by chance at least, however little is recorded.
+    least_jitter: float = 0.00125
 
     #: Healthy windows that make up the baseline, and the number of them that it needs.
     baseline_windows: int = 16

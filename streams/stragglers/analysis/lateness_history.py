@@ -2,84 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from drumline.streams.core.thresholds import StragglerConfig
+import numpy as np
 
-#: Kinds of ranks by the window before: the latest, late, neither.
-LATEST, LATE, OTHER = "latest", "late", "other"
+from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.stragglers.analysis.window_data import Floats, Ints
+from drumline.streams.stragglers.rank_values import ranks_of
+
+#: Values of an earlier window, ns a step: lateness of its latest rank, the step, and own time (see lateness_test.py).
+LATE, STEP, OWN = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Odds:
+    """Holds the odds that a rank is late for a reason: one value for each power of `likelihood_ratios`.
+
+    Attributes:
+        values: (odds, odds).
+        since: the first window of those that they rest on.
+        cost: the most that the rank cost in one of them; ns a step.
+        is_named: they named the rank in the window before.
+    """
+
+    values: tuple[float, ...]
+    since: int
+    cost: float = 0.0
+    is_named: bool = False
 
 
 @dataclass(frozen=True)
 class LatenessHistory:
-    """Holds how late ranks were in the windows before; ns a step.
+    """Holds how late ranks were in the windows before.
 
     Attributes:
-        windows: of the last ones that named no rank, what the latest rank lost, and its spread by step; oldest first.
-        before: the same of the window before, if it named no rank: it counts for ranks that were not late in it.
-        in_row: rank -> windows in a row, to the one before, in which it was too late for a turn, named or not.
-        longest: rank -> its latest step of the window before, of ranks that were late there.
-        latest: the latest rank of the window before, -1 = none was late.
-        streak: what it lost in the windows in a row, to the one before, in which it was the latest.
-        before_streak: as `windows`, of those before.
+        windows: [n] numbers of the last ones that no reason explains, rising.
+        values: [n, 3] LATE, STEP and OWN of each.
+        odds: rank -> odds after the window before.
+        longest: rank -> its latest step of the window before, of ranks that were late there; ns.
+        always: the rank that was the latest in all windows, -1 = ranks took turns.
+        lateness: [m] how late it was in each of them; ns a step.
     """
 
-    windows: Sequence[tuple[float, float]] = ()
-    before: tuple[float, float] | None = None
-    in_row: Mapping[int, int] = field(default_factory=dict)
+    windows: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    values: Floats = field(default_factory=lambda: np.zeros((0, 3)))
+    odds: Mapping[int, Odds] = field(default_factory=dict)
     longest: Mapping[int, float] = field(default_factory=dict)
-    latest: int = -1
-    streak: Sequence[float] = ()
-    before_streak: Sequence[tuple[float, float]] = ()
+    always: int = -1
+    lateness: Floats = field(default_factory=lambda: np.zeros(0))
 
-    def kind(self, rank: int) -> str:
-        """Return the kind of a rank, by which it is compared with other windows."""
-        return LATEST if rank == self.latest else LATE if rank in self.longest else OTHER
+    def before(self, window: int) -> Floats:
+        """Return the values of the windows before this one."""
+        return self.values[: np.searchsorted(self.windows, window)]
 
-    def of(self, kind: str) -> Sequence[tuple[float, float]]:
-        """Return the windows that ranks of a kind are compared with: the latest one's present streak does not count."""
-        if kind == LATEST:
-            return self.before_streak
-        return self.windows if self.before is None or kind == LATE else [*self.windows, self.before]
+    @cached_property
+    def is_empty(self) -> bool:
+        """Return whether nothing is known of any window."""
+        return not len(self.lateness) and not len(self.windows)
 
 
-def healthy_windows(entries: Mapping[int, Mapping[str, Any]]) -> list[int]:
-    """Return the windows whose lateness is known and that name no rank, ascending. `entries`: window -> `kept` of it.
+def chance_windows(entries: Mapping[int, Mapping[str, Any]]) -> list[int]:
+    """Return the windows whose lateness is known and is nobody's, ascending. `entries`: window -> `kept` of it.
 
-    Windows beside one that names a rank, in which it was late too, are a fault's begin and end, and do not count.
+    A named rank was late since its odds began to rise, and in a part of the window after the last that names it.
     """
-    none = frozenset[str]()
-    named = {at: frozenset(map(str, entry["named"])) for at, entry in entries.items() if entry}
-    beside = {at: named.get(at - 1, none) | named.get(at + 1, none) for at in named}
-    return [at for at in sorted(named) if not named[at] and not beside[at] & entries[at]["longest"].keys()]
+    known = sorted(at for at, entry in entries.items() if entry.get("step"))
+    late = set[int]()
+    for at in known:
+        if (since := entries[at]["since"]) >= 0:
+            late.update(range(since, at + 2))
+    return [at for at in known if at not in late]
 
 
 def load_lateness(known: Mapping[int, Mapping[str, Any]], config: StragglerConfig) -> LatenessHistory:
     """Return the lateness of earlier windows. `known`: window -> `kept` of it; {} = unknown."""
-    order = sorted(known)
-    entries, healthy = [known[at] for at in order], [at for at in healthy_windows(known) if at != order[-1]]
-    # As many as are kept however late this window is evaluated; after a long fault, those before it.
-    recent = [at for at in healthy if at >= order[-config.history_windows :][0]]
-    kept = max(recent, healthy[-config.baseline_windows :], key=len)
-    windows = [_values(known[at]) for at in kept]
-    last = entries[-1] if entries else {}
-    if not last:
-        return LatenessHistory(windows)
-    latest, begin = int(last["latest"]), len(entries)
-    while begin and latest >= 0 and (not entries[begin - 1] or entries[begin - 1]["latest"] == latest):
-        begin -= 1
+    entries = {at: known[at] for at in sorted(known) if known[at].get("step")}
+    if not entries:
+        return LatenessHistory()
+    last = entries[max(entries)]
+    windows = chance_windows(entries)[-config.history_windows :]
+    latest = {entry["latest"] for entry in entries.values()}
+    always = latest.pop() if len(latest) == 1 else -1
     return LatenessHistory(
-        windows,
-        None if last["named"] else _values(last),
-        {int(rank): int(count) for rank, count in last["in_row"].items()},
+        np.array(windows, np.int64),
+        np.array([[entries[at][name] for name in ("late", "step", "own")] for at in windows], float).reshape(-1, 3),
+        {
+            rank: Odds(tuple(values), since, float(cost), bool(named))
+            for (values, since, cost, named), runs in last["odds"]
+            for rank in ranks_of(runs)
+        },
         {int(rank): float(late) for rank, late in last["longest"].items()},
-        latest,
-        [float(entry["largest"]) for entry in entries[begin:] if entry],
-        windows[: sum(at < order[begin] for at in kept)] if begin < len(order) else windows,
+        always,
+        np.array([entry["late"] for entry in entries.values()] if always >= 0 else [], float),
     )
-
-
-def _values(entry: Mapping[str, Any]) -> tuple[float, float]:
-    return float(entry["largest"]), float(entry["spread"])

@@ -13,12 +13,12 @@ from drumline.streams.core.thresholds import INSUFFICIENT, OK, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution, attribute_lost_time
 from drumline.streams.stragglers.analysis.baseline import Baseline, same_work, summarize_window
 from drumline.streams.stragglers.analysis.cause import SLOW_GPU, Cause
-from drumline.streams.stragglers.analysis.consistency import ConsistencyTest
 from drumline.streams.stragglers.analysis.cost import priced, shared_out
 from drumline.streams.stragglers.analysis.groups import lockstep_groups
 from drumline.streams.stragglers.analysis.jitter import find_jitter
 from drumline.streams.stragglers.analysis.job_change import JobRegression, find_job_regression
 from drumline.streams.stragglers.analysis.lateness_history import LatenessHistory
+from drumline.streams.stragglers.analysis.lateness_test import LatenessTest
 from drumline.streams.stragglers.analysis.light_overlap import Hidden
 from drumline.streams.stragglers.analysis.overlap import hidden_waiting
 from drumline.streams.stragglers.analysis.pipelines import pipeline_windows, ranks_without_peers, stage_members
@@ -143,7 +143,7 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         data = replace(data, communicators=[*data.communicators, *groups])
         attribution = _attribute(data, baseline_step, config)
     coverage = _coverage(data, attribution, without_peers, context.world_size, config)
-    test = ConsistencyTest(data, attribution, context.lateness, config)
+    test = LatenessTest(data, attribution, context.lateness, config)
     late = _rank_rows(data, attribution, coverage, context, config)
     tested = [test.tested(row) for row in late]
     lateness = test.kept(tested) if coverage.quorate else {}
@@ -151,8 +151,9 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
     rows = grouped(tested, data, context.hosts)
     has_late_ranks = any(row.names_rank for row in rows)
     evaluated, link, regression, jitter = coverage.job_evaluable, None, None, None
-    if evaluated and not has_late_ranks and not is_jittery:
+    if evaluated and not has_late_ranks:
         evaluated, link, regression = _evaluate_job(data, context.baseline, coverage.complete, config)
+        regression = None if is_jittery else regression
     if regression is not None and data.pipelines:
         behind = replace(data, communicators=pipeline_windows(data, context.baseline, config), lockstep_groups=[])
         if stages := _late_stages(behind, context.samples, config, stage_members(data)):
@@ -167,8 +168,8 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
     if context.inferred:
         rows = [replace(row, evidence={**row.evidence, "steps_from": INFERRED}) for row in rows]
     # A rank whose past is its norm varies there too: else the first windows without turns were its norm for ever.
-    is_young = len(without_peers) > 0 and len(context.baseline.jobs) < config.baseline_windows
-    is_healthy = evaluated and not has_late_ranks and link is None and (is_young or not is_jittery)
+    is_norm = not is_jittery or (len(without_peers) > 0 and not test.is_suspect())
+    is_healthy = evaluated and not has_late_ranks and link is None and is_norm
     length = step_length(data)
     used = int(attribution.steps.max(initial=0))
     return WindowVerdict(

@@ -50,6 +50,7 @@ def steady(folder, rank, first, last):
 def unharmed(folder, result):
     """Check that no further rank is named, and that a rank that was clearly late is named or reported as insufficient.
 
+    Or its loss is the job's jitter: with less data, and in jobs of few windows, more of them are needed for its name.
     Phases with jitter are left out: there the steps that are left decide which rank was late most. Clearly: 10% lost in
     a window wholly inside a counted phase, and about as much in all its windows. Where steps are bad now and then a
     window may lose just those, and a milder loss may only show against the baseline, which lost windows take away.
@@ -64,7 +65,8 @@ def unharmed(folder, result):
             assert not (was.severity == OK and row.severity >= WARNING), (where, was, row)
         for first, last in whole:
             if first <= row.first_step and row.last_step <= last and steady(folder, row.rank, first, last):
-                assert not (was.share >= CLEAR and row.severity == OK), (where, was, row)
+                is_shown = row.severity > OK or result[where[0], -1].cause == "jitter"
+                assert is_shown or was.share < CLEAR, (where, was, row)
     for phase in report(folder, result).phases:
         if phase.counted:
             assert set(phase.found_ranks) <= set(phase.expected_ranks), phase
@@ -152,14 +154,11 @@ def test_one_ranks_batches_are_missing_for_two_seconds(folder):
 def test_recording_begins_with_the_fault(folder):
     """Of the first window three or four steps are compared: too few to tell a late rank from one that is late by turns.
 
-    Then it is the job's jitter; the next window has the name.
+    Then it is the job's jitter; a later window has the name.
     """
     for phase in (p for p in phases(folder) if p["fault_ranks"]):
         result = rows(stream(folder, mutations.since(trace(folder), phase["start_ns"])))
-        begin = min(first for first, _ in result)
-        if result[begin, -1].cause == "jitter":
-            assert result[begin, -1].severity == SUSPECT
-            result = {where: row for where, row in result.items() if where[0] != begin}
+        assert result[min(first for first, _ in result), -1].severity <= SUSPECT
         unharmed(folder, result)
 
 

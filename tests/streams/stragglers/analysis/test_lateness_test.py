@@ -8,30 +8,21 @@ import numpy as np
 import pytest
 
 from drumline.infra.bench.jittery_jobs import HEALTHY, STEP_NS, fault, lateness, named, verdicts, windows
-from drumline.streams.core.chance import beyond, spread, spread_of_sizes, tail_limit, times_spread
+from drumline.streams.core.chance import beyond, chance_of_sizes, likelihood_ratios, spread
 from drumline.streams.core.thresholds import CRITICAL, SUSPECT, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import attribute_lost_time
 from drumline.streams.stragglers.analysis.cause import Cause
-from drumline.streams.stragglers.analysis.consistency import ConsistencyTest
 from drumline.streams.stragglers.analysis.groups import lockstep_groups
-from drumline.streams.stragglers.analysis.lateness_history import LatenessHistory, load_lateness
+from drumline.streams.stragglers.analysis.lateness_history import LatenessHistory, Odds, load_lateness
+from drumline.streams.stragglers.analysis.lateness_test import LatenessTest
 from drumline.streams.stragglers.analysis.light_overlap import kept_hidden
 from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict
 
 
-def test_limits_are_those_of_students_t():
-    assert times_spread(0.001, 16) == pytest.approx(4.015, abs=0.001)
-    assert times_spread(0.05, 5) == pytest.approx(2.571, abs=0.001)
+def test_a_chance_is_that_of_students_t():
+    assert beyond(4.015, 16) == pytest.approx(0.001, rel=0.01)
+    assert beyond(2.571, 5) == pytest.approx(0.05, rel=0.01)
     assert beyond(1.96, 10**6) == pytest.approx(0.05, abs=0.0001)
-
-
-def test_odd_values_and_those_of_a_period_do_not_move_a_spread():
-    sizes = np.abs(np.random.default_rng(0).standard_normal(4000)).tolist()
-    assert spread_of_sizes(sizes)[0] == pytest.approx(1.0, abs=0.05)
-    assert spread_of_sizes([*sizes[:3500], *[50.0] * 100])[0] == pytest.approx(1.0, abs=0.1)
-    assert [spread(np.array(steps)) for steps in ([0.0, 9.0] * 10, [9.0, 0.0, 0.0] * 6, [9.0, 0.0, 0.0, 0.0] * 5)] == [
-        0.0
-    ] * 3
 
 
 def test_what_comes_in_a_row_of_steps_is_a_spread_and_one_odd_step_is_none():
@@ -41,35 +32,58 @@ def test_what_comes_in_a_row_of_steps_is_a_spread_and_one_odd_step_is_none():
     assert spread(np.random.default_rng(0).standard_normal(4000)) == pytest.approx(1.0, abs=0.05)
 
 
-@pytest.mark.parametrize("count", [16, 64])
-def test_the_limit_of_an_exponential_tail_is_exceeded_with_its_chance(count):
+@pytest.mark.parametrize("count", [8, 16, 64])
+def test_a_size_is_by_chance_as_often_as_its_chance_states(count):
     dice = np.random.default_rng(0)
-    limits = [tail_limit(dice.exponential(size=count).tolist(), 0.01) for _ in range(500)]
-    assert np.exp(-np.array(limits)).mean() == pytest.approx(0.01, abs=0.005)
-    assert tail_limit([1.0] * count, 0.01) == 1.0
+    sizes = dice.laplace(size=(4000, count + 1))
+    chances = np.array([chance_of_sizes(row[:1], row[1:], 1.0, 1e-3)[0] for row in sizes])
+    for chance in (0.2, 0.05, 0.01):
+        assert (chances <= chance).mean() == pytest.approx(chance, rel=0.25)
 
 
-def test_a_rank_is_not_compared_with_the_windows_in_a_row_in_which_it_is_the_latest():
+def test_a_few_odd_sizes_hide_none_that_is_as_large():
+    sizes = np.random.default_rng(0).laplace(size=16)
+    plain, odd = (
+        chance_of_sizes(np.array([20.0]), each, 1.0, 1e-3)[0] for each in (sizes, np.append(sizes[:14], [500.0] * 2))
+    )
+    assert plain < odd < 1e-3 < 0.05 < chance_of_sizes(np.array([20.0]), np.full(16, 30.0), 1.0, 1e-3)[0]
+
+
+def test_what_never_varied_is_unlikely_by_as_much_as_is_assumed():
+    none = np.zeros(8)
+    likely, unlikely = (chance_of_sizes(np.array([0.0, 5.0]), none, assumed, 1e-3) for assumed in (10.0, 0.1))
+    assert likely[0] == unlikely[0] == 1.0
+    assert likely[1] > 0.05 > 1e-3 > unlikely[1]
+
+
+def test_the_mean_ratio_of_what_comes_by_chance_is_one_and_alike_neighbours_count_once():
+    chance = np.random.default_rng(0).random(400_000)
+    assert likelihood_ratios(chance, 1).mean(axis=1) == pytest.approx([1.0, 1.0], rel=0.1)
+    assert likelihood_ratios(chance, 2) ** 2 == pytest.approx(likelihood_ratios(chance, 1))
+
+
+def test_a_named_rank_is_compared_with_the_windows_before_its_odds_began_to_rise():
+    none = {"own": 1.0, "latest": 0, "odds": [], "longest": {}}
     entries = [
-        {"largest": lost, "spread": 0.0, "latest": latest, "in_row": {}, "longest": {str(latest): lost}, "named": []}
-        for lost, latest in [(1.0, 0), (2.0, 1), (1.0, 0), (9.0, 1), (9.0, 1)]
+        none | {"late": late, "step": 10.0, "since": since} for late, since in enumerate([-1, -1, -1, -1, 2, -1, -1])
     ]
     history = load_lateness(dict(enumerate(entries)), StragglerConfig())
-    compared = {rank: [lost for lost, _ in history.of(history.kind(rank))] for rank in (0, 1)}
-    assert compared == {0: [1.0, 2.0, 1.0, 9.0, 9.0], 1: [1.0, 2.0, 1.0]}
-    assert history.streak == [9.0, 9.0]
+    assert history.values[:, 0].tolist() == [0.0, 1.0, 6.0]
+    assert history.before(6)[:, 0].tolist() == [0.0, 1.0]
 
 
-@pytest.mark.parametrize(("detail", "healthy", "is_named"), [
-    ("disk", 0.2, True), ("disk", 0.4, False), ("", 0.2, False), ("data_loader", 0.4, True), ("data_loader", 0.2, True),
+@pytest.mark.parametrize(("detail", "odds", "is_named"), [
+    ("disk", 30.0, True), ("disk", 5.0, False), ("", 30.0, False), ("data_loader", 0.0, True), ("", 1500.0, True),
 ])  # fmt: skip
-def test_what_samples_show_names_a_rank_that_is_later_than_in_all_healthy_windows(detail, healthy, is_named):
+def test_what_samples_show_needs_less_evidence_and_what_was_measured_none(detail, odds, is_named):
     late = np.zeros((20, 2))
     late[:, 1] = 0.3 * STEP_NS
     [data] = windows(late)
     data = replace(data, lockstep_groups=lockstep_groups(data))
-    history = LatenessHistory([(healthy * STEP_NS, 0.0)] * 16)
-    test = ConsistencyTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig())
+    values = np.array([[0.25 * STEP_NS, step * STEP_NS, STEP_NS] for step in (1.0, 1.1, 1.3, 1.2)])
+    before = {1: Odds((odds, odds), 0)} if odds else {}
+    history = LatenessHistory(np.arange(-4, 0), values, before)
+    test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig())
     row = test.tested(RankVerdict(1, CRITICAL, Cause("host_stall", detail), round(6 * STEP_NS), 0.23))
     assert row.names_rank == is_named
     assert row.evidence.get("explained_by") == (None if is_named else "chance")
@@ -111,14 +125,41 @@ def test_a_late_rank_of_a_young_job_is_named_though_its_first_windows_are_not(ki
     late[115:, 1] += 0.8 * STEP_NS
     result = [named(verdict) for verdict in verdicts(windows(late))]
     assert result[:5] == [set()] * 5
-    assert result[8:] == [{1}] * 7
+    assert result[10:] == [{1}] * 5
 
 
 @pytest.mark.parametrize("kind", ["independent steps", "turns of 3 steps", "drift of 3 steps"])
-def test_what_is_many_times_later_than_any_earlier_window_names_a_rank_at_once(kind):
+def test_what_is_many_times_later_than_any_earlier_window_names_a_rank_in_its_second(kind):
     late = lateness(kind, 8, 300, 0.1, seed=3)
     late[100:, 1] += 10 * STEP_NS
-    assert [named(verdict) for verdict in verdicts(windows(late))] == [set()] * 5 + [{1}] * 10
+    result = [named(verdict) for verdict in verdicts(windows(late))]
+    assert result[:5] == [set()] * 5
+    assert result[6:] == [{1}] * 9
+
+
+def test_a_rank_that_is_late_by_turns_is_not_named_while_another_one_makes_steps_longer():
+    late = lateness("drift of 3 steps", 8, 1200, 0.15, seed=3)
+    late[600:, 1] += 0.8 * STEP_NS
+    result = [named(verdict) for verdict in verdicts(windows(late))]
+    assert result[:30] == [set()] * 30
+    assert result[34:] == [{1}] * 26
+
+
+def test_longer_steps_of_all_ranks_name_none_that_is_late_by_turns():
+    late = lateness("drift of 3 steps", 4, 1200, 0.15, seed=3)
+    more = np.zeros((1200, 4))
+    more[600:] = 0.5 * STEP_NS
+    result = verdicts(windows(late, more))
+    assert [named(verdict) for verdict in result] == [set()] * 60
+
+
+def test_a_rank_is_no_longer_named_once_it_costs_a_tenth_of_what_it_did():
+    late = lateness("independent steps", 4, 1000, 0.05, seed=6)
+    late[400:800, 1] += 8 * STEP_NS
+    late[800:840, 1] += 0.5 * STEP_NS
+    result = [named(verdict) for verdict in verdicts(windows(late))]
+    assert result[22:40] == [{1}] * 18
+    assert result[40:] == [set()] * 10
 
 
 @pytest.mark.parametrize("common", [0.05, 0.2, 0.4])

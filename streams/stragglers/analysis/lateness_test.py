@@ -1,0 +1,269 @@
+"""The test that names ranks: hosts and GPUs jitter, so a late rank is named once it is unlikely to be late by chance.
+
+Each window is evidence, for a rank or against it, and adds up over windows: the odds of Shiryaev and Roberts. A named
+rank costs the job time: what counts is lateness by which steps are longer than before (docs/design/stragglers.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from drumline.streams.core.chance import POWERS, beyond, chance_of_sizes, likelihood_ratios, spread, usual_sizes
+from drumline.streams.core.thresholds import OK, StragglerConfig
+from drumline.streams.stragglers.analysis.attribution import Attribution
+from drumline.streams.stragglers.analysis.cause import NO_CAUSE
+from drumline.streams.stragglers.analysis.host_cause import NO_CPU
+from drumline.streams.stragglers.analysis.lateness_history import LATE, OWN, STEP, LatenessHistory, Odds
+from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict
+from drumline.streams.stragglers.analysis.window_data import Floats, WindowData, step_length
+from drumline.streams.stragglers.rank_values import by_value
+
+#: Details that were measured in the rank's own steps, or on its own GPU: not chance, however much the job's steps vary.
+MEASURED = frozenset(
+    {"garbage_collection", "checkpoint", "data_loader", "synchronisation", "pageable", "shared_gpu", "throttled"}
+)
+#: Details from a sample a second of the process, which may be of the window before: the odds need to be LOOKED times
+#: less.
+SAMPLED = frozenset({*NO_CPU, "python_lock", "page_faults", "disk"})
+LOOKED = 50.0
+#: A job is calm if ranks are usually late by less than this part of what a suspect loses.
+CALM = 0.5
+#: A rank that costs less than this part of what it did is late no more.
+ENDED = 0.1
+#: Odds from which a rank is suspect: it is compared with the windows before its odds began to rise.
+SUSPECTED = 3.0
+#: Odds are at most so many times those that name a rank: they fall within some windows after a fault.
+MOST = 3.0
+#: A rank is late steadily if not even this part of its steps is on time by how they vary: drift and pauses are not.
+UNSTEADY = 0.05
+#: One step in so many may be late without a reason: a checkpoint, a pause.
+ODD_STEPS = 10
+#: Ranks late by this part of the latest one's lateness are late together with it.
+ALIKE = 0.5
+#: Ranks, or groups of ranks with the same odds, of which the next window knows something: those that lost most.
+KEPT = 64
+#: Why a late rank is not named: it was one step; steps did not grow by it; or it may be chance.
+ONE_STEP, NO_GROWTH, CHANCE = "one_step", "no_growth", "chance"
+
+
+class LatenessTest:
+    """Holds the evidence of one window, and the odds after it. With step times in ns, of R ranks.
+
+    Attributes:
+        lateness: [R] a step, of what a rank lost; its latest steps, one in ten, count no more than the next.
+        cost: [R] the part of it by which steps grew.
+    """
+
+    def __init__(
+        self, data: WindowData, attribution: Attribution, history: LatenessHistory, config: StragglerConfig
+    ) -> None:
+        self._data, self._attribution, self._history, self._config = data, attribution, history, config
+        self._index = {rank: index for index, rank in enumerate(data.ranks.tolist())}
+        self._window = config.window_of(int(data.steps[0])) if len(data.steps) else 0
+        self._step_ns, self._own_ns = _step_and_own(data, attribution)
+        steps = np.maximum(1, attribution.steps)
+        latest, known = _latest_steps(attribution.behind_ns)
+        self._longest = latest.max(axis=1, initial=0.0)
+        #: Without what steps of the window before may show to be no odd ones.
+        self._often = np.maximum(attribution.lost_ns - (latest - known[:, None]).sum(axis=1), 0.0) / steps
+        for rank, before in history.longest.items():
+            if rank in self._index:
+                known[self._index[rank]] = max(known[self._index[rank]], before)
+        odd = np.maximum(latest - known[:, None], 0.0).sum(axis=1)
+        self.lateness = np.maximum(attribution.lost_ns - odd, 0.0) / steps
+        self._least_ns = config.suspect * self._step_ns
+        is_late = self.lateness.max(initial=0.0) > self._least_ns
+        self._latest = int(data.ranks[self.lateness.argmax()]) if is_late else -1
+        self._always = self._latest if history.is_empty or history.always == self._latest else -1
+        self._needed = 1.0 / config.chance
+        # Without a later rank, steps were shorter by how much later that is.
+        later = self.lateness.max(initial=0.0) - self.lateness
+        self.cost = np.minimum(self.lateness, np.maximum(self._growth(history.values) - later, 0.0))
+        for rank in (*history.odds, self._always):  # the steps of one that is always late may never have been shorter
+            if rank in self._index:
+                at = self._index[rank]
+                growth = float(self._growth(self._before(self._begin(rank))))
+                self.cost[at] = min(self.lateness[at], max(growth - later[at], 0.0))
+        self._odds = self._odds_after() if len(data.ranks) else {}
+
+    def tested(self, row: RankVerdict) -> RankVerdict:
+        """Return the row of a late rank; if chance may explain it, without a name, but with the evidence."""
+        if row.severity <= OK or row.rank not in self._index:
+            return row
+        index, least = self._index[row.rank], self._least_ns
+        detail, odds = row.cause.detail, self._odds.get(row.rank)
+        value = 0.0 if odds is None else float(np.mean(odds.values))
+        needed = self._needed / (LOOKED if detail in SAMPLED else 1.0)
+        if self.lateness[index] < least:
+            how = ONE_STEP
+        elif self.cost[index] < least:
+            how = NO_GROWTH
+        elif detail in MEASURED or (value >= needed and not self._has_ended(row.rank)):
+            return row
+        else:
+            how = CHANCE
+        evidence = {"explained_by": how, "late_ns": round(float(self.lateness[index])), "odds": round(value)}
+        return replace(row, severity=OK, cause=NO_CAUSE, evidence={**evidence, "odds_needed": round(needed)})
+
+    def is_suspect(self) -> bool:
+        """Return whether any rank is suspect, named or not."""
+        return any(map(_is_suspect, self._odds.values()))
+
+    def _has_ended(self, rank: int) -> bool:
+        before = self._history.odds.get(rank)
+        return before is not None and self.cost[self._index[rank]] < ENDED * before.cost
+
+    def _is_known(self, values: Floats) -> bool:
+        return len(values) >= self._config.baseline_windows_min
+
+    def _growth(self, values: Floats, of: Floats | None = None) -> Floats:
+        """Return by how much the steps of a window are longer than before, or 0; without a past there is no limit.
+
+        What the least busy ranks work longer than before is the job's work, and no rank's. `of`: values of the windows,
+        by default of this one.
+        """
+        now = np.array([0.0, self._step_ns, self._own_ns]) if of is None else of
+        if not self._is_known(values):
+            return np.full(now.shape[:-1], np.inf)
+        before = np.median(values[-self._config.baseline_windows :], axis=0)
+        more_work = np.maximum(1.0, now[..., OWN] / max(before[OWN], 1.0))
+        return np.asarray(now[..., STEP] - more_work * before[STEP])
+
+    def _odds_after(self) -> dict[int, Odds]:
+        """Return rank -> odds after this window; of ranks that have some."""
+        before, most = self._history.odds, self.cost.max(initial=0.0)
+        begins = (self.cost >= self._least_ns) & (self.cost >= ALIKE * most)
+        has = begins | np.isin(self._data.ranks, list(before))
+        index = np.flatnonzero(has)
+        ranks = self._data.ranks[index].tolist()
+        ratios = likelihood_ratios(*self._chances(index, ranks))
+        none = (0.0,) * len(POWERS)
+        old = np.array([before[rank].values if rank in before else none for rank in ranks]).reshape(-1, len(POWERS)).T
+        values = np.minimum((old + begins[index]) * ratios, MOST * self._needed)
+        if self._always in ranks and len(self._history.lateness) + 1 >= self._config.baseline_windows_min:
+            at = ranks.index(self._always)
+            values[:, at] = np.maximum(values[:, at], min(1.0 / self._chance_of_row(), MOST * self._needed))
+        out = {}
+        for rank, of_rank in zip(ranks, values.T.tolist(), strict=True):
+            mean, last = float(np.mean(of_rank)), before.get(rank)
+            if mean > 1.0 and not (last is not None and last.is_named and mean < self._needed):
+                since = self._window if last is None else last.since
+                cost = max(float(self.cost[self._index[rank]]), 0.0 if last is None else last.cost)
+                out[rank] = Odds(tuple(of_rank), since, cost, mean >= self._needed)
+        return out
+
+    def _chances(self, index: NDArray[np.intp], ranks: Sequence[int]) -> tuple[Floats, Floats]:
+        """Return how likely each rank costs the job so much by chance, and how many windows may have all in common.
+
+        Where it is late in a few steps of the window, `chance` at least.
+        """
+        chances, groups = np.ones(len(index)), dict[int, list[int]]()
+        together = np.full(len(index), float(self._config.alike_windows))
+        for at, rank in enumerate(ranks):
+            if self.cost[index[at]] >= self._least_ns and not self._has_ended(rank):
+                groups.setdefault(self._begin(rank), []).append(at)
+        for since, members in groups.items():
+            values, of_members = self._before(since), index[members]
+            turns = np.zeros((0, 3)) if self._is_known(values) else self._history.before(since)
+            by_steps, calm = np.array([self._chance_by_steps(int(at), turns) for at in of_members]).T
+            is_steady = by_steps <= UNSTEADY
+            if self._is_known(values):
+                growth = self._growth(values, values)  # steps vary as much to both sides
+                sizes = np.minimum(values[:, LATE], np.abs(growth)) * np.where(growth > 0.0, 1.0, -1.0)
+                varies = float(np.median(np.abs(values[:, STEP] - np.median(values[:, STEP]))))
+                least = self._config.least_jitter * self._step_ns
+                chance = chance_of_sizes(self.cost[of_members], sizes, varies, least)
+                if usual_sizes(values[:, LATE])[-1:].sum() < CALM * self._least_ns:  # no turns, so steps count
+                    chance = np.where(is_steady, np.minimum(chance, by_steps), chance)
+                    together[members] = np.where(is_steady, 1.0, together[members])
+            else:
+                chance, is_steady = by_steps, is_steady & (calm > 0.0)
+                together[members] = np.where(is_steady, together[members], float(self._config.baseline_windows_min))
+            chances[members] = np.where(is_steady, chance, np.maximum(chance, self._config.chance))
+        return chances, together
+
+    def _begin(self, rank: int) -> int:
+        """Return the window before which others are compared with this rank's present one."""
+        if rank == self._always:
+            return -1
+        runs = [odds.since for odds in self._history.odds.values() if _is_suspect(odds)]
+        return min(runs, default=self._window)
+
+    def _before(self, window: int) -> Floats:
+        """Return the values of the windows before one, which is compared with them; where those are few, of all."""
+        values = self._history.before(window)
+        return values if self._is_known(values) or window < 0 else self._history.values
+
+    def _chance_by_steps(self, index: int, turns: Floats) -> tuple[float, bool]:
+        """Return how likely a rank is so late by chance, for want of windows to compare; and whether steps hardly vary.
+
+        Its lateness varies as it does from step to step, in which what all ranks vary by together cancels, and by
+        `turns`: the values of windows before, where they are few.
+        """
+        varies = max(spread(self._attribution.behind_ns[index]), self._config.least_jitter * self._step_ns)
+        is_calm = varies < self._least_ns
+        varies = max(varies, turns[:, LATE].max(initial=0.0))
+        return beyond(self._often[index] / varies, max(1, int(self._attribution.steps[index]) - 1)), is_calm
+
+    def _chance_of_row(self) -> float:
+        """Return how likely a rank is the latest in all windows by chance: its lateness varies as it does by window."""
+        late = np.append(self._history.lateness, self.lateness[self._index[self._always]])
+        varies = max(float(np.std(late, ddof=1)), self._config.least_jitter * self._step_ns)
+        return beyond(float(late.mean()) / varies, len(late) - 1)
+
+    def kept(self, rows: Sequence[RankVerdict]) -> dict[str, Any]:
+        """Return what later windows know of this one, as JSON. `rows`: as tested."""
+        late = [row for row in rows if row.rank in self._index and (row.names_rank or "explained_by" in row.evidence)]
+        late = sorted(late, key=lambda row: -row.lost_ns)[:KEPT]
+        named = [row.rank for row in rows if row.rank in self._index and row.names_rank]
+        since = [self._odds[rank].since if rank in self._odds else self._window for rank in named]
+        since += [odds.since for odds in self._odds.values() if odds.is_named]
+        odds = {rank: (*_short(odds), int(odds.is_named)) for rank, odds in self._odds.items()}
+        groups = sorted(by_value(odds), key=lambda group: -max(group[0][0]))[:KEPT]
+        return {
+            "late": round(float(self.lateness.max(initial=0.0))),
+            "step": round(self._step_ns),
+            "own": round(self._own_ns),
+            "latest": self._latest,
+            "since": min(since, default=-1),
+            "odds": groups,
+            "longest": {str(row.rank): round(float(self._longest[self._index[row.rank]])) for row in late},
+        }
+
+
+def _is_suspect(odds: Odds) -> bool:
+    return bool(np.mean(odds.values) >= SUSPECTED)
+
+
+def _short(odds: Odds) -> tuple[tuple[float, ...], int, float]:
+    """Return what is kept of odds with three digits, so that alike ranks are kept together."""
+    return tuple(float(f"{value:.3g}") for value in odds.values), odds.since, float(f"{odds.cost:.3g}")
+
+
+def _step_and_own(data: WindowData, attribution: Attribution) -> tuple[float, float]:
+    """Return the mean step, and the mean own time in it of the least busy rank; ns.
+
+    A rank's own time is what it neither waits for others nor is late by. The job's work makes it longer on all ranks.
+    """
+    length = step_length(data)
+    if not np.isfinite(length).any():
+        return 0.0, 0.0
+    own = data.budget["gpu_duration_ns"] - data.budget["comm_exposed_ns"]
+    known = np.isfinite(own)
+    counts = known.sum(1)
+    means = np.where(known, own, 0.0).sum(1) / np.maximum(1, counts)
+    means -= attribution.lost_ns / np.maximum(1, attribution.steps)
+    return float(np.nanmean(length)), float(np.maximum(means[counts > 0], 0.0).min())
+
+
+def _latest_steps(behind_ns: Floats) -> tuple[Floats, Floats]:
+    """Return [R, n] by how much each rank was late in its latest steps, one in ten, and [R] in the next; at least 0."""
+    late = np.where(np.isfinite(behind_ns), np.maximum(behind_ns, 0.0), 0.0)
+    count = min(late.shape[1], max(1, late.shape[1] // ODD_STEPS))
+    most = np.pad(np.sort(late, axis=1)[:, ::-1], ((0, 0), (0, 1)))
+    return most[:, :count], most[:, count]
