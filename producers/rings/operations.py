@@ -50,9 +50,9 @@ def outcomes(records: Array, ranks: Array, now_ns: int, untimed: Array, *, ended
     """Return the outcomes of operations, in the order of their calls.
 
     An operation is done when all its channels have stopped. Where their number is not known, or fewer ran: when those
-    that started have stopped, and NCCL has had time to tell of more. One that has not begun although a later one of
-    its communicator is done was not told of. `ranks`: of the communicators, by index. `untimed`: not measured;
-    taken as done. `ended`: so has the process.
+    that started have stopped, and NCCL has had time to tell of more. One before another of its communicator that is
+    done is over as well: NCCL lost its begin, or the stop of a channel. `ranks`: of the communicators, by index.
+    `untimed`: not measured; taken as done. `ended`: so has the process.
     """
     progress = records["progress"]
     started, stopped, drifted = channel_counts(progress)
@@ -67,7 +67,7 @@ def outcomes(records: Array, ranks: Array, now_ns: int, untimed: Array, *, ended
     latest = np.full(MAX_COMMS, -1, np.int64)
     reported = np.flatnonzero(full & (stopped > 0) & (seen < now_ns - REPORT_NS))
     np.maximum.at(latest, comm[reported], reported)
-    passed = even & (np.arange(len(records)) < latest[comm])
+    passed = np.arange(len(records)) < latest[comm]
     none = untimed | np.isin(records["function"], POINT_TO_POINT) & (records["peer"] == ranks[comm])
     done = (full | passed | none) & (called < now_ns - CALL_NS)
     if ended:

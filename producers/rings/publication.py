@@ -128,7 +128,7 @@ class RingProcess:
                 state.position += len(records)
             else:
                 dropped = header[HeaderField.DROPPED]
-                tight = len(records) > self.ring.capacity // 2
+                tight = written - state.position > self.ring.capacity // 2
                 base_ns = time.time_ns() - time.monotonic_ns()
                 view = RingView(
                     records, self._communicators, now_ns, dropped, ended and whole, tight, not whole, base_ns

@@ -217,6 +217,20 @@ def test_an_operation_that_reports_early_closes_none_that_still_runs(ring):
     assert reader.rows(Topic.COLLECTIVE, "ordinal", "start_ns") == [(0, BEGIN + 2 * MS), (1, BEGIN + 5 * MS)]
 
 
+def test_an_operation_whose_stop_nccl_lost_is_over_once_a_later_one_of_its_communicator_is(ring):
+    ring.train(3, BEGIN)
+    half = ring.running(BEGIN + 31 * MS, channels=2)
+    ring.records["progress"][half] += np.uint64(2 << 16 | 1)  # of two channels one stopped
+    reader = Reader(ring)
+    reader.round(BEGIN + 60_000 * MS)
+    assert [step for (step,) in reader.rows(Topic.STEP, "step")] == [0, 1, 2]
+    ring.train(3, BEGIN + 61_000 * MS, first=3)
+    reader.round(BEGIN + 63_000 * MS)
+    assert [step for (step,) in reader.rows(Topic.STEP, "step")] == [0, 1, 2, 3, 4, 5]
+    assert reader.state["counts"]["unknown_operations"] == 1
+    assert sum(batch.envelope["dropped_before"] for batch in reader.batches) == 1
+
+
 def test_dropped_operations_are_counted_and_their_steps_not_compared(tmp_path):
     ring = FakeRing(tmp_path, capacity=64)
     ring.communicator()
