@@ -11,7 +11,7 @@ import pytest
 from support.fake_ring import MS, FakeRing
 
 from drumline.producers.rings.host_rings import RingFolder
-from drumline.producers.rings.ring_file import HEADER_BYTES, HeaderField
+from drumline.producers.rings.ring_file import HEADER_BYTES, MOST_READ, HeaderField
 from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, Frame, scan
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.schemas.batch import decode
@@ -89,6 +89,17 @@ def test_a_ring_is_published_and_deleted_once_its_process_has_ended(root, reader
     [path] = root.glob("[!.]*/identity.json")
     counts = json.loads(path.read_text())["process"]["collector"]
     assert (counts["operations"], counts["untimed_steps"]) == ("21", "120")
+
+
+def test_an_operation_that_never_ends_holds_back_no_ring_that_is_larger_than_a_read(root, reader):
+    ring = FakeRing(root / ".rings", environment=ENVIRONMENT, capacity=4 * MOST_READ)
+    ring.communicator()
+    ring.communicator(hash_=0xBEEF)
+    ring.train(1, BEGIN)
+    ring.running(BEGIN + 11 * MS, comm=1)
+    ring.train(2 * MOST_READ // 5 + 10, BEGIN + 20 * MS, first=1)
+    rounds(reader, 6)
+    assert int(ring.header[HeaderField.READ]) > MOST_READ
 
 
 def test_a_process_without_a_launcher_has_the_rank_of_its_largest_communicator(root, reader):
