@@ -20,7 +20,8 @@ from drumline.streams.stragglers.analysis.cause import NO_CAUSE
 from drumline.streams.stragglers.analysis.host_cause import NO_CPU
 from drumline.streams.stragglers.analysis.lateness_history import LATE, OWN, STEP, LatenessHistory, Odds
 from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict
-from drumline.streams.stragglers.analysis.window_data import Floats, WindowData, step_length
+from drumline.streams.stragglers.analysis.window_data import Floats, WindowData
+from drumline.streams.stragglers.analysis.window_lateness import WindowLateness
 from drumline.streams.stragglers.rank_values import by_value
 
 #: Details that were measured in the rank's own steps, or on its own GPU: not chance, however much the job's steps vary.
@@ -41,8 +42,6 @@ SUSPECTED = 3.0
 MOST = 3.0
 #: A rank is late steadily if not even this part of its steps is on time by how they vary: drift and pauses are not.
 UNSTEADY = 0.05
-#: One step in so many may be late without a reason: a checkpoint, a pause.
-ODD_STEPS = 10
 #: Ranks late by this part of the latest one's lateness are late together with it.
 ALIKE = 0.5
 #: Ranks, or groups of ranks with the same odds, of which the next window knows something: those that lost most.
@@ -55,7 +54,7 @@ class LatenessTest:
     """Holds the evidence of one window, and the odds after it. With step times in ns, of R ranks.
 
     Attributes:
-        lateness: [R] a step, of what a rank lost; its latest steps, one in ten, count no more than the next.
+        lateness: [R] see `WindowLateness`.
         cost: [R] the part of it by which steps grew.
     """
 
@@ -63,24 +62,16 @@ class LatenessTest:
         self, data: WindowData, attribution: Attribution, history: LatenessHistory, config: StragglerConfig
     ) -> None:
         self._data, self._attribution, self._history, self._config = data, attribution, history, config
+        self._of_window = WindowLateness(data, attribution, history.longest)
+        self._step_ns, self.lateness = self._of_window.step_ns, self._of_window.lateness
         self._index = {rank: index for index, rank in enumerate(data.ranks.tolist())}
         self._window = config.window_of(int(data.steps[0])) if len(data.steps) else 0
-        self._step_ns, self._own_ns = _step_and_own(data, attribution)
-        steps = np.maximum(1, attribution.steps)
-        latest, known = _latest_steps(attribution.behind_ns)
-        self._longest = latest.max(axis=1, initial=0.0)
-        #: Without what steps of the window before may show to be no odd ones.
-        self._often = np.maximum(attribution.lost_ns - (latest - known[:, None]).sum(axis=1), 0.0) / steps
-        for rank, before in history.longest.items():
-            if rank in self._index:
-                known[self._index[rank]] = max(known[self._index[rank]], before)
-        odd = np.maximum(latest - known[:, None], 0.0).sum(axis=1)
-        self.lateness = np.maximum(attribution.lost_ns - odd, 0.0) / steps
-        self._least_ns = config.suspect * self._step_ns
+        self._least_ns, self._needed = config.suspect * self._step_ns, 1.0 / config.chance
         is_late = self.lateness.max(initial=0.0) > self._least_ns
         self._latest = int(data.ranks[self.lateness.argmax()]) if is_late else -1
         self._always = self._latest if history.is_empty or history.always == self._latest else -1
-        self._needed = 1.0 / config.chance
+        runs = [odds.since for odds in history.odds.values() if _is_suspect(odds)]
+        self._run_begin = min(runs, default=self._window)
         # Without a later rank, steps were shorter by how much later that is.
         later = self.lateness.max(initial=0.0) - self.lateness
         self.cost = np.minimum(self.lateness, np.maximum(self._growth(history.values) - later, 0.0))
@@ -127,7 +118,7 @@ class LatenessTest:
         What the least busy ranks work longer than before is the job's work, and no rank's. `of`: values of the windows,
         by default of this one.
         """
-        now = np.array([0.0, self._step_ns, self._own_ns]) if of is None else of
+        now = np.array([0.0, self._step_ns, self._of_window.own_ns]) if of is None else of
         if not self._is_known(values):
             return np.full(now.shape[:-1], np.inf)
         before = np.median(values[-self._config.baseline_windows :], axis=0)
@@ -189,10 +180,7 @@ class LatenessTest:
 
     def _begin(self, rank: int) -> int:
         """Return the window before which others are compared with this rank's present one."""
-        if rank == self._always:
-            return -1
-        runs = [odds.since for odds in self._history.odds.values() if _is_suspect(odds)]
-        return min(runs, default=self._window)
+        return -1 if rank == self._always else self._run_begin
 
     def _before(self, window: int) -> Floats:
         """Return the values of the windows before one, which is compared with them; where those are few, of all."""
@@ -208,7 +196,7 @@ class LatenessTest:
         varies = max(spread(self._attribution.behind_ns[index]), self._config.least_jitter * self._step_ns)
         is_calm = varies < self._least_ns
         varies = max(varies, turns[:, LATE].max(initial=0.0))
-        return beyond(self._often[index] / varies, max(1, int(self._attribution.steps[index]) - 1)), is_calm
+        return beyond(self._of_window.often[index] / varies, max(1, int(self._attribution.steps[index]) - 1)), is_calm
 
     def _chance_of_row(self) -> float:
         """Return how likely a rank is the latest in all windows by chance: its lateness varies as it does by window."""
@@ -228,11 +216,11 @@ class LatenessTest:
         return {
             "late": round(float(self.lateness.max(initial=0.0))),
             "step": round(self._step_ns),
-            "own": round(self._own_ns),
+            "own": round(self._of_window.own_ns),
             "latest": self._latest,
             "since": min(since, default=-1),
             "odds": groups,
-            "longest": {str(row.rank): round(float(self._longest[self._index[row.rank]])) for row in late},
+            "longest": {str(row.rank): round(float(self._of_window.longest[self._index[row.rank]])) for row in late},
         }
 
 
@@ -243,27 +231,3 @@ def _is_suspect(odds: Odds) -> bool:
 def _short(odds: Odds) -> tuple[tuple[float, ...], int, float]:
     """Return what is kept of odds with three digits, so that alike ranks are kept together."""
     return tuple(float(f"{value:.3g}") for value in odds.values), odds.since, float(f"{odds.cost:.3g}")
-
-
-def _step_and_own(data: WindowData, attribution: Attribution) -> tuple[float, float]:
-    """Return the mean step, and the mean own time in it of the least busy rank; ns.
-
-    A rank's own time is what it neither waits for others nor is late by. The job's work makes it longer on all ranks.
-    """
-    length = step_length(data)
-    if not np.isfinite(length).any():
-        return 0.0, 0.0
-    own = data.budget["gpu_duration_ns"] - data.budget["comm_exposed_ns"]
-    known = np.isfinite(own)
-    counts = known.sum(1)
-    means = np.where(known, own, 0.0).sum(1) / np.maximum(1, counts)
-    means -= attribution.lost_ns / np.maximum(1, attribution.steps)
-    return float(np.nanmean(length)), float(np.maximum(means[counts > 0], 0.0).min())
-
-
-def _latest_steps(behind_ns: Floats) -> tuple[Floats, Floats]:
-    """Return [R, n] by how much each rank was late in its latest steps, one in ten, and [R] in the next; at least 0."""
-    late = np.where(np.isfinite(behind_ns), np.maximum(behind_ns, 0.0), 0.0)
-    count = min(late.shape[1], max(1, late.shape[1] // ODD_STEPS))
-    most = np.pad(np.sort(late, axis=1)[:, ::-1], ((0, 0), (0, 1)))
-    return most[:, :count], most[:, count]
