@@ -22,7 +22,7 @@ YOUNG, OLDER, DURING = 5, (12, 40), 6
 TOGETHER, NOISES, FROM_FIRST, DURING_FIRST = 0.2, (0.0, 0.05), 0.15, 12
 #: Windows in which a job has no past to be compared with, or little.
 FIRST = 8
-MOST_PER_1000, MOST_DELAY = 1.0, 2.0
+MOST_PER_1000, MOST_DELAY = 1.0, 3.0
 REDRAWN = 2000
 
 

@@ -32,7 +32,7 @@ MEASURED = frozenset(
 #: less.
 SAMPLED = frozenset({*NO_CPU, "python_lock", "page_faults", "disk"})
 LOOKED = 50.0
-#: A job is calm if ranks are usually late by less than this part of what a suspect loses.
+#: A job is calm if ranks are usually late, or a rank varies by step, by less than this part of what a suspect loses.
 CALM = 0.5
 #: A rank that costs less than this part of what it did is late no more.
 ENDED = 0.1
@@ -194,7 +194,7 @@ class LatenessTest:
         `turns`: the values of windows before, where they are few.
         """
         varies = max(spread(self._attribution.behind_ns[index]), self._config.least_jitter * self._step_ns)
-        is_calm = varies < self._least_ns
+        is_calm = varies < CALM * self._least_ns
         varies = max(varies, turns[:, LATE].max(initial=0.0))
         return beyond(self._of_window.often[index] / varies, max(1, int(self._attribution.steps[index]) - 1)), is_calm
 

@@ -75,7 +75,7 @@ class WindowVerdict:
         step_ns: median length of a step.
         baseline: what later windows compare with; {} if a rank was late, a link slow, or the data insufficient.
         hidden: of light windows (light_overlap.py); None = as after the window before.
-        lateness: what later windows know of how late ranks were (consistency.py); {} if the data was insufficient.
+        lateness: what later windows know of how late ranks were (lateness_test.py); {} if the data was insufficient.
     """
 
     rows: tuple[RankVerdict, ...]

@@ -71,6 +71,7 @@ def test_a_target_is_met_from_its_side():
     assert Result("delay", 5, "s", target=5, at_most=True).met
     assert not Result("delay", 6, "s", target=5, at_most=True).met
     assert Result("rate", 1, "rows/s").met is None
+    assert Result("rate", np.float64(9), "rows/s", target=10).met is False, "it is printed as JSON"
 
 
 def test_percentiles_of_nothing_are_nothing():

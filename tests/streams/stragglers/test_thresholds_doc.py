@@ -17,7 +17,6 @@ ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TABLE.
 #: (name, value) as the table has them.
 NAMED = [pair for row in ROWS for pair in re.findall(r"`([\w.]+)` = ([\d.]+)", row[1])]
 MODULES = {
-    "consistency": "streams.stragglers.analysis.consistency",
     "groups": "streams.stragglers.analysis.groups",
     "devices": "streams.stragglers.analysis.gpu_cause",
     "inferred": "producers.derive.steps.inference",
