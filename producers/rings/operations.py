@@ -51,8 +51,8 @@ def outcomes(records: Array, ranks: Array, now_ns: int, untimed: Array, *, ended
 
     An operation is done when all its channels have stopped. Where their number is not known, or fewer ran: when those
     that started have stopped, and NCCL has had time to tell of more. One before another of its communicator that is
-    done is over as well: NCCL lost its begin, or the stop of a channel. `ranks`: of the communicators, by index.
-    `untimed`: not measured; taken as done. `ended`: so has the process.
+    done is over as well: NCCL lost its begin, or the stop of a channel. Those of one kernel run at the same time.
+    `ranks`: of the communicators, by index. `untimed`: not measured; taken as done. `ended`: so has the process.
     """
     progress = records["progress"]
     started, stopped, drifted = channel_counts(progress)
@@ -66,7 +66,7 @@ def outcomes(records: Array, ranks: Array, now_ns: int, untimed: Array, *, ended
     comm = records["comm"] % MAX_COMMS
     latest = np.full(MAX_COMMS, -1, np.int64)
     reported = np.flatnonzero(full & (stopped > 0) & (seen < now_ns - REPORT_NS))
-    np.maximum.at(latest, comm[reported], reported)
+    np.maximum.at(latest, comm[reported], _kernel_begins(records)[reported])
     passed = np.arange(len(records)) < latest[comm]
     none = untimed | np.isin(records["function"], POINT_TO_POINT) & (records["peer"] == ranks[comm])
     done = (full | passed | none) & (called < now_ns - CALL_NS)
@@ -74,6 +74,14 @@ def outcomes(records: Array, ranks: Array, now_ns: int, untimed: Array, *, ended
         done = np.ones(len(records), bool)
     ran &= done & ~none
     return Outcome(done, ran & (stopped > 0), ran & (stopped == 0), none)
+
+
+def _kernel_begins(records: Array) -> Array:
+    """Return the position of the first operation of each operation's kernel."""
+    plan = records["plan"].astype(np.int64)
+    key = np.where(plan > 0, plan * MAX_COMMS + records["comm"] % MAX_COMMS, -1 - np.arange(len(records)))
+    _, first, kernel = np.unique(key, return_index=True, return_inverse=True)
+    return np.asarray(first[kernel])
 
 
 def channel_counts(progress: Array) -> tuple[Array, Array, Array]:

@@ -25,7 +25,7 @@ from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import NO_ROWS, Rows, key, newest_steps, pack_rows, split_run_key
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import PIPELINE
-from drumline.streams.stragglers.analysis.lateness_history import chance_windows
+from drumline.streams.stragglers.analysis.lateness_history import unexplained_windows
 from drumline.streams.stragglers.communicators import Communicators
 from drumline.streams.stragglers.lateness_rows import KEPT_ROW, NO_LISTS, WHOLE, lists_of_steps, part_of
 from drumline.streams.stragglers.lateness_state import LatenessState
@@ -268,8 +268,8 @@ class JobState:
         dropped = closed[: -self.config.history_windows]
         if dropped:
             baseline = [w for w in closed if self.published[w]["baseline"]][-self.config.baseline_windows :]
-            by_chance = chance_windows({w: self.published[w]["lateness"] for w in closed})
-            dropped = sorted({*dropped} - {*baseline, *by_chance[-self.config.baseline_windows :]})
+            unexplained = unexplained_windows({w: self.published[w]["lateness"] for w in closed})
+            dropped = sorted({*dropped} - {*baseline, *unexplained[-self.config.baseline_windows :]})
         for window in dropped:
             del self.published[window]
             self.store.pop(key("v", window, self.run_key), None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ class Odds:
         values: (odds, odds).
         since: the first window of those that they rest on.
         cost: the most that the rank cost in one of them; ns a step.
-        is_named: they named the rank in the window before.
+        is_named: they are as large as a name needs.
     """
 
     values: tuple[float, ...]
@@ -43,7 +42,8 @@ class LatenessHistory:
         values: [n, 3] LATE, STEP and OWN of each.
         odds: rank -> odds after the window before.
         longest: rank -> its latest step of the window before, of ranks that were late there; ns.
-        always: the rank that was the latest in all windows, -1 = ranks took turns.
+        is_empty: nothing is known of any window.
+        always: the rank that was the latest in all windows, -1 = ranks took turns, or none was late.
         lateness: [m] how late it was in each of them; ns a step.
     """
 
@@ -51,6 +51,7 @@ class LatenessHistory:
     values: Floats = field(default_factory=lambda: np.zeros((0, 3)))
     odds: Mapping[int, Odds] = field(default_factory=dict)
     longest: Mapping[int, float] = field(default_factory=dict)
+    is_empty: bool = True
     always: int = -1
     lateness: Floats = field(default_factory=lambda: np.zeros(0))
 
@@ -58,13 +59,8 @@ class LatenessHistory:
         """Return the values of the windows before this one."""
         return self.values[: np.searchsorted(self.windows, window)]
 
-    @cached_property
-    def is_empty(self) -> bool:
-        """Return whether nothing is known of any window."""
-        return not len(self.lateness) and not len(self.windows)
 
-
-def chance_windows(entries: Mapping[int, Mapping[str, Any]]) -> list[int]:
+def unexplained_windows(entries: Mapping[int, Mapping[str, Any]]) -> list[int]:
     """Return the windows whose lateness is known and is nobody's, ascending. `entries`: window -> `kept` of it.
 
     A named rank was late since its odds began to rise, and in a part of the window after the last that names it.
@@ -83,7 +79,7 @@ def load_lateness(known: Mapping[int, Mapping[str, Any]], config: StragglerConfi
     if not entries:
         return LatenessHistory()
     last = entries[max(entries)]
-    windows = chance_windows(entries)[-config.history_windows :]
+    windows = unexplained_windows(entries)[-config.history_windows :]
     latest = {entry["latest"] for entry in entries.values()}
     always = latest.pop() if len(latest) == 1 else -1
     return LatenessHistory(
@@ -95,6 +91,7 @@ def load_lateness(known: Mapping[int, Mapping[str, Any]], config: StragglerConfi
             for rank in ranks_of(runs)
         },
         {int(rank): float(late) for rank, late in last["longest"].items()},
+        False,
         always,
         np.array([entry["late"] for entry in entries.values()] if always >= 0 else [], float),
     )

@@ -6,6 +6,7 @@ rank costs the job time: what counts is lateness by which steps are longer than 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -44,8 +45,10 @@ MOST = 3.0
 UNSTEADY = 0.05
 #: Ranks late by this part of the latest one's lateness are late together with it.
 ALIKE = 0.5
-#: Ranks, or groups of ranks with the same odds, of which the next window knows something: those that lost most.
-KEPT = 64
+#: Ranks of which the next window knows their latest step, those that lost most; groups of ranks with the same odds.
+KEPT_RANKS, KEPT_GROUPS = 64, 512
+#: In such steps odds are kept.
+STEP_OF_ODDS = 1.02
 #: Why a late rank is not named: it was one step; steps did not grow by it; or it may be chance.
 ONE_STEP, NO_GROWTH, CHANCE = "one_step", "no_growth", "chance"
 
@@ -70,12 +73,18 @@ class LatenessTest:
         is_late = self.lateness.max(initial=0.0) > self._least_ns
         self._latest = int(data.ranks[self.lateness.argmax()]) if is_late else -1
         self._always = self._latest if history.is_empty or history.always == self._latest else -1
-        runs = [odds.since for odds in history.odds.values() if _is_suspect(odds)]
-        self._run_begin = min(runs, default=self._window)
         # Without a later rank, steps were shorter by how much later that is.
         later = self.lateness.max(initial=0.0) - self.lateness
         self.cost = np.minimum(self.lateness, np.maximum(self._growth(history.values) - later, 0.0))
-        for rank in (*history.odds, self._always):  # the steps of one that is always late may never have been shorter
+        # What a stall cost is no measure of what comes after it.
+        self._before_odds = {
+            rank: odds
+            for rank, odds in history.odds.items()
+            if odds.is_named or rank not in self._index or not self._least_ns <= self._cost(rank) < ENDED * odds.cost
+        }
+        runs = [odds.since for odds in self._before_odds.values() if _is_suspect(odds)]
+        self._run_begin = min(runs, default=self._window)
+        for rank in (*self._before_odds, self._always):  # the steps of one always late may never have been shorter
             if rank in self._index:
                 at = self._index[rank]
                 growth = float(self._growth(self._before(self._begin(rank))))
@@ -106,8 +115,11 @@ class LatenessTest:
         return any(map(_is_suspect, self._odds.values()))
 
     def _has_ended(self, rank: int) -> bool:
-        before = self._history.odds.get(rank)
-        return before is not None and self.cost[self._index[rank]] < ENDED * before.cost
+        before = self._before_odds.get(rank)
+        return before is not None and self._cost(rank) < ENDED * before.cost
+
+    def _cost(self, rank: int) -> float:
+        return float(self.cost[self._index[rank]])
 
     def _is_known(self, values: Floats) -> bool:
         return len(values) >= self._config.baseline_windows_min
@@ -127,7 +139,7 @@ class LatenessTest:
 
     def _odds_after(self) -> dict[int, Odds]:
         """Return rank -> odds after this window; of ranks that have some."""
-        before, most = self._history.odds, self.cost.max(initial=0.0)
+        before, most = self._before_odds, self.cost.max(initial=0.0)
         begins = (self.cost >= self._least_ns) & (self.cost >= ALIKE * most)
         has = begins | np.isin(self._data.ranks, list(before))
         index = np.flatnonzero(has)
@@ -144,7 +156,7 @@ class LatenessTest:
             mean, last = float(np.mean(of_rank)), before.get(rank)
             if mean > 1.0 and not (last is not None and last.is_named and mean < self._needed):
                 since = self._window if last is None else last.since
-                cost = max(float(self.cost[self._index[rank]]), 0.0 if last is None else last.cost)
+                cost = max(self._cost(rank), 0.0 if last is None else last.cost)
                 out[rank] = Odds(tuple(of_rank), since, cost, mean >= self._needed)
         return out
 
@@ -207,12 +219,12 @@ class LatenessTest:
     def kept(self, rows: Sequence[RankVerdict]) -> dict[str, Any]:
         """Return what later windows know of this one, as JSON. `rows`: as tested."""
         late = [row for row in rows if row.rank in self._index and (row.names_rank or "explained_by" in row.evidence)]
-        late = sorted(late, key=lambda row: -row.lost_ns)[:KEPT]
+        late = sorted(late, key=lambda row: -row.lost_ns)[:KEPT_RANKS]
         named = [row.rank for row in rows if row.rank in self._index and row.names_rank]
         since = [self._odds[rank].since if rank in self._odds else self._window for rank in named]
         since += [odds.since for odds in self._odds.values() if odds.is_named]
         odds = {rank: (*_short(odds), int(odds.is_named)) for rank, odds in self._odds.items()}
-        groups = sorted(by_value(odds), key=lambda group: -max(group[0][0]))[:KEPT]
+        groups = sorted(by_value(odds), key=lambda group: -max(group[0][0]))[:KEPT_GROUPS]
         return {
             "late": round(float(self.lateness.max(initial=0.0))),
             "step": round(self._step_ns),
@@ -229,5 +241,6 @@ def _is_suspect(odds: Odds) -> bool:
 
 
 def _short(odds: Odds) -> tuple[tuple[float, ...], int, float]:
-    """Return what is kept of odds with three digits, so that alike ranks are kept together."""
-    return tuple(float(f"{value:.3g}") for value in odds.values), odds.since, float(f"{odds.cost:.3g}")
+    """Return what is kept of odds in small steps, and of the cost with one digit, so that alike ranks are one."""
+    steps = (round(math.log(max(value, 1e-3)) / math.log(STEP_OF_ODDS)) for value in odds.values)
+    return tuple(float(f"{STEP_OF_ODDS**step:.6g}") for step in steps), odds.since, float(f"{odds.cost:.0e}")

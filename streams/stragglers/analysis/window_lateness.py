@@ -11,12 +11,14 @@ from drumline.streams.stragglers.analysis.window_data import Floats, WindowData,
 
 #: One step in so many may be late without a reason: a checkpoint, a pause.
 ODD_STEPS = 10
+#: Ranks compared in fewer than this part of the steps of others are not late: what they lost is of a few steps.
+COMPARED = 0.5
 
 
 class WindowLateness:
     """Holds the lateness of R ranks in one window; ns a step.
 
-    `longest`: rank -> its latest step of the window before, which shows that such steps are not odd.
+    `longest_before`: rank -> its latest step of the window before, which shows that such steps are not odd.
 
     Attributes:
         lateness: [R] what a rank lost; its latest steps, one in ten, count no more than the next.
@@ -25,13 +27,15 @@ class WindowLateness:
         step_ns, own_ns: the mean step, and the mean own time in it of the least busy rank.
     """
 
-    def __init__(self, data: WindowData, attribution: Attribution, longest: Mapping[int, float]) -> None:
+    def __init__(self, data: WindowData, attribution: Attribution, longest_before: Mapping[int, float]) -> None:
         steps = np.maximum(1, attribution.steps)
         latest, next_to = _latest_steps(attribution.behind_ns)
         self.longest = latest.max(axis=1, initial=0.0)
-        before = np.array([longest.get(rank, 0.0) for rank in data.ranks.tolist()])
-        self.often = _without(attribution.lost_ns, latest, next_to) / steps
-        self.lateness = _without(attribution.lost_ns, latest, np.maximum(next_to, before)) / steps
+        is_compared = attribution.steps >= COMPARED * attribution.steps.max(initial=0)
+        before = np.array([longest_before.get(rank, 0.0) for rank in data.ranks.tolist()])
+        lost_ns = np.where(is_compared, attribution.lost_ns, 0.0)
+        self.often = _without(lost_ns, latest, next_to) / steps
+        self.lateness = _without(lost_ns, latest, np.maximum(next_to, before)) / steps
         self.step_ns, self.own_ns = _step_and_own(data, attribution)
 
 

@@ -231,6 +231,21 @@ def test_an_operation_whose_stop_nccl_lost_is_over_once_a_later_one_of_its_commu
     assert sum(batch.envelope["dropped_before"] for batch in reader.batches) == 1
 
 
+def test_an_operation_is_not_over_because_another_one_of_its_kernel_is(ring):
+    ring.train(1, BEGIN)
+    at = ring.running(BEGIN + 11 * MS, channels=1, plan=7)
+    ring.records["progress"][at] += np.uint64(1 << 16)  # began; its peer never comes
+    ring.operations(BEGIN + 11 * MS + 1_000, BEGIN + 12 * MS, BEGIN + 13 * MS, channels=1, plan=7)
+    ring.mark(2, BEGIN + 20 * MS)
+    reader = Reader(ring)
+    reader.round(BEGIN + 60_000 * MS)
+    assert [step for (step,) in reader.rows(Topic.STEP, "step")] == [0]
+    ring.operations(BEGIN + 60_001 * MS, BEGIN + 60_002 * MS, BEGIN + 60_003 * MS, plan=8)
+    ring.mark(3, BEGIN + 60_010 * MS)
+    reader.round(BEGIN + 63_000 * MS)
+    assert [step for (step,) in reader.rows(Topic.STEP, "step")] == [0, 1, 2]
+
+
 def test_dropped_operations_are_counted_and_their_steps_not_compared(tmp_path):
     ring = FakeRing(tmp_path, capacity=64)
     ring.communicator()

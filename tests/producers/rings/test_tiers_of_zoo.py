@@ -54,6 +54,7 @@ def differences(light: Operations, cupti: Operations) -> tuple[np.ndarray, np.nd
 @pytest.mark.parametrize(("name", "most_us"), [
     ("zoo-accumulation", MOST_US), ("zoo-moe", 40), ("zoo-pipeline", MOST_US), ("zoo-rl", MOST_US),
     ("zoo-once-accumulation", MOST_US), ("zoo-once-pipeline", MOST_US),
+    ("zoo-lengths", MOST_US), ("zoo-fsdp2", MOST_US),
 ])  # fmt: skip
 def test_operations_begin_and_end_as_by_cupti(name, most_us, rank):
     """Compare operations of healthy phases and of those with a late host, less one offset for all of a rank's times.
@@ -64,6 +65,7 @@ def test_operations_begin_and_end_as_by_cupti(name, most_us, rank):
       AllGather of 64 bytes 0.1 ms.
     - The last phase of `zoo-pipeline` on rank 1: all its times drift away by up to 75 us in the last 100 steps.
     - Phases with another process on a GPU, where a single stop is 2 ms early.
+    - `zoo-tp`: on rank 0 all times move by up to 0.1 ms, and 2 % of the operations have none.
     AllReduces of `zoo-moe` lie beside computation and end up to 40 us early.
     """
     light, cupti = (operations(FOLDER / name / tier, rank) for tier in ("light", "cupti"))
@@ -75,7 +77,7 @@ def test_operations_begin_and_end_as_by_cupti(name, most_us, rank):
         if phase["phase"].startswith("gpu") or (phase is last and (name, rank) in DRIFTS):
             continue
         inside = (steps >= phase["first_step"]) & (steps <= phase["last_step"]) & np.isin(steps, measured)
-        assert len(np.unique(steps[inside])) >= 80
+        assert len(np.unique(steps[inside])) >= 40
         assert np.isnan(times[inside, 0]).mean() <= MOST_LOST
         start_us, stop_us = np.abs(times[inside]).T
         assert np.nanquantile(start_us, 0.99) <= MOST_US, phase["phase"]

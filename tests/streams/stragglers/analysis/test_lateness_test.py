@@ -82,7 +82,7 @@ def test_what_samples_show_needs_less_evidence_and_what_was_measured_none(detail
     data = replace(data, lockstep_groups=lockstep_groups(data))
     values = np.array([[0.25 * STEP_NS, step * STEP_NS, STEP_NS] for step in (1.0, 1.1, 1.3, 1.2)])
     before = {1: Odds((odds, odds), 0)} if odds else {}
-    history = LatenessHistory(np.arange(-4, 0), values, before)
+    history = LatenessHistory(np.arange(-4, 0), values, before, is_empty=False)
     test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig())
     row = test.tested(RankVerdict(1, CRITICAL, Cause("host_stall", detail), round(6 * STEP_NS), 0.23))
     assert row.names_rank == is_named
@@ -143,6 +143,36 @@ def test_a_rank_that_is_late_by_turns_is_not_named_while_another_one_makes_steps
     result = [named(verdict) for verdict in verdicts(windows(late))]
     assert result[:30] == [set()] * 30
     assert result[34:] == [{1}] * 26
+
+
+@pytest.mark.parametrize("kind", ["no jitter", "independent steps"])
+def test_a_stall_hides_no_fault_after_it(kind):
+    late = lateness(kind, 4, 1200, 0.05, seed=7)
+    late[400:408, 1] += 5 * STEP_NS
+    late[420:, 1] += 0.3 * STEP_NS
+    result = [named(verdict) for verdict in verdicts(windows(late))]
+    assert result[:20] == [set()] * 20
+    assert result[24:] == [{1}] * 36
+
+
+def test_a_rank_that_was_compared_in_a_few_steps_hides_no_other_one():
+    late = lateness("independent steps", 8, 1200, 0.05, seed=8)
+    late[400:, 1] += 0.3 * STEP_NS
+    late[400:, 5] += 2 * STEP_NS
+    job = list(windows(late))
+    for data in job[20:]:
+        for values in (*data.budget.values(), data.communicators[0].wait_ns):
+            values[5, 3:] = np.nan
+    for data in job[20:]:
+        data.budget["comm_exposed_ns"][[0, 1, 2, 3, 4, 6, 7], 3:] = 0.01 * STEP_NS + STEP_NS * 0.3
+        data.budget["comm_exposed_ns"][1, 3:] = 0.01 * STEP_NS
+    assert all(1 in named(verdict) for verdict in verdicts(iter(job))[24:])
+
+
+def test_many_ranks_that_are_late_at_once_are_all_named():
+    late = lateness("independent steps", 256, 600, 0.1, seed=9)
+    late[300:, :100] += 0.6 * STEP_NS
+    assert len(named(verdicts(windows(late))[-1])) == 100
 
 
 def test_longer_steps_of_all_ranks_name_none_that_is_late_by_turns():
