@@ -42,11 +42,10 @@ def test_a_size_is_by_chance_as_often_as_its_chance_states(count):
 
 
 def test_a_few_odd_sizes_hide_none_that_is_as_large():
-    sizes = np.random.default_rng(0).laplace(size=16)
-    plain, odd = (
-        chance_of_sizes(np.array([20.0]), each, 1.0, 1e-3)[0] for each in (sizes, np.append(sizes[:14], [500.0] * 2))
-    )
-    assert plain < odd < 1e-3 < 0.05 < chance_of_sizes(np.array([20.0]), np.full(16, 30.0), 1.0, 1e-3)[0]
+    value, sizes = np.array([20.0]), np.random.default_rng(0).laplace(size=16)
+    plain = chance_of_sizes(value, sizes, 1.0, 1e-3)[0]
+    odd = chance_of_sizes(value, np.append(sizes[:14], [500.0] * 2), 1.0, 1e-3)[0]
+    assert plain < odd < 1e-3 < 0.05 < chance_of_sizes(value, np.full(16, 30.0), 1.0, 1e-3)[0]
 
 
 def test_what_never_varied_is_unlikely_by_as_much_as_is_assumed():
