@@ -1,4 +1,4 @@
-"""How likely a value is by chance alone, how much it speaks against chance, and a spread that one odd value leaves."""
+"""Chances of values without a reason, how much they speak against chance, and a spread that one odd value leaves."""
 
 from __future__ import annotations
 

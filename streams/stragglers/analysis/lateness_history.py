@@ -12,8 +12,8 @@ from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.analysis.window_data import Floats, Ints
 from drumline.streams.stragglers.rank_values import ranks_of
 
-#: Values of an earlier window, ns a step: lateness of its latest rank, the step, and own time (see lateness_test.py).
-LATE, STEP, OWN = range(3)
+#: Values of an earlier window, ns a step: lateness of its latest rank, the step, and busy time (see lateness_test.py).
+LATE, STEP, BUSY = range(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class LatenessHistory:
 
     Attributes:
         windows: [n] numbers of the last ones that no reason explains, rising.
-        values: [n, 3] LATE, STEP and OWN of each.
+        values: [n, 3] LATE, STEP and BUSY of each.
         odds: rank -> odds after the window before.
         longest: rank -> its latest step of the window before, of ranks that were late there; ns.
         is_empty: nothing is known of any window.
@@ -84,7 +84,7 @@ def load_lateness(known: Mapping[int, Mapping[str, Any]], config: StragglerConfi
     always = latest.pop() if len(latest) == 1 else -1
     return LatenessHistory(
         np.array(windows, np.int64),
-        np.array([[entries[at][name] for name in ("late", "step", "own")] for at in windows], float).reshape(-1, 3),
+        np.array([[entries[at][name] for name in ("late", "step", "busy")] for at in windows], float).reshape(-1, 3),
         {
             rank: Odds(tuple(values), since, float(cost), bool(named))
             for (values, since, cost, named), runs in last["odds"]

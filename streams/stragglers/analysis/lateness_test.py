@@ -19,7 +19,7 @@ from drumline.streams.core.thresholds import OK, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution
 from drumline.streams.stragglers.analysis.cause import NO_CAUSE
 from drumline.streams.stragglers.analysis.host_cause import NO_CPU
-from drumline.streams.stragglers.analysis.lateness_history import LATE, OWN, STEP, LatenessHistory, Odds
+from drumline.streams.stragglers.analysis.lateness_history import BUSY, LATE, STEP, LatenessHistory, Odds
 from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict
 from drumline.streams.stragglers.analysis.window_data import Floats, WindowData
 from drumline.streams.stragglers.analysis.window_lateness import WindowLateness
@@ -130,11 +130,11 @@ class LatenessTest:
         What the least busy ranks work longer than before is the job's work, and no rank's. `of`: values of the windows,
         by default of this one.
         """
-        now = np.array([0.0, self._step_ns, self._of_window.own_ns]) if of is None else of
+        now = np.array([0.0, self._step_ns, self._of_window.busy_ns]) if of is None else of
         if not self._is_known(values):
             return np.full(now.shape[:-1], np.inf)
         before = np.median(values[-self._config.baseline_windows :], axis=0)
-        more_work = np.maximum(1.0, now[..., OWN] / max(before[OWN], 1.0))
+        more_work = np.maximum(1.0, now[..., BUSY] / max(before[BUSY], 1.0))
         return np.asarray(now[..., STEP] - more_work * before[STEP])
 
     def _odds_after(self) -> dict[int, Odds]:
@@ -228,7 +228,7 @@ class LatenessTest:
         return {
             "late": round(float(self.lateness.max(initial=0.0))),
             "step": round(self._step_ns),
-            "own": round(self._of_window.own_ns),
+            "busy": round(self._of_window.busy_ns),
             "latest": self._latest,
             "since": min(since, default=-1),
             "odds": groups,

@@ -24,7 +24,7 @@ class WindowLateness:
         lateness: [R] what a rank lost; its latest steps, one in ten, count no more than the next.
         often: [R] the same without what the window before shows.
         longest: [R] by how much a rank was late in its latest step; ns.
-        step_ns, own_ns: the mean step, and the mean own time in it of the least busy rank.
+        step_ns, busy_ns: the mean step, and the mean busy time in it of the least busy rank.
     """
 
     def __init__(self, data: WindowData, attribution: Attribution, longest_before: Mapping[int, float]) -> None:
@@ -36,7 +36,7 @@ class WindowLateness:
         lost_ns = np.where(is_compared, attribution.lost_ns, 0.0)
         self.often = _without(lost_ns, latest, next_to) / steps
         self.lateness = _without(lost_ns, latest, np.maximum(next_to, before)) / steps
-        self.step_ns, self.own_ns = _step_and_own(data, attribution)
+        self.step_ns, self.busy_ns = _step_and_busy(data, attribution)
 
 
 def _without(lost_ns: Floats, latest: Floats, most: Floats) -> Floats:
@@ -44,18 +44,18 @@ def _without(lost_ns: Floats, latest: Floats, most: Floats) -> Floats:
     return np.asarray(np.maximum(lost_ns - np.maximum(latest - most[:, None], 0.0).sum(axis=1), 0.0))
 
 
-def _step_and_own(data: WindowData, attribution: Attribution) -> tuple[float, float]:
-    """Return the mean step, and the mean own time in it of the least busy rank; ns.
+def _step_and_busy(data: WindowData, attribution: Attribution) -> tuple[float, float]:
+    """Return the mean step, and the mean busy time in it of the least busy rank; ns.
 
     A rank's own time is what it neither waits for others nor is late by. The job's work makes it longer on all ranks.
     """
     length = step_length(data)
     if not np.isfinite(length).any():
         return 0.0, 0.0
-    own = data.budget["gpu_duration_ns"] - data.budget["comm_exposed_ns"]
-    known = np.isfinite(own)
+    busy = data.budget["gpu_duration_ns"] - data.budget["comm_exposed_ns"]
+    known = np.isfinite(busy)
     counts = known.sum(1)
-    means = np.where(known, own, 0.0).sum(1) / np.maximum(1, counts)
+    means = np.where(known, busy, 0.0).sum(1) / np.maximum(1, counts)
     means -= attribution.lost_ns / np.maximum(1, attribution.steps)
     return float(np.nanmean(length)), float(np.maximum(means[counts > 0], 0.0).min())
 

@@ -62,7 +62,7 @@ def test_the_mean_ratio_of_what_comes_by_chance_is_one_and_alike_neighbours_coun
 
 
 def test_a_named_rank_is_compared_with_the_windows_before_its_odds_began_to_rise():
-    none = {"own": 1.0, "latest": 0, "odds": [], "longest": {}}
+    none = {"busy": 1.0, "latest": 0, "odds": [], "longest": {}}
     entries = [
         none | {"late": late, "step": 10.0, "since": since} for late, since in enumerate([-1, -1, -1, -1, 2, -1, -1])
     ]
