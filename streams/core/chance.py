@@ -28,7 +28,7 @@ def beyond(times: float, degrees: int) -> float:
     return float(np.exp(-degrees / 2 * np.log1p(times**2 / degrees / np.sin(_ANGLES) ** 2)).mean())
 
 
-def usual_sizes(sizes: Floats) -> Floats:
+def common_sizes(sizes: Floats) -> Floats:
     """Return those above 0, rising, without the largest eighth, which may be odd."""
     positive = np.sort(sizes[sizes > 0.0])
     return positive[: len(positive) - len(positive) // ODD]
@@ -40,9 +40,9 @@ def chance_of_sizes(values: Floats, sizes: Floats, assumed: float, least: float)
     Their mean is known from as many as there are: what is exponential by a Gamma distribution is Pareto's (Lomax).
     `assumed`: size of those that are missing where there are fewer than ASSUMED. `least`: of their mean.
     """
-    usual, positive, count = usual_sizes(np.abs(sizes)), int((sizes > 0.0).sum()), int((sizes != 0.0).sum())
-    known = max(len(usual), ASSUMED)
-    total = usual.sum() + (count - len(usual)) * usual[-1:].sum() + (known - len(usual)) * assumed
+    common, positive, count = common_sizes(np.abs(sizes)), int((sizes > 0.0).sum()), int((sizes != 0.0).sum())
+    known = max(len(common), ASSUMED)
+    total = common.sum() + (count - len(common)) * common[-1:].sum() + (known - len(common)) * assumed
     part = (positive + 1) / (len(sizes) + 1)
     chance = part * (1.0 + np.maximum(values, 0.0) / max(total, known * least)) ** -known
     return np.where(values > 0.0, chance, 1.0)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from drumline.streams.core.chance import POWERS, beyond, chance_of_sizes, likelihood_ratios, spread, usual_sizes
+from drumline.streams.core.chance import POWERS, beyond, chance_of_sizes, common_sizes, likelihood_ratios, spread
 from drumline.streams.core.thresholds import OK, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution
 from drumline.streams.stragglers.analysis.cause import NO_CAUSE
@@ -29,12 +29,12 @@ from drumline.streams.stragglers.rank_values import by_value
 MEASURED = frozenset(
     {"garbage_collection", "checkpoint", "data_loader", "synchronisation", "pageable", "shared_gpu", "throttled"}
 )
-#: Details from a sample a second of the process, which may be of the window before: the odds need to be LOOKED times
-#: less.
+#: Details from a sample a second of the process, which may be of the window before: odds are enough that are so many
+#: times less.
 SAMPLED = frozenset({*NO_CPU, "python_lock", "page_faults", "disk"})
-LOOKED = 50.0
-#: A job is calm if ranks are usually late, or a rank varies by step, by less than this part of what a suspect loses.
-CALM = 0.5
+SAMPLED_ODDS = 50.0
+#: Windows, or steps, vary little if by less than this part of what a suspect loses.
+LITTLE = 0.5
 #: A rank that costs less than this part of what it did is late no more.
 ENDED = 0.1
 #: Odds from which a rank is suspect: it is compared with the windows before its odds began to rise.
@@ -98,7 +98,7 @@ class LatenessTest:
         index, least = self._index[row.rank], self._least_ns
         detail, odds = row.cause.detail, self._odds.get(row.rank)
         value = 0.0 if odds is None else float(np.mean(odds.values))
-        needed = self._needed / (LOOKED if detail in SAMPLED else 1.0)
+        needed = self._needed / (SAMPLED_ODDS if detail in SAMPLED else 1.0)
         if self.lateness[index] < least:
             how = ONE_STEP
         elif self.cost[index] < least:
@@ -152,12 +152,12 @@ class LatenessTest:
             at = ranks.index(self._always)
             values[:, at] = np.maximum(values[:, at], min(1.0 / self._chance_of_row(), MOST * self._needed))
         out = {}
-        for rank, of_rank in zip(ranks, values.T.tolist(), strict=True):
-            mean, last = float(np.mean(of_rank)), before.get(rank)
+        for rank, rank_odds in zip(ranks, values.T.tolist(), strict=True):
+            mean, last = float(np.mean(rank_odds)), before.get(rank)
             if mean > 1.0 and not (last is not None and last.is_named and mean < self._needed):
                 since = self._window if last is None else last.since
                 cost = max(self._cost(rank), 0.0 if last is None else last.cost)
-                out[rank] = Odds(tuple(of_rank), since, cost, mean >= self._needed)
+                out[rank] = Odds(tuple(rank_odds), since, cost, mean >= self._needed)
         return out
 
     def _chances(self, index: NDArray[np.intp], ranks: Sequence[int]) -> tuple[Floats, Floats]:
@@ -172,8 +172,8 @@ class LatenessTest:
                 groups.setdefault(self._begin(rank), []).append(at)
         for since, members in groups.items():
             values, of_members = self._before(since), index[members]
-            turns = np.zeros((0, 3)) if self._is_known(values) else self._history.before(since)
-            by_steps, calm = np.array([self._chance_by_steps(int(at), turns) for at in of_members]).T
+            few = np.zeros((0, 3)) if self._is_known(values) else self._history.before(since)
+            by_steps, vary_little = np.array([self._chance_by_steps(int(at), few) for at in of_members]).T
             is_steady = by_steps <= UNSTEADY
             if self._is_known(values):
                 growth = self._growth(values, values)  # steps vary as much to both sides
@@ -181,11 +181,11 @@ class LatenessTest:
                 varies = float(np.median(np.abs(values[:, STEP] - np.median(values[:, STEP]))))
                 least = self._config.least_jitter * self._step_ns
                 chance = chance_of_sizes(self.cost[of_members], sizes, varies, least)
-                if usual_sizes(values[:, LATE])[-1:].sum() < CALM * self._least_ns:  # no turns, so steps count
+                if common_sizes(values[:, LATE])[-1:].sum() < LITTLE * self._least_ns:  # no turns, so steps count
                     chance = np.where(is_steady, np.minimum(chance, by_steps), chance)
                     together[members] = np.where(is_steady, 1.0, together[members])
             else:
-                chance, is_steady = by_steps, is_steady & (calm > 0.0)
+                chance, is_steady = by_steps, is_steady & (vary_little > 0.0)
                 together[members] = np.where(is_steady, together[members], float(self._config.baseline_windows_min))
             chances[members] = np.where(is_steady, chance, np.maximum(chance, self._config.chance))
         return chances, together
@@ -199,16 +199,18 @@ class LatenessTest:
         values = self._history.before(window)
         return values if self._is_known(values) or window < 0 else self._history.values
 
-    def _chance_by_steps(self, index: int, turns: Floats) -> tuple[float, bool]:
+    def _chance_by_steps(self, index: int, few: Floats) -> tuple[float, bool]:
         """Return how likely a rank is so late by chance, for want of windows to compare; and whether steps hardly vary.
 
         Its lateness varies as it does from step to step, in which what all ranks vary by together cancels, and by
-        `turns`: the values of windows before, where they are few.
+        `few`: the values of windows before, where they are few.
         """
         varies = max(spread(self._attribution.behind_ns[index]), self._config.least_jitter * self._step_ns)
-        is_calm = varies < CALM * self._least_ns
-        varies = max(varies, turns[:, LATE].max(initial=0.0))
-        return beyond(self._of_window.often[index] / varies, max(1, int(self._attribution.steps[index]) - 1)), is_calm
+        varies_little = varies < LITTLE * self._least_ns
+        varies = max(varies, few[:, LATE].max(initial=0.0))
+        return beyond(
+            self._of_window.often[index] / varies, max(1, int(self._attribution.steps[index]) - 1)
+        ), varies_little
 
     def _chance_of_row(self) -> float:
         """Return how likely a rank is the latest in all windows by chance: its lateness varies as it does by window."""
