@@ -115,4 +115,9 @@ def _curve(
     evaluated = list(verdict_rows(verdicts(batches, recorded)))
     by_timings = list(verdict_rows(verdicts(without_samples(batches), recorded)))
     rows = job_rows(batch for _, batch in batches)
-    return measure(folder.resolve().name, rows, evaluated, by_timings, phases, window, config, plan, show)
+    return measure(_name(folder.resolve()), rows, evaluated, by_timings, phases, window, config, plan, show)
+
+
+def _name(folder: Path) -> str:
+    """Return the name of a recording; of one that lies in a folder of its tier, the name of the folder above."""
+    return folder.parent.name if folder.name in ("cupti", "light") else folder.name

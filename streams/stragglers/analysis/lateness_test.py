@@ -19,10 +19,16 @@ from drumline.streams.core.thresholds import OK, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution
 from drumline.streams.stragglers.analysis.cause import NO_CAUSE
 from drumline.streams.stragglers.analysis.host_cause import NO_CPU
-from drumline.streams.stragglers.analysis.lateness_history import BUSY, LATE, STEP, LatenessHistory, Odds
+from drumline.streams.stragglers.analysis.lateness_history import (
+    BUSY,
+    LATE,
+    STEP,
+    LatenessHistory,
+    Odds,
+    WindowLateness,
+)
 from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict
 from drumline.streams.stragglers.analysis.window_data import Floats, WindowData
-from drumline.streams.stragglers.analysis.window_lateness import WindowLateness
 from drumline.streams.stragglers.rank_values import by_value
 
 #: Details that were measured in the rank's own steps, or on its own GPU: not chance, however much the job's steps vary.
@@ -43,8 +49,6 @@ SUSPECTED = 3.0
 MOST = 3.0
 #: A rank is late steadily if not even this part of its steps is on time by how they vary: drift and pauses are not.
 UNSTEADY = 0.05
-#: Ranks late by this part of the latest one's lateness are late together with it.
-ALIKE = 0.5
 #: Ranks of which the next window knows their latest step, those that lost most; groups of ranks with the same odds.
 KEPT_RANKS, KEPT_GROUPS = 64, 512
 #: In such steps odds are kept.
@@ -139,8 +143,8 @@ class LatenessTest:
 
     def _odds_after(self) -> dict[int, Odds]:
         """Return rank -> odds after this window; of ranks that have some."""
-        before, most = self._before_odds, self.cost.max(initial=0.0)
-        begins = (self.cost >= self._least_ns) & (self.cost >= ALIKE * most)
+        before = self._before_odds
+        begins = self.cost >= self._least_ns
         has = begins | np.isin(self._data.ranks, list(before))
         index = np.flatnonzero(has)
         ranks = self._data.ranks[index].tolist()
