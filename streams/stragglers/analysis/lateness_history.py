@@ -37,6 +37,11 @@ class Odds:
     cost: float = 0.0
     is_named: bool = False
 
+    @property
+    def mean(self) -> float:
+        """Return the mean of the values, which counts."""
+        return sum(self.values) / len(self.values)
+
 
 @dataclass(frozen=True)
 class LatenessHistory:

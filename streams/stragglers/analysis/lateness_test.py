@@ -77,9 +77,7 @@ class LatenessTest:
         is_late = self.lateness.max(initial=0.0) > self._least_ns
         self._latest = int(data.ranks[self.lateness.argmax()]) if is_late else -1
         self._always = self._latest if history.is_empty or history.always == self._latest else -1
-        # Without a later rank, steps were shorter by how much later that is.
-        later = self.lateness.max(initial=0.0) - self.lateness
-        self.cost = np.minimum(self.lateness, np.maximum(self._growth(history.values) - later, 0.0))
+        self.cost = self._costs(history.values)
         # What a stall cost is no measure of what comes after it.
         self._before_odds = {
             rank: odds
@@ -88,11 +86,10 @@ class LatenessTest:
         }
         runs = [odds.since for odds in self._before_odds.values() if _is_suspect(odds)]
         self._run_begin = min(runs, default=self._window)
-        for rank in (*self._before_odds, self._always):  # the steps of one always late may never have been shorter
-            if rank in self._index:
-                at = self._index[rank]
-                growth = float(self._growth(self._before(self._begin(rank))))
-                self.cost[at] = min(self.lateness[at], max(growth - later[at], 0.0))
+        has_odds = np.isin(data.ranks, list(self._before_odds))
+        self.cost[has_odds] = self._costs(self._before(self._run_begin))[has_odds]
+        if self._always >= 0:  # its steps may never have been shorter
+            self.cost[self._index[self._always]] = self.lateness[self._index[self._always]]
         self._odds = self._odds_after() if len(data.ranks) else {}
 
     def tested(self, row: RankVerdict) -> RankVerdict:
@@ -101,7 +98,7 @@ class LatenessTest:
             return row
         index, least = self._index[row.rank], self._least_ns
         detail, odds = row.cause.detail, self._odds.get(row.rank)
-        value = 0.0 if odds is None else float(np.mean(odds.values))
+        value = 0.0 if odds is None else odds.mean
         needed = self._needed / (SAMPLED_ODDS if detail in SAMPLED else 1.0)
         if self.lateness[index] < least:
             how = ONE_STEP
@@ -127,6 +124,14 @@ class LatenessTest:
 
     def _is_known(self, values: Floats) -> bool:
         return len(values) >= self._config.baseline_windows_min
+
+    def _costs(self, values: Floats) -> Floats:
+        """Return [R] by how much steps are longer than in earlier windows, of these values, for each rank's lateness.
+
+        Without a later rank, steps were shorter by how much later that is.
+        """
+        later = self.lateness.max(initial=0.0) - self.lateness
+        return np.asarray(np.minimum(self.lateness, np.maximum(self._growth(values) - later, 0.0)))
 
     def _growth(self, values: Floats, of: Floats | None = None) -> Floats:
         """Return by how much the steps of a window are longer than before, or 0; without a past there is no limit.
@@ -229,24 +234,24 @@ class LatenessTest:
         named = [row.rank for row in rows if row.rank in self._index and row.names_rank]
         since = [self._odds[rank].since if rank in self._odds else self._window for rank in named]
         since += [odds.since for odds in self._odds.values() if odds.is_named]
-        odds = {rank: (*_short(odds), int(odds.is_named)) for rank, odds in self._odds.items()}
-        groups = sorted(by_value(odds), key=lambda group: -max(group[0][0]))[:KEPT_GROUPS]
+        groups = by_value({rank: _short(odds) for rank, odds in self._odds.items()})
         return {
             "late": round(float(self.lateness.max(initial=0.0))),
             "step": round(self._step_ns),
             "busy": round(self._of_window.busy_ns),
             "latest": self._latest,
             "since": min(since, default=-1),
-            "odds": groups,
+            "odds": sorted(groups, key=lambda group: -max(group[0][0]))[:KEPT_GROUPS],
             "longest": {str(row.rank): round(float(self._of_window.longest[self._index[row.rank]])) for row in late},
         }
 
 
 def _is_suspect(odds: Odds) -> bool:
-    return bool(np.mean(odds.values) >= SUSPECTED)
+    return odds.mean >= SUSPECTED
 
 
-def _short(odds: Odds) -> tuple[tuple[float, ...], int, float]:
+def _short(odds: Odds) -> tuple[tuple[float, ...], int, float, int]:
     """Return what is kept of odds in small steps, and of the cost with one digit, so that alike ranks are one."""
     steps = (round(math.log(max(value, 1e-3)) / math.log(STEP_OF_ODDS)) for value in odds.values)
-    return tuple(float(f"{STEP_OF_ODDS**step:.6g}") for step in steps), odds.since, float(f"{odds.cost:.0e}")
+    values = tuple(float(f"{STEP_OF_ODDS**step:.6g}") for step in steps)
+    return values, odds.since, float(f"{odds.cost:.0e}"), int(odds.is_named)

@@ -19,10 +19,20 @@ from drumline.streams.stragglers.analysis.light_overlap import kept_hidden
 from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict
 
 
+def names(late, more=None):
+    """Ranks that each window of a job names."""
+    return [named(verdict) for verdict in verdicts(windows(late, more))]
+
+
 def test_a_chance_is_that_of_students_t():
     assert beyond(4.015, 16) == pytest.approx(0.001, rel=0.01)
     assert beyond(2.571, 5) == pytest.approx(0.05, rel=0.01)
     assert beyond(1.96, 10**6) == pytest.approx(0.05, abs=0.0001)
+
+
+def test_values_of_a_period_do_not_move_a_spread():
+    periods = ([0.0, 9.0] * 10, [9.0, 0.0, 0.0] * 6, [9.0, 0.0, 0.0, 0.0] * 5)
+    assert [spread(np.array(steps)) for steps in periods] == [0.0] * 3
 
 
 def test_what_comes_in_a_row_of_steps_is_a_spread_and_one_odd_step_is_none():
@@ -105,14 +115,14 @@ def test_healthy_ranks_are_not_named_and_what_turns_cost_is_the_jobs(kind):
 def test_a_late_rank_of_a_job_without_jitter_is_named_in_its_first_window(first, ranks, kind):
     idle, more = np.zeros((200, ranks)), np.zeros((200, ranks))
     (more if kind == "compute" else idle)[:, 1] = fault(kind, 200, first, 0.05)
-    result = [named(verdict) for verdict in verdicts(windows(idle, more))]
+    result = names(idle, more)
     assert result == [set()] * (first // 20) + [{1}] * (10 - first // 20)
 
 
 def test_a_late_rank_among_turns_is_named_within_two_windows_and_no_other_rank():
     late = lateness("turns of 3 steps", 4, 400, 0.1, seed=2)
     late[200:, 1] += STEP_NS
-    result = [named(verdict) for verdict in verdicts(windows(late))]
+    result = names(late)
     assert result[:10] == [set()] * 10
     assert {1} in result[10:12]
     assert result[12:] == [{1}] * 8
@@ -122,7 +132,7 @@ def test_a_late_rank_among_turns_is_named_within_two_windows_and_no_other_rank()
 def test_a_late_rank_of_a_young_job_is_named_though_its_first_windows_are_not(kind):
     late = lateness(kind, 8, 300, 0.15, seed=3)
     late[115:, 1] += 0.8 * STEP_NS
-    result = [named(verdict) for verdict in verdicts(windows(late))]
+    result = names(late)
     assert result[:5] == [set()] * 5
     assert result[10:] == [{1}] * 5
 
@@ -131,7 +141,7 @@ def test_a_late_rank_of_a_young_job_is_named_though_its_first_windows_are_not(ki
 def test_what_is_many_times_later_than_any_earlier_window_names_a_rank_in_its_second(kind):
     late = lateness(kind, 8, 300, 0.1, seed=3)
     late[100:, 1] += 10 * STEP_NS
-    result = [named(verdict) for verdict in verdicts(windows(late))]
+    result = names(late)
     assert result[:5] == [set()] * 5
     assert result[6:] == [{1}] * 9
 
@@ -139,7 +149,7 @@ def test_what_is_many_times_later_than_any_earlier_window_names_a_rank_in_its_se
 def test_a_rank_that_is_late_by_turns_is_not_named_while_another_one_makes_steps_longer():
     late = lateness("drift of 3 steps", 8, 1200, 0.15, seed=3)
     late[600:, 1] += 0.8 * STEP_NS
-    result = [named(verdict) for verdict in verdicts(windows(late))]
+    result = names(late)
     assert result[:30] == [set()] * 30
     assert result[34:] == [{1}] * 26
 
@@ -149,7 +159,7 @@ def test_a_stall_hides_no_fault_after_it(kind):
     late = lateness(kind, 4, 1200, 0.05, seed=7)
     late[400:408, 1] += 5 * STEP_NS
     late[420:, 1] += 0.3 * STEP_NS
-    result = [named(verdict) for verdict in verdicts(windows(late))]
+    result = names(late)
     assert result[:20] == [set()] * 20
     assert result[24:] == [{1}] * 36
 
@@ -162,7 +172,6 @@ def test_a_rank_that_was_compared_in_a_few_steps_hides_no_other_one():
     for data in job[20:]:
         for values in (*data.budget.values(), data.communicators[0].wait_ns):
             values[5, 3:] = np.nan
-    for data in job[20:]:
         data.budget["comm_exposed_ns"][[0, 1, 2, 3, 4, 6, 7], 3:] = 0.01 * STEP_NS + STEP_NS * 0.3
         data.budget["comm_exposed_ns"][1, 3:] = 0.01 * STEP_NS
     assert all(1 in named(verdict) for verdict in verdicts(iter(job))[24:])
@@ -178,15 +187,14 @@ def test_longer_steps_of_all_ranks_name_none_that_is_late_by_turns():
     late = lateness("drift of 3 steps", 4, 1200, 0.15, seed=3)
     more = np.zeros((1200, 4))
     more[600:] = 0.5 * STEP_NS
-    result = verdicts(windows(late, more))
-    assert [named(verdict) for verdict in result] == [set()] * 60
+    assert names(late, more) == [set()] * 60
 
 
 def test_a_rank_is_no_longer_named_once_it_costs_a_tenth_of_what_it_did():
     late = lateness("independent steps", 4, 1000, 0.05, seed=6)
     late[400:800, 1] += 8 * STEP_NS
     late[800:840, 1] += 0.5 * STEP_NS
-    result = [named(verdict) for verdict in verdicts(windows(late))]
+    result = names(late)
     assert result[22:40] == [{1}] * 18
     assert result[40:] == [set()] * 10
 
@@ -198,9 +206,9 @@ def test_steps_that_vary_on_all_ranks_together_hide_no_rank_that_is_late_from_th
     together = np.maximum(common * dice.standard_normal((240, 1)), -0.9) * STEP_NS
     late = np.zeros((240, ranks))
     late[:, 1] = 0.15 * STEP_NS
-    assert [named(verdict) for verdict in verdicts(windows(late, np.repeat(together, ranks, 1)))] == [{1}] * 12
+    assert names(late, np.repeat(together, ranks, 1)) == [{1}] * 12
     more = together + 0.05 * STEP_NS * dice.standard_normal((240, ranks))  # and each rank's own
-    result = [named(verdict) for verdict in verdicts(windows(late, more))]
+    result = names(late, more)
     assert result[:3] == [set()] * 3
     assert result[-5:] == [{1}] * 5
 
@@ -210,20 +218,20 @@ def test_steps_that_vary_on_all_ranks_together_hide_no_rank_that_is_late_from_th
 def test_steps_that_vary_on_all_ranks_together_name_none(ranks, common):
     dice = np.random.default_rng(5)
     more = (common * dice.standard_normal((240, 1)) + 0.05 * dice.standard_normal((240, ranks))) * STEP_NS
-    assert [named(verdict) for verdict in verdicts(windows(np.zeros((240, ranks)), more))] == [set()] * 12
+    assert names(np.zeros((240, ranks)), more) == [set()] * 12
 
 
 def test_a_run_of_late_steps_in_a_jobs_first_window_names_no_rank():
     late = np.zeros((40, 4))
     late[5:13, 2] = 0.16 * STEP_NS
-    assert [named(verdict) for verdict in verdicts(windows(late))] == [set()] * 2
+    assert names(late) == [set()] * 2
 
 
 def test_a_run_of_late_steps_names_no_rank_at_once_however_late():
     late = lateness("independent steps", 4, 600, 0.05, seed=6)
     late[405:413, 1] += 2 * STEP_NS
     late[500:, 1] += 2 * STEP_NS
-    result = [named(verdict) for verdict in verdicts(windows(late))]
+    result = names(late)
     assert result == [set()] * 25 + [{1}] * 5
 
 
