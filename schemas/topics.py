@@ -95,7 +95,7 @@ TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(Topic.NETWORK, "network_samples", "host", 7 * DAY_MS),
     TopicSpec(Topic.CHECK, "checks", "host", 30 * DAY_MS),
     TopicSpec(Topic.PROGRESS, "progress", "job", 3 * DAY_MS, joined=True),
-    TopicSpec(Topic.STACK, "stacks", "job", 7 * DAY_MS),
+    TopicSpec(Topic.STACK, "stacks", "job", 7 * DAY_MS, joined=True),
     TopicSpec(Topic.LAUNCH, "launches", "process id", 3 * DAY_MS),
     TopicSpec(Topic.STALL, "stalls", "process id", 7 * DAY_MS),
     TopicSpec(Topic.KERNEL_FREQUENCY, "kernel_frequency", "process id", 7 * DAY_MS, derived=True),

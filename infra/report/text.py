@@ -261,6 +261,14 @@ def evidence(text: str) -> list[str]:
     if not isinstance(values, dict):
         return []
     texts = []
+    seen = values.get("inspection")
+    if isinstance(seen, dict) and (shares := _numbers(seen)).keys() >= {"share", "peer_share", "peer"}:
+        of_peer = f"rank {shares['peer']:.0f} {shares['peer_share']:.0%}"
+        texts.append(
+            f"its Python was in {seen['at']} for {shares['share']:.0%} of the time, that of {of_peer}"
+            if seen.get("at")
+            else f"its Python was where that of rank {shares['peer']:.0f} was"
+        )
     excess = {k.removesuffix("_ns"): v for k, v in _numbers(values.get("excess_ns")).items()}
     if excess:
         parts = [f"{name} {value / 1e6:+,.1f} ms" for name, value in sorted(excess.items(), key=lambda i: -i[1])

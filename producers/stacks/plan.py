@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from drumline.producers.host.targets import RecordedProcess
-from drumline.producers.stacks.verdicts import CAPTURE, Verdict
+from drumline.producers.stacks.verdicts import CAPTURE, SUSPECT, Verdict
 
 #: Shortest time between two verdicts of a job and kind that are followed; s of Kafka's time, the same for all agents.
 #: A hang is not refused for a straggler before it: who is paged has its line.
 PERIOD_S = 60.0
+#: A healthy job has suspects by chance, some jobs many. Odds from which a job's first suspect is followed; each that is
+#: followed multiplies what the next one needs, which falls by as much again in this time: so there is one in it.
+FIRST_ODDS, MORE_ODDS, SUSPECTS_PERIOD_S = 3.0, 3.0, 600.0
 #: Age at which a verdict is not followed any more, since the stacks are no longer its; s.
 MOST_AGE_S = 60.0
 #: Verdicts of a job and kind that are followed a day: 24 minutes of sampling at most.
@@ -20,7 +24,7 @@ MOST_SAMPLINGS_PER_DAY = 960
 #: Jobs and kinds whose last verdict is remembered.
 MOST_JOBS = 4_096
 DAY_S = 86_400
-CULPRIT, PEER = "culprit", "peer"
+CULPRIT, PEER, OF_SUSPECT = "culprit", "peer", "suspect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,8 @@ class Sampling:
 class _Limit:
     at_s: float
     day: int
-    followed: int = 1
+    odds: float = FIRST_ODDS
+    followed: int = 0
 
 
 @dataclass(slots=True)
@@ -59,7 +64,8 @@ class SamplingPlan:
             return self._within_budget(_captured(verdict, processes), now_s)
         if not self._accepts(verdict):
             return []
-        roles = [(rank, CULPRIT, rank) for rank in verdict.named]
+        role = OF_SUSPECT if verdict.kind == SUSPECT else CULPRIT
+        roles = [(rank, role, rank) for rank in verdict.named]
         if verdict.peer >= 0 and verdict.named:
             roles.append((verdict.peer, PEER, verdict.named[0]))
         wanted = []
@@ -74,18 +80,17 @@ class SamplingPlan:
     def _accepts(self, verdict: Verdict) -> bool:
         """Count the verdict for its job and kind, and return whether their limits allow it."""
         day, key = int(verdict.at_s // DAY_S), (verdict.job, verdict.kind)
-        limit = self._limits.get(key)
-        if limit is None:
-            if len(self._limits) >= MOST_JOBS:
-                del self._limits[min(self._limits, key=lambda oldest: self._limits[oldest].at_s)]
-            self._limits[key] = _Limit(verdict.at_s, day)
-            return True
-        if 0 <= verdict.at_s - limit.at_s < PERIOD_S:
-            return False
+        limit = self._limits.get(key, _Limit(-math.inf, day))
+        since_s = verdict.at_s - limit.at_s
         followed = limit.followed if limit.day == day else 0
-        if followed >= MOST_PER_DAY:
+        if 0 <= since_s < PERIOD_S or followed >= MOST_PER_DAY:
             return False
-        self._limits[key] = _Limit(verdict.at_s, day, followed + 1)
+        needed = max(FIRST_ODDS, limit.odds * MORE_ODDS ** (-max(since_s, 0.0) / SUSPECTS_PERIOD_S))
+        if verdict.kind == SUSPECT and verdict.odds < needed:
+            return False
+        self._limits[key] = _Limit(verdict.at_s, day, needed * MORE_ODDS, followed + 1)
+        if len(self._limits) > MOST_JOBS:
+            del self._limits[min(self._limits, key=lambda oldest: self._limits[oldest].at_s)]
         return True
 
     def _within_budget(self, wanted: list[Sampling], now_s: float) -> list[Sampling]:

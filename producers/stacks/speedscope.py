@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 #: Most bytes of an output that are read: a hundred samples of some hundred threads take 2 MB.
 MAX_BYTES = 32 << 20
@@ -56,14 +57,15 @@ def printable(text: str, most: int, *, keep_end: bool = False) -> str:
     return f"…{clean[-(most - 1) :]}" if keep_end else f"{clean[: most - 1]}…"
 
 
-def read_samples(output: bytes) -> list[ThreadSamples]:
-    """Return the samples of each thread. Raises BadOutput."""
+def read_samples(output: bytes, parts: int = 1) -> list[list[ThreadSamples]]:
+    """Return the samples of each thread, in so many parts of equal length. Raises BadOutput."""
     if len(output) > MAX_BYTES:
         raise BadOutput(f"{len(output)} bytes, at most {MAX_BYTES} are read")
     try:
         content = json.loads(output)
         known = [_frame(frame) for frame in content["shared"]["frames"]]
-        return [_thread(profile, known) for profile in content["profiles"]]
+        threads = [_thread(profile, known, parts) for profile in content["profiles"]]
+        return [[thread[part] for thread in threads] for part in range(parts)]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise BadOutput(f"not a speedscope file of py-spy ({type(error).__name__})") from None
 
@@ -79,18 +81,22 @@ def _frame(frame: dict[str, object]) -> PythonFrame | None:
     return PythonFrame(printable(name, MAX_NAME), printable(file, MAX_FILE, keep_end=True), number)
 
 
-def _thread(profile: dict[str, object], known: list[PythonFrame | None]) -> ThreadSamples:
+def _thread(profile: dict[str, object], known: list[PythonFrame | None], parts: int) -> list[ThreadSamples]:
+    """Return the samples of a thread in each part. A thread that was there from the first sample on has one a read."""
     match = _THREAD.match(str(profile["name"]))
     number = int(match[1]) if match is not None and match[1].isdecimal() else 0
     if match is None or number >= 1 << 31:
         raise ValueError("a profile without a thread")
-    thread = ThreadSamples(match[1], number, printable(match[2] or "", MAX_NAME))
     samples = profile["samples"]
     if not isinstance(samples, list):
         raise TypeError("no samples")
-    counts = Counter(tuple(sample) for sample in samples)
-    for places, count in counts.items():
-        if any(place < 0 for place in places):
-            raise IndexError("a frame before the first one")
-        thread.stacks[tuple(frame for place in places if (frame := known[place]) is not None)] += count
-    return thread
+    ends = [len(samples) * part // parts for part in range(parts + 1)]
+    threads = []
+    for begin, end in pairwise(ends):
+        thread = ThreadSamples(match[1], number, printable(match[2] or "", MAX_NAME))
+        for places, count in Counter(tuple(sample) for sample in samples[begin:end]).items():
+            if any(place < 0 for place in places):
+                raise IndexError("a frame before the first one")
+            thread.stacks[tuple(frame for place in places if (frame := known[place]) is not None)] += count
+        threads.append(thread)
+    return threads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from drumline.producers.batches.sample_envelopes import SampleEnvelopes, encoded
@@ -17,8 +18,16 @@ class StackBatches:
     def __init__(self, process_id: str) -> None:
         self._envelopes = SampleEnvelopes(process_id)
 
-    def batch(self, sampling: Sampling, recorded: Recorded, start_ns: int, end_ns: int) -> Batch:
-        """Return the batch of one sampling, whose key is its job."""
+    def batches(self, sampling: Sampling, recorded: Sequence[Recorded], start_ns: int, end_ns: int) -> list[Batch]:
+        """Return a batch for each part of one sampling, of equal length."""
+        length_ns = (end_ns - start_ns) // len(recorded)
+        begins = (start_ns + part * length_ns for part in range(len(recorded)))
+        return [
+            self._batch(sampling, part, begin, begin + length_ns) for part, begin in zip(recorded, begins, strict=True)
+        ]
+
+    def _batch(self, sampling: Sampling, recorded: Recorded, start_ns: int, end_ns: int) -> Batch:
+        """Return the batch of one part, whose key is its job."""
         process, verdict, stacks = sampling.process.record, sampling.verdict, recorded.stacks
         about = {**process, "job": verdict.job, "run": verdict.run}
         envelope = self._envelopes.envelope(verdict.job, about, start_ns, len(stacks.rows)) | {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -20,9 +21,18 @@ from drumline.producers.spool.writer import SpoolWriter
 from drumline.producers.stacks.follower import VerdictFollower
 from drumline.producers.stacks.permission import Denied, NoProcess, may_trace_all, subject
 from drumline.producers.stacks.plan import Sampling, SamplingPlan
-from drumline.producers.stacks.sampling_run import LENGTH_S, RATE, NoPySpy, Recording, SamplingFailed, py_spy
+from drumline.producers.stacks.sampling_run import (
+    LENGTH_S,
+    RATE,
+    SUSPECT_LENGTH_S,
+    SUSPECT_PARTS,
+    NoPySpy,
+    Recording,
+    SamplingFailed,
+    py_spy,
+)
 from drumline.producers.stacks.stack_batches import StackBatches
-from drumline.producers.stacks.verdicts import Verdict
+from drumline.producers.stacks.verdicts import SUSPECT, Verdict
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 
@@ -42,7 +52,7 @@ class StackSources:
         processes: returns the recorded processes that are alive on this host.
         emit: takes each batch, in the sampler's thread.
         is_off: returns whether the host's policy forbids to record.
-        length_s: of a sampling.
+        length_s, suspect_length_s: of a sampling, and of one of a suspect at least.
         captures: returns the next deep window that asks for stacks, None without one.
     """
 
@@ -51,6 +61,7 @@ class StackSources:
     emit: Callable[[Batch], None]
     is_off: Callable[[], bool]
     length_s: int = LENGTH_S
+    suspect_length_s: int = SUSPECT_LENGTH_S
     captures: Callable[[], Verdict | None] = lambda: None
 
 
@@ -97,18 +108,23 @@ class StackSampler(threading.Thread):
         """Sample these processes at the same time, and emit what was seen. Blocks for the length and py-spy's end."""
         may_all, user = may_trace_all(), os.geteuid()
         running: list[tuple[Sampling, Recording]] = []
+        verdict, length_s, parts = samplings[0].verdict, self._sources.length_s, 1
+        if verdict.kind == SUSPECT:
+            parts = SUSPECT_PARTS
+            length_s = max(self._sources.suspect_length_s, math.ceil(parts * verdict.step_ns / 1e9))
         start_ns = time.time_ns()
         for sampling in samplings:
             try:
                 target = subject(sampling.process, user, may_all)
-                running.append((sampling, Recording(target, program, self._sources.length_s)))
+                running.append((sampling, Recording(target, program, length_s, parts)))
             except (NoProcess, Denied, OSError) as error:
                 self._failed(error)
-        until = time.monotonic() + self._sources.length_s
+        until = time.monotonic() + length_s
         while running and time.monotonic() < until and not self._halt.is_set():
             for _, recording in running:
                 recording.poll()
             self._halt.wait(1 / RATE)
+        end_ns = time.time_ns()
         for sampling, recording in running:
             try:
                 if self._halt.is_set():
@@ -118,9 +134,9 @@ class StackSampler(threading.Thread):
             except (NoProcess, Denied, SamplingFailed) as error:
                 self._failed(error)
                 continue
-            self._sources.emit(self._batches.batch(sampling, recorded, start_ns, time.time_ns()))
+            for batch in self._batches.batches(sampling, recorded, start_ns, end_ns):
+                self._sources.emit(batch)
             metrics.AGENT_STACKS.labels("sampled").inc()
-            verdict = sampling.verdict
             log.info("stacks sampled", job=verdict.job, rank=sampling.process.record["rank"], role=sampling.role)
 
     def _failed(self, error: Exception) -> None:

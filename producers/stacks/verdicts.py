@@ -5,6 +5,7 @@ Every agent reads the same record, and each decides by the record alone, so they
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -23,8 +24,14 @@ MOST_NAMED = 2
 EXITED = "gone"
 #: Ranks of which the peer of a hang is chosen, the lowest ones.
 MOST_RANKS = 1 << 16
-#: Kinds: of verdicts, and of a deep window that people ask for.
-STRAGGLER, HANG, CAPTURE = "straggler", "hang", "capture"
+#: Kinds: of verdicts, of a rank that evidence does not name yet, and of a deep window that people ask for.
+STRAGGLER, HANG, SUSPECT, CAPTURE = "straggler", "hang", "suspect", "capture"
+#: Evidence of a suspect rank: the cause that it would be named for. A test holds it equal to the stream processor's.
+SUSPECTED_OF = "suspected_of"
+#: Causes that stacks may show.
+SHOWN_BY_STACKS = frozenset({HOST_STALL, "unknown"})
+#: Longest step of a job whose suspects are sampled: each part of a sampling holds one (sampling_run.py); ns.
+LONGEST_STEP_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,7 @@ class Verdict:
     """Ranks that one record names. That of a window names none where it is about all: then `of_all` is set.
 
     `at_s`: when Kafka took the record; s since the epoch. `named`: ranks, those that cost most first. `peer`: the rank
-    for comparison, -1 = none.
+    for comparison, -1 = none. `odds`, `step_ns`: of a suspect rank.
     """
 
     kind: str
@@ -45,6 +52,8 @@ class Verdict:
     last_step: int = -1
     window_start_ns: int = 0
     of_all: bool = False
+    odds: float = 0.0
+    step_ns: int = 0
 
 
 def straggler(batch: Batch, at_s: float) -> Verdict | None:
@@ -59,7 +68,7 @@ def straggler(batch: Batch, at_s: float) -> Verdict | None:
         if rank >= 0 and severity >= WARNING and cause == HOST_STALL
     ]
     if not late:
-        return None
+        return suspect(batch, at_s)
     late.sort()
     worst = late[0][2]
     group = compared_ranks(batch.strings("evidence_json", "evidence")[worst])
@@ -69,6 +78,46 @@ def straggler(batch: Batch, at_s: float) -> Verdict | None:
         STRAGGLER, str(envelope["job"]), str(envelope["run"]), at_s, named, healthy_peer(healthy, hosts[worst], group),
         int(envelope["first_step"]), int(envelope["last_step"]), int(envelope["window_start_ns"]),
     )  # fmt: skip
+
+
+def suspect(batch: Batch, at_s: float) -> Verdict | None:
+    """Return the rank of a record that is named soonest, if stacks may show why it is late; None without one."""
+    envelope, columns = batch.envelope, batch.columns
+    step_ns = int(envelope["step_ns"])
+    if step_ns > LONGEST_STEP_NS:
+        return None
+    texts = batch.strings("evidence_json", "evidence").tolist()
+    ranks, severities = columns["rank"].tolist(), columns["severity"].tolist()
+    hosts = batch.strings("host", "hosts").tolist()
+    suspects = [
+        (-_odds(texts[at]), rank, at)
+        for at, rank in enumerate(ranks)
+        if rank >= 0 and severities[at] == 0 and SUSPECTED_OF in texts[at] and _odds(texts[at]) > 0
+    ]
+    healthy = [
+        (rank, host)
+        for rank, severity, host, text in zip(ranks, severities, hosts, texts, strict=True)
+        if severity == 0 and SUSPECTED_OF not in text
+    ]
+    if not suspects:
+        return None
+    odds, rank, at = min(suspects)
+    peer = healthy_peer(healthy, hosts[at], compared_ranks(texts[at]))
+    if peer < 0:
+        return None
+    return Verdict(
+        SUSPECT, str(envelope["job"]), str(envelope["run"]), at_s, (rank,), peer, int(envelope["first_step"]),
+        int(envelope["last_step"]), int(envelope["window_start_ns"]), odds=-odds, step_ns=step_ns,
+    )  # fmt: skip
+
+
+def _odds(evidence: str) -> float:
+    """Return the odds of a suspect rank that stacks may show, 0 for others."""
+    try:
+        matched = json.loads(evidence)
+        return float(matched["odds"]) if matched[SUSPECTED_OF] in SHOWN_BY_STACKS else 0.0
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return 0.0
 
 
 def hang(batch: Batch, at_s: float) -> Verdict | None:

@@ -18,6 +18,7 @@ from drumline.schemas.batch_table import BatchTable
 from drumline.schemas.joined.merged import Ints
 from drumline.schemas.joined.parts import allowance_ns
 from drumline.schemas.joined.table import MergedParts
+from drumline.schemas.topics import Topic
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
@@ -42,9 +43,9 @@ RANK_BYTES, HEAD_BYTES = 1_000, 4_000
 
 
 class JobStage(IsolatedStage[str, JobState]):
-    """Evaluates the windows of each run from gpu.lateness.v1, gpu.step.v1, and samples of GPUs and hosts. A `Stage`.
+    """Evaluates the windows of each run from gpu.lateness.v1, gpu.step.v1, and samples of GPUs, hosts and stacks.
 
-    Publish the batches that the methods return, keyed by job, then call `mark_sent` for each.
+    A `Stage`. Publish the batches that the methods return, keyed by job, then call `mark_sent` for each.
     """
 
     def __init__(self, store: Store, config: StragglerConfig, budget: StateBudget | None = None) -> None:
@@ -128,8 +129,11 @@ class JobStage(IsolatedStage[str, JobState]):
             rows = lateness_rows(batch, [batch.rows], [batch.envelope])
             self._state(unit).apply_lateness(batch.envelope, rows, offset, now_ns)
         else:
-            if unit in self.states:  # samples do not begin a run
-                self.states[unit].apply_samples(batch, np.array([offset]))
+            state = self.states.get(unit)  # samples do not begin a run
+            if state is not None and batch.topic == Topic.STACK:
+                state.apply_stacks(batch, offset)
+            elif state is not None:
+                state.apply_samples(batch, np.array([offset]))
             return []
         return self._evaluate_ready(self.states[unit], now_ns)
 

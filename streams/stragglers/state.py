@@ -6,7 +6,7 @@ Keys of the store:
 - h|run_key: the horizon. Rows of windows before it are being deleted one by one, and are incomplete.
 
 Keys of steps: step_state.py; of communicators: communicators.py; of samples: sample_state.py; of lateness:
-lateness_state.py. The index in memory is rebuilt by `restore_jobs`.
+lateness_state.py; of stacks: inspection/sampled_stacks.py. The index in memory is rebuilt by `restore_jobs`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import PIPELINE
 from drumline.streams.stragglers.analysis.lateness_history import unexplained_windows
 from drumline.streams.stragglers.communicators import Communicators
+from drumline.streams.stragglers.inspection.sampled_stacks import SampledStacks
 from drumline.streams.stragglers.lateness_rows import KEPT_ROW, NO_LISTS, WHOLE, lists_of_steps, part_of
 from drumline.streams.stragglers.lateness_state import LatenessState
 from drumline.streams.stragglers.sample_state import DEVICE, HOST, SAMPLE_KINDS, SampleKind, SampleState
@@ -37,7 +38,7 @@ from drumline.streams.stragglers.step_state import AppliedParts, Cells, RankRepo
 Store = MutableMapping[str, bytes]
 #: Kinds of keys as a checkpoint writes them (worker/partition_store.py): the progress of a communicator follows its
 #: rows, and the epoch of a worker the results that came before it (worker/stage_runner.py).
-CHECKPOINT_KINDS = "hlcsdpx"
+CHECKPOINT_KINDS = "hlcsdpix"
 #: What was published: no record that is read again tells it.
 AT_ONCE_KINDS = "v"
 #: Kinds whose values are most of the state, and read for some windows only: bytes of their rows.
@@ -76,11 +77,12 @@ class JobState:
         horizon: first window that still takes rows.
         counts: of the stage; rows for dropped windows are too old.
         samples: first part of their keys -> samples of GPUs and of processes; made with the first ones.
+        stacks: of suspect ranks and their peers.
     """
 
     __slots__ = (
         *("communicators", "config", "counts", "dirty", "evaluated_ns", "horizon", "lateness", "published", "run_key"),
-        *("samples", "sequence", "settled", "sources", "steps", "store", "watched", "windows", "world_size"),
+        *("samples", "sequence", "settled", "sources", "stacks", "steps", "store", "watched", "windows", "world_size"),
     )
 
     def __init__(self, store: Store, run_key: str, config: StragglerConfig, counts: InputCounts) -> None:
@@ -95,6 +97,7 @@ class JobState:
         self.steps = StepState(store, run_key, config, counts)
         self.lateness = LatenessState(store, run_key, config.window_steps)
         self.samples: dict[str, SampleState] = {}
+        self.stacks = SampledStacks(store, run_key)
         self.watched: dict[int, Watched] = {}
         self.evaluated_ns: dict[int, int] = {}
         self.horizon = 0
@@ -226,6 +229,13 @@ class JobState:
             if np.isin(sampled.ranks[inside], of.ranks).any():
                 self.dirty.add(window)
 
+    def apply_stacks(self, batch: Batch, offset: int) -> None:
+        """Apply gpu.stack.v1: windows from the one that asked for the inspection are evaluated again."""
+        completed = self.stacks.apply(batch, offset)
+        if completed is not None:
+            begin = self.config.window_of(completed.first_step)
+            self.dirty |= {window for window in self.windows if window >= begin and window in self.published}
+
     def samples_of(self, kind: SampleKind) -> SampleState:
         """Return the samples of a kind."""
         if kind.key not in self.samples:
@@ -290,5 +300,6 @@ class JobState:
             self.store.pop(key("v", window, self.run_key), None)
         for samples in self.samples.values():
             samples.forget()
+        self.stacks.forget()
         self.communicators.forget(self.sources.communicators)
         self.store.pop(key("h", self.run_key), None)

@@ -42,6 +42,7 @@ def evaluate_stored(state: JobState, window: int) -> tuple[WindowVerdict, tuple[
         world_size=world_size,
         hosts=state.sources.hosts,
         samples=Samples(partial(state.device_rows, window), partial(state.host_rows, window)).noting(read),
+        inspections=state.stacks.inspections,
         inferred=any(source.steps_from == INFERRED for source in state.sources.ranks.values()),
     )
     verdict = evaluate_window(data, context, config)

@@ -167,7 +167,7 @@ def stacks(part: Part) -> list[dict[str, object]]:
     sampled = []
     for rank, recording in enumerate(running):
         try:
-            recorded = recording.finish()
+            [recorded] = recording.finish()
         except Exception as error:
             sampled.append({"rank": rank, "error": f"{type(error).__name__}: {error}"[:200]})
             continue

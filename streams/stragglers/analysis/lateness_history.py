@@ -55,6 +55,7 @@ class LatenessHistory:
         is_empty: nothing is known of any window.
         always: the rank that was the latest in all windows, -1 = ranks took turns, or none was late.
         lateness: [m] how late it was in each of them; ns a step.
+        inspected: the newest inspection that counted, with its window; {} = none.
     """
 
     windows: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -64,6 +65,7 @@ class LatenessHistory:
     is_empty: bool = True
     always: int = -1
     lateness: Floats = field(default_factory=lambda: np.zeros(0))
+    inspected: Mapping[str, Any] = field(default_factory=dict)
 
     def before(self, window: int) -> Floats:
         """Return the values of the windows before this one."""
@@ -104,6 +106,7 @@ def load_lateness(known: Mapping[int, Mapping[str, Any]], config: StragglerConfi
         False,
         always,
         np.array([entry["late"] for entry in entries.values()] if always >= 0 else [], float),
+        last["inspected"],
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from drumline.streams.core.chance import POWERS, beyond, chance_of_sizes, common_sizes, likelihood_ratios, spread
 from drumline.streams.core.thresholds import OK, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution
-from drumline.streams.stragglers.analysis.cause import NO_CAUSE
+from drumline.streams.stragglers.analysis.cause import HOST_STALL, NO_CAUSE, Cause
 from drumline.streams.stragglers.analysis.host_cause import NO_CPU
 from drumline.streams.stragglers.analysis.lateness_history import (
     BUSY,
@@ -29,6 +29,8 @@ from drumline.streams.stragglers.analysis.lateness_history import (
 )
 from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict
 from drumline.streams.stragglers.analysis.window_data import Floats, WindowData
+from drumline.streams.stragglers.inspection.evidence import next_inspection, odds_ratio, stated
+from drumline.streams.stragglers.inspection.sampled_stacks import Inspection
 from drumline.streams.stragglers.rank_values import by_value
 
 #: Details that were measured in the rank's own steps, or on its own GPU: not chance, however much the job's steps vary.
@@ -53,6 +55,8 @@ UNSTEADY = 0.05
 KEPT_RANKS, KEPT_GROUPS = 64, 512
 #: In such steps odds are kept.
 STEP_OF_ODDS = 1.02
+#: Evidence of a suspect rank: the cause that it would be named for. The agent reads it (producers/stacks/verdicts.py).
+SUSPECTED_OF = "suspected_of"
 #: Why a late rank is not named: it was one step; steps did not grow by it; or it may be chance.
 ONE_STEP, NO_GROWTH, CHANCE = "one_step", "no_growth", "chance"
 
@@ -66,7 +70,12 @@ class LatenessTest:
     """
 
     def __init__(
-        self, data: WindowData, attribution: Attribution, history: LatenessHistory, config: StragglerConfig
+        self,
+        data: WindowData,
+        attribution: Attribution,
+        history: LatenessHistory,
+        config: StragglerConfig,
+        inspections: Sequence[Inspection] = (),
     ) -> None:
         self._data, self._attribution, self._history, self._config = data, attribution, history, config
         self._of_window = WindowLateness(data, attribution, history.longest)
@@ -90,6 +99,12 @@ class LatenessTest:
         self.cost[has_odds] = self._costs(self._before(self._run_begin))[has_odds]
         if self._always >= 0:  # its steps may never have been shorter
             self.cost[self._index[self._always]] = self.lateness[self._index[self._always]]
+        self._inspected = dict(history.inspected)
+        inspection = next_inspection(inspections, config.window_of, self._inspected.get("window", -1), self._window)
+        if inspection is not None and inspection.rank in self._index:
+            ratio = odds_ratio(inspection, self._cost(inspection.rank) / max(self._step_ns, 1.0))
+            self._inspected = {**asdict(inspection), "window": config.window_of(inspection.first_step), "ratio": ratio}
+        self._is_inspected = self._inspected != history.inspected
         self._odds = self._odds_after() if len(data.ranks) else {}
 
     def tested(self, row: RankVerdict) -> RankVerdict:
@@ -105,11 +120,31 @@ class LatenessTest:
         elif self.cost[index] < least:
             how = NO_GROWTH
         elif detail in MEASURED or (value >= needed and not self._has_ended(row.rank)):
-            return row
+            return self._shown(row)
         else:
             how = CHANCE
         evidence = {"explained_by": how, "late_ns": round(float(self.lateness[index])), "odds": round(value)}
+        if how == CHANCE and odds is not None and _is_suspect(odds):
+            peers = {name: row.evidence[name] for name in ("peers", "pipeline") if name in row.evidence}
+            evidence |= {SUSPECTED_OF: row.cause.cause, **peers, **self._inspection_of(row.rank)}
         return replace(row, severity=OK, cause=NO_CAUSE, evidence={**evidence, "odds_needed": round(needed)})
+
+    def _shown(self, row: RankVerdict) -> RankVerdict:
+        """Return the row of a rank that is named, with what its stacks have shown."""
+        seen = self._inspection_of(row.rank)
+        if not seen:
+            return row
+        cause = row.cause
+        if seen["inspection"]["at"] and self._inspected["ratio"] > 1.0 and cause.cause != HOST_STALL:
+            cause = Cause(HOST_STALL, "", "medium", cause.excess_ns, cause.ratios)
+        return replace(row, cause=cause, evidence={**row.evidence, **seen})
+
+    def _inspection_of(self, rank: int) -> dict[str, Any]:
+        """Return what the evidence states of a rank's inspection, as long as the odds rest on windows before it."""
+        seen, odds = self._inspected, self._odds.get(rank)
+        if seen.get("rank") != rank or odds is None or odds.since > seen["window"]:
+            return {}
+        return {"inspection": stated(seen)}
 
     def is_suspect(self) -> bool:
         """Return whether any rank is suspect, named or not."""
@@ -156,7 +191,10 @@ class LatenessTest:
         ratios = likelihood_ratios(*self._chances(index, ranks))
         none = (0.0,) * len(POWERS)
         old = np.array([before[rank].values if rank in before else none for rank in ranks]).reshape(-1, len(POWERS)).T
-        values = np.minimum((old + begins[index]) * ratios, MOST * self._needed)
+        values = (old + begins[index]) * ratios
+        if self._is_inspected:
+            values[:, np.array(ranks) == self._inspected["rank"]] *= self._inspected["ratio"]
+        values = np.minimum(values, MOST * self._needed)
         if self._always in ranks and len(self._history.lateness) + 1 >= self._config.baseline_windows_min:
             at = ranks.index(self._always)
             values[:, at] = np.maximum(values[:, at], min(1.0 / self._chance_of_row(), MOST * self._needed))
@@ -242,6 +280,7 @@ class LatenessTest:
             "latest": self._latest,
             "since": min(since, default=-1),
             "odds": sorted(groups, key=lambda group: -max(group[0][0]))[:KEPT_GROUPS],
+            "inspected": self._inspected,
             "longest": {str(row.rank): round(float(self._of_window.longest[self._index[row.rank]])) for row in late},
         }
 

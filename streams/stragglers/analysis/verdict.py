@@ -34,6 +34,7 @@ from drumline.streams.stragglers.analysis.verdict_rows import (
     totals,
 )
 from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, Floats, Ints, WindowData, step_length
+from drumline.streams.stragglers.inspection.sampled_stacks import Inspection
 
 #: Detail of insufficient_data: ranks are present, but were compared, or recorded, in few steps of the window.
 FEW_STEPS = "few_steps_compared"
@@ -53,6 +54,7 @@ class WindowContext:
         world_size: ranks of the job as configured, 0 = unknown.
         hosts: rank -> host.
         samples: rank -> samples of its GPU, and of its process; None = there are none.
+        inspections: of the run, the newest ones.
         inferred: the job marks no steps; evidence states it.
     """
 
@@ -61,6 +63,7 @@ class WindowContext:
     world_size: int = 0
     hosts: Mapping[int, str] = field(default_factory=dict)
     samples: Samples = NO_SAMPLES
+    inspections: Sequence[Inspection] = ()
     inferred: bool = False
 
 
@@ -143,7 +146,7 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         data = replace(data, communicators=[*data.communicators, *groups])
         attribution = _attribute(data, baseline_step, config)
     coverage = _coverage(data, attribution, without_peers, context.world_size, config)
-    test = LatenessTest(data, attribution, context.lateness, config)
+    test = LatenessTest(data, attribution, context.lateness, config, context.inspections)
     late = _rank_rows(data, attribution, coverage, context, config)
     tested = [test.tested(row) for row in late]
     lateness = test.kept(tested) if coverage.quorate else {}

@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parents[2] / "data" / "py_spy"
 
 
 def recorded(kind):
-    samples, holders = (read_samples((FOLDER / f"{kind}{suffix}.json").read_bytes()) for suffix in ("", ".holders"))
+    [samples], [holders] = (read_samples((FOLDER / f"{kind}{suffix}.json").read_bytes()) for suffix in ("", ".holders"))
     return fold({min(thread.number for thread in samples)}, samples, holders)
 
 
@@ -64,7 +64,7 @@ def test_before_python_3_11_the_main_thread_is_the_one_that_runs_a_module():
     assert [(row.is_main, row.thread, row.thread_id) for row in fold({7}, [helper, main], []).rows] == [
         (True, "MainThread", 0), (False, "", 0),
     ]  # fmt: skip
-    assert read_samples(output(thread_name='Thread 0x7FC423DD8B80 ""'))[0].number == 0
+    assert read_samples(output(thread_name='Thread 0x7FC423DD8B80 ""'))[0][0].number == 0
 
 
 def test_more_stacks_than_a_record_holds_are_counted():
@@ -99,7 +99,7 @@ def output(name="main", file="/job/a.py", line=1, thread_name='Thread 1 "x"', sa
 
 
 def test_names_of_a_job_hold_no_control_characters_and_no_separators():
-    [threads] = read_samples(output(name="a\n\x1b[31m;b\ud800", file="/j;\t/" + "d" * 400 + "/a.py", line=-5,
+    [[threads]] = read_samples(output(name="a\n\x1b[31m;b\ud800", file="/j;\t/" + "d" * 400 + "/a.py", line=-5,
                                     thread_name='Thread 1 "x\u202e;y"'))  # fmt: skip
     [[frame]] = threads.stacks
     assert (frame.function, threads.name, frame.line) == ("a??[31m?b?", "x??y", 0)

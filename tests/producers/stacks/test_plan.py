@@ -1,19 +1,24 @@
 """An agent samples for a verdict the processes of its host, within limits that all agents share."""
 
+import random
+
 import pytest
 
 from drumline.producers.host.targets import RecordedProcess
 from drumline.producers.stacks.plan import (
     CULPRIT,
     DAY_S,
+    FIRST_ODDS,
+    MORE_ODDS,
     MOST_AGE_S,
     MOST_PER_DAY,
     MOST_SAMPLINGS_PER_DAY,
+    OF_SUSPECT,
     PEER,
     PERIOD_S,
     SamplingPlan,
 )
-from drumline.producers.stacks.verdicts import HANG, STRAGGLER, Verdict
+from drumline.producers.stacks.verdicts import HANG, STRAGGLER, SUSPECT, Verdict
 
 DAY = 20_000 * DAY_S
 
@@ -100,3 +105,43 @@ def test_a_host_has_a_budget_a_day_for_all_jobs():
     done = [bool(plan.samplings(verdict(DAY + i, job=f"j{i}"), processes[i : i + 1], DAY + i)) for i in range(count)]
     assert done == [True] * MOST_SAMPLINGS_PER_DAY + [False] * 5
     assert plan.skipped == {"budget": 5}
+
+
+def suspect(at_s, odds=4.0):
+    return Verdict(SUSPECT, "j", "r", DAY + at_s, (1,), 0, odds=odds)
+
+
+def test_a_suspect_and_its_peer_are_sampled_as_such():
+    samplings = SamplingPlan().samplings(suspect(0), [local(0), local(1)], DAY)
+    assert roles(samplings) == [(OF_SUSPECT, 1, 1), (PEER, 0, 1)]
+
+
+def test_each_inspection_of_a_job_needs_larger_odds_for_some_time():
+    plan, processes = SamplingPlan(), [local(1)]
+    more = FIRST_ODDS * MORE_ODDS
+    requests = [
+        (0, FIRST_ODDS - 0.1),
+        (1, FIRST_ODDS),
+        (59, 1e6),
+        (300, FIRST_ODDS),
+        (300, more),
+        (361, more),
+        (4000, 3),
+    ]
+    assert [bool(plan.samplings(suspect(*of), processes, DAY + of[0])) for of in requests] == [0, 1, 0, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("mean", [1.0, 30.0])
+def test_a_healthy_job_has_one_inspection_in_ten_minutes_however_large_its_odds_are_by_chance(mean):
+    dice, plan, hours = random.Random(1), SamplingPlan(), 20
+    odds = [mean / dice.random() for _ in range(3_600 * hours)]  # of which one in A is A times as large
+    followed = [
+        second for second, of in enumerate(odds) if plan.samplings(suspect(second, of), [local(1)], DAY + second)
+    ]
+    assert 3 * hours < len(followed) <= 1.05 * 6 * hours + 8
+
+
+def test_an_inspection_of_a_suspect_delays_no_sampling_of_a_named_rank():
+    plan, processes = SamplingPlan(), [local(1)]
+    assert plan.samplings(suspect(0), processes, DAY)
+    assert plan.samplings(verdict(DAY + 1), processes, DAY + 1)

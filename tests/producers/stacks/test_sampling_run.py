@@ -21,7 +21,8 @@ def recorded(pid, length_s=1):
     while time.monotonic() < until:
         recording.poll()
         time.sleep(0.02)
-    return recording.finish()
+    [whole] = recording.finish()
+    return whole
 
 
 def test_a_thread_that_waits_for_the_gil_is_seen_beside_the_one_that_holds_it(tmp_path):

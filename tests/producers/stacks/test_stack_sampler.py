@@ -10,19 +10,20 @@ from support.labs.python_jobs import python_job, started_ns
 
 from drumline.infra.telemetry import metrics
 from drumline.producers.host.targets import RecordedProcess
-from drumline.producers.stacks.plan import CULPRIT, Sampling, SamplingPlan
-from drumline.producers.stacks.sampling_run import py_spy
+from drumline.producers.stacks.plan import CULPRIT, OF_SUSPECT, PEER, Sampling, SamplingPlan
+from drumline.producers.stacks.sampling_run import SUSPECT_PARTS, py_spy
 from drumline.producers.stacks.stack_batches import StackBatches
 from drumline.producers.stacks.stack_sampler import StackSampler, StackSources, is_off
-from drumline.producers.stacks.verdicts import HANG, Verdict
+from drumline.producers.stacks.verdicts import HANG, SUSPECT, Verdict
 from drumline.schemas.batch import decode, encode
 from drumline.schemas.bounds.check import check
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
+from drumline.streams.stragglers.inspection.sampled_stacks import SampledStacks
 
 
-def local(pid, user=None):
-    envelope = {"job": "j", "run": "r", "rank": 1, "host": "h", "pid": pid, "process_id": "p1"}
+def local(pid, user=None, rank=1):
+    envelope = {"job": "j", "run": "r", "rank": rank, "host": "h", "pid": pid, "process_id": "p1"}
     start_ns = started_ns(pid) if psutil.pid_exists(pid) else 1
     return RecordedProcess({**envelope, "start_ns": start_ns}, pid, os.geteuid() if user is None else user)
 
@@ -40,7 +41,7 @@ def sampler(emit, processes=(), off=False, verdicts=()):
         def close(self):
             waiting.clear()
 
-    sources = StackSources(Follower(), lambda: processes, emit, lambda: off, length_s=1)
+    sources = StackSources(Follower(), lambda: processes, emit, lambda: off, length_s=1, suspect_length_s=2)
     built = StackSampler(SamplingPlan(), StackBatches("agent"), sources)
     return built
 
@@ -65,6 +66,30 @@ def test_a_sampling_becomes_a_record_within_its_bounds(tmp_path):
     assert envelope["samples_total"] > 20
     assert np.all(stored.columns["samples"] == envelope["samples_total"])
     assert stored.strings("caller", "callers").tolist() == [f"load ({job.path}:4)"]
+
+
+def test_a_suspect_and_its_peer_become_records_of_equal_parts_that_are_one_inspection(tmp_path):
+    batches = []
+    verdict = Verdict(SUSPECT, "j", "r", time.time(), (1,), 0, 40, 59, time.time_ns(), odds=4.0, step_ns=50_000_000)
+    with python_job(tmp_path, "late") as late, python_job(tmp_path, "even") as peer:
+        time.sleep(0.2)
+        both = [(OF_SUSPECT, late, 1), (PEER, peer, 0)]
+        samplings = [Sampling(verdict, role, 1, local(job.pid, rank=rank)) for role, job, rank in both]
+        sampler(batches.append).sample(samplings, py_spy())
+    record, stacks = model(Topic.STACK), SampledStacks({}, "j")
+    stored = [decode(record, encode(record, batch)) for batch in batches]
+    for of in stored:
+        check(of, time.time_ns() // 1_000_000)
+    assert [of.envelope["role"] for of in stored] == ["suspect"] * SUSPECT_PARTS + ["peer"] * SUSPECT_PARTS
+    assert [of.envelope["sequence"] for of in stored] == list(range(2 * SUSPECT_PARTS))
+    starts = [of.envelope["time_ns"] for of in stored[:SUSPECT_PARTS]]
+    assert np.allclose(np.diff(starts), 2e9 / SUSPECT_PARTS, rtol=0.1)
+    assert 60 < sum(of.envelope["samples_total"] for of in stored[:SUSPECT_PARTS]) <= 110
+    assert sum(of.envelope["gil_polls"] for of in stored[:SUSPECT_PARTS]) > 20
+    *before, last = [stacks.apply(of, offset) for offset, of in enumerate(stored)]
+    assert before == [None] * (2 * SUSPECT_PARTS - 1)
+    assert (last.rank, last.peer, last.at, last.peer_share) == (1, 0, "load (train.py:4)", 0.0)
+    assert last.share > 0.2
 
 
 @pytest.mark.parametrize("reason", ["policy", "another user's", "exited"])

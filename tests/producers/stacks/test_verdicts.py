@@ -1,12 +1,24 @@
 """Records of verdicts ask for samplings: ranks that stall on their host or stand still, and a healthy peer."""
 
+import json
+
 import numpy as np
 import pytest
 
-from drumline.producers.stacks.verdicts import READERS, WARNING, hang, straggler
+from drumline.producers.stacks.verdicts import (
+    LONGEST_STEP_NS,
+    READERS,
+    SHOWN_BY_STACKS,
+    SUSPECT,
+    SUSPECTED_OF,
+    WARNING,
+    hang,
+    straggler,
+)
 from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.topics import DERIVED_TOPICS, Topic
 from drumline.streams.core.thresholds import WARNING as STREAMS_WARNING
+from drumline.streams.stragglers.analysis import cause, lateness_test
 
 
 def record(*rows, evidence="{}", **envelope):
@@ -14,7 +26,7 @@ def record(*rows, evidence="{}", **envelope):
     ranks, severities, causes, lost, hosts = zip(*rows, strict=True)
     names, host = dictionary(hosts)
     kinds, cause = dictionary(causes)
-    window = {"first_step": 20, "last_step": 39, "window_start_ns": 5, "evidence": ["{}", evidence]}
+    window = {"first_step": 20, "last_step": 39, "window_start_ns": 5, "evidence": ["{}", evidence], "step_ns": 50}
     columns = {"rank": ranks, "severity": severities, "lost_ns": lost, "host": host, "cause": cause,
                "evidence_json": [*[0] * (len(rows) - 1), 1]}  # fmt: skip
     return Batch(
@@ -25,6 +37,8 @@ def record(*rows, evidence="{}", **envelope):
 
 def test_the_severity_is_the_stream_processors():
     assert WARNING == STREAMS_WARNING
+    assert SUSPECTED_OF == lateness_test.SUSPECTED_OF
+    assert {cause.HOST_STALL, cause.UNKNOWN} == SHOWN_BY_STACKS
     assert set(READERS) <= DERIVED_TOPICS
 
 
@@ -56,6 +70,54 @@ def test_without_a_healthy_rank_there_is_no_peer():
 )  # fmt: skip
 def test_what_stacks_do_not_explain_asks_for_nothing(row):
     assert straggler(record(row), 0) is None
+
+
+def suspect_record(*ranks, **envelope):
+    """`ranks`: (evidence, host) of each."""
+    evidence, place = dictionary(json.dumps(of) for of, _ in ranks)
+    hosts, host = dictionary(of for _, of in ranks)
+    rows = [(rank, 0, "ok", 0, "") for rank in range(len(ranks))]
+    batch = record(*rows, **envelope)
+    batch.envelope.update(evidence=evidence, hosts=hosts)
+    batch.columns.update(evidence_json=np.array(place), host=np.array(host))
+    return batch
+
+
+def suspected(odds, of="host_stall", **more):
+    return {"explained_by": "chance", "odds": odds, SUSPECTED_OF: of, **more}
+
+
+def test_the_suspect_with_the_largest_odds_is_sampled_beside_a_rank_that_is_none():
+    verdict = straggler(suspect_record((suspected(4), "a"), (suspected(9), "b"), ({}, "a"), ({}, "b")), 7.0)
+    assert (verdict.kind, verdict.named, verdict.peer, verdict.odds, verdict.step_ns) == (SUSPECT, (1,), 3, 9.0, 50)
+    assert (verdict.first_step, verdict.window_start_ns, verdict.at_s) == (20, 5, 7.0)
+
+
+def test_the_peer_of_a_suspect_is_one_that_it_was_compared_with():
+    assert straggler(suspect_record((suspected(4, peers=[2]), "a"), ({}, "a"), ({}, "b")), 0).peer == 2
+
+
+@pytest.mark.parametrize("ranks", [
+    [(suspected(4, of="slow_gpu"), "a"), ({}, "a")],  # stacks do not show it
+    [(suspected(4), "a"), (suspected(5), "a")],  # no peer
+    [({"explained_by": "chance", "odds": 2}, "a"), ({}, "a")],
+    [({SUSPECTED_OF: "host_stall", "odds": "many"}, "a"), ({}, "a")],
+])  # fmt: skip
+def test_what_an_inspection_cannot_decide_asks_for_none(ranks):
+    assert straggler(suspect_record(*ranks), 0) is None
+
+
+def test_a_job_with_longer_steps_is_named_by_its_lateness_alone():
+    ranks = (suspected(4), "a"), ({}, "a")
+    assert straggler(suspect_record(*ranks, step_ns=LONGEST_STEP_NS), 0) is not None
+    assert straggler(suspect_record(*ranks, step_ns=LONGEST_STEP_NS + 1), 0) is None
+
+
+def test_a_named_rank_comes_before_a_suspect():
+    batch = suspect_record((suspected(4), "a"), ({}, "a"), ({}, "a"))
+    batch.columns["severity"] = np.array([0, 2, 0])
+    batch.envelope["causes"], batch.columns["cause"] = ["host_stall"], np.zeros(3, int)
+    assert (straggler(batch, 0).kind, straggler(batch, 0).named) == ("straggler", (1,))
 
 
 def standstill(state="standing", rows=((-1, "not_called"), (1, "not_called")), world_size=4):

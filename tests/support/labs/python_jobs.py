@@ -62,7 +62,27 @@ def train():
 
 train()
 """
-PROGRAMS = {"sleep": SLEEP, "lock": LOCK, "gil": GIL, "busy": BUSY}
+#: A step of 50 ms, of which it is late by a part.
+STEP = """\
+import time
+
+def load():
+    time.sleep(LATE)
+
+def forward():
+    time.sleep(0.05 - LATE)
+
+def train():
+    while True:
+        load() if LATE else None
+        forward()
+
+train()
+"""
+PROGRAMS = {
+    "sleep": SLEEP, "lock": LOCK, "gil": GIL, "busy": BUSY,
+    "late": STEP.replace("LATE", "0.02"), "even": STEP.replace("LATE", "0.0"),
+}  # fmt: skip
 
 
 @dataclass
@@ -74,7 +94,8 @@ class Job:
 @contextmanager
 def python_job(folder, kind, ready="print(flush=True)"):
     """Run a program; it has printed a line when its module's code runs."""
-    path = folder / f"{kind}_train.py"
+    path = folder / kind / "train.py"
+    path.parent.mkdir(exist_ok=True)
     path.write_text(PROGRAMS[kind])
     run = f"{ready}; exec(compile(open({str(path)!r}).read(), {str(path)!r}, 'exec'))"
     with subprocess.Popen([sys.executable, "-c", run], stdout=subprocess.PIPE) as process:

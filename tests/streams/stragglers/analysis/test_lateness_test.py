@@ -14,9 +14,10 @@ from drumline.streams.stragglers.analysis.attribution import attribute_lost_time
 from drumline.streams.stragglers.analysis.cause import Cause
 from drumline.streams.stragglers.analysis.groups import lockstep_groups
 from drumline.streams.stragglers.analysis.lateness_history import LatenessHistory, Odds, load_lateness
-from drumline.streams.stragglers.analysis.lateness_test import LatenessTest
+from drumline.streams.stragglers.analysis.lateness_test import SUSPECTED, SUSPECTED_OF, LatenessTest
 from drumline.streams.stragglers.analysis.light_overlap import kept_hidden
 from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict
+from drumline.streams.stragglers.inspection.sampled_stacks import Inspection
 
 
 def names(late, more=None):
@@ -72,7 +73,7 @@ def test_the_mean_ratio_of_what_comes_by_chance_is_one_and_alike_neighbours_coun
 
 
 def test_a_named_rank_is_compared_with_the_windows_before_its_odds_began_to_rise():
-    none = {"busy": 1.0, "latest": 0, "odds": [], "longest": {}}
+    none = {"busy": 1.0, "latest": 0, "odds": [], "longest": {}, "inspected": {}}
     entries = [
         none | {"late": late, "step": 10.0, "since": since} for late, since in enumerate([-1, -1, -1, -1, 2, -1, -1])
     ]
@@ -96,6 +97,60 @@ def test_what_samples_show_needs_less_evidence_and_what_was_measured_none(detail
     row = test.tested(RankVerdict(1, CRITICAL, Cause("host_stall", detail), round(6 * STEP_NS), 0.23))
     assert row.names_rank == is_named
     assert row.evidence.get("explained_by") == (None if is_named else "chance")
+
+
+def suspect_row(odds, inspections, history=None):
+    late = np.zeros((20, 2))
+    late[:, 1] = 0.3 * STEP_NS
+    [data] = windows(late)
+    data = replace(data, lockstep_groups=lockstep_groups(data), steps=data.steps + 80)
+    values = np.array([[0.25 * STEP_NS, step * STEP_NS, STEP_NS] for step in (1.0, 1.1, 1.3, 1.2)])
+    history = history or LatenessHistory(np.arange(4), values, {1: Odds((odds, odds), 2)}, is_empty=False)
+    test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig(), inspections)
+    row = RankVerdict(1, CRITICAL, Cause("host_stall"), round(6 * STEP_NS), 0.23, evidence={"peers": [0]})
+    tested = test.tested(row)
+    return tested, replace(history, **{name: getattr(load_lateness({4: test.kept([tested])}, StragglerConfig()), name)
+                                       for name in ("odds", "inspected")})  # fmt: skip
+
+
+def inspected(chance, share=0.25, at="load (data.py:4)", first_step=60):
+    return Inspection(1, 0, first_step, at, share, 0.0, chance)
+
+
+def test_a_suspect_is_not_named_and_its_evidence_asks_for_an_inspection():
+    row, _ = suspect_row(5.0, [])
+    assert not row.names_rank
+    assert (row.evidence[SUSPECTED_OF], row.evidence["peers"]) == ("host_stall", [0])
+    assert SUSPECTED <= row.evidence["odds"] < 1000
+
+
+def test_what_only_the_suspects_python_did_names_it_at_once_with_the_line():
+    row, history = suspect_row(5.0, [inspected(1e-9)])
+    assert row.names_rank
+    assert row.evidence["inspection"] == {"at": "load (data.py:4)", "share": 0.25, "peer_share": 0.0, "peer": 0}
+    again, _ = suspect_row(0.0, [inspected(1e-9)], history)
+    assert again.names_rank
+    assert "inspection" in again.evidence
+
+
+def test_an_inspection_counts_once():
+    _, history = suspect_row(5.0, [inspected(1e-5)])
+    once = history.odds[1].mean
+    _, history = suspect_row(0.0, [inspected(1e-5)], history)
+    assert history.odds[1].mean < 10 * once
+
+
+@pytest.mark.parametrize("seen", [inspected(1.0, 0.0, ""), inspected(0.4, 0.03), inspected(1e-9, 0.04)])
+def test_what_is_the_same_on_both_or_explains_too_little_names_no_rank(seen):
+    row, _ = suspect_row(20.0, [seen])
+    assert not row.names_rank
+    assert row.evidence["odds"] <= suspect_row(20.0, [])[0].evidence["odds"]
+
+
+def test_an_inspection_that_a_later_window_asked_for_waits_for_it():
+    row, history = suspect_row(5.0, [inspected(1e-9, first_step=100)])
+    assert not row.names_rank
+    assert history.inspected == {}
 
 
 @pytest.mark.parametrize("kind", HEALTHY)
