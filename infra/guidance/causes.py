@@ -240,19 +240,6 @@ CAUSES: tuple[Entry, ...] = (
         DRUMLINE,
     ),
     Entry(
-        "insufficient_data", "no_steps",
-        "no steps of it are known: it marks none, and its calls of NCCL repeat no pattern of steps",
-        "Are its ranks recorded (`drumline sql collecting --job JOB`)? Optimizers of PyTorch mark steps by themselves.",
-        "Call `drumline.step(n)` at the begin of each step, or of each request that is served.",
-    ),
-    Entry(
-        "insufficient_data", "no_verdict",
-        "no stream worker has evaluated its steps",
-        "Do the stream workers run, and without lag? `drumline status`, and the dashboard Health.",
-        "Start them, or more of them.",
-        DRUMLINE,
-    ),
-    Entry(
         "insufficient_data", "stalled",
         "the steps of the whole job stopped",
         "Is it an evaluation or a checkpoint? If not: which rank did not call the collective that the others wait in?",
@@ -274,15 +261,26 @@ CAUSES: tuple[Entry, ...] = (
     ),
 )  # fmt: skip
 
+#: Reasons of a job without a window of steps: no row of a verdict has them, but view `job_coverage` does.
+WITHOUT_WINDOWS: tuple[Entry, ...] = (
+    Entry(
+        "insufficient_data", "no_steps",
+        "no steps of it are known: it marks none, and its calls of NCCL repeat no pattern of steps",
+        "Are its ranks recorded (`drumline sql collecting --job JOB`)? Optimizers of PyTorch mark steps by themselves.",
+        "Call `drumline.step(n)` at the begin of each step, or of each request that is served.",
+    ),
+    Entry(
+        "insufficient_data", "no_verdict",
+        "no stream worker has evaluated its steps",
+        "Do the stream workers run, and without lag? `drumline status`, and the dashboard Health.",
+        "Start them, or more of them.",
+        DRUMLINE,
+    ),
+)  # fmt: skip
+
 #: Cause of a row without a verdict.
 INSUFFICIENT_DATA = "insufficient_data"
-_BY_NAME = {(entry.cause, entry.detail): entry for entry in CAUSES}
-
-
-def unevaluated(reason: str) -> str:
-    """Return the sentence of a job whose windows of steps cannot be evaluated. `reason`: of view `coverage`."""
-    entry = guidance(INSUFFICIENT_DATA, reason) or _BY_NAME[INSUFFICIENT_DATA, ""]
-    return f"drumline cannot judge this job: {entry.meaning}. {entry.act}"
+_BY_NAME = {(entry.cause, entry.detail): entry for entry in (*CAUSES, *WITHOUT_WINDOWS)}
 
 
 def guidance(cause: str, detail: str = "") -> Entry | None:

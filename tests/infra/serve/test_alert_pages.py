@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from drumline.infra.config.servers import WEB_PAGE
 from drumline.infra.config.settings import Settings
 from drumline.infra.grafana.provisioning.files import provisioning_files
-from drumline.infra.guidance.causes import CAUSES
+from drumline.infra.guidance.causes import CAUSES, WITHOUT_WINDOWS
 from drumline.infra.guidance.hangs import HANGS
 from drumline.infra.serve.app import application
 
@@ -59,7 +59,7 @@ def test_an_unknown_alert_is_not_found(browser):
     assert browser.get("/alert/other").status_code == 404
 
 
-@pytest.mark.parametrize("entry", [*CAUSES, *HANGS], ids=lambda entry: entry.page)
+@pytest.mark.parametrize("entry", [*CAUSES, *WITHOUT_WINDOWS, *HANGS], ids=lambda entry: entry.page)
 def test_every_cause_that_an_alert_may_link_has_its_section(browser, entry):
     address = urlsplit(entry.page)
     page = browser.get(address.path)
