@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-#: Share of the windows below which a job counts as one that cannot be evaluated, and the windows that this takes: a
-#: checkpoint or a rank that joins leaves one of ten without verdicts.
-LEAST_SHARE, LEAST_WINDOWS = 0.9, 10
+#: Share of windows without verdicts above which a job counts as one that cannot be evaluated, and the windows that this
+#: takes: a checkpoint or a rank that joins leaves one of ten without.
+MOST_MISSING, LEAST_WINDOWS = 0.1, 10
 #: Windows count for so long, and at least so many of their lengths; s. Verdicts are in force for as long.
 RECENT_S = 900
 #: Time without a known step, and steps a rank without a window, after which that is stated; s. A period of calls is
@@ -20,11 +20,12 @@ MAIN_REASON = (
 )
 
 
-def recent(runs: str, now: str) -> str:
+def recent(runs: str, now: str, minutes: str = "1") -> str:
     """Return SQL with a row a run: job, run, `windows`, `evaluated` of them, and `reason` of most others ("" = none).
 
     Without windows the reason is no_steps or no_verdict, or "" where that may still be normal. `runs`: condition on job
-    and run. `now`: a DateTime64 of ClickHouse, the end of the time that counts.
+    and run. `now`: a DateTime64 of ClickHouse, the end of the time that counts. `minutes`: condition on `minute` of the
+    records that are counted.
     """
     return f"""
 SELECT job, run, if(w.evaluated > 0, w.measured, w.seen) AS windows, w.evaluated AS evaluated,
@@ -36,7 +37,7 @@ FROM (
         sumIf(r.rows, topic = 'gpu.step.v1' AND minute > {now} - INTERVAL {RECENT_S} SECOND) AS steps_lately,
         sumIf(r.rows, topic IN ('gpu.collective.v1', 'gpu.progress.v1')) > 0 AS communicates,
         dateDiff('second', min(minute), max(r.last_published)) AS span_s
-    FROM records_per_minute AS r WHERE {runs} GROUP BY job, run
+    FROM records_per_minute AS r WHERE {runs} AND {minutes} GROUP BY job, run
 ) AS recorded LEFT JOIN (
     SELECT job, run, count() AS seen, countIf(c.evaluated OR c.reason != 'no_past') AS measured,
         countIf(c.evaluated) AS evaluated, {MAIN_REASON} AS why
@@ -52,4 +53,4 @@ def is_too_little(windows: int, evaluated: int, reason: str) -> bool:
     """Return whether a job counts as one that cannot be evaluated. `reason`: as `recent` has it."""
     if not windows:
         return reason != ""
-    return windows >= LEAST_WINDOWS and evaluated < LEAST_SHARE * windows
+    return windows >= LEAST_WINDOWS and windows - evaluated > MOST_MISSING * windows
