@@ -67,3 +67,9 @@ LEFT JOIN (
     FROM {database}.coverage AS c GROUP BY job, run
 ) AS w USING (job, run)
 COMMENT 'a row a run: the part of its windows of steps that was evaluated, and why the rest was not';
+
+-- Communication of other libraries than NCCL.
+ALTER TABLE {database}.kernel_names_versions COMMENT COLUMN
+    family 'gemm, attention, convolution, normalisation, elementwise, reduction, embedding, optimizer, nccl, communication = that of other libraries, copy, other';
+ALTER TABLE {database}.kernel_names COMMENT COLUMN
+    family 'gemm, attention, convolution, normalisation, elementwise, reduction, embedding, optimizer, nccl, communication = that of other libraries, copy, other';
