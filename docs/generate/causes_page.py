@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from page import NOTE, REFERENCE, sentence, write
 
-from drumline.infra.guidance.causes import CAUSES
+from drumline.infra.guidance.causes import CAUSES, WITHOUT_WINDOWS
 from drumline.infra.guidance.entry import Entry
 from drumline.infra.guidance.hangs import HANGS
 
@@ -24,7 +24,7 @@ it was sampled (`stacks`); the row of the verdict does not have it.
 def page() -> str:
     """Return the page's text: a section for each cause, with its details."""
     parts = [HEAD]
-    for entry in CAUSES:
+    for entry in (*CAUSES, *WITHOUT_WINDOWS):
         title = f"## {entry.name}" if not entry.detail else f"### {entry.name}"
         parts.append(_entry(title, entry))
     parts.append("## Hangs\n\nReasons for which a job that stands still (`hangs`) names a rank.\n")

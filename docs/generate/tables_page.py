@@ -49,6 +49,8 @@ GROUPS = {
     ),
     "Results": (
         "stragglers",
+        "coverage",
+        "job_coverage",
         "offenders",
         "faults",
         "hot_stacks",

@@ -11,12 +11,19 @@ import re
 from dataclasses import dataclass
 
 #: Version of the rules: when it grows, `drumline migrate` renames the kernels stored under older rules.
-RULES = 2
+RULES = 3
 
 #: (family, pattern): the first pattern that matches the name's identifiers, joined with spaces, decides. Case is
 #: ignored.
 FAMILIES: tuple[tuple[str, str], ...] = (
     ("nccl", r"nccl"),
+    # Of other libraries: DeepEP, NVSHMEM, PyTorch's symmetric memory, and custom all-reduces (vLLM, TensorRT-LLM,
+    # FlashInfer), some of which normalise too.
+    (
+        "communication",
+        r"\bdeep_ep\b|nvshmem|cross_device_reduce|(one|two)_?shot_?all_?reduce|multimem_(one_shot_)?(all|reduce)"
+        r"|all_?reduce_fusion|moe_?(a2a|all_?to_?all)|\buserbuffers_",
+    ),
     # cuDNN's helpers of attention (dot of dO and O, dQ to 16 bits) do not have it in their names.
     ("attention", r"sdpa|flash|fmha|attention|attn|\bcudnn fusion (compute_dot_do_o|convert_dq)"),
     ("optimizer", r"adam|lamb_|adagrad|adadelta|rmsprop|fused_?sgd|fusedoptimizer|optimizer"),

@@ -192,16 +192,45 @@ CAUSES: tuple[Entry, ...] = (
     ),
     Entry(
         "insufficient_data", "no_past",
-        "stages of a pipeline without replicas are compared with their past, which is too short",
-        "Three healthy windows must have passed.",
+        "it is compared with its past, which is too short",
+        "Stages of a pipeline without replicas, and windows of one step, need three healthy windows first.",
         "None: wait for them.",
     ),
     Entry(
-        "insufficient_data", "few_steps_compared",
-        "in most steps of the window too few ranks could be compared",
-        "Look for skipped steps and dropped rows: `drumline sql collecting --job JOB`.",
+        "insufficient_data", "ranks_missing",
+        "too many of its ranks have never reported a step",
+        "Which hosts are missing? `drumline sql collecting --job JOB` lists the ranks that are recorded.",
+        "Start drumline in all processes of the job, and an agent on each of its hosts.",
+        DRUMLINE,
+    ),
+    Entry(
+        "insufficient_data", "few_steps_recorded",
+        "most steps of a window were not recorded, or their rows were lost",
+        "Look at policy and dropped rows: `drumline sql collecting --job JOB`.",
         "Policy `duty` records some steps only; use `light`, `auto` or `always` for verdicts in every window.",
         DRUMLINE,
+    ),
+    Entry(
+        "insufficient_data", "no_collectives",
+        "its ranks met in no collective of NCCL",
+        "Is NCCL recorded (`drumline doctor` on its hosts), or does the job communicate by another library? Where "
+        "kernels were recorded, `drumline sql other-communication --job JOB` shows it.",
+        "Have NCCL recorded (policy `light`, `auto` or `always`). Communication of other libraries cannot be compared.",
+        DRUMLINE,
+    ),
+    Entry(
+        "insufficient_data", "unlike_collectives",
+        "the collectives of its ranks do not match: they call different ones or only send, or rows were lost",
+        "Compare their numbers: `drumline sql collectives-by-rank --job JOB`; dropped rows: `drumline sql collecting "
+        "--job JOB`.",
+        "Mark the same steps on all ranks with `drumline.step(n)`. Ranks that differ by design cannot be compared.",
+        DRUMLINE,
+    ),
+    Entry(
+        "insufficient_data", "few_steps_compared",
+        "its ranks meet in collectives in too few steps of a window",
+        "Does each step call a collective? With gradient accumulation only each n-th forward pass does.",
+        "Mark steps where gradients are averaged, not each forward pass: `drumline.step(n)`.",
     ),
     Entry(
         "insufficient_data", "other_source",
@@ -232,7 +261,26 @@ CAUSES: tuple[Entry, ...] = (
     ),
 )  # fmt: skip
 
-_BY_NAME = {(entry.cause, entry.detail): entry for entry in CAUSES}
+#: Reasons of a job without a window of steps: no row of a verdict has them, but view `job_coverage` does.
+WITHOUT_WINDOWS: tuple[Entry, ...] = (
+    Entry(
+        "insufficient_data", "no_steps",
+        "no steps of it are known: it marks none, and its calls of NCCL repeat no pattern of steps",
+        "Are its ranks recorded (`drumline sql collecting --job JOB`)? Optimizers of PyTorch mark steps by themselves.",
+        "Call `drumline.step(n)` at the begin of each step, or of each request that is served.",
+    ),
+    Entry(
+        "insufficient_data", "no_verdict",
+        "no stream worker has evaluated its steps",
+        "Do the stream workers run, and without lag? `drumline status`, and the dashboard Health.",
+        "Start them, or more of them.",
+        DRUMLINE,
+    ),
+)  # fmt: skip
+
+#: Cause of a row without a verdict.
+INSUFFICIENT_DATA = "insufficient_data"
+_BY_NAME = {(entry.cause, entry.detail): entry for entry in (*CAUSES, *WITHOUT_WINDOWS)}
 
 
 def guidance(cause: str, detail: str = "") -> Entry | None:

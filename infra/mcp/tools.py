@@ -11,7 +11,7 @@ from drumline.client.connection import JOBS, Connection
 from drumline.infra.clickhouse.client import ClickHouseFailed, TransientError
 from drumline.infra.clickhouse.error_codes import ErrorCode
 from drumline.infra.clickhouse.queries import THEMES, UnknownQuery, queries, query
-from drumline.infra.guidance.causes import CAUSES
+from drumline.infra.guidance.causes import CAUSES, WITHOUT_WINDOWS
 from drumline.infra.guidance.hangs import HANGS
 from drumline.infra.mcp.answers import MOST_ROWS, ROWS, plain, short_type, table
 from drumline.infra.report.data import NoSuchRun
@@ -143,9 +143,9 @@ class Tools:
 
     def causes(self, cause: str = "") -> dict[str, Any]:
         """Return what causes and reasons of hangs mean, how to check them, and what to do."""
-        entries = [entry for entry in (*CAUSES, *HANGS) if cause in ("", entry.cause, entry.detail)]
+        entries = [entry for entry in (*CAUSES, *WITHOUT_WINDOWS, *HANGS) if cause in ("", entry.cause, entry.detail)]
         if not entries:
-            known = ", ".join(dict.fromkeys(entry.cause for entry in (*CAUSES, *HANGS)))
+            known = ", ".join(dict.fromkeys(entry.cause for entry in (*CAUSES, *WITHOUT_WINDOWS, *HANGS)))
             raise ToolFailed(f"no cause is called {cause!r}; there are: {known}")
         keys = ("cause", "detail", "meaning", "check", "act", "escalate")
         return {"causes": [{key: getattr(entry, key) for key in keys} for entry in entries]}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from drumline.infra.guidance.causes import guidance
+from drumline.infra.guidance.causes import INSUFFICIENT_DATA, guidance
 from drumline.infra.guidance.entry import DRUMLINE, cause_text
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report import queries
@@ -243,9 +243,9 @@ def no_verdict(windows: Row, rank: int | None, ranks: int) -> str:
     if not evaluated:
         if ranks == 1:
             return "insufficient data: the job has one rank, which has no peers, and too few steps of its own so far"
-        return (
-            "insufficient data: no window of steps could be evaluated; is a stream worker up, "
-            "and are all ranks recorded?"
-        )
+        entry = guidance(INSUFFICIENT_DATA, windows["reason"]) if windows["windows"] else None
+        if entry is not None:
+            return f"insufficient data: {entry.meaning}. {entry.act}"
+        return "insufficient data: no window of steps was evaluated; is a stream worker up?"
     subject_text = "no rank" if rank is None else "the job as a whole does not" if rank < 0 else f"rank {rank} does not"
     return f"{subject_text} {'holds' if rank is None else 'hold'} this job back, in {evaluated} windows of steps"

@@ -6,6 +6,7 @@ began after `until` are left out. Plots get a bounded number of bins, whatever t
 
 from __future__ import annotations
 
+from drumline.infra.clickhouse.coverage import MAIN_REASON
 from drumline.infra.clickhouse.occupancy import SHAPE, SHAPED, achieved, sm_of_job, with_occupancy
 from drumline.schemas.topics import TOPICS
 
@@ -94,11 +95,13 @@ ASOF LEFT JOIN (
 GROUP BY bin ORDER BY bin
 """
 
-# Windows of the time: all, those with enough data, and their length.
+# Windows of the time: all, those with enough data, and their length; and why most of the others have none.
 WINDOWS = f"""
-SELECT count() AS windows, countIf(severity >= 'ok') AS evaluated, min(first_step) AS first, max(last_step) AS last,
-       sumIf(steps_used * step_ns, severity >= 'ok') / 1e9 AS evaluated_s, sum(steps_skipped) AS steps_skipped
-FROM stragglers WHERE {SCOPE} AND {_WINDOW} AND rank = -1
+SELECT count() AS windows, countIf(c.evaluated OR c.reason != 'no_past') AS measured,
+       countIf(c.evaluated) AS evaluated, min(first_step) AS first, max(last_step) AS last,
+       sumIf(steps_used * step_ns, c.evaluated) / 1e9 AS evaluated_s, sum(steps_skipped) AS steps_skipped,
+       {MAIN_REASON} AS reason
+FROM coverage AS c WHERE {SCOPE} AND {_WINDOW}
 """
 
 

@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping
 from itertools import pairwise
 from typing import Any
 
-from drumline.infra.guidance.causes import guidance
+from drumline.infra.clickhouse.coverage import is_too_little
+from drumline.infra.guidance.causes import INSUFFICIENT_DATA, guidance
 from drumline.infra.guidance.entry import cause_text
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report.data import ReportData, Row
@@ -178,15 +179,16 @@ def _guide(reason: str, web_page: str) -> str:
 def _late_ranks(data: ReportData, most: int) -> list[str]:
     windows, evaluated = int(data.windows["windows"]), int(data.windows["evaluated"])
     if not windows:
+        if data.ranks > 1 and not data.run["steps"]:
+            return [unevaluated({"windows": 0, "evaluated": 0, "reason": "no_steps"}, data.job)]
         return [
             "Insufficient data: no straggler verdict is stored for this time. "
             + ("One rank has no peers to be compared with." if data.ranks == 1 else "Has a stream worker run?")
         ]
+    measured = int(data.windows["measured"]) if evaluated else windows
+    sentence = unevaluated({**data.windows, "windows": measured}, data.job)
     if not evaluated:
-        return [
-            f"Insufficient data: in none of the {windows} windows of steps could enough ranks be compared, so it "
-            "is not known which rank held the job back."
-        ]
+        return [sentence]
     sentences, named = [], by_rank(data)
     if len(named) > 1:
         sentences.append(_total(data, named))
@@ -197,12 +199,24 @@ def _late_ranks(data: ReportData, most: int) -> list[str]:
         sentences.append(f"{len(named) - most} more ranks cost {seconds(rest)}.")
     if not named:
         sentences.append(f"No rank held this job back in the {evaluated} windows of steps that could be evaluated.")
-    if evaluated < windows:
-        sentences.append(
-            f"Insufficient data in {windows - evaluated} of {windows} windows of steps: "
-            "too few ranks could be compared."
-        )
+    if is_too_little(measured, evaluated, data.windows["reason"]):
+        sentences.insert(0, sentence)
+    elif evaluated < windows:
+        reason = meaning(INSUFFICIENT_DATA, data.windows["reason"])
+        sentences.append(f"Insufficient data in {windows - evaluated} of {windows} windows of steps: {reason}.")
     return sentences
+
+
+def unevaluated(counts: Row, job: str) -> str:
+    """Return the sentence of a job that cannot be evaluated, or not always: why, and what to do.
+
+    `counts`: `windows`, `evaluated` of them, and the `reason` of most others.
+    """
+    windows, evaluated = int(counts["windows"]), int(counts["evaluated"])
+    where = f" in {windows - evaluated:,} of {windows:,} windows of steps" if evaluated else ""
+    entry = guidance(INSUFFICIENT_DATA, counts["reason"])
+    assert entry is not None
+    return filled(f"drumline cannot judge this job{where}: {entry.meaning}. {entry.act}", job)
 
 
 def _sentence(data: ReportData, row: Row) -> str:

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from drumline.infra.grafana.provisioning.rules import escalation, rules
-from drumline.infra.guidance.causes import CAUSES
+from drumline.infra.guidance.causes import CAUSES, WITHOUT_WINDOWS
 from drumline.infra.guidance.entry import DRUMLINE, Entry
 from drumline.infra.guidance.hangs import HANGS
 from drumline.infra.telemetry.prometheus_rules import RULES
@@ -14,7 +14,8 @@ from drumline.infra.telemetry.prometheus_rules import RULES
 
 def by_cause() -> dict[str, list[Entry]]:
     """Return the entries of each cause: that of the cause itself, then its details."""
-    return {name: list(group) for name, group in groupby((*CAUSES, *HANGS), lambda entry: entry.cause)}
+    entries = (*CAUSES, *WITHOUT_WINDOWS, *HANGS)
+    return {name: list(group) for name, group in groupby(entries, lambda entry: entry.cause)}
 
 
 def alert(name: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
 
+from drumline.infra.clickhouse.coverage import recent
 from drumline.infra.report.data import NoSuchRun, Query, Row, find_run
 from drumline.infra.report.queries import LABELS, LAST_RECORDS, first_episodes
 
@@ -62,6 +63,9 @@ SELECT h.state AS state, h.reason AS reason, h.note AS note, dateDiff('second', 
 FROM hangs_now AS h WHERE {_RUN} AND rank = -1 AND h.state IN ('standing', 'hung')
 """
 
+# Whether its windows of steps could be evaluated lately.
+COVERAGE = recent(_RUN, "{ended:DateTime64(9, 'UTC')}")
+
 # late_rows counts from the start of a worker's windows on; the largest is the newest.
 QUALITY = """
 SELECT sum(r.dead_letters) AS dead, sum(r.duplicates) AS duplicates, sum(r.dropped_rows) AS dropped_rows
@@ -79,7 +83,10 @@ JOBS_SHOWN, VERDICTS_SHOWN = 8, 6
 
 @dataclass(frozen=True)
 class Detail:
-    """Holds one run: ranks, the newest window of steps, the newest verdicts, losses, and whether it stands still."""
+    """Holds one run: ranks, the newest window of steps, the newest verdicts, losses, and whether it stands still.
+
+    coverage: see clickhouse/coverage.py.
+    """
 
     job: str
     run: str
@@ -92,6 +99,7 @@ class Detail:
     late_rows: int = 0
     hang: list[Row] = field(default_factory=list)
     labels: Mapping[str, str] = field(default_factory=dict)
+    coverage: list[Row] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,7 @@ def snapshot(query: Query, job: str, selected: str = "") -> TopSnapshot:
         return TopSnapshot([], None, _missing(query, job) if job else "")
     chosen = next((row for row in jobs if row["job"] == selected), jobs[0])
     scope = {"job": chosen["job"], "run": chosen["run"]}
-    remainder = _meanwhile(lambda: _remainder(query, scope))
+    remainder = _meanwhile(lambda: _remainder(query, scope, chosen["ended"]))
     window = query(WINDOW, scope)
     unbounded = {"since": chosen["ended"], "first_step": -(1 << 63), "last_step": (1 << 63) - 1}
     newest = window[0] if window else unbounded
@@ -131,11 +139,12 @@ def snapshot(query: Query, job: str, selected: str = "") -> TopSnapshot:
     return TopSnapshot(jobs, Detail(**scope, steps=steps, window=window, **remainder.result()))
 
 
-def _remainder(query: Query, scope: Row) -> Row:
+def _remainder(query: Query, scope: Row, ended: str) -> Row:
     """Return the fields of a Detail that do not depend on the newest window."""
     return {
         "verdicts": query(VERDICTS, {**scope, "most": VERDICTS_SHOWN}),
         "hang": query(HANG, scope),
+        "coverage": query(COVERAGE, {**scope, "ended": ended}),
         **query(LABELS, scope)[0],
         **query(QUALITY, scope)[0],
         **query(LATE, scope)[0],

@@ -11,9 +11,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from drumline.infra.clickhouse.coverage import is_too_little
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report.data import Row
-from drumline.infra.report.text import LEVELS, OWNERS, action, labelled
+from drumline.infra.report.text import LEVELS, OWNERS, action, labelled, unevaluated
 from drumline.infra.runtime.terminal import escape_controls, terminal_console
 from drumline.infra.top.data import Detail, TopSnapshot
 from drumline.infra.top.keys import HELP, ViewState
@@ -143,7 +144,11 @@ def _heading(seen: TopSnapshot, width: int, web_page: str) -> list[RenderableTyp
         title += ": insufficient data: no window of steps could be evaluated yet"
     else:
         title += f": steps {whole['first_step']} to {whole['last_step']}, the last that could be evaluated"
-    return [Text(title, style="bold"), *(_hang(row, web_page) for row in detail.hang)]
+    lines = [_hang(row, web_page) for row in detail.hang]
+    for row in detail.coverage:
+        if is_too_little(row["windows"], row["evaluated"], row["reason"]):
+            lines.append(Text(escape_controls(unevaluated(row, detail.job)), style="bold yellow"))
+    return [Text(title, style="bold"), *lines]
 
 
 def _below(detail: Detail, width: int, state: ViewState) -> list[RenderableType]:

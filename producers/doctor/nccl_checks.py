@@ -27,7 +27,7 @@ def plugin() -> Check:
         versions = _versions(ctypes.CDLL(path))
     except OSError as error:
         return Check("NCCL plugin", FAIL, str(error), "pip install --force-reinstall drumline on this host")
-    return Check("NCCL plugin", OK, f"{path}: interfaces {_text(versions)}")
+    return Check("NCCL plugin", OK, f"{path}: interfaces {_text(versions)}; other libraries stay unseen")
 
 
 def users_plugin(environment: Mapping[str, str]) -> list[Check]:

@@ -49,7 +49,8 @@ def load_window(state: JobState, window: int) -> LoadedWindow:
     collectives, and budgets of another source than most: NCCL's and CUPTI's are not comparable.
     """
     data, span_ns = _steps(state, window)
-    data = replace(data, communicators=_communicators(state, window, data))
+    communicators, unlike = _communicators(state, window, data)
+    data = replace(data, communicators=communicators, unlike=unlike)
     present, reports = set(data.ranks.tolist()), state.windows[window].reports.values()
     sizes = (report.world_size for of_ranks in reports for rank, report in of_ranks.items() if rank in present)
     return LoadedWindow(_with_pipelines(state, data), span_ns, max(sizes, default=0))
@@ -162,10 +163,14 @@ def _with_pipelines(state: JobState, data: WindowData) -> WindowData:
     return replace(data, communicators=groups, pipelines=pipelines)
 
 
-def _communicators(state: JobState, window: int, data: WindowData) -> list[CommunicatorWindow]:
-    """Return the group of each communicator that at least two ranks can be compared in. `data`: without them."""
+def _communicators(state: JobState, window: int, data: WindowData) -> tuple[list[CommunicatorWindow], Ints]:
+    """Return the group of each communicator that at least two ranks can be compared in, and `WindowData.unlike`.
+
+    `data`: without them.
+    """
     column = {step: at for at, step in enumerate(data.steps.tolist())}
     out: list[CommunicatorWindow] = []
+    unlike, met = np.zeros((2, len(data.ranks), len(data.steps)), bool)
     for stored in state.lateness.stored(state.windows[window].lateness, column):
         heads, counts, rows = unpack_all(stored.values, KEPT_ROW)
         names = sorted(set(stored.names))
@@ -176,7 +181,17 @@ def _communicators(state: JobState, window: int, data: WindowData) -> list[Commu
             size = max(group.size, len(state.communicators.members.get(group.name, ())))
             shown = hidden.get(group.name, group.hidden)
             out.append(replace(group, size=size, kinds=kinds.get(group.name, {}), hidden=shown))
-    return out
+            met[group.members] |= np.isfinite(group.wait_ns)
+        _add_unlike(rows, data, unlike)
+    return out, (unlike & ~met).sum(1)
+
+
+def _add_unlike(rows: Rows, data: WindowData, unlike: NDArray[np.bool_]) -> None:
+    """Mark in `unlike`, [R, S], the steps in which a rank's collectives could not be compared."""
+    rows = rows[rows["collectives"] == 0]
+    if len(rows):
+        rows = rows[np.isin(rows["rank"], data.ranks) & np.isin(rows["step"], data.steps)]
+        unlike[np.searchsorted(data.ranks, rows["rank"]), np.searchsorted(data.steps, rows["step"])] = True
 
 
 def _lists(

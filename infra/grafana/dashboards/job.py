@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from drumline.infra.clickhouse.coverage import MOST_MISSING, recent
 from drumline.infra.grafana.bands import BAND_COLUMNS, banded, worst
 from drumline.infra.grafana.dashboards.status import faults, in_sql, stat
 from drumline.infra.grafana.dashboards.verdict_panels import FROM_LINE, late_ranks, lost_share
@@ -10,6 +11,7 @@ from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQue
 from drumline.infra.grafana.thresholds import ANY, LEVEL, LOST, SHARE
 from drumline.infra.grafana.tokens import STEP_PARTS
 from drumline.infra.grafana.variables import JOB, LABELLED, MARKS, RUN
+from drumline.infra.guidance.causes import CAUSES, INSUFFICIENT_DATA, WITHOUT_WINDOWS
 from drumline.infra.guidance.hangs import HANGS
 
 #: Median, p95 and p99 of the lengths of steps.
@@ -198,6 +200,39 @@ PLACES = Panel(
     },
     empty="no process of this job is known",
 )
+_ENTRIES = [entry for entry in (*CAUSES, *WITHOUT_WINDOWS) if entry.cause == INSUFFICIENT_DATA]
+_DETAILS = in_sql(entry.detail for entry in _ENTRIES)
+COVERAGE = Panel(
+    "table",
+    "Why drumline cannot judge this job",
+    "Windows of steps without verdicts at the end of this time range: of its last 15 minutes, or of ten windows where "
+    "those are longer. Below 90 % with verdicts, or without known steps, an alert fires.",
+    PanelQuery(
+        f"""
+        SELECT run, windows, if(windows = 0, 1, 1 - evaluated / windows) AS missing,
+            {in_sql(e.meaning for e in _ENTRIES)}[at] AS meaning,
+            {in_sql(e.check for e in _ENTRIES)}[at] AS check, {in_sql(e.act for e in _ENTRIES)}[at] AS action
+        FROM (
+            SELECT run, windows, evaluated, indexOf({_DETAILS}, reason) AS at
+            FROM ({recent("@job AND @run", "$__toTime_ms", "@minute")}) WHERE reason != ''
+        ) ORDER BY run DESC LIMIT 20
+        """,
+        "run:s windows:n missing:n meaning:s check:s action:s",
+        "table",
+    ),
+    unit="none",
+    width=24,
+    height=4,
+    fields={
+        "windows": Field(width=90),
+        "missing": Field("percentunit", "Without verdict", width=120, thresholds=((MOST_MISSING, "orange"),)),
+        "meaning": Field(width=250, wraps=True),
+        "check": Field(width=250, wraps=True),
+        "action": Field(header="What to do", width=300, fills=True, wraps=True),
+    },
+    key="coverage",
+    empty="every window of steps has verdicts",
+)
 _STATES = {-2: "over", -1: "moving", 0: "standing", 1: "hung"}
 _REASONS = in_sql(entry.detail for entry in HANGS)
 _ACTS = in_sql(["", *(entry.act for entry in HANGS)])
@@ -245,6 +280,7 @@ JOB_BOARD = Dashboard(
         (STEPS, BUDGET),
         (lost_share("@job AND @run AND rank >= 0"), BUSY),
         (LAUNCHES, FAMILIES),
+        (COVERAGE,),
         (HANGS_TABLE,),
         (PLACES,),
     ),

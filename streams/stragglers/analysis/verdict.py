@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from drumline.streams.core.thresholds import INSUFFICIENT, OK, StragglerConfig
+from drumline.streams.core.thresholds import OK, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution, attribute_lost_time
 from drumline.streams.stragglers.analysis.baseline import Baseline, same_work, summarize_window
-from drumline.streams.stragglers.analysis.cause import SLOW_GPU, Cause
+from drumline.streams.stragglers.analysis.cause import NO_CAUSE, SLOW_GPU, Cause
 from drumline.streams.stragglers.analysis.cost import priced, shared_out
 from drumline.streams.stragglers.analysis.groups import lockstep_groups
 from drumline.streams.stragglers.analysis.jitter import find_jitter
@@ -26,6 +25,7 @@ from drumline.streams.stragglers.analysis.rank_rows import RankRows
 from drumline.streams.stragglers.analysis.slow_link import SlowLink, find_slow_link, summarize_links
 from drumline.streams.stragglers.analysis.verdict_rows import (
     NO_SAMPLES,
+    Evaluable,
     RankVerdict,
     Samples,
     grouped,
@@ -36,10 +36,8 @@ from drumline.streams.stragglers.analysis.verdict_rows import (
 from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, Floats, Ints, WindowData, step_length
 from drumline.streams.stragglers.inspection.sampled_stacks import Inspection
 
-#: Detail of insufficient_data: ranks are present, but were compared, or recorded, in few steps of the window.
-FEW_STEPS = "few_steps_compared"
-#: The same: its steps are light where most are not, or the other way round.
-OTHER_SOURCE = "other_source"
+#: Steps that a rank must have been compared in, but in windows of one step: one shows no health.
+LEAST_STEPS = 2
 #: Value of gpu.step.v1 `steps_from` for steps that the producer derived from the collectives.
 INFERRED = "inferred"
 
@@ -91,47 +89,6 @@ class WindowVerdict:
     lateness: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Coverage:
-    """Holds which ranks of a window can be evaluated; arrays are bool [R].
-
-    Attributes:
-        enough: ranks compared in enough steps.
-        present: ranks that reported enough steps.
-        without_peers: ranks that nothing can be compared with, by the shape of the job.
-        expected: ranks of the job.
-        quorum: ranks needed.
-        left_out: see WindowData.
-    """
-
-    enough: NDArray[np.bool_]
-    present: NDArray[np.bool_]
-    without_peers: NDArray[np.bool_]
-    expected: int
-    quorum: float
-    left_out: frozenset[int] = frozenset()
-
-    @property
-    def settled(self) -> NDArray[np.bool_]:
-        return self.enough | self.without_peers
-
-    @property
-    def quorate(self) -> bool:
-        return bool(self.enough.sum() >= self.quorum)
-
-    @property
-    def job_evaluable(self) -> bool:
-        return self.quorate or (bool(self.present.sum() >= self.quorum) and bool(self.settled[self.present].all()))
-
-    @property
-    def complete(self) -> bool:
-        return len(self.enough) >= self.expected and bool(self.settled.all())
-
-    @property
-    def few_steps(self) -> bool:
-        return len(self.enough) >= self.quorum and not bool(self.settled.all())
-
-
 def evaluate_window(data: WindowData, context: WindowContext, config: StragglerConfig) -> WindowVerdict:
     """Return the verdict on a window; a function of its arguments only.
 
@@ -145,12 +102,14 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         groups = pipeline_windows(data, context.baseline, config)
         data = replace(data, communicators=[*data.communicators, *groups])
         attribution = _attribute(data, baseline_step, config)
-    coverage = _coverage(data, attribution, without_peers, context.world_size, config)
+    coverage = _coverage(data, attribution, without_peers, context, config)
     test = LatenessTest(data, attribution, context.lateness, config, context.inspections)
     late = _rank_rows(data, attribution, coverage, context, config)
     tested = [test.tested(row) for row in late]
     lateness = test.kept(tested) if coverage.quorate else {}
     is_jittery = tested != late
+    if coverage.is_single:
+        tested = [row if row.severity > OK else coverage.without_verdict(at, row) for at, row in enumerate(tested)]
     rows = grouped(tested, data, context.hosts)
     has_late_ranks = any(row.names_rank for row in rows)
     evaluated, link, regression, jitter = coverage.job_evaluable, None, None, None
@@ -166,8 +125,9 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
     is_unexplained = not has_late_ranks and link is None and regression is None
     if evaluated and coverage.complete and is_unexplained and not len(without_peers):  # the past loses nothing by turns
         jitter = find_jitter(data, attribution.behind_ns, config)
-    detail = FEW_STEPS if coverage.few_steps else ""
-    rows.insert(0, job_row(link or regression or jitter, config) if evaluated else insufficient_job_row(detail))
+    finding = link or regression or jitter
+    has_verdict = evaluated and (finding is not None or has_late_ranks or coverage.shows_anything)
+    rows.insert(0, job_row(finding, config) if has_verdict else insufficient_job_row(coverage.reason))
     if context.inferred:
         rows = [replace(row, evidence={**row.evidence, "steps_from": INFERRED}) for row in rows]
     # A rank whose past is its norm varies there too: else the first windows without turns were its norm for ever.
@@ -200,22 +160,32 @@ def _attribute(data: WindowData, baseline_step: Mapping[str, float], config: Str
 
 
 def _coverage(
-    data: WindowData, attribution: Attribution, without_peers: Ints, world_size: int, config: StragglerConfig
-) -> _Coverage:
-    expected = max(world_size, len(data.ranks), 1)
-    least = config.used_steps * config.window_steps
-    return _Coverage(
+    data: WindowData, attribution: Attribution, without_peers: Ints, context: WindowContext, config: StragglerConfig
+) -> Evaluable:
+    expected = max(context.world_size, len(data.ranks), 1)
+    least = max(config.used_steps * config.window_steps, min(LEAST_STEPS, config.window_steps))
+    replicas = [np.zeros(0, np.int64), *(stage for stage in stage_members(data).values() if len(stage) > 1)]
+    return Evaluable(
+        steps=attribution.steps,
         enough=attribution.steps >= least,
         present=np.isfinite(data.budget["gpu_duration_ns"]).sum(1) >= least,
         without_peers=np.isin(np.arange(len(data.ranks)), without_peers) | (expected == 1),
         expected=expected,
         quorum=config.quorum * expected,
         left_out=data.left_out,
+        replicated=np.isin(np.arange(len(data.ranks)), np.concatenate(replicas)),
+        unlike=np.isin(np.arange(len(data.ranks)), np.flatnonzero(data.unlike >= least)),
+        known=max(len(context.hosts), len(data.ranks)),
+        is_single=least < 2 and len(context.lateness.windows) < config.baseline_windows_min,
     )
 
 
 def _rank_rows(
-    data: WindowData, attribution: Attribution, coverage: _Coverage, context: WindowContext, config: StragglerConfig
+    data: WindowData,
+    attribution: Attribution,
+    coverage: Evaluable,
+    context: WindowContext,
+    config: StragglerConfig,
 ) -> list[RankVerdict]:
     """Return a row for each rank."""
     baseline_step = context.baseline.job_step(config)
@@ -229,19 +199,9 @@ def _rank_rows(
         if comparable_ranks[index]:
             rows.append(of_ranks.row(index, late[index], wait[index]))
         else:
-            row = _insufficient_row(rank, coverage, index, int(attribution.steps[index]))
-            rows.append(replace(row, wait_ns=wait[index], lateness_ns=late[index]))
+            row = RankVerdict(rank, OK, NO_CAUSE, lateness_ns=late[index], wait_ns=wait[index])
+            rows.append(coverage.without_verdict(index, row))
     return rows
-
-
-def _insufficient_row(rank: int, coverage: _Coverage, index: int, steps: int) -> RankVerdict:
-    if coverage.without_peers[index]:
-        detail = "no_peers" if coverage.expected == 1 else "no_past"
-    else:
-        detail = FEW_STEPS if coverage.few_steps and not coverage.enough[index] else ""
-        detail = OTHER_SOURCE if index in coverage.left_out else detail
-    evidence = {"steps": steps} if detail == FEW_STEPS else {}
-    return RankVerdict(rank, INSUFFICIENT, Cause("insufficient_data", detail), evidence=evidence)
 
 
 def _evaluate_job(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
@@ -16,7 +18,7 @@ from drumline.streams.stragglers.analysis.groups import groups_late, labels
 from drumline.streams.stragglers.analysis.jitter import JobJitter
 from drumline.streams.stragglers.analysis.job_change import JobRegression
 from drumline.streams.stragglers.analysis.slow_link import SlowLink
-from drumline.streams.stragglers.analysis.window_data import WindowData
+from drumline.streams.stragglers.analysis.window_data import Ints, WindowData
 
 #: The rank of the row that is about the job as a whole.
 WHOLE_JOB = -1
@@ -43,6 +45,115 @@ class Samples(NamedTuple):
 
 
 NO_SAMPLES = Samples()
+
+
+#: Details of insufficient_data. Ranks of the job have never reported a step.
+RANKS_MISSING = "ranks_missing"
+#: In most steps of the window: nothing is recorded; ranks meet in no collective; theirs do not match each other.
+FEW_RECORDED, NO_COLLECTIVES, UNLIKE = "few_steps_recorded", "no_collectives", "unlike_collectives"
+#: Too few of its steps could be compared, for several of these reasons or another one.
+FEW_STEPS = "few_steps_compared"
+#: Its steps are light where most are not, or the other way round.
+OTHER_SOURCE = "other_source"
+#: Nothing can be compared with by the shape of the job: it has one rank; a stage without replicas, too new.
+NO_PEERS, NO_PAST = "no_peers", "no_past"
+
+
+@dataclass(frozen=True)
+class Evaluable:
+    """Holds which ranks of a window can be evaluated, and why the others cannot; arrays are bool [R].
+
+    Attributes:
+        steps: [R] in which ranks were compared.
+        enough: ranks compared in enough steps.
+        present: ranks that reported enough steps.
+        without_peers: ranks that nothing was compared with, by the shape of the job or in this window.
+        expected: ranks of the job.
+        quorum: ranks needed.
+        left_out: see WindowData.
+        replicated: ranks of a pipeline's stage that has others.
+        unlike: ranks whose collectives matched those of no other rank, in enough steps.
+        known: ranks that reported steps, in this window or another.
+        is_single: the window has one step, and too few windows came before: what a rank lost may be chance.
+    """
+
+    steps: Ints
+    enough: NDArray[np.bool_]
+    present: NDArray[np.bool_]
+    without_peers: NDArray[np.bool_]
+    expected: int
+    quorum: float
+    left_out: frozenset[int]
+    replicated: NDArray[np.bool_]
+    unlike: NDArray[np.bool_]
+    known: int
+    is_single: bool
+
+    @property
+    def settled(self) -> NDArray[np.bool_]:
+        """Return the ranks whose row is final: compared, or without peers."""
+        return self.enough | self.without_peers
+
+    @property
+    def quorate(self) -> bool:
+        """Return whether enough ranks were compared."""
+        return bool(self.enough.sum() >= self.quorum)
+
+    @property
+    def job_evaluable(self) -> bool:
+        """Return whether the job can be evaluated as a whole."""
+        return self.quorate or (bool(self.present.sum() >= self.quorum) and bool(self.settled[self.present].all()))
+
+    @property
+    def complete(self) -> bool:
+        """Return whether no rank is missing."""
+        return len(self.enough) >= self.expected and bool(self.settled.all())
+
+    @property
+    def shows_anything(self) -> bool:
+        """Return whether a job in which nothing is found is known to be healthy: by its ranks, or by one alone."""
+        return self.expected == 1 or (bool(self.enough.any()) and not self.is_single)
+
+    @cached_property
+    def reason(self) -> str:
+        """Return the detail of a job that cannot be evaluated: its ranks are missing, else that of most of them."""
+        if self._too_few_present:
+            return RANKS_MISSING if self.known < self.quorum else FEW_RECORDED
+        reasons = Counter(filter(None, map(self._reason_at, range(len(self.enough)))))
+        if reasons:
+            return reasons.most_common(1)[0][0]
+        return RANKS_MISSING if self.known < self.expected else FEW_RECORDED
+
+    @cached_property
+    def _too_few_present(self) -> bool:
+        return bool(self.present.sum() + len(self.left_out) < self.quorum)
+
+    def without_verdict(self, index: int, row: RankVerdict) -> RankVerdict:
+        """Return the row of a rank that cannot be evaluated."""
+        cause = Cause("insufficient_data", self._reason_at(index) or self.reason)
+        evidence = {"steps": int(self.steps[index])}
+        return RankVerdict(
+            row.rank, INSUFFICIENT, cause, lateness_ns=row.lateness_ns, wait_ns=row.wait_ns, evidence=evidence
+        )
+
+    def _reason_at(self, index: int) -> str:
+        if self.expected == 1:
+            return NO_PEERS
+        if index in self.left_out:
+            return OTHER_SOURCE
+        if not self.present[index]:
+            return FEW_RECORDED
+        if self.without_peers[index] and not self.replicated[index]:
+            return NO_PAST
+        if self.enough[index]:
+            return NO_PAST if self.is_single else ""
+        if self.left_out and len(self.enough) - len(self.left_out) < self.quorum:
+            return OTHER_SOURCE
+        if self._too_few_present:
+            return ""
+        if self.unlike[index]:
+            return UNLIKE
+        return FEW_STEPS if self.steps[index] else NO_COLLECTIVES
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ class WindowData:
         lockstep_groups: the groups that a rank is compared with in the end (peers.py).
         light: most steps were measured by NCCL, without other kernels; the steps of `budget` are all of one source.
         left_out: indices of the ranks whose steps are of another source.
+        unlike: [R] steps in which a rank's collectives matched those of no other rank; empty = not counted.
     """
 
     ranks: Ints
@@ -86,6 +87,7 @@ class WindowData:
     lockstep_groups: list[CommunicatorWindow] = field(default_factory=list)
     light: bool = False
     left_out: frozenset[int] = frozenset()
+    unlike: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 def peer_median(group: CommunicatorWindow, values: Floats) -> Floats:

@@ -61,6 +61,29 @@ def test_plain_names_are_their_own_short_form(name, family):
     assert (result.short, result.family) == (name, family)
 
 
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("void deep_ep::internode_ll::dispatch<true, 7168>(void*)", "communication"),
+        ("void deep_ep::intranode::notify_dispatch<8>(int const*)", "communication"),
+        ("void vllm::cross_device_reduce_1stage<__half, 8>(RankData*)", "communication"),
+        ("void one_shot_all_reduce_kernel<float, 16, 8>(float**)", "communication"),
+        ("multimem_all_reduce_kernel<c10::BFloat16, 16>", "communication"),
+        ("void tensorrt_llm::kernels::oneShotAllReduceKernel<__half, 8>(AllReduceParams)", "communication"),
+        (
+            "flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<__nv_bfloat16, 8>",
+            "communication",
+        ),
+        ("void moeA2ADispatchKernel<int>(int)", "communication"),
+        ("nvshmemi_barrier_kernel", "communication"),
+        ("ncclSymkDevKernel_AllReduce", "nccl"),
+        ("dispatch_to_copy_kernel", "copy"),
+    ],
+)
+def test_communication_of_other_libraries_is_a_family(name, family):
+    assert kernel_name(name).family == family
+
+
 @pytest.mark.parametrize("name", [ELEMENTWISE, LAYER_NORM, REDUCE, SORT, NCCL])
 def test_a_demangled_name_gets_what_the_mangled_one_gets(name):
     [plain] = demangled([name])

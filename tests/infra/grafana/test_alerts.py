@@ -109,7 +109,7 @@ def healthy(db):
     suspect = {"state": "'suspect'", "severity": "'suspect'", "first_step": f"first_step + 100 * {AGAIN}"}
     db.copy("processes_versions", "healthy", policy="'on: always'", published=f"{shift('published', AGAIN)} AS later",
             _offset="toUInt64(toUnixTimestamp(later))")  # fmt: skip
-    db.copy("stragglers_versions", "healthy", f"window_start {phase} AND rank >= 0", **windows, **suspect)
+    db.copy("stragglers_versions", "healthy", f"window_start {phase}", **windows, **suspect)
     hang(db, "healthy", 0, "standing", 0)  # rank 0 saves a checkpoint
     for seconds in range(-1200, 1200, 60):
         link(db, "sound", seconds, rx_discards=40, symbol_errors=int(seconds == 0))
@@ -522,6 +522,45 @@ def test_idle_gpu_when_recorded_utilisation_is_set_to_nothing_for_twenty_minutes
     [alert] = fired(evaluator, job="idle")
     assert alert["gpu"] == "3"
     assert f"pod or Slurm job {pod(3)}: utilisation 0" in description(evaluator, alert)
+
+
+def windows(db, job, details):
+    """Windows of a job that publishes on: a detail each, "" = it has verdicts."""
+    db.copy("ledger", job, published=shift("published", AGAIN))
+    for number, detail in enumerate(details):
+        moved = {name: f"fromUnixTimestamp64Milli({round(db.last * 1000) + 10_000 * number})"
+                 for name in ("window_start", "window_end")}  # fmt: skip
+        steps = {"first_step": f"toInt64({20 * number})", "last_step": f"toInt64({20 * number + 19})"}
+        severity = "'insufficient_data'" if detail else "'ok'"
+        db.copy(
+            "stragglers_versions", job, "rank = -1 LIMIT 1", detail=f"'{detail}'", severity=severity, **steps, **moved
+        )
+
+
+def test_a_job_of_which_two_of_ten_windows_have_no_verdict_cannot_be_evaluated(db):
+    windows(db, "mostly unrecorded", [""] * 8 + ["no_past", "few_steps_recorded", "few_steps_recorded"])
+    windows(db, "with a checkpoint", [""] * 9 + ["few_steps_recorded"])
+    windows(db, "new", ["ranks_missing"] * 9)
+    evaluator = run(db, "drumline-job-unevaluated", db.last + 120, db.last + 480)
+    [alert] = fired(evaluator, job="mostly unrecorded")
+    assert not [labels for job in ("with a checkpoint", "new", JOB) for labels in fired(evaluator, job=job)]
+    rule = evaluator.rule
+    assert evaluator.rendered(rule.summary, alert) == (
+        "mostly unrecorded: drumline cannot judge this job: most steps of a window were not recorded, or their rows "
+        "were lost"
+    )
+    assert "of its last 10 windows of steps 2 have no verdict" in description(evaluator, alert)
+    assert "Policy `duty` records some steps only" in evaluator.rendered(rule.act, alert)
+    assert evaluator.rendered(rule.guide, alert) == "/cause/insufficient_data#few_steps_recorded"
+
+
+def test_a_job_that_communicates_without_known_steps_cannot_be_evaluated(db):
+    for job, topic in (("serving", "gpu.collective.v1"), ("no collectives", "gpu.kernel.v1")):
+        db.copy("ledger", job, f"topic IN ('gpu.process.v1', '{topic}')", published=shift("published", AGAIN))
+    evaluator = run(db, "drumline-job-unevaluated", db.last + 400, db.last + 720)
+    [alert] = fired(evaluator, job="serving")
+    assert not fired(evaluator, job="no collectives")
+    assert "no steps of it are known" in evaluator.rendered(evaluator.rule.summary, alert)
 
 
 def test_pipeline_lag_when_recorded_kernels_come_on_and_results_do_not(db):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from drumline.infra.grafana.alerts import causes as alert_causes
-from drumline.infra.guidance.causes import CAUSES, guidance
+from drumline.infra.guidance.causes import CAUSES, WITHOUT_WINDOWS, guidance
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.streams.stragglers.analysis import cause
 
@@ -32,7 +32,7 @@ def test_every_cause_that_a_verdict_names_has_an_entry():
     assert [name for name in named if guidance(*name) is None] == []
 
 
-@pytest.mark.parametrize("entry", CAUSES, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", [*CAUSES, *WITHOUT_WINDOWS], ids=lambda entry: entry.name)
 def test_an_entry_can_be_read_alone(entry):
     assert entry.meaning[0].islower()
     assert entry.meaning[-1] not in ".!"

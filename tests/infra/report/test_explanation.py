@@ -48,7 +48,8 @@ def test_the_line_where_a_sampled_rank_was_is_stated():
 
 
 def test_no_late_rank_and_insufficient_data_are_different_answers():
-    assert "are all ranks recorded?" in no_verdict({"evaluated": 0}, None, 2)
+    assert "is a stream worker up?" in no_verdict({"windows": 0, "evaluated": 0}, None, 2)
+    assert "never reported a step" in no_verdict({"windows": 3, "evaluated": 0, "reason": "ranks_missing"}, None, 2)
     assert "has no peers" in no_verdict({"evaluated": 0}, None, 1)
     assert no_verdict({"evaluated": 4}, None, 2) == "no rank holds this job back, in 4 windows of steps"
     assert no_verdict({"evaluated": 4}, 2, 4).startswith("rank 2 does not")

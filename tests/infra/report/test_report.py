@@ -64,14 +64,42 @@ def test_summary_adds_up_the_causes_of_a_rank_and_puts_the_dearest_first():
 def test_summary_reports_insufficient_data_instead_of_healthy():
     none = {**report_data().windows, "windows": 0, "evaluated": 0}
     assert report_text.summary(report_data(windows=none, cost=[], episodes=[]))[0].startswith("Insufficient data")
-    no_evaluated = {**none, "windows": 7}
-    assert "none of the 7 windows" in report_text.summary(report_data(windows=no_evaluated, cost=[], episodes=[]))[0]
-    five_evaluated = {**none, "windows": 7, "evaluated": 5}
+    no_evaluated = {**none, "windows": 7, "measured": 7, "reason": "ranks_missing"}
+    assert report_text.summary(report_data(windows=no_evaluated, cost=[], episodes=[])) == [
+        "drumline cannot judge this job: too many of its ranks have never reported a step. Start drumline in all "
+        "processes of the job, and an agent on each of its hosts."
+    ]
+    five_evaluated = {**none, "windows": 7, "measured": 7, "evaluated": 5, "reason": "few_steps_recorded"}
     sentences = report_text.summary(report_data(windows=five_evaluated, cost=[], episodes=[]))
     assert sentences == [
         "No rank held this job back in the 5 windows of steps that could be evaluated.",
-        "Insufficient data in 2 of 7 windows of steps: too few ranks could be compared.",
+        "Insufficient data in 2 of 7 windows of steps: most steps of a window were not recorded, or their rows were "
+        "lost.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("measured", "evaluated", "first"),
+    [(50, 44, "drumline cannot judge this job in 6 of 50 windows of steps: its ranks met"), (50, 45, "Rank 3")],
+)
+def test_a_report_begins_with_what_could_not_be_evaluated_if_that_is_much(measured, evaluated, first):
+    counts = {"windows": measured, "measured": measured, "evaluated": evaluated, "reason": "no_collectives"}
+    windows = {**report_data().windows, **counts}
+    assert report_text.summary(report_data(windows=windows))[0].startswith(first)
+
+
+def test_windows_that_wait_for_a_past_are_not_missing():
+    counts = {"windows": 13, "measured": 10, "evaluated": 10, "reason": "no_past"}
+    sentences = report_text.summary(report_data(windows={**report_data().windows, **counts}))
+    assert "cannot judge" not in " ".join(sentences)
+
+
+def test_a_job_whose_steps_are_not_known_is_stated():
+    none = {**report_data().windows, "windows": 0, "evaluated": 0}
+    run = {**report_data().run, "steps": 0}
+    [sentence] = report_text.summary(report_data(windows=none, cost=[], episodes=[], run=run))
+    assert sentence.startswith("drumline cannot judge this job: no steps of it are known")
+    assert "`drumline.step(n)`" in sentence
 
 
 def test_the_job_as_a_whole_is_not_a_rank():

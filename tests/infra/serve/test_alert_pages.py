@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from drumline.infra.config.servers import WEB_PAGE
 from drumline.infra.config.settings import Settings
 from drumline.infra.grafana.provisioning.files import provisioning_files
-from drumline.infra.guidance.causes import CAUSES
+from drumline.infra.guidance.causes import CAUSES, WITHOUT_WINDOWS
 from drumline.infra.guidance.hangs import HANGS
 from drumline.infra.serve.app import application
 
@@ -36,7 +36,7 @@ def test_an_alert_states_cause_check_and_action_and_leads_to_its_page(browser, a
     assert annotations.get("description", annotations["summary"])
     page = browser.get(urlsplit(annotations["runbook_url"]).path)
     assert page.status_code == 200
-    by_cause = "$values.CAUSE" in annotations["act"]
+    by_cause = "$values." in annotations["act"]
     assert ("<dt>Check, do</dt>" if by_cause else "<dt>Do</dt>") in page.text
     assert "<dt>Escalate</dt>" in page.text
     assert "{{" not in page.text, "a template of Grafana"
@@ -59,7 +59,7 @@ def test_an_unknown_alert_is_not_found(browser):
     assert browser.get("/alert/other").status_code == 404
 
 
-@pytest.mark.parametrize("entry", [*CAUSES, *HANGS], ids=lambda entry: entry.page)
+@pytest.mark.parametrize("entry", [*CAUSES, *WITHOUT_WINDOWS, *HANGS], ids=lambda entry: entry.page)
 def test_every_cause_that_an_alert_may_link_has_its_section(browser, entry):
     address = urlsplit(entry.page)
     page = browser.get(address.path)
@@ -67,8 +67,9 @@ def test_every_cause_that_an_alert_may_link_has_its_section(browser, entry):
     assert f'<section id="{address.fragment}"' in page.text
 
 
-def test_alerts_on_stragglers_and_hangs_link_the_section_of_their_cause():
+def test_alerts_whose_text_depends_on_the_cause_link_its_section():
     guides = [annotations["guide"] for annotations in RULES if "guide" in annotations]
-    stragglers, hung = sorted(guides, key=len, reverse=True)
+    stragglers, unevaluated, hung = sorted(guides, key=len, reverse=True)
     assert all(f"}}}}{entry.page}{{{{" in stragglers for entry in CAUSES)
+    assert all(f"}}}}{entry.page}{{{{" in unevaluated for entry in WITHOUT_WINDOWS)
     assert urlsplit(hung).path == "/cause/hung"

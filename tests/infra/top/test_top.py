@@ -59,6 +59,25 @@ def text(seen, width=120, height=40, error="", web_page=""):
     return console.file.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("windows", "evaluated", "reason", "expected"),
+    [
+        (10, 8, "few_steps_recorded", "drumline cannot judge this job in 2 of 10 windows of steps: most steps of a"),
+        (10, 0, "no_collectives", "drumline cannot judge this job: its ranks met in no collective of NCCL."),
+        (0, 0, "no_steps", "drumline cannot judge this job: no steps of it are known"),
+        (10, 9, "few_steps_recorded", ""),
+        (9, 0, "few_steps_recorded", ""),
+        (0, 0, "", ""),
+    ],
+)
+def test_a_job_that_cannot_be_evaluated_is_stated(windows, evaluated, reason, expected):
+    seen = snapshot()
+    counts = {"windows": windows, "evaluated": evaluated, "reason": reason}
+    shown = text(dataclasses.replace(seen, detail=dataclasses.replace(seen.detail, coverage=[counts])), width=400)
+    assert ("cannot judge" in shown) == bool(expected)
+    assert expected in shown
+
+
 def test_ranks_verdicts_losses_and_freshness_are_shown():
     shown = text(snapshot())
     assert "[red]job[/red]" in shown  # as it is called, not as markup

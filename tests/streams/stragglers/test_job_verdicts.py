@@ -97,7 +97,7 @@ def test_a_job_of_one_rank_has_no_peers_but_a_past():
     [
         ({Topic.COLLECTIVE}, lambda step: step % 2 == 1, "host_stall"),
         ({Topic.COLLECTIVE}, lambda step: step % 4 == 3, "few_steps_compared"),
-        ({Topic.COLLECTIVE, Topic.STEP}, lambda step: step % 12 < 5, "few_steps_compared"),
+        ({Topic.COLLECTIVE, Topic.STEP}, lambda step: step % 12 < 5, "few_steps_recorded"),
     ],
     ids=["met in every second step", "gradients of four steps", "recorded now and then"],
 )

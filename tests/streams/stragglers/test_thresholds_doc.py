@@ -21,6 +21,7 @@ MODULES = {
     "devices": "streams.stragglers.analysis.gpu_cause",
     "inferred": "producers.derive.steps.inference",
     "resync": "producers.derive.nccl.resync",
+    "verdict": "streams.stragglers.analysis.verdict",
     "shift": "producers.derive.nccl.alignment",
 }
 

@@ -1,0 +1,56 @@
+"""SQL of the part of a job's windows of steps that was evaluated lately, and why the rest was not (view `coverage`)."""
+
+from __future__ import annotations
+
+#: Share of windows without verdicts above which a job counts as one that cannot be evaluated, and the windows that this
+#: takes: a checkpoint or a rank that joins leaves one of ten without.
+MOST_MISSING, LEAST_WINDOWS = 0.1, 10
+#: Windows count for so long, and at least so many of their lengths; s. Verdicts are in force for as long.
+RECENT_S = 900
+#: Time without a known step, and steps a rank without a window, after which that is stated; s. A period of calls is
+#: found within 20 s, and a worker may be behind for a minute.
+NO_STEPS_S, NO_WINDOW_S, NO_WINDOW_STEPS = 300, 120, 100
+
+#: Why most of a group of windows AS c were not evaluated, "" = all were. A past that is too short is a reason only
+#: where it is the only one: it ends by itself.
+MAIN_REASON = (
+    "if(countIf(NOT c.evaluated AND c.reason != 'no_past') > 0, "
+    "toString(topKIf(1)(c.reason, NOT c.evaluated AND c.reason != 'no_past')[1]), "
+    "if(countIf(NOT c.evaluated) > 0, 'no_past', ''))"
+)
+
+
+def recent(runs: str, now: str, minutes: str = "1") -> str:
+    """Return SQL with a row a run: job, run, `windows`, `evaluated` of them, and `reason` of most others ("" = none).
+
+    Without windows the reason is no_steps or no_verdict, or "" where that may still be normal. `runs`: condition on job
+    and run. `now`: a DateTime64 of ClickHouse, the end of the time that counts. `minutes`: condition on `minute` of the
+    records that are counted.
+    """
+    return f"""
+SELECT job, run, if(w.evaluated > 0, w.measured, w.seen) AS windows, w.evaluated AS evaluated,
+    multiIf(windows > 0, if(evaluated < windows, w.why, ''), ranks < 2, '',
+        steps = 0, if(communicates AND span_s >= {NO_STEPS_S}, 'no_steps', ''),
+        steps_lately >= {NO_WINDOW_STEPS} * ranks AND span_s >= {NO_WINDOW_S}, 'no_verdict', '') AS reason
+FROM (
+    SELECT job, run, uniqExactIfMerge(r.ranks) AS ranks, sumIf(r.rows, topic = 'gpu.step.v1') AS steps,
+        sumIf(r.rows, topic = 'gpu.step.v1' AND minute > {now} - INTERVAL {RECENT_S} SECOND) AS steps_lately,
+        sumIf(r.rows, topic IN ('gpu.collective.v1', 'gpu.progress.v1')) > 0 AS communicates,
+        dateDiff('second', min(minute), max(r.last_published)) AS span_s
+    FROM records_per_minute AS r WHERE {runs} AND {minutes} GROUP BY job, run
+) AS recorded LEFT JOIN (
+    SELECT job, run, count() AS seen, countIf(c.evaluated OR c.reason != 'no_past') AS measured,
+        countIf(c.evaluated) AS evaluated, {MAIN_REASON} AS why
+    FROM coverage AS c
+    WHERE {runs} AND window_end > {now} - toIntervalSecond(greatest(
+        {RECENT_S}, {LEAST_WINDOWS} * dateDiff('second', window_start, window_end)))
+    GROUP BY job, run
+) AS w USING (job, run)
+"""
+
+
+def is_too_little(windows: int, evaluated: int, reason: str) -> bool:
+    """Return whether a job counts as one that cannot be evaluated. `reason`: as `recent` has it."""
+    if not windows:
+        return reason != ""
+    return windows >= LEAST_WINDOWS and windows - evaluated > MOST_MISSING * windows
