@@ -94,10 +94,11 @@ ASOF LEFT JOIN (
 GROUP BY bin ORDER BY bin
 """
 
-# Windows of the time: all, those with enough data, and their length.
+# Windows of the time: all, those with enough data, and their length; and what was stated last of a pipeline's stages.
 WINDOWS = f"""
 SELECT count() AS windows, countIf(severity >= 'ok') AS evaluated, min(first_step) AS first, max(last_step) AS last,
-       sumIf(steps_used * step_ns, severity >= 'ok') / 1e9 AS evaluated_s, sum(steps_skipped) AS steps_skipped
+       sumIf(steps_used * step_ns, severity >= 'ok') / 1e9 AS evaluated_s, sum(steps_skipped) AS steps_skipped,
+       argMaxIf(evidence_json, first_step, JSONHas(evidence_json, 'stages')) AS stages
 FROM stragglers WHERE {SCOPE} AND {_WINDOW} AND rank = -1
 """
 

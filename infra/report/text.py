@@ -15,6 +15,7 @@ from typing import Any
 from drumline.infra.guidance.causes import guidance
 from drumline.infra.guidance.entry import cause_text
 from drumline.infra.guidance.hangs import hang_guidance
+from drumline.infra.guidance.stages import unequal_stages_text
 from drumline.infra.report.data import ReportData, Row
 from drumline.infra.runtime.terminal import escape_controls
 
@@ -202,6 +203,8 @@ def _late_ranks(data: ReportData, most: int) -> list[str]:
             f"Insufficient data in {windows - evaluated} of {windows} windows of steps: "
             "too few ranks could be compared."
         )
+    if stages := unequal_stages_text(data.windows["stages"]):
+        sentences.insert(len(sentences) - (evaluated < windows), stages)
     return sentences
 
 

@@ -43,6 +43,7 @@ def evaluate_stored(state: JobState, window: int) -> tuple[WindowVerdict, tuple[
         hosts=state.sources.hosts,
         samples=Samples(partial(state.device_rows, window), partial(state.host_rows, window)).noting(read),
         inferred=any(source.steps_from == INFERRED for source in state.sources.ranks.values()),
+        stages=[head["stages"] for head in earlier if head["stages"]],
     )
     verdict = evaluate_window(data, context, config)
     share = max((row.share for row in verdict.rows if row.rank != WHOLE_JOB), default=0.0)
@@ -76,6 +77,7 @@ def publish_verdict(
         "summaries": list(by_value(summaries)),
         "baseline": verdict.baseline,
         "lateness": verdict.lateness,
+        "stages": verdict.stages,
         "hidden": known["hidden"] if verdict.hidden is None else verdict.hidden,
     }
     if head is not None and head["digest"] == kept["digest"]:

@@ -38,7 +38,8 @@ def report_data(**changes):
                   "steps_from": ["marker"]},
         "step_times": [{"bin": s, "median_ms": 500.0 + s, "shortest_ms": 490.0 + s, "longest_ms": 510.0 + s}
                        for s in steps],
-        "windows": {"windows": 10, "evaluated": 10, "first": 0, "last": 199, "evaluated_s": 100.0, "steps_skipped": 0},
+        "windows": {"windows": 10, "evaluated": 10, "first": 0, "last": 199, "evaluated_s": 100.0, "steps_skipped": 0,
+                    "stages": ""},
         "episodes": [episode],
         "hangs": [],
         "stacks": [{"rank": 3, "host": "node-b", "verdict": "straggler", "first_step": 100, "last_step": 119,

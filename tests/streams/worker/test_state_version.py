@@ -26,7 +26,7 @@ from drumline.streams.windows.process_state import _WINDOW, Names, ProcessState
 
 SHAPES = [COLLECTIVE_ROW, LATENESS_ROW, KIND_ROW, KEPT_ROW, STEP_ROW, SAMPLE_ROW, HOST_ROW, _WINDOW, CONTENT]
 #: Parts of heads that go by names of their own, as ranks and communicators have: what is below them counts.
-NAMED = ("links", "ranks", "kinds", "steps", "identity")
+NAMED = ("links", "ranks", "kinds", "steps", "identity", "work")
 
 
 def heads(store):
@@ -57,12 +57,12 @@ def test_a_change_of_what_is_kept_raises_the_version():
     assert {".baseline.ranks.*.idle_ns:float", ".baseline.links.*.least:int"} <= set(kept[1]["v"])
     shapes = [shape.descr for shape in SHAPES]
     text = repr([shapes, KEPT, STEP, OPERATIONS, STATES, [field.name for field in fields(Alarm)], kept])
-    assert (packed_rows._VERSION, hashlib.sha256(text.encode()).hexdigest()[:12]) == (17, "1ba5b3c5659b")
+    assert (packed_rows._VERSION, hashlib.sha256(text.encode()).hexdigest()[:12]) == (18, "a3c7e235a8c7")
 
 
 def test_state_of_an_older_version_is_refused():
     value = packed_rows.pack_rows(10, {}, np.zeros(1, STEP_ROW))
-    with pytest.raises(ValueError, match="version 1, this program reads 17"):
+    with pytest.raises(ValueError, match="version 1, this program reads 18"):
         packed_rows.unpack_rows(b"\x01" + value[1:], STEP_ROW)
 
 
