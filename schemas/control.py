@@ -27,6 +27,10 @@ MAX_POLICY_NS, MAX_WINDOW_NS = 7 * DAY_NS, 600_000_000_000
 #: Most steps of a pull, and longest time for which it is followed; ns.
 MAX_PULL_STEPS, MAX_PULL_NS = 200, 600_000_000_000
 POLICY, WINDOW, PULL = "policy", "window", "pull"
+#: All steps of a job, where NCCL measures a part of them (producers/nccl_profiler/timed_steps.c).
+TIMES = "times"
+#: Odds from which a rank is suspect; a test holds them equal to the stream processor's.
+SUSPECTED = 3.0
 
 _SCHEMA: dict[str, Any] = {
     "type": "record", "name": "Control", "namespace": "drumline.v1",
@@ -97,7 +101,7 @@ class Control:
         """Return the same. Raises BadControl for what is impossible."""
         longest = {POLICY: MAX_POLICY_NS, PULL: MAX_PULL_NS}.get(self.kind, MAX_WINDOW_NS)
         texts = (self.key, self.policy, self.job, self.run, self.host, self.requested_by)
-        if self.kind not in (POLICY, WINDOW, PULL):
+        if self.kind not in (POLICY, WINDOW, PULL, TIMES):
             raise BadControl(f"{self.kind!r} is neither a policy nor a window nor a pull")
         if not (self.key and self.job and self.host) or any(len(text) > MAX_NAME for text in texts):
             raise BadControl(f"a name is empty, or longer than {MAX_NAME} characters")
@@ -170,3 +174,20 @@ def compared_ranks(evidence: str) -> frozenset[int]:
         return frozenset(rank for rank in peers if isinstance(rank, int))
     except (KeyError, TypeError, ValueError, RecursionError):
         return frozenset()
+
+
+def suspect_ranks(ranks: Iterable[int], severities: Iterable[int], evidence: Iterable[str]) -> list[int]:
+    """Return the ranks of a record of verdicts that are named, or may be soon. `evidence`: of each, JSON."""
+    return [
+        rank
+        for rank, severity, text in zip(ranks, severities, evidence, strict=True)
+        if rank >= 0 and (severity > 0 or (severity == 0 and _odds(text) >= SUSPECTED))
+    ]
+
+
+def _odds(evidence: str) -> float:
+    """Return the odds that a late rank is late for a reason, 0 where evidence has none."""
+    try:
+        return float(json.loads(evidence)["odds"]) if '"odds"' in evidence else 0.0
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return 0.0

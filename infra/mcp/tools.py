@@ -13,6 +13,7 @@ from drumline.infra.clickhouse.error_codes import ErrorCode
 from drumline.infra.clickhouse.queries import THEMES, UnknownQuery, queries, query
 from drumline.infra.guidance.causes import CAUSES, WITHOUT_WINDOWS
 from drumline.infra.guidance.hangs import HANGS
+from drumline.infra.guidance.stages import unequal_stages_text
 from drumline.infra.mcp.answers import MOST_ROWS, ROWS, plain, short_type, table
 from drumline.infra.report.data import NoSuchRun
 from drumline.infra.report.explanation import explain, no_verdict
@@ -132,6 +133,7 @@ class Tools:
             "hangs": hangs,
             "other_late_ranks": [text.rank for text in also_late],
             "is_cut": explained.is_cut,
+            "stages": unequal_stages_text(windows["stages"]) if rank is None else "",
             "note": "" if texts else no_verdict(windows, rank, int(chosen["ranks"])),
         }
         cleaned: dict[str, Any] = plain(answer)

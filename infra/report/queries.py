@@ -95,12 +95,15 @@ ASOF LEFT JOIN (
 GROUP BY bin ORDER BY bin
 """
 
-# Windows of the time: all, those with enough data, and their length; and why most of the others have none.
+# Windows of the time: all, those with enough data, and their length; and why most of the others have none; and what was stated last of a
+# pipeline's stages.
 WINDOWS = f"""
 SELECT count() AS windows, countIf(c.evaluated OR c.reason != 'no_past') AS measured,
        countIf(c.evaluated) AS evaluated, min(first_step) AS first, max(last_step) AS last,
        sumIf(steps_used * step_ns, c.evaluated) / 1e9 AS evaluated_s, sum(steps_skipped) AS steps_skipped,
-       {MAIN_REASON} AS reason
+       {MAIN_REASON} AS reason,
+       (SELECT argMaxIf(evidence_json, first_step, JSONHas(evidence_json, 'stages')) FROM stragglers
+        WHERE {SCOPE} AND {_WINDOW} AND rank = -1) AS stages
 FROM coverage AS c WHERE {SCOPE} AND {_WINDOW}
 """
 

@@ -16,6 +16,7 @@ from drumline.infra.clickhouse.coverage import is_too_little
 from drumline.infra.guidance.causes import INSUFFICIENT_DATA, guidance
 from drumline.infra.guidance.entry import cause_text
 from drumline.infra.guidance.hangs import hang_guidance
+from drumline.infra.guidance.stages import unequal_stages_text
 from drumline.infra.report.data import ReportData, Row
 from drumline.infra.runtime.terminal import escape_controls
 
@@ -204,6 +205,8 @@ def _late_ranks(data: ReportData, most: int) -> list[str]:
     elif evaluated < windows:
         reason = meaning(INSUFFICIENT_DATA, data.windows["reason"])
         sentences.append(f"Insufficient data in {windows - evaluated} of {windows} windows of steps: {reason}.")
+    if stages := unequal_stages_text(data.windows["stages"]):
+        sentences.insert(len(sentences) - (evaluated < windows), stages)
     return sentences
 
 

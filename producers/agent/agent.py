@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -117,6 +117,11 @@ class Agent:
         self.processes: Sequence[Mapping[str, Any]] = ()
         self.recorded: Sequence[RecordedProcess] = ()
         metrics.AGENT_AGE.set_function(lambda: sender.age_s)
+
+    @property
+    def jobs_in_part(self) -> Collection[str]:
+        """Return the jobs of this host of which NCCL measures a part of the steps; other threads may read it."""
+        return self._rings.jobs_in_part
 
     def run(self, last: Callable[[], None] = lambda: None) -> None:
         """Publish until `stopping`, or until the spool is empty with `until_empty`.

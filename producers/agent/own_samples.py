@@ -88,6 +88,7 @@ class OwnSamples:
                     ),
                     self._window_began,
                     kept_jobs,
+                    lambda: program.jobs_in_part,
                 )
             )
         if settings.agent.check != "off":

@@ -17,7 +17,7 @@ from drumline.producers.control.requests_in_force import as_file
 from drumline.producers.identity import host_name
 from drumline.producers.ipc.control import FILE
 from drumline.schemas.codec import Codec
-from drumline.schemas.control import PULL, WINDOW, Control
+from drumline.schemas.control import PULL, TIMES, WINDOW, Control
 
 log = structlog.get_logger()
 
@@ -100,12 +100,15 @@ def control_mirror(
     jobs: Callable[[], Collection[str]],
     began: Callable[[Control], None],
     kept_jobs: Callable[[], Collection[str]] = tuple,
+    jobs_in_part: Callable[[], Collection[str]] = tuple,
 ) -> ControlMirror:
     """Return the mirror of this host; `jobs`, `began`: as of ControlMirror. `codec`: of no other thread.
 
-    `kept_jobs`: returns the names of the jobs whose rows are kept here, for which verdicts ask.
+    `kept_jobs`: returns the names of the jobs whose rows are kept here, for which verdicts ask. `jobs_in_part`:
+    of those of which NCCL measures a part of the steps.
     """
-    verdicts = {WINDOW: jobs} if settings.agent.verdict_windows else {}
+    verdicts = {TIMES: jobs_in_part}
+    verdicts |= {WINDOW: jobs} if settings.agent.verdict_windows else {}
     verdicts |= {PULL: kept_jobs} if settings.agent.verdict_pulls else {}
-    follower = ControlFollower(settings, codec if verdicts else None, jobs, verdicts=verdicts)
+    follower = ControlFollower(settings, codec, jobs, verdicts=verdicts)
     return ControlMirror(settings.spool.root, follower, jobs, began, settings.host)

@@ -17,11 +17,13 @@ from drumline.schemas.control import (
     MAX_PULL_STEPS,
     MAX_WINDOW_NS,
     PULL,
+    TIMES,
     WINDOW,
     BadControl,
     Control,
     compared_ranks,
     exact,
+    suspect_ranks,
     with_peer,
 )
 
@@ -31,6 +33,8 @@ WARNING = 2
 STEPS = 20
 #: Shortest time between two windows of a job, and most of them a day: 24 windows of half a minute are 0.8 % of it.
 PERIOD_S, MOST_PER_DAY, DAY_S = 600.0, 24, 86_400
+#: For so long a job with a suspect rank is measured in all its steps; ns.
+TIMES_NS = 60_000_000_000
 #: Age of a window's last step from which on its time is not believed: clocks of hosts; s.
 MOST_AGE_S = 60.0
 #: Jobs whose last window is remembered.
@@ -48,7 +52,7 @@ class _JobWindows:
 class VerdictWindows:
     """Decides which verdicts get a window, of steps to come, or a pull, of the steps that they are about.
 
-    `kind`: WINDOW or PULL. Limits count Kafka's time, the same for all agents.
+    `kind`: WINDOW, PULL, or TIMES, for suspects too. Limits count Kafka's time, the same for all agents.
     """
 
     kind: str = WINDOW
@@ -56,7 +60,7 @@ class VerdictWindows:
 
     def window(self, batch: Batch, at_s: float) -> Control | None:
         """Return the window or pull that a record of gpu.straggler.v1 asks for, or None. `at_s`: when Kafka took it."""
-        ranks = _ranks(batch)
+        ranks = _ranks(batch) if self.kind != TIMES else _suspects(batch)
         step_ns = int(batch.envelope["step_ns"])
         if not ranks or step_ns <= 0 or not self._accepts(str(batch.envelope["job"]), at_s):
             return None
@@ -70,6 +74,8 @@ class VerdictWindows:
         if self.kind == PULL:
             prefix = "pull-"
             first, last, length_ns = max(first_step, last_step - MAX_PULL_STEPS + 1), last_step, MAX_PULL_NS // 2
+        if self.kind == TIMES:  # of all its ranks: they are compared in the steps that all of them have
+            prefix, ranks, first, last, length_ns = "times-", [], -1, -1, TIMES_NS
         try:
             return Control(
                 key=f"{prefix}verdict-{first_step}-{last_step}", kind=self.kind, policy="always",
@@ -92,6 +98,11 @@ class VerdictWindows:
         if len(self._jobs) > MOST_JOBS:
             del self._jobs[min(self._jobs, key=lambda name: self._jobs[name].at_s)]
         return True
+
+
+def _suspects(batch: Batch) -> list[int]:
+    ranks, severities = (batch.columns[name].tolist() for name in ("rank", "severity"))
+    return suspect_ranks(ranks, severities, batch.strings("evidence_json", "evidence").tolist())
 
 
 def _ranks(batch: Batch) -> list[int]:

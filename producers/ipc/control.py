@@ -21,6 +21,8 @@ from drumline.producers.ipc.plain_file import open_plain
 FILE = ".control"
 #: Age of the file from which on it does not count; ns. The agent renews it once a second.
 LEASE_NS = 4_000_000_000
+#: Kind that asks NCCL's plugin for all steps, and changes nothing else.
+TIMES = "times"
 #: Most bytes of the file, and of what it asks.
 MAX_BYTES, MAX_REQUESTS = 1 << 18, 64
 
@@ -72,8 +74,15 @@ def chosen(
     requests: Iterable[ControlRequest], place: ProcessPlace, now_ns: int, step: int = -1
 ) -> ControlRequest | None:
     """Return the request that counts for a process: a deep window before policies, the newest of each."""
-    wanted = [request for request in requests if request.concerns(place) and request.in_force(now_ns, step)]
+    in_force = [request for request in requests if request.concerns(place) and request.in_force(now_ns, step)]
+    wanted = [request for request in in_force if request.kind != TIMES]
     return max(wanted, key=lambda request: (request.kind == "window", request.requested_ns, request.key), default=None)
+
+
+def times_requested(requests: Iterable[ControlRequest], place: ProcessPlace, now_ns: int) -> int:
+    """Return until when a process is asked to measure all its steps, 0 = it is not; ns since the epoch."""
+    wanted = [request for request in requests if request.kind == TIMES and request.concerns(place)]
+    return max((request.until_ns for request in wanted if request.in_force(now_ns, -1)), default=0)
 
 
 def read_requests(root: Path, now_ns: int = 0) -> list[ControlRequest]:

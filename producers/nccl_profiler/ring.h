@@ -5,7 +5,7 @@
  *   behind it   CAPACITY records, a ring: position p lies in place p % CAPACITY
  *
  * All numbers are little-endian. The process writes through a shared mapping, so nothing is lost when it is killed.
- * The agent reads with pread, and writes a single word, READ, with pwrite. A full ring drops records and counts them:
+ * The agent reads with pread, and writes two words, READ and TIMES_REQUESTED, with pwrite. A full ring drops records and counts them:
  * nobody waits. While the process lives it holds flock(LOCK_EX) on the file, by its mapping.
  *
  * A reader takes the record of position p when `number` is p + 1, and looks up its communicator afterwards: an entry is
@@ -41,6 +41,7 @@ enum header { /* words */
   ENVIRONMENT_LEFT_OUT = 17, /* variables for which there was no room */
   PAUSED = 18,    /* 1 = the job has switched the recording of its operations off (drumline_record) */
   UNTIMED_STEPS = 19, /* steps begun without the GPU's times (timed_steps.h) */
+  TIMES_REQUESTED = 20, /* until then all steps have the GPU's times; ns, written by the agent */
   ENVIRONMENT = 64, /* byte 512: NAME=VALUE texts, each ended by a zero byte; an empty one is the last */
 };
 

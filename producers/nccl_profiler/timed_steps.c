@@ -53,6 +53,12 @@ static bool is_beyond_a_measured_span(int64_t step, uint64_t now) {
   return !atomic_load(&is_overdue);
 }
 
+/* Return whether the agent asks for all steps: a rank of the job may be late (producers/control). */
+static bool is_requested(uint64_t now) {
+  uint8_t *base = ring();
+  return base && atomic_load_explicit(&words(base)[TIMES_REQUESTED], memory_order_relaxed) > now;
+}
+
 void timed_steps_resume(uint64_t paused_ns) {
   atomic_store(&marked_ns, 0);
   atomic_fetch_add(&left_out_ns, paused_ns);
@@ -64,7 +70,7 @@ void timed_steps_begin(int64_t step, uint64_t now) {
   count_step(now);
   if (step >= 0 && step % ESTIMATED_STEPS == 0) decide();
   bool is_dense = atomic_load(&is_thinned) && !atomic_load(&wants_all) && !atomic_load(&is_set_to_all);
-  bool left_out = is_beyond_a_measured_span(step, now) && is_dense;
+  bool left_out = is_beyond_a_measured_span(step, now) && is_dense && !is_requested(now);
   if (left_out && !is_untimed()) atomic_store(&left_out_ns, now);
   if (atomic_exchange(&is_left_out, left_out) != left_out) refresh_mask();
 }

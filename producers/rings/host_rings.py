@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from errno import EDQUOT
 from functools import partial
 from itertools import islice
@@ -19,6 +20,7 @@ import structlog
 
 from drumline.infra.telemetry import metrics
 from drumline.producers.agent.discovery import MOST_OF_USER
+from drumline.producers.ipc.control import read_requests, times_requested
 from drumline.producers.rings.checkpoint import Checkpoint
 from drumline.producers.rings.control_answer import control_answer
 from drumline.producers.rings.publication import Gpus, RingProcess
@@ -44,7 +46,8 @@ MOST_FILES = 1 << 16
 class RingFolder:
     """Reads all rings of the host. The agent owns it, in its thread; a round takes MOST_ROUND_S and one ring's time.
 
-    `problem`: reason why the folder cannot be used, or "". `blocked`: reason by file name.
+    `problem`: reason why the folder cannot be used, or "". `blocked`: reason by file name. `jobs_in_part`: names of the
+    jobs of which NCCL measures a part of the steps.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class RingFolder:
         self._spools = HostSpools(root)
         self._due = float("-inf")
         self._next = 0
-        self.problem = ""
+        self.problem, self.jobs_in_part = "", frozenset[str]()
         self.blocked: dict[str, str] = {}
         self._bad: set[str] = set()
 
@@ -91,6 +94,7 @@ class RingFolder:
             self.problem = ""
         except OSError as error:
             self.problem = f"{self._folder}: {error.strerror}"
+        self._request_times(now_ns)
         metrics.AGENT_RINGS.set(len(self._rings))
         metrics.AGENT_RINGS_BLOCKED.set(len(self.blocked))
         metrics.AGENT_RING_BEHIND.set(sum(ring.behind for ring in self._rings.values()))
@@ -150,6 +154,15 @@ class RingFolder:
             if self._clock() >= until:
                 return
         self._next += 1  # not always the same one comes first
+
+    def _request_times(self, now_ns: int) -> None:
+        """Let processes that measure a part of their steps measure all of them, as long as it is asked."""
+        places = [(ring, place) for ring in self._rings.values() if (place := ring.place) is not None]
+        self.jobs_in_part = frozenset(place.job for _, place in places)
+        with suppress(OSError, ValueError):  # no file that an agent writes
+            requests = read_requests(self._root) if places else []
+            for ring, place in places:
+                ring.request_times(times_requested(requests, place, now_ns))
 
     def _remove(self, ring: RingProcess, directory: int) -> None:
         try:

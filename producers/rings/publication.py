@@ -15,6 +15,7 @@ import numpy as np
 from drumline.infra.telemetry import metrics
 from drumline.producers.batches.live import BatchWriter, FeedProgress
 from drumline.producers.identity import Identity
+from drumline.producers.ipc.control import ProcessPlace
 from drumline.producers.nccl_profiler.library import TIMED_INTERFACE
 from drumline.producers.rings.checkpoint import Checkpoint, SpoolFrame
 from drumline.producers.rings.identity_of_ring import ring_identity, ring_record
@@ -69,6 +70,7 @@ class RingProcess:
         self._communicators = np.zeros(MAX_COMMS, COMM)
         self._report_at = self._lost_state = 0
         self.finished, self.is_still, self.behind = False, False, 0
+        self._untimed_steps = self._times_until_ns = 0
         self._state, self._saved, self._saved_position = RingState(), "", 0
         self._restore()
         self._counted = self._counts(self.ring.header())
@@ -114,6 +116,7 @@ class RingProcess:
     def _round(self, now_ns: int) -> None:
         ended = self.ring.process_ended()  # before the header is read: nothing is written later
         header, state = self.ring.header(), self._state
+        self._untimed_steps = header[HeaderField.UNTIMED_STEPS]
         written = header[HeaderField.WRITTEN]
         if not 0 <= written - state.position <= self.ring.capacity:
             raise BadRing(f"{self.ring.name} states {written} records, {state.position} of them read: it was damaged")
@@ -175,6 +178,20 @@ class RingProcess:
     def process_id(self) -> str:
         """Return the id under which its rows are published; "" before the first."""
         return "" if self._derivation is None else self._derivation.writer.identity.process_id
+
+    def request_times(self, until_ns: int) -> None:
+        """Ask the process for all its steps until a time, once; ns since the epoch. Raises OSError."""
+        if until_ns > self._times_until_ns:
+            self.ring.request_times(until_ns)
+            self._times_until_ns = until_ns
+
+    @property
+    def place(self) -> ProcessPlace | None:
+        """Return the process as requests name it, if NCCL measures only a part of its steps; None otherwise."""
+        if self._derivation is None or not self._untimed_steps:
+            return None
+        process = self._derivation.writer.identity
+        return ProcessPlace(process.job, process.run, process.rank, process.host)
 
     @cached_property
     def pid(self) -> int:

@@ -2,7 +2,7 @@
 
 Any user may lay any file into the folder, and the process may damage its own at any time. So it is read with pread
 (a mapping of a file that is cut short would kill the agent), a bounded part at a time, and nothing in it is believed
-without a check. The agent writes one word of it: READ.
+without a check. The agent writes two words of it: READ and TIMES_REQUESTED.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class HeaderField(IntEnum):
     ENVIRONMENT_LEFT_OUT = 17
     PAUSED = 18
     UNTIMED_STEPS = 19
+    TIMES_REQUESTED = 20
 
 
 class Kind(IntEnum):
@@ -194,6 +195,10 @@ class RingFile:
     def set_read(self, position: int) -> None:
         """Tell the process that the records before `position` may be overwritten."""
         os.pwrite(self._descriptor, position.to_bytes(8, "little"), HeaderField.READ * 8)
+
+    def request_times(self, until_ns: int) -> None:
+        """Ask the process to measure all its steps until a time; ns since the epoch."""
+        os.pwrite(self._descriptor, until_ns.to_bytes(8, "little"), HeaderField.TIMES_REQUESTED * 8)
 
     def process_ended(self) -> bool:
         """Return whether the process has ended, in any way: then its lock is free."""

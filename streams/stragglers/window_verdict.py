@@ -44,6 +44,7 @@ def evaluate_stored(state: JobState, window: int) -> tuple[WindowVerdict, tuple[
         samples=Samples(partial(state.device_rows, window), partial(state.host_rows, window)).noting(read),
         inspections=state.stacks.inspections,
         inferred=any(source.steps_from == INFERRED for source in state.sources.ranks.values()),
+        stages=[head["stages"] for head in earlier if head["stages"]],
     )
     verdict = evaluate_window(data, context, config)
     share = max((row.share for row in verdict.rows if row.rank != WHOLE_JOB), default=0.0)
@@ -77,6 +78,7 @@ def publish_verdict(
         "summaries": list(by_value(summaries)),
         "baseline": verdict.baseline,
         "lateness": verdict.lateness,
+        "stages": verdict.stages,
         "hidden": known["hidden"] if verdict.hidden is None else verdict.hidden,
     }
     if head is not None and head["digest"] == kept["digest"]:

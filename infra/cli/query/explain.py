@@ -37,6 +37,7 @@ def explain(
     """
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows
     from drumline.infra.config.state_dir import StackError
+    from drumline.infra.guidance.stages import unequal_stages_text
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
     from drumline.infra.report.data import NoSuchRun
     from drumline.infra.report.explanation import MOST_RANKS, also_late_line, hang_lines, no_verdict
@@ -53,13 +54,14 @@ def explain(
         most = None if everything else MOST_RANKS if as_json else 1
         explained = load(lambda sql, values: rows(client, sql, values), job, run, rank, most=most)
     chosen, texts, windows, hangs, also_late, *_ = explained
+    stages = unequal_stages_text(windows["stages"]) if rank is None else ""
     if as_json:
         verdicts = [text.as_json() for text in texts]
         counts = {"windows": int(windows["windows"]), "evaluated": int(windows["evaluated"])}
         echo(json.dumps({"job": job, "run": chosen["run"], "labels": chosen["labels"], **counts, "hangs": hangs,
                          "verdicts": verdicts,
                          "other_late_ranks": [text.rank for text in also_late],
-                         "is_cut": explained.is_cut}))  # fmt: skip
+                         "stages": stages, "is_cut": explained.is_cut}))  # fmt: skip
         return
     owner = labelled(chosen["labels"], OWNERS)
     echo(escape_controls(f"{job}, run {chosen['run']}, {chosen['ranks']} ranks" + (f"; {owner}" if owner else "")))
@@ -72,6 +74,7 @@ def explain(
         lines.append(also_late_line(job, explained))
     elif explained.is_cut:
         lines.append(f"Of the {len(explained.episodes)} most expensive episodes; --rank shows those of another rank.")
+    lines += [stages] if stages else []
     width = terminal_console().width if sys.stdout.isatty() else 0
     for line in lines:
         echo(_wrapped(escape_controls(line), width))

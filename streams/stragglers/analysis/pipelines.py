@@ -7,14 +7,23 @@ Where those show nothing (one replica only, or a stage late as a whole), it is c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from drumline.streams.core.chance import beyond
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution
 from drumline.streams.stragglers.analysis.baseline import KEPT, STEP, Baseline
-from drumline.streams.stragglers.analysis.window_data import WORST_ROW, CommunicatorWindow, Floats, Ints, WindowData
+from drumline.streams.stragglers.analysis.window_data import (
+    WORST_ROW,
+    CommunicatorWindow,
+    Floats,
+    Ints,
+    WindowData,
+    step_length,
+)
 
 Ranks = frozenset[int]
 
@@ -123,3 +132,56 @@ def _common_growth(now: Floats, baseline: Floats) -> float:
     """Return the ratio that every rank reaches at least, 1.0 or more. `now`: [m, S], `baseline`: [m], per step."""
     seen = np.isfinite(now).any(1) & (baseline > 0)
     return max(1.0, float((np.nanmean(now[seen], axis=1) / baseline[seen]).min())) if seen.any() else 1.0
+
+
+def stage_work(data: WindowData) -> dict[str, Any]:
+    """Return how long each stage works in a step of a window, as JSON: `step` and, by its lowest rank, `work`; ns.
+
+    A stage's is that of its median rank: all but exposed communication. Empty without a pipeline, or where a stage has
+    no rows.
+    """
+    length, work = step_length(data), dict[str, float]()
+    busy = data.budget["gpu_duration_ns"] - data.budget["comm_exposed_ns"]
+    for rank, stage in stage_members(data).items():
+        seen = busy[stage][np.isfinite(busy[stage]).any(1)]
+        if not len(seen):
+            return {}
+        work[str(rank)] = round(float(np.median(np.nanmean(seen, axis=1))))
+    return {"step": round(float(np.nanmean(length))), "work": work} if len(work) > 1 else {}
+
+
+def unequal_stages(
+    windows: Sequence[Mapping[str, Any]], stated: Mapping[str, Any], config: StragglerConfig
+) -> dict[str, Any]:
+    """Return which stage works longest and what that costs, as evidence of the job's row; {} = as stated before.
+
+    A step lasts as long as the longest stage works, and a part p of what the others do: the first batch passes through
+    them alone. So p follows from the step, and equal stages would save (1 - p) * (longest - mean). `windows`: of
+    `stage_work`, oldest first. `stated`: what this function returned last.
+    """
+    known = [window for window in windows if window and window["work"].keys() == windows[-1].get("work", {}).keys()]
+    if len(known) < config.baseline_windows_min:
+        return {}
+    work = np.array([list(window["work"].values()) for window in known], float)
+    typical, step = np.median(work, axis=0), float(np.median([window["step"] for window in known]))
+    ranks, least = [int(rank) for rank in known[-1]["work"]], config.suspect * step
+    longest = int(typical.argmax())
+    if stated.get("rank") in ranks and typical[longest] - typical[ranks.index(stated["rank"])] < least:
+        longest = ranks.index(stated["rank"])  # of two stages that work as long, one is as good as the other
+    most, mean = float(typical.max()), float(typical.mean())
+    part = min(1.0, max(0.0, step - most) / max(float(typical.sum()) - most, 1.0))
+    bubble = (1.0 - part) * (most - mean) / step
+    before = stated["bubble"] if stated.get("rank") == ranks[longest] else 0.0
+    median_of_others = np.median(np.delete(work, longest, axis=1), axis=1)
+    if abs(bubble - before) < config.suspect or _may_be_chance(work[:, longest] - median_of_others, step, config):
+        return {}
+    longer = typical[longest] / float(np.median(np.delete(typical, longest))) - 1.0
+    numbers = {"longer": round(float(longer), 4), "bubble": round(bubble, 4)}
+    return {"rank": ranks[longest], "longest": longest, "of": len(ranks), **numbers}
+
+
+def _may_be_chance(longer: Floats, step: float, config: StragglerConfig) -> bool:
+    """Return whether a stage may work longer by chance. `longer`: by how much in each of some windows; ns a step."""
+    varies = max(float(np.std(longer, ddof=1)), config.least_jitter * step)
+    times = float(longer.mean()) / varies * (len(longer) / config.alike_windows) ** 0.5
+    return times <= 0.0 or beyond(times, len(longer) - 1) >= config.chance

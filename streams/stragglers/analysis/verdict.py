@@ -20,7 +20,13 @@ from drumline.streams.stragglers.analysis.lateness_history import LatenessHistor
 from drumline.streams.stragglers.analysis.lateness_test import LatenessTest
 from drumline.streams.stragglers.analysis.light_overlap import Hidden
 from drumline.streams.stragglers.analysis.overlap import hidden_waiting
-from drumline.streams.stragglers.analysis.pipelines import pipeline_windows, ranks_without_peers, stage_members
+from drumline.streams.stragglers.analysis.pipelines import (
+    pipeline_windows,
+    ranks_without_peers,
+    stage_members,
+    stage_work,
+    unequal_stages,
+)
 from drumline.streams.stragglers.analysis.rank_rows import RankRows
 from drumline.streams.stragglers.analysis.slow_link import SlowLink, find_slow_link, summarize_links
 from drumline.streams.stragglers.analysis.verdict_rows import (
@@ -54,6 +60,7 @@ class WindowContext:
         samples: rank -> samples of its GPU, and of its process; None = there are none.
         inspections: of the run, the newest ones.
         inferred: the job marks no steps; evidence states it.
+        stages: `stages` of the verdicts on the windows before, oldest first.
     """
 
     baseline: Baseline = field(default_factory=Baseline)
@@ -63,6 +70,7 @@ class WindowContext:
     samples: Samples = NO_SAMPLES
     inspections: Sequence[Inspection] = ()
     inferred: bool = False
+    stages: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,7 @@ class WindowVerdict:
         baseline: what later windows compare with; {} if a rank was late, a link slow, or the data insufficient.
         hidden: of light windows (light_overlap.py); None = as after the window before.
         lateness: what later windows know of how late ranks were (lateness_test.py); {} if the data was insufficient.
+        stages: of a pipeline how long its stages work (`stage_work`), unless a rank is late; what was `stated` last.
     """
 
     rows: tuple[RankVerdict, ...]
@@ -87,6 +96,7 @@ class WindowVerdict:
     baseline: dict[str, Any]
     hidden: Hidden | None = None
     lateness: dict[str, Any] = field(default_factory=dict)
+    stages: dict[str, Any] = field(default_factory=dict)
 
 
 def evaluate_window(data: WindowData, context: WindowContext, config: StragglerConfig) -> WindowVerdict:
@@ -128,6 +138,10 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
     finding = link or regression or jitter
     has_verdict = evaluated and (finding is not None or has_late_ranks or coverage.shows_anything)
     rows.insert(0, job_row(finding, config) if has_verdict else insufficient_job_row(coverage.reason))
+    may_be_late = has_late_ranks or (len(without_peers) > 0 and test.is_suspect())
+    work = stage_work(data) if evaluated and not may_be_late else {}
+    kept_stages, evidence = _stages(work, context, config)
+    rows[0] = replace(rows[0], evidence={**rows[0].evidence, **evidence})
     if context.inferred:
         rows = [replace(row, evidence={**row.evidence, "steps_from": INFERRED}) for row in rows]
     # A rank whose past is its norm varies there too: else the first windows without turns were its norm for ever.
@@ -143,7 +157,19 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         step_ns=round(float(np.nanmedian(length))) if np.isfinite(length).any() else 0,
         baseline=_kept(data) if is_healthy else {},
         lateness=lateness,
+        stages=kept_stages,
     )
+
+
+def _stages(
+    work: dict[str, Any], context: WindowContext, config: StragglerConfig
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what later windows know of the stages, and evidence of the job's row. `work`: of `stage_work`."""
+    stated = context.stages[-1]["stated"] if context.stages else {}
+    windows = [entry for entry in context.stages[-config.history_windows :] if "work" in entry]
+    now = unequal_stages([*windows, work], stated, config) if work else {}
+    kept = {**work, "stated": now or stated} if work or stated else {}
+    return kept, {"stages": now} if now else {}
 
 
 def _kept(data: WindowData) -> dict[str, Any]:

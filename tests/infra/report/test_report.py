@@ -102,6 +102,16 @@ def test_a_job_whose_steps_are_not_known_is_stated():
     assert "`drumline.step(n)`" in sentence
 
 
+def test_a_stage_that_works_longer_by_design_is_stated_once_beside_the_verdicts():
+    stages = {"rank": 6, "longest": 3, "of": 4, "longer": 0.5996, "bubble": 0.1341}
+    windows = {**report_data().windows, "windows": 12, "stages": json.dumps({"stages": stages, "steps_from": "api"})}
+    late, stated, insufficient = report_text.summary(report_data(windows=windows))
+    assert late.startswith("Rank 3")
+    assert stated.startswith("Stage 3 of 0 to 3, that of rank 6, works 60% longer than the other stages")
+    assert "the bubble costs 13% of the time" in stated
+    assert insufficient.startswith("Insufficient data")
+
+
 def test_the_job_as_a_whole_is_not_a_rank():
     row = {"rank": -1, "host": ""}
     data = report_data()

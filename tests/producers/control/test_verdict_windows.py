@@ -5,9 +5,10 @@ import pytest
 
 from drumline.producers.control.verdict_windows import MOST_PER_DAY, PERIOD_S, WARNING, VerdictWindows
 from drumline.schemas.batch import Batch, dictionary
-from drumline.schemas.control import MAX_PULL_STEPS, PULL, decode, encode
+from drumline.schemas.control import MAX_PULL_STEPS, PULL, SUSPECTED, TIMES, decode, encode, suspect_ranks
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import WARNING as STREAMS_WARNING
+from drumline.streams.stragglers.analysis import lateness_test
 
 DAY = 20_000 * 86_400
 S = 10**9
@@ -80,3 +81,22 @@ def test_a_pull_is_of_the_same_ranks_and_of_the_steps_of_the_verdict():
     long = record((3, 2, 1, 7, "b"))
     long.envelope.update(first_step=10, last_step=10 + 2 * MAX_PULL_STEPS)
     assert VerdictWindows(PULL).window(long, DAY).first_step == 11 + MAX_PULL_STEPS
+
+
+def test_a_suspect_rank_makes_all_ranks_measure_all_steps_for_a_minute_once_in_ten():
+    suspect = record((-1, 0, 0, 0, ""), (0, 0, 0, 0, "a"), (1, 0, 1, 4, "b"), evidence='{"odds": 3}')
+    windows = VerdictWindows(TIMES)
+    request = windows.window(suspect, DAY)
+    assert (request.kind, request.ranks, request.job, request.run) == (TIMES, (), "j", "r")
+    assert (request.first_step, request.last_step, request.until_ns) == (-1, -1, (DAY + 60) * S)
+    assert windows.window(suspect, DAY + PERIOD_S - 1) is None
+    assert windows.window(suspect, DAY + PERIOD_S) is not None
+    assert VerdictWindows().window(suspect, DAY) is None, "no deep window"
+    assert VerdictWindows(TIMES).window(LATE, DAY) is not None, "a named rank, too"
+    assert VerdictWindows(TIMES).window(record((-1, 1, 1, 9, ""), (0, 0, 0, 0, "a")), DAY) is None
+
+
+def test_a_rank_is_suspect_from_the_odds_of_the_stream_processor_on():
+    assert lateness_test.SUSPECTED == SUSPECTED
+    texts = ['{"odds": 3}', '{"odds": 2}', "{}", '{"odds": "x"}', '{"odds": ', '["odds"]', '{"odds": 9}', "{}"]
+    assert suspect_ranks([-1, 1, 2, 3, 4, 5, 6, 7], [1, 0, 1, 0, 0, 0, 0, -1], texts) == [2, 6]

@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from drumline.producers.ipc.control import FILE, LEASE_NS, ControlRequest, ProcessPlace, chosen, read_requests
+from drumline.producers.ipc.control import (
+    FILE,
+    LEASE_NS,
+    ControlRequest,
+    ProcessPlace,
+    chosen,
+    read_requests,
+    times_requested,
+)
 
 NOW = 10**18
 ME = ProcessPlace("llama-7b", "r1", 3, "node-b")
@@ -36,6 +44,14 @@ def test_a_deep_window_comes_before_policies_and_the_newest_of_each_counts():
     assert chosen([newer, WINDOW, POLICY], ME, NOW) == WINDOW
     assert chosen([newer, POLICY], ME, NOW) == newer
     assert chosen([], ME, NOW) is None
+
+
+def test_asking_for_all_steps_changes_nothing_of_what_is_recorded():
+    times = replace(POLICY, key="t", kind="times", requested_ns=9)
+    assert chosen([times, POLICY], ME, NOW) == POLICY
+    assert times_requested([times, replace(times, until_ns=NOW + 5), POLICY], ME, NOW) == NOW + 10
+    assert times_requested([times, POLICY], ME, NOW + 10) == 0
+    assert times_requested([replace(times, job="bert"), WINDOW], ME, NOW) == 0
 
 
 def test_a_request_ends_at_its_time_and_a_window_with_its_last_step():

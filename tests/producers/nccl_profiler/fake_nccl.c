@@ -455,16 +455,34 @@ static int number_of(const char *variable) {
   return value ? atoi(value) : 0;
 }
 
-/* Steps of CALLS operations each, PACE_US after the one before. All are measured in steps ALL_FROM to ALL_TO. */
+/* Ask for all steps of the next ms as the agent does: word 20 of the ring's header. */
+enum { TIMES_REQUESTED = 20 };
+static void request(int ms) {
+  char pattern[4096];
+  snprintf(pattern, sizeof pattern, "%s/*.ring", getenv("DRUMLINE_RINGS__FOLDER"));
+  glob_t rings;
+  CHECK(glob(pattern, 0, NULL, &rings) == 0 && rings.gl_pathc == 1);
+  int descriptor = open(rings.gl_pathv[0], O_WRONLY | O_CLOEXEC);
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  uint64_t until = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec + (uint64_t)ms * 1000000u;
+  CHECK(pwrite(descriptor, &until, sizeof until, TIMES_REQUESTED * 8) == sizeof until);
+  close(descriptor);
+  globfree(&rings);
+}
+
+/* Steps of CALLS operations each, PACE_US after the one before. All are measured in steps ALL_FROM to ALL_TO, and for
+ * REQUESTED_MS from step REQUESTED_FROM on. */
 static void pace(void) {
   const char *us = getenv("PACE_US"), *from = getenv("ALL_FROM"), *to = getenv("ALL_TO");
   int slow_from = number_of("SLOW_FROM"), slow_ms = number_of("SLOW_MS"), ranges = number_of("RANGES"), calls = number_of("CALLS");
   int pause_ms = number_of("PAUSE_MS");
-  if (slow_ms || pause_ms) clock_gettime(CLOCK_REALTIME, &stopped_clock);
+  if (slow_ms || pause_ms || number_of("REQUESTED_MS")) clock_gettime(CLOCK_REALTIME, &stopped_clock);
   struct comm comm = create(42, 0, 2, NULL);
   for (int step = 0; step <= 400; step++) {
     if (from && step == atoi(from)) time_all(1);
     if (to && step == atoi(to)) time_all(0);
+    if (number_of("REQUESTED_MS") && step == number_of("REQUESTED_FROM")) request(number_of("REQUESTED_MS"));
     mark(2, step == 370 ? -1 : step, NULL, 1);
     for (int i = 0; i < calls || i < 1; i++) do_one(&comm, false);
     for (int i = 0; i < ranges; i++) mark(i % 2 ? 4 : 3, i, "scope", 0);

@@ -240,6 +240,13 @@ def test_where_calls_are_dense_each_fourth_span_of_steps_is_measured(ring):
     assert (len(has_times), result.header["dropped"], result.header["unknown"]) == (401, 0, 0)
 
 
+def test_while_the_agent_asks_all_steps_are_measured(ring):
+    steps = {"slow_from": "100", "slow_ms": "10", "calls": "40"}
+    _, is_stated = is_measured(ring("pace", requested_from="100", requested_ms="200", **steps))
+    measured = [*range(80), *range(100, 120), *range(160, 200), *range(320, 360), 370]
+    assert [step for step, known in enumerate(is_stated) if known] == measured
+
+
 def test_pauses_of_the_recording_change_nothing_of_which_steps_are_measured(ring):
     _, is_stated = is_measured(ring("pace", pause_ms="1000"))
     measured = [*range(80), *range(160, 200), *range(320, 360), 370]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.fake_ring import MS, FakeRing
 
+from drumline.producers.ipc.control import FILE
 from drumline.producers.rings.host_rings import RingFolder
 from drumline.producers.rings.ring_file import HEADER_BYTES, MOST_READ, HeaderField
 from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, Frame, scan
@@ -89,6 +90,22 @@ def test_a_ring_is_published_and_deleted_once_its_process_has_ended(root, reader
     [path] = root.glob("[!.]*/identity.json")
     counts = json.loads(path.read_text())["process"]["collector"]
     assert (counts["operations"], counts["untimed_steps"]) == ("21", "120")
+
+
+def test_what_the_agent_asks_of_a_process_that_measures_a_part_of_its_steps_reaches_its_ring(root, reader):
+    ring = FakeRing(root / ".rings", environment=ENVIRONMENT)
+    ring.communicator()
+    ring.train(5, BEGIN)
+    names = {"key": "times-1", "kind": "times", "policy": "always", "job": "train", "run": "", "host": "*", "ranks": []}
+    until_ns = LATER + 60 * 10**9
+    request = {**names, "last_step": -1, "start_ns": 0, "until_ns": until_ns, "requested_ns": 1}
+    (root / FILE).write_text(json.dumps([request]))
+    rounds(reader)
+    assert (reader.jobs_in_part, int(ring.header[HeaderField.TIMES_REQUESTED])) == (frozenset(), 0), "it measures all"
+    ring.header[HeaderField.UNTIMED_STEPS] = 120
+    rounds(reader)
+    assert reader.jobs_in_part == {"train"}
+    assert int(ring.header[HeaderField.TIMES_REQUESTED]) == until_ns
 
 
 def test_an_operation_that_never_ends_holds_back_no_ring_that_is_larger_than_a_read(root, reader):

@@ -26,7 +26,7 @@ from drumline.streams.windows.process_state import _WINDOW, Names, ProcessState
 
 SHAPES = [COLLECTIVE_ROW, LATENESS_ROW, KIND_ROW, KEPT_ROW, STEP_ROW, SAMPLE_ROW, HOST_ROW, _WINDOW, CONTENT]
 #: Parts of heads that go by names of their own, as ranks and communicators have: what is below them counts.
-NAMED = ("links", "ranks", "kinds", "steps", "identity")
+NAMED = ("links", "ranks", "kinds", "steps", "identity", "work")
 
 
 def heads(store):

@@ -1,0 +1,58 @@
+"""One recorded job by both tiers (tests/gpu/zoo.py): the same ranks, and the same shares where no wait hides."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drumline.infra.cli.query.evaluate import read_phases
+from drumline.infra.evaluate.scoring import INSUFFICIENT, evaluate_phases, light_phases
+from drumline.infra.evaluate.verdict_rows import verdict_rows
+from drumline.producers.replay.published import read_published
+from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.offline import verdicts
+
+FOLDER = Path(__file__).parents[2] / "data" / "published"
+#: CUPTI's rows of `zoo-moe` are older than the recognition of its all-to-alls.
+BOTH = sorted({path.parent.parent.name for path in FOLDER.glob("zoo-*/light/manifest.json")} - {"zoo-moe"})
+#: Jobs whose communication hides behind no computation, where a wait is a wait in either tier.
+EXPOSED = ["zoo-pipeline", "zoo-once-pipeline", "zoo-tp"]
+#: Most difference of shares, and share of windows that may have more. Without replicas a rank is compared with its
+#: past, which is another one for as long as a window is healthy in one tier only.
+POINTS, BEYOND = 0.02, 0.07
+
+
+@cache
+def compared(name):
+    """Tier -> its verdicts on the windows in which both compare all ranks: (first step, rank) -> row."""
+    tiers = {}
+    for tier in ("cupti", "light"):
+        published = verdict_rows(verdicts(read_published(FOLDER / name / tier), StragglerConfig()))
+        tiers[tier] = {(row.first_step, row.rank): row for row in published if row.rank >= 0}
+    of_both = [place for of_tier in tiers.values() for place in of_tier.items()]
+    unknown = {first for (first, _), row in of_both if row.severity == INSUFFICIENT}
+    places = {place for place in tiers["cupti"].keys() & tiers["light"].keys() if place[0] not in unknown}
+    return {tier: {place: of_tier[place] for place in places} for tier, of_tier in tiers.items()}
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_both_tiers_find_the_same_ranks_in_each_fault(name):
+    """Found as `drumline evaluate` counts it: named in half of a phase's windows."""
+    tiers, phases = compared(name), read_phases(FOLDER / name / "cupti")
+    cupti = evaluate_phases(phases, tiers["cupti"].values())
+    light = evaluate_phases(light_phases(phases), tiers["light"].values())
+    faults = [(a, b) for a, b in zip(cupti.phases, light.phases, strict=True) if a.expected_ranks]
+    assert len(faults) >= 2
+    assert all(a.windows == b.windows >= 2 for a, b in faults)
+    assert [a.found_ranks for a, _ in faults] == [b.found_ranks for _, b in faults]
+    assert all(a.found_ranks in ([], a.expected_ranks) for a, _ in faults)
+
+
+@pytest.mark.parametrize("name", EXPOSED)
+def test_where_no_wait_hides_shares_are_within_two_points(name):
+    tiers = compared(name)
+    differences = np.array([abs(row.share - tiers["light"][place].share) for place, row in tiers["cupti"].items()])
+    assert len(differences) >= 60
+    assert (differences > POINTS).mean() <= BEYOND
+    assert np.median(differences) < 0.001
