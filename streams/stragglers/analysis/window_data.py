@@ -76,6 +76,7 @@ class WindowData:
         lockstep_groups: the groups that a rank is compared with in the end (peers.py).
         light: most steps were measured by NCCL, without other kernels; the steps of `budget` are all of one source.
         left_out: indices of the ranks whose steps are of another source.
+        number: of the window, by which its past is ordered.
     """
 
     ranks: Ints
@@ -86,6 +87,7 @@ class WindowData:
     lockstep_groups: list[CommunicatorWindow] = field(default_factory=list)
     light: bool = False
     left_out: frozenset[int] = frozenset()
+    number: int = 0
 
 
 def peer_median(group: CommunicatorWindow, values: Floats) -> Floats:
