@@ -117,16 +117,18 @@ def windows(
         budget = {name: known.get(name, np.zeros(idle.shape)) for name in BUDGET}
         wait, none = exposed - exposed.min(0), np.zeros(len(idle), WORST_ROW)
         group = CommunicatorWindow("c", ranks, np.arange(ranks), wait, wait.max(0) - wait, none, np.zeros(wait.shape))
-        yield WindowData(np.arange(ranks), np.arange(first, first + window_steps), budget, [group])
+        steps = np.arange(first, first + window_steps)
+        yield WindowData(np.arange(ranks), steps, budget, [group], number=first // window_steps)
 
 
 def verdicts(job: Iterator[WindowData], window_steps: int = 20) -> list[WindowVerdict]:
     """Return the verdict on each window, each with those before it as its past."""
     config, out = StragglerConfig(window_steps=window_steps), list[WindowVerdict]()
     for data in job:
-        before = out[-config.history_windows :]
+        first = max(0, len(out) - config.history_windows)
+        before = out[first:]
         baseline = load_baseline((verdict.baseline for verdict in before), config)
-        history = load_lateness(dict(enumerate(verdict.lateness for verdict in before)), config)
+        history = load_lateness(dict(enumerate((verdict.lateness for verdict in before), first)), config)
         out.append(evaluate_window(data, WindowContext(baseline, history), config))
     return out
 

@@ -56,7 +56,9 @@ class StreamSettings(SettingsModel):
     grace_s: float = Field(30.0, ge=0, description="time for which a closed window accepts late rows; s of event time")
     idle_s: float = Field(5.0, gt=0, description="silence after which the windows of a process close; s")
     # A value of the state has the steps of 8 ranks, 142 bytes each, of the 4 MiB that a message may have.
-    window_steps: int = Field(20, ge=2, le=2_000, description="steps of a straggler window")
+    window_steps: int = Field(
+        20, ge=2, le=2_000, description="steps of a straggler window; fewer where it would last longer than 30 s"
+    )
     hung_s: float = Field(120.0, gt=0, description="time for which a job stands still until it counts as hung; s")
     price_per_gpu_hour: float = Field(0.0, ge=0, description="price of a GPU-hour in verdicts; any currency")
     state_mb: int | None = Field(

@@ -17,6 +17,8 @@ from drumline.streams.offline import verdicts
 
 #: Windows that a table has at least where none are asked for, if its steps suffice.
 WINDOWS = 8
+#: Windows of a table have the steps that it needs for so many, however long those take.
+ANY_LENGTH_NS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def evaluate_operations(path: Path, config: StragglerConfig, window_steps: int |
     """
     job = OperationJob(path)
     steps = window_steps or max(2, min(config.window_steps, len(job.recorded_steps) // WINDOWS))
-    rows = verdict_rows(verdicts(job.batches(), replace(config, window_steps=steps)))
+    rows = verdict_rows(verdicts(job.batches(), replace(config, window_steps=steps, window_ns=ANY_LENGTH_NS)))
     return OperationVerdicts(job, steps, sorted(rows, key=lambda row: (row.first_step, row.rank)))
 
 

@@ -15,8 +15,9 @@ INSUFFICIENT, OK, SUSPECT, WARNING, CRITICAL = -1, 0, 1, 2, 3
 class StragglerConfig:
     """Holds the thresholds of one worker, the same for all its stages. Shares are 0..1 of the job's time."""
 
-    #: Windows are runs of steps, never spans of time.
+    #: Windows are runs of steps, never spans of time; of a part of so many steps where those take longer than this.
     window_steps: int = 20
+    window_ns: int = 30_000_000_000
     #: A rank or communicator without a batch for this long is silent; ns of the worker's clock.
     idle_ns: int = 5_000_000_000
     #: A source without a new step for this long, and for `stall_steps` of the longest recent steps, is stuck: no window
@@ -109,15 +110,6 @@ class StragglerConfig:
         """Return the severity of a window that lost `share` of its time."""
         return int(share >= self.suspect) + int(share >= self.warning) + int(share >= self.critical)
 
-    def window_of(self, step: int) -> int:
-        """Return the window of a step: window k covers steps [k * window_steps, (k + 1) * window_steps)."""
+    def block_of(self, step: int) -> int:
+        """Return the block of a step: k has steps [k * window_steps, (k + 1) * window_steps), one window or more."""
         return step // self.window_steps
-
-    def last_step_of(self, window: int) -> int:
-        """Return the last step of a window."""
-        return (window + 1) * self.window_steps - 1
-
-    @property
-    def max_windows(self) -> int:
-        """Return the largest number of windows kept of a run."""
-        return -(-self.max_steps // self.window_steps)

@@ -48,9 +48,9 @@ class Communicators:
         return now != known
 
     def write(self, communicator: str, complete: int, world_size: int, offset: int) -> None:
-        """Store what is known of a communicator, once a window: within one, nothing depends on its progress."""
+        """Store what is known of a communicator, once a block: within one, nothing depends on its progress."""
         members, pipeline = self.members[communicator], self.pipelines.get(communicator, frozenset())
-        written = self._config.window_of(complete + 1), members, world_size, pipeline
+        written = self._config.block_of(complete + 1), members, world_size, pipeline
         if self._written.get(communicator) == written:
             return
         self._written[communicator] = written

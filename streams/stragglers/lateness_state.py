@@ -1,6 +1,6 @@
 """Lateness of one run, in a store of bytes: a value has some steps of a communicator, or of a slice of its ranks.
 
-Keys: l|first step|communicator|run_key, l|first step.slice|... of a slice. The index of each window is with its other
+Keys: l|first step|communicator|run_key, l|first step.slice|... of a slice. The index of each block is with its other
 cells (state.py).
 """
 
@@ -46,19 +46,19 @@ class StoredLateness(NamedTuple):
 class LatenessState:
     """Stores the lateness of one run for its `JobState`."""
 
-    __slots__ = ("_ends", "_run_key", "_store", "_window_steps")
+    __slots__ = ("_block_steps", "_ends", "_run_key", "_store")
 
-    def __init__(self, store: MutableMapping[str, bytes], run_key: str, window_steps: int) -> None:
-        self._store, self._run_key, self._window_steps = store, run_key, window_steps
+    def __init__(self, store: MutableMapping[str, bytes], run_key: str, block_steps: int) -> None:
+        self._store, self._run_key, self._block_steps = store, run_key, block_steps
         self._ends: dict[str, str] = {}  # of the keys of communicators
 
     def first_of(self, step: int) -> int:
-        """Return the first step of the value that a step is in; all of them are in one window."""
-        return step - step % self._window_steps % STEPS_OF_VALUE
+        """Return the first step of the value that a step is in; all of them are in one block."""
+        return step - step % self._block_steps % STEPS_OF_VALUE
 
     def firsts_of(self, rows: Rows) -> NDArray[np.int64]:
         """Return the first step of the value that each row is in."""
-        firsts: NDArray[np.int64] = rows["step"] - rows["step"] % self._window_steps % STEPS_OF_VALUE
+        firsts: NDArray[np.int64] = rows["step"] - rows["step"] % self._block_steps % STEPS_OF_VALUE
         return firsts
 
     def parts(self, index: Index, step: int, communicator: str) -> list[int]:
@@ -119,7 +119,7 @@ class LatenessState:
         self._store[self._key(*place, part)] = pack_text(offset, _HEAD + lists + b"}}", *rows)
 
     def stored(self, index: Index, wanted: Container[int]) -> Iterator[StoredLateness]:
-        """Yield the values of a window with some steps, rising by communicator and step; each has all of some
+        """Yield the values of a block with some steps, rising by communicator and step; each has all of some
         communicators: those of a large job together fill no memory twice.
         """
         out = StoredLateness([], [])
@@ -140,7 +140,7 @@ class LatenessState:
             yield out
 
     def drop(self, index: Index) -> None:
-        """Delete all values of a window."""
+        """Delete all values of a block."""
         for place, parts in index.items():
             for part in parts:
                 self._store.pop(self._key(*place, part), None)

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from drumline.schemas.batch import Batch
 from drumline.streams.stragglers.state import JobState
+
+#: A step behind all that come: no live source is waited for.
+NEVER = 1 << 62
+
+
+def window_of(state: JobState, verdict: Batch) -> int:
+    """Return the window of a verdict of the run."""
+    return state.lengths.window_of(int(verdict.envelope["first_step"]))
 
 
 def last_complete_step(state: JobState, now_ns: int) -> int:
     """Return the last step that all live sources have completed."""
     lowest = state.sources.frontier.lowest()
     if lowest is None:
-        return 1 << 62
+        return NEVER
     if state.awaits_sources and now_ns - state.sources.first_seen_ns <= state.config.join_ns:
         return -1  # the run has just begun: its other ranks may still be in Kafka
     return lowest
@@ -24,11 +33,11 @@ def first_kept(state: JobState, unacked: Iterable[int], is_pressed: bool) -> int
     and windows with an unacknowledged verdict (evaluated again after a crash), which are `unacked`. `is_pressed`: the
     budget leaves the job no retention.
     """
-    config, newest = state.config, max(state.published, default=0)
+    lengths, newest = state.lengths, max(state.published, default=0)
     lowest = state.sources.frontier.lowest()
-    through = newest if lowest is None else min(newest, config.window_of(lowest))
-    retention = 0 if is_pressed else config.retention_steps
-    kept, oldest = -(-retention // config.window_steps), newest - config.max_windows
+    through = newest if lowest is None else min(newest, lengths.window_of(lowest))
+    retention = 0 if is_pressed else state.config.retention_steps
+    oldest = lengths.before(newest, state.config.max_steps)
     changed = (max(w, oldest) for w in state.dirty if w in state.published)
     first = min([*unacked, *changed], default=newest)
-    return min(first, oldest if state.awaits_sources else max(through - kept, oldest))
+    return min(first, oldest if state.awaits_sources else max(lengths.before(through, retention), oldest))

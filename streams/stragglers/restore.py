@@ -15,7 +15,7 @@ from drumline.streams.stragglers.step_rows import STEP_ROW
 from drumline.streams.stragglers.step_state import Cells, RankReport
 
 #: Kind of a key -> number of its parts before the `run_key` (state.py, sample_state.py, inspection/sampled_stacks.py).
-_RUN_AT = {"s": 3, "l": 3, "c": 2, "d": 3, "p": 3, "v": 2, "h": 1, "i": 1}
+_RUN_AT = {"s": 3, "l": 3, "c": 2, "d": 3, "p": 3, "v": 2, "h": 1, "i": 1, "w": 1}
 
 
 def unit_of_key(name: str) -> str | None:
@@ -33,7 +33,7 @@ def block_of_key(name: str) -> tuple[str, str, str]:
 def restore_key(state: JobState, name: str) -> None:
     """Index a stored value of a run.
 
-    Raises UnreadableValue if the stored windows have another length: state is kept by window number.
+    Raises UnreadableValue if the stored blocks have another length: state is kept by their numbers.
     """
     kind, *parts = key_parts(name, _RUN_AT[name[0]] + 1)[:-1]
     config, store = state.config, state.store
@@ -41,7 +41,7 @@ def restore_key(state: JobState, name: str) -> None:
         _restore_steps(state, int(parts[0]), int(parts[1]), store[name])
     elif kind == "l":
         (first, _, part), communicator = parts[0].partition("."), parts[1]
-        index = state.windows.setdefault(config.window_of(int(first)), Cells()).lateness
+        index = state.blocks.setdefault(config.block_of(int(first)), Cells()).lateness
         steps = as_steps(map(int, unpack_rows(store[name], KEPT_ROW).head["steps"]))
         place = int(first), communicator
         index[place] = as_parts({**index.get(place, {}), int(part) if part else WHOLE: steps})
@@ -60,13 +60,15 @@ def restore_key(state: JobState, name: str) -> None:
         head = unpack_rows(store[name], NO_ROWS).head
         state.published[int(parts[0])] = head
         state.sequence = max(state.sequence, head["sequence"])
+    elif kind == "w":
+        state.lengths.restore()
     else:
         head = unpack_rows(store[name], NO_ROWS).head
         _check_window_length(head["window_steps"], config)
         state.horizon = int(head["horizon"])
 
 
-def _restore_steps(state: JobState, window: int, part: int, data: bytes) -> None:
+def _restore_steps(state: JobState, block: int, part: int, data: bytes) -> None:
     record = unpack_rows(data, STEP_ROW)
     head = record.head
     _check_window_length(head["window_steps"], state.config)
@@ -74,10 +76,11 @@ def _restore_steps(state: JobState, window: int, part: int, data: bytes) -> None
         int(rank): RankReport(complete, world_size, *map(intern, texts))
         for rank, (complete, world_size, *texts) in head["ranks"].items()
     }
-    cells = state.windows.setdefault(window, Cells())
+    cells = state.blocks.setdefault(block, Cells())
     cells.reports[part] = reports
     if len(record.rows):
-        cells.set_begin(part, record.rows)
+        cells.note_rows(part, record.rows)
+        state.lengths.note_steps(record.rows)
     for rank, report in reports.items():
         source = state.sources.ranks.setdefault(rank, Source())
         if report.complete >= source.complete:

@@ -27,7 +27,7 @@ from drumline.streams.core.records import NO_ROWS, key, pack_rows, run_key
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.analysis.verdict import WindowVerdict
 from drumline.streams.stragglers.lateness_rows import lateness_rows
-from drumline.streams.stragglers.open_windows import first_kept, last_complete_step
+from drumline.streams.stragglers.open_windows import NEVER, first_kept, last_complete_step, window_of
 from drumline.streams.stragglers.restore import restore_key, unit_of_key
 from drumline.streams.stragglers.stalled import mark_silent, stalled_window
 from drumline.streams.stragglers.state import JobState, Store
@@ -55,7 +55,7 @@ class JobStage(IsolatedStage[str, JobState]):
         self._restore()
         self._reads_back, self._first_tick_ns = bool(self.states), 0
         for state in self.states.values():
-            state.dirty = {w for w, cells in state.windows.items() if cells.reports and w >= state.horizon}
+            state.dirty = state.windows_with_rows()
 
     @property
     def open_windows(self) -> int:
@@ -152,9 +152,13 @@ class JobStage(IsolatedStage[str, JobState]):
     def _evaluate_ready(self, state: JobState, now_ns: int) -> list[Batch]:
         """Return the verdicts of windows that are complete."""
         last = last_complete_step(state, now_ns)
-        ready = [w for w in state.dirty if w not in state.published and self.config.last_step_of(w) <= last]
+        if not state.decide_windows(self.config.window_steps <= last + 1 < NEVER):
+            return []
+        through = state.lengths.through(last)
+        ready = [w for w in state.dirty if w not in state.published and w <= through]
         if ready:  # published windows that would be dropped with it cannot wait for the next tick
-            ready += [w for w in state.dirty if w in state.published and w <= max(ready) - self.config.max_windows]
+            oldest = state.lengths.before(max(ready), self.config.max_steps)
+            ready += [w for w in state.dirty if w in state.published and w <= oldest]
         return self._evaluate(state, ready, now_ns)
 
     def _tick(self, unit: str, now_ns: int, caught_up: bool) -> list[Batch]:
@@ -174,8 +178,11 @@ class JobStage(IsolatedStage[str, JobState]):
             del self.states[unit]
             return []
         last = last_complete_step(state, now_ns)
+        if not state.decide_windows(stopped or self.config.window_steps <= last + 1 < NEVER):
+            return []
+        through = state.lengths.through(last)
         held = {w for w in state.published if self._reads_back or self._rests(state, w, now_ns)}
-        ready = [w for w in state.dirty if self.config.last_step_of(w) <= last and w not in held]
+        ready = [w for w in state.dirty if w <= through and w not in held]
         out = self._evaluate(state, ready, now_ns)
         if stopped and (stop := stalled_window(state, now_ns, self.config)):
             _, end_ns = load_window(state, stop[0] - 1).span_ns
@@ -190,9 +197,8 @@ class JobStage(IsolatedStage[str, JobState]):
 
     def _mark_sent(self, unit: str, batch: Batch) -> None:
         """Store the batch as its window's published verdict."""
-        window = self._window_of(batch)
-        sent = self._in_flight.settle(unit, int(batch.envelope["sequence"]))
-        if sent is not None and unit in self.states and window in self.states[unit].published:
+        sent, state = self._in_flight.settle(unit, int(batch.envelope["sequence"])), self.states.get(unit)
+        if sent is not None and state is not None and (window := window_of(state, batch)) in state.published:
             self.store[key("v", window, unit)] = pack_rows(-1, sent[1], np.zeros(0, NO_ROWS))
 
     def _resend(self, now_ns: int) -> list[Batch]:
@@ -206,8 +212,8 @@ class JobStage(IsolatedStage[str, JobState]):
         return out
 
     def _is_newest(self, batch: Batch) -> bool:
-        unit, window = self._unit_of(batch), self._window_of(batch)
-        head = self.states[unit].published.get(window) if unit in self.states else None
+        state = self.states.get(self._unit_of(batch))
+        head = None if state is None else state.published.get(window_of(state, batch))
         return head is not None and head["revision"] == batch.envelope["revision"]
 
     def _state(self, unit: str) -> JobState:
@@ -215,26 +221,24 @@ class JobStage(IsolatedStage[str, JobState]):
             self.states[unit] = JobState(self.store, unit, self.config, self.counts)
         return self.states[unit]
 
-    def _window_of(self, batch: Batch) -> int:
-        return self.config.window_of(int(batch.envelope["first_step"]))
-
     def _evaluate(self, state: JobState, windows: Iterable[int], now_ns: int) -> list[Batch]:
         """Evaluate windows, and later ones that depend on them (alarm, baseline); return what changed."""
         wanted = set(windows)
         out: list[Batch] = []
-        for window in sorted(w for w in state.windows if wanted and w >= min(wanted)):
-            if window in wanted or window in state.published:
-                out += self._evaluate_window(state, window, now_ns)
+        later = {w for w in state.published if wanted and w >= min(wanted)}
+        for window in sorted(w for w in wanted | later if state.has_rows(w)):
+            out += self._evaluate_window(state, window, now_ns)
         state.dirty -= wanted
         is_pressed = self.budget.presses(state.job)
         if wanted or is_pressed:
-            unacked = (self._window_of(batch) for batch, _ in self._in_flight.of(state.run_key))
+            unacked = (window_of(state, batch) for batch, _ in self._in_flight.of(state.run_key))
             state.drop_before(first_kept(state, unacked, is_pressed))
         return out
 
     def _evaluate_window(self, state: JobState, window: int, now_ns: int) -> list[Batch]:
         state.evaluated_ns[window] = now_ns
         verdict, span_ns = evaluate_stored(state, window)
+        state.lengths.note_window(window, verdict.step_ns, max(state.blocks))
         return self._publish(state, window, verdict, span_ns, now_ns)
 
     def _publish(

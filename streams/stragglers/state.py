@@ -3,15 +3,16 @@
 Keys of the store:
 
 - v|window|run_key: the head of the published verdict.
-- h|run_key: the horizon. Rows of windows before it are being deleted one by one, and are incomplete.
+- h|run_key: the horizon. Rows of blocks before it are being deleted one by one, and are incomplete.
 
-Keys of steps: step_state.py; of communicators: communicators.py; of samples: sample_state.py; of lateness:
-lateness_state.py; of stacks: inspection/sampled_stacks.py. The index in memory is rebuilt by `restore_jobs`.
+Keys of window lengths: lengths.py; of steps: step_state.py; of communicators: communicators.py; of samples:
+sample_state.py; of lateness: lateness_state.py; of stacks: inspection/sampled_stacks.py. The index in memory is rebuilt
+by `restore_jobs`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from sys import intern
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from drumline.streams.stragglers.communicators import Communicators
 from drumline.streams.stragglers.inspection.sampled_stacks import SampledStacks
 from drumline.streams.stragglers.lateness_rows import KEPT_ROW, NO_LISTS, WHOLE, lists_of_steps, part_of
 from drumline.streams.stragglers.lateness_state import LatenessState
+from drumline.streams.stragglers.lengths import WindowLengths
 from drumline.streams.stragglers.sample_state import DEVICE, HOST, SAMPLE_KINDS, SampleKind, SampleState
 from drumline.streams.stragglers.sources import Place, Sources
 from drumline.streams.stragglers.step_rows import STEP_ROW, merged_step_rows, step_rows
@@ -39,8 +41,8 @@ Store = MutableMapping[str, bytes]
 #: Kinds of keys as a checkpoint writes them (worker/partition_store.py): the progress of a communicator follows its
 #: rows, and the epoch of a worker the results that came before it (worker/stage_runner.py).
 CHECKPOINT_KINDS = "hlcsdpix"
-#: What was published: no record that is read again tells it.
-AT_ONCE_KINDS = "v"
+#: What was published, and in which windows: no record that is read again tells it.
+AT_ONCE_KINDS = "vw"
 #: Kinds whose values are most of the state, and read for some windows only: bytes of their rows.
 ROW_BYTES = {
     "s": STEP_ROW.itemsize,
@@ -69,20 +71,22 @@ class JobState:
     Attributes:
         settled: since the restart the worker had no lag once, so a source that is missing is not in Kafka either.
         communicators: their ranks and progress.
-        windows: window -> its stored rows.
+        lengths: the steps of each window.
+        blocks: block of steps -> its stored rows.
         dirty: windows to evaluate.
         published: window -> head of the verdict that was returned last (`JobStage`).
         watched: window -> the samples that its causes depend on.
         evaluated_ns: window -> worker's clock when it was evaluated last.
-        horizon: first window that still takes rows.
-        counts: of the stage; rows for dropped windows are too old.
+        horizon: first block that still takes rows.
+        counts: of the stage; rows for dropped blocks are too old.
         samples: first part of their keys -> samples of GPUs and of processes; made with the first ones.
         stacks: of suspect ranks and their peers.
     """
 
     __slots__ = (
-        *("communicators", "config", "counts", "dirty", "evaluated_ns", "horizon", "lateness", "published", "run_key"),
-        *("samples", "sequence", "settled", "sources", "stacks", "steps", "store", "watched", "windows", "world_size"),
+        *("blocks", "communicators", "config", "counts", "dirty", "evaluated_ns", "horizon", "lateness", "lengths"),
+        *("published", "run_key", "samples", "sequence", "settled", "sources", "stacks", "steps", "store", "watched"),
+        "world_size",
     )
 
     def __init__(self, store: Store, run_key: str, config: StragglerConfig, counts: InputCounts) -> None:
@@ -91,7 +95,8 @@ class JobState:
         self.settled = False
         self.sources = Sources()
         self.communicators = Communicators(store, run_key, config)
-        self.windows: dict[int, Cells] = {}
+        self.lengths = WindowLengths(store, run_key, config)
+        self.blocks: dict[int, Cells] = {}
         self.dirty: set[int] = set()
         self.published: dict[int, dict[str, Any]] = {}
         self.steps = StepState(store, run_key, config, counts)
@@ -132,7 +137,7 @@ class JobState:
         part_of, numbers = np.zeros(len(rows), np.int64), (np.array([rank]), np.array([report.complete]))
         kept = {rank: self._update_rank(rank, report, now_ns)}
         parts = AppliedParts(rows, part_of, *numbers, np.array([offset]))
-        self.dirty |= self.steps.apply(parts, kept, self.windows, self.horizon)
+        self._note_changed(self.steps.apply(parts, kept, self.blocks, self.horizon), rows)
 
     def apply_merged_steps(self, parts: MergedParts, offsets: Ints, now_ns: int) -> None:
         """Apply all parts of gpu.step.v1 records at once."""
@@ -158,7 +163,38 @@ class JobState:
             report = RankReport(complete, world_size, *texts)
             kept[rank] = self._update_rank(rank, report, now_ns)
         applied = AppliedParts(rows, part_of, ranks, completes, offsets)
-        self.dirty |= self.steps.apply(applied, kept, self.windows, self.horizon)
+        self._note_changed(self.steps.apply(applied, kept, self.blocks, self.horizon), rows)
+
+    def _note_changed(self, steps: Iterable[int], rows: Rows) -> None:
+        self.lengths.note_steps(rows)
+        self.dirty |= self.lengths.windows_of(steps)
+
+    def decide_windows(self, is_over: bool) -> bool:
+        """Return whether windows have a length, and mark those with rows once it is decided. `is_over`: as there."""
+        if self.lengths.decide(is_over):
+            self.dirty = self.windows_with_rows()
+        return self.lengths.is_decided
+
+    def windows_with_rows(self) -> set[int]:
+        """Return the windows that ranks reported steps of, which take rows."""
+        if not self.lengths.is_decided:
+            return set()
+        of_blocks = ((block * self.config.window_steps, cells) for block, cells in self.blocks.items() if cells.reports)
+        return {
+            window
+            for first, cells in of_blocks
+            for window in range(self.lengths.window_of(first), self.lengths.window_of(max(first, cells.last_step)) + 1)
+            if window >= self.first_window
+        }
+
+    @property
+    def first_window(self) -> int:
+        """Return the first window that still takes rows."""
+        return self.lengths.window_of(self.horizon * self.config.window_steps) if self.lengths.is_decided else 0
+
+    def has_rows(self, window: int) -> bool:
+        """Return whether rows of a window's block are stored."""
+        return self.lengths.block_of(window) in self.blocks
 
     def _update_rank(self, rank: int, report: RankReport, now_ns: int) -> RankReport:
         """Record what a rank reports and return what is kept of it."""
@@ -186,7 +222,7 @@ class JobState:
             rows = newest_steps(received, self.config.max_steps)
             self.counts.too_old += len(received) - len(rows)
             steps_seen = set(rows["step"].tolist())
-        if steps_seen and self.config.window_of(min(steps_seen)) < self.horizon:
+        if steps_seen and self.config.block_of(min(steps_seen)) < self.horizon:
             self.counts.too_old += int((rows["step"] // self.config.window_steps < self.horizon).sum())
         missing = (step for step in lists_of if step not in steps_seen)
         emptied = (step for step in missing if self._has_lateness(step, communicator, part))  # all ranks are left out
@@ -196,24 +232,24 @@ class JobState:
         first_of = self.lateness.firsts_of(rows) if len(lists_at) > 1 else None
         is_duplicate = False
         for first, steps in lists_at.items():
-            window = self.config.window_of(first)
-            if window < self.horizon:
+            block = self.config.block_of(first)
+            if block < self.horizon:
                 continue
-            cells = self.windows.setdefault(window, Cells())
+            cells = self.blocks.setdefault(block, Cells())
             inside = rows if first_of is None else rows[first_of == first]
             changed = self.lateness.replace(cells.lateness, (first, communicator), part, inside, steps, offset)
             is_duplicate |= changed is None
             if changed:
-                self.dirty.add(window)
+                self.dirty |= self.lengths.windows_of(steps)
         self.counts.duplicates += is_duplicate
         pipeline = ranks if part == WHOLE else self.communicators.members[communicator]
         is_pipeline = envelope["point_to_point"] == PIPELINE
         if self.communicators.set_pipeline(communicator, pipeline if is_pipeline else ()):  # it decides on the peers
-            self.dirty |= {window for window, cells in self.windows.items() if cells.reports}
+            self.dirty |= self.windows_with_rows()
         self.communicators.write(communicator, source.complete, self.world_size, offset)
 
     def _has_lateness(self, step: int, communicator: str, part: int) -> bool:
-        cells = self.windows.get(self.config.window_of(step))
+        cells = self.blocks.get(self.config.block_of(step))
         return cells is not None and part in self.lateness.parts(cells.lateness, step, communicator)
 
     def apply_samples(self, batch: Batch | MergedParts, offsets: Ints) -> None:
@@ -232,9 +268,10 @@ class JobState:
     def apply_stacks(self, batch: Batch, offset: int) -> None:
         """Apply gpu.stack.v1: windows from the one that asked for the inspection are evaluated again."""
         completed = self.stacks.apply(batch, offset)
-        if completed is not None:
-            begin = self.config.window_of(completed.first_step)
-            self.dirty |= {window for window in self.windows if window >= begin and window in self.published}
+        if completed is not None and self.lengths.is_decided:
+            begin = self.lengths.window_of(completed.first_step)
+            kept = (window for window in self.published if self.lengths.block_of(window) in self.blocks)
+            self.dirty |= {window for window in kept if window >= begin}
 
     def samples_of(self, kind: SampleKind) -> SampleState:
         """Return the samples of a kind."""
@@ -244,37 +281,29 @@ class JobState:
 
     def device_rows(self, window: int, rank: int) -> Rows:
         """Return the samples of a rank's GPU during its steps in a window, and a second behind: readings are means."""
-        start_ns, end_ns = self.steps.span(window, rank)
+        start_ns, end_ns = self._span(window, rank)
         return self.samples_of(DEVICE).rows(rank, start_ns, end_ns + DEVICE_BEHIND_NS if end_ns else 0)
 
     def host_rows(self, window: int, rank: int) -> Rows:
         """Return the samples of a rank's process whose intervals lie in its steps of a window, if in part."""
-        start_ns, end_ns = self.steps.span(window, rank)
+        start_ns, end_ns = self._span(window, rank)
         rows = self.samples_of(HOST).rows(rank, start_ns, end_ns + LONGEST_SAMPLE_NS if end_ns else 0)
         begun: Rows = rows[rows["time_ns"] - rows["interval_ns"] < end_ns]
         return begun
 
-    def drop_before(self, window: int) -> None:
-        """Delete the rows of earlier windows, and verdicts older than the history.
+    def _span(self, window: int, rank: int) -> tuple[int, int]:
+        first, last = self.lengths.first_step_of(window), self.lengths.last_step_of(window)
+        return self.steps.span(self.config.block_of(first), rank, first, last)
 
-        The horizon is written first: after a crash in between, the rest of a window must not be evaluated.
-        """
-        moved = window > self.horizon
-        if moved:
-            self.horizon = window
-            head = {"horizon": window, "window_steps": self.config.window_steps}
-            self.store[key("h", self.run_key)] = pack_rows(-1, head, np.zeros(0, NO_ROWS))
-        for old in [w for w in self.windows if w < self.horizon]:
-            cells = self.windows.pop(old)
-            self.steps.drop(old, cells.reports)
-            self.lateness.drop(cells.lateness)
-        if moved:
-            self._drop_samples()
-        self.dirty = {w for w in self.dirty if w >= self.horizon}
-        self.watched = {w: span for w, span in self.watched.items() if w >= self.horizon}
-        self.evaluated_ns = {w: at for w, at in self.evaluated_ns.items() if w >= self.horizon}
+    def drop_before(self, window: int) -> None:
+        """Delete the rows of the blocks before a window's, and verdicts older than the history."""
+        self._drop_blocks(self.lengths.block_of(window))
+        first = self.first_window
+        self.dirty = {w for w in self.dirty if w >= first}
+        self.watched = {w: span for w, span in self.watched.items() if w >= first}
+        self.evaluated_ns = {w: at for w, at in self.evaluated_ns.items() if w >= first}
         # The past must outlast a fault of any length: the baseline, and in jobs with jitter, which keep none, lateness.
-        closed = [w for w in sorted(self.published) if w < self.horizon]  # the others may be evaluated again
+        closed = [w for w in sorted(self.published) if w < first]  # the others may be evaluated again
         dropped = closed[: -self.config.history_windows]
         if dropped:
             baseline = [w for w in closed if self.published[w]["baseline"]][-self.config.baseline_windows :]
@@ -284,10 +313,27 @@ class JobState:
             del self.published[window]
             self.store.pop(key("v", window, self.run_key), None)
 
+    def _drop_blocks(self, horizon: int) -> None:
+        """Delete the rows of earlier blocks.
+
+        The horizon is written first: after a crash in between, the rest of a block must not be evaluated.
+        """
+        moved = horizon > self.horizon
+        if moved:
+            self.horizon = horizon
+            head = {"horizon": horizon, "window_steps": self.config.window_steps}
+            self.store[key("h", self.run_key)] = pack_rows(-1, head, np.zeros(0, NO_ROWS))
+        for old in [block for block in self.blocks if block < self.horizon]:
+            cells = self.blocks.pop(old)
+            self.steps.drop(old, cells.reports)
+            self.lateness.drop(cells.lateness)
+        if moved:
+            self._drop_samples()
+
     def _drop_samples(self) -> None:
         """Delete the samples from before the windows that are kept of their ranks: nothing reads them any more."""
         begin_ns: dict[int, int] = {}
-        for cells in self.windows.values():
+        for cells in self.blocks.values():
             for part, begin in cells.begin_ns.items():
                 begin_ns[part] = min(begin, begin_ns.get(part, begin))
         for samples in self.samples.values():
@@ -295,11 +341,12 @@ class JobState:
 
     def forget(self) -> None:
         """Delete all state of this run."""
-        self.drop_before(1 << 60)
+        self._drop_blocks(1 << 60)
         for window in self.published:
             self.store.pop(key("v", window, self.run_key), None)
         for samples in self.samples.values():
             samples.forget()
         self.stacks.forget()
         self.communicators.forget(self.sources.communicators)
+        self.lengths.forget()
         self.store.pop(key("h", self.run_key), None)

@@ -49,6 +49,13 @@ def _rows(columns: Mapping[str, Array], rank: Any, light: Any) -> Rows:
     return rows
 
 
+def rows_between(rows: Rows, first_step: int, last_step: int) -> Rows:
+    """Return the rows of steps between two, both included."""
+    inside = (rows["step"] >= first_step) & (rows["step"] <= last_step)
+    chosen: Rows = rows if inside.all() else rows[inside]
+    return chosen
+
+
 def latest_steps(rows: Rows) -> Rows:
     """Return the rows sorted by rank and step, each step once: of one that comes twice, the row with the later start.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -53,13 +53,14 @@ def verdict_batch(
     alarms: Mapping[int, Alarm],
     summaries: Mapping[int, str],
     places: Mapping[int, Place],
-    window_steps: int,
+    steps_of: Callable[[int], tuple[int, int]],
     envelope: dict[str, Any],
 ) -> Batch:
     """Return the batch of a verdict.
 
     `alarms`: by rank, after the window. `summaries`: rank -> `summarize` of the window before. `places`: by rank.
-    `envelope`: job, run, revision, sequence and the window's range; a process id where it is not that of the verdicts.
+    `steps_of`: window -> its first and last step. `envelope`: job, run, revision, sequence and the window's range; a
+    process id where it is not that of the verdicts.
     """
     rows = verdict.rows
     after = [alarms[row.rank] for row in rows]
@@ -82,8 +83,8 @@ def verdict_batch(
         "severity": np.array([row.severity for row in rows], "i1"),
         "state": np.array(texts["states"][1], "<u4"),
         "changed": np.array([summarize(r, a) != summaries.get(r.rank) for r, a in zip(rows, after, strict=True)], "u1"),
-        "episode_first_step": np.array([a.first * window_steps if a.first >= 0 else -1 for a in after], "<i8"),
-        "episode_last_step": np.array([(a.last + 1) * window_steps - 1 if a.last >= 0 else -1 for a in after], "<i8"),
+        "episode_first_step": np.array([steps_of(a.first)[0] if a.first >= 0 else -1 for a in after], "<i8"),
+        "episode_last_step": np.array([steps_of(a.last)[1] if a.last >= 0 else -1 for a in after], "<i8"),
         "cause": np.array(texts["causes"][1], "<u4"),
         "detail": np.array(texts["details"][1], "<u4"),
         "group": np.array(texts["groups"][1], "<u4"),

@@ -20,7 +20,7 @@ from drumline.streams.stragglers.analysis.window_data import WORST_ROW, Communic
 from drumline.streams.stragglers.lateness_rows import KEPT_ROW
 from drumline.streams.stragglers.slices import RANKS_OF_VALUE
 from drumline.streams.stragglers.state import JobState
-from drumline.streams.stragglers.step_rows import BUDGET, STEP_ROW
+from drumline.streams.stragglers.step_rows import BUDGET, STEP_ROW, rows_between
 
 #: (operation, bytes) -> [2, S]: see CommunicatorWindow.kinds.
 Kinds = dict[tuple[str, int], Floats]
@@ -51,7 +51,7 @@ def load_window(state: JobState, window: int) -> LoadedWindow:
     data, span_ns = _steps(state, window)
     communicators, unlike = _communicators(state, window, data)
     data = replace(data, communicators=communicators, unlike=unlike)
-    present, reports = set(data.ranks.tolist()), state.windows[window].reports.values()
+    present, reports = set(data.ranks.tolist()), state.blocks[state.lengths.block_of(window)].reports.values()
     sizes = (report.world_size for of_ranks in reports for rank, report in of_ranks.items() if rank in present)
     return LoadedWindow(_with_pipelines(state, data), span_ns, max(sizes, default=0))
 
@@ -59,19 +59,21 @@ def load_window(state: JobState, window: int) -> LoadedWindow:
 def _steps(state: JobState, window: int) -> tuple[WindowData, tuple[int, int]]:
     """Return a window of stored steps, without its communicators, and their span.
 
-    A value has all rows of a slice of ranks in the window. So some values at a time go to their places, and the window
-    of a large job is nowhere else as a whole.
+    A value has all rows of a slice of ranks in the window's block. So some values at a time go to their places, and the
+    window of a large job is nowhere else as a whole.
     """
-    parts, size = np.array(sorted(state.windows[window].reports), np.int64), state.config.window_steps
+    block, (first, last) = state.lengths.block_of(window), state.lengths.steps_of(window)
+    parts, size = np.array(sorted(state.blocks[block].reports), np.int64), last + 1 - first
     all_ranks = (parts[:, None] * RANKS_OF_VALUE + np.arange(RANKS_OF_VALUE)).ravel()
     shape = len(all_ranks), size
     has_row, is_light = np.zeros(shape, bool), np.zeros(shape, bool)
     collected = _WindowBudget(shape)
     begins, ends = list[int](), list[int]()
     for at in range(0, len(parts), PASS_VALUES):
-        rows = unpack_all(state.steps.values(window, parts[at : at + PASS_VALUES].tolist()), STEP_ROW)[2]
+        rows = unpack_all(state.steps.values(block, parts[at : at + PASS_VALUES].tolist()), STEP_ROW)[2]
+        rows = rows if size == state.config.window_steps else rows_between(rows, first, last)
         index = np.searchsorted(parts, rows["rank"] // RANKS_OF_VALUE) * RANKS_OF_VALUE + rows["rank"] % RANKS_OF_VALUE
-        rows, place = _latest(rows, index * size + rows["step"] - window * size)
+        rows, place = _latest(rows, index * size + rows["step"] - first)
         if len(rows):
             collected.put(rows, place)
             at_rows = _as_slice(place)
@@ -85,8 +87,8 @@ def _steps(state: JobState, window: int) -> tuple[WindowData, tuple[int, int]]:
     inside = None if (len(of_ranks), len(of_steps)) == shape else np.ix_(of_ranks, of_steps)
     budget = collected.budget(has_row & (is_light != light), inside)
     span_ns = min(begins, default=0), max(ends, default=0)
-    ranks, steps = all_ranks[of_ranks], window * size + of_steps
-    return WindowData(ranks, steps, budget, light=light, left_out=left_out), span_ns
+    ranks, steps = all_ranks[of_ranks], first + of_steps
+    return WindowData(ranks, steps, budget, light=light, left_out=left_out, number=window), span_ns
 
 
 def _latest(rows: Rows, place: Ints) -> tuple[Rows, Ints]:
@@ -171,7 +173,7 @@ def _communicators(state: JobState, window: int, data: WindowData) -> tuple[list
     column = {step: at for at, step in enumerate(data.steps.tolist())}
     out: list[CommunicatorWindow] = []
     unlike, met = np.zeros((2, len(data.ranks), len(data.steps)), bool)
-    for stored in state.lateness.stored(state.windows[window].lateness, column):
+    for stored in state.lateness.stored(state.blocks[state.lengths.block_of(window)].lateness, column):
         heads, counts, rows = unpack_all(stored.values, KEPT_ROW)
         names = sorted(set(stored.names))
         number = {name: at for at, name in enumerate(names)}

@@ -29,7 +29,7 @@ def evaluate_stored(state: JobState, window: int) -> tuple[WindowVerdict, tuple[
 
     The state keeps which samples it depends on.
     """
-    config = state.config
+    config = state.lengths.config_of(window)
     before_it = {w: state.published[w] for w in sorted(state.published) if w < window}
     earlier = list(before_it.values())
     data, span_ns, world_size = load_window(state, window)
@@ -42,7 +42,7 @@ def evaluate_stored(state: JobState, window: int) -> tuple[WindowVerdict, tuple[
         world_size=world_size,
         hosts=state.sources.hosts,
         samples=Samples(partial(state.device_rows, window), partial(state.host_rows, window)).noting(read),
-        inspections=state.stacks.inspections,
+        inspections={state.lengths.window_of(of.first_step): of for of in state.stacks.inspections},
         inferred=any(source.steps_from == INFERRED for source in state.sources.ranks.values()),
         stages=[head["stages"] for head in earlier if head["stages"]],
     )
@@ -69,7 +69,7 @@ def publish_verdict(
     alarms |= alarms_after(alarms, verdict, window, state.config)
     summaries = {rank: text for text, runs in known["summaries"] for rank in ranks_of(runs)}
     envelope = _envelope(state, window, span_ns, now_ns)
-    batch = verdict_batch(verdict, alarms, summaries, state.sources.places, state.config.window_steps, envelope)
+    batch = verdict_batch(verdict, alarms, summaries, state.sources.places, state.lengths.steps_of, envelope)
     head = state.published.get(window)
     summaries |= {row.rank: summarize(row, alarms[row.rank]) for row in verdict.rows}
     kept = {
@@ -99,8 +99,8 @@ def _envelope(state: JobState, window: int, span_ns: tuple[int, int], now_ns: in
         "sequence": state.sequence,
         "base_time_ns": start_ns,
         "sent_ns": now_ns,
-        "first_step": window * state.config.window_steps,
-        "last_step": state.config.last_step_of(window),
+        "first_step": state.lengths.first_step_of(window),
+        "last_step": state.lengths.last_step_of(window),
         "window_start_ns": start_ns,
         "window_end_ns": end_ns,
     }

@@ -52,6 +52,5 @@ def report(stage: str, partition: int, incident: Incident) -> Batch:
         "window_start_ns": now_ns,
         "window_end_ns": now_ns,
     }
-    return verdict_batch(
-        WindowVerdict((row,), 0, 0, 0, 0, {}), {WHOLE_JOB: Alarm(NO_DATA)}, {}, {}, window_steps=1, envelope=envelope
-    )
+    verdict = WindowVerdict((row,), 0, 0, 0, 0, {})
+    return verdict_batch(verdict, {WHOLE_JOB: Alarm(NO_DATA)}, {}, {}, lambda step: (step, step), envelope)

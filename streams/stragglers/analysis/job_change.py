@@ -36,7 +36,7 @@ class JobRegression:
 def find_job_regression(data: WindowData, baseline: Baseline, config: StragglerConfig) -> JobRegression | None:
     """Return how much longer the mean step is than the baseline's, or None if it is within `config`'s thresholds.
 
-    The longest step is left out: one checkpoint is no change.
+    The longest step is left out: one checkpoint is no change. So a window of one step is as long as that before.
     """
     baseline_step = baseline.job_step(config)
     length = step_length(data)
@@ -47,6 +47,7 @@ def find_job_regression(data: WindowData, baseline: Baseline, config: StragglerC
     steps = np.array([job[STEP] for job in baseline.jobs])
     spread = 1.4826 * float(np.median(np.abs(steps - before)))
     now = float(np.sort(length[seen])[: max(1, seen.sum() - 1)].mean())
+    now = min(now, float(steps[-1])) if seen.sum() == 1 else now
     if now < config.changed_ratio * before or now < before + config.changed_spreads * spread:
         return None
     grew = {name: float(np.nanmedian(data.budget[name])) - baseline_step[name] for name in DETAILS}

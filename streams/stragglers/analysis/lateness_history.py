@@ -52,7 +52,7 @@ class LatenessHistory:
         values: [n, 3] LATE, STEP and BUSY of each.
         odds: rank -> odds after the window before.
         longest: rank -> its latest step of the window before, of ranks that were late there; ns.
-        is_empty: nothing is known of any window.
+        is_empty: nothing is known of who was late in any window.
         always: the rank that was the latest in all windows, -1 = ranks took turns, or none was late.
         lateness: [m] how late it was in each of them; ns a step.
         inspected: the newest inspection that counted, with its window; {} = none.
@@ -92,7 +92,9 @@ def load_lateness(known: Mapping[int, Mapping[str, Any]], config: StragglerConfi
         return LatenessHistory()
     last = entries[max(entries)]
     windows = unexplained_windows(entries)[-config.history_windows :]
-    latest = {entry["latest"] for entry in entries.values()}
+    # The first window of one step has no step before, so nobody is late in it.
+    compared = [*entries.values()][int(config.window_steps == 1) :]
+    latest = {entry["latest"] for entry in compared}
     always = latest.pop() if len(latest) == 1 else -1
     return LatenessHistory(
         np.array(windows, np.int64),
@@ -103,9 +105,9 @@ def load_lateness(known: Mapping[int, Mapping[str, Any]], config: StragglerConfi
             for rank in ranks_of(runs)
         },
         {int(rank): float(late) for rank, late in last["longest"].items()},
-        False,
+        not compared,
         always,
-        np.array([entry["late"] for entry in entries.values()] if always >= 0 else [], float),
+        np.array([entry["late"] for entry in compared] if always >= 0 else [], float),
         last["inspected"],
     )
 

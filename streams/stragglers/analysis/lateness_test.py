@@ -7,8 +7,9 @@ rank costs the job time: what counts is lateness by which steps are longer than 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,8 @@ SUSPECTED = 3.0
 MOST = 3.0
 #: A rank is late steadily if not even this part of its steps is on time by how they vary: drift and pauses are not.
 UNSTEADY = 0.05
+#: Windows of fewer steps do not show how steps vary, and no chance in them is smaller: three such windows name a rank.
+FEW, LEAST_OF_FEW = 3, 1e-4
 #: Ranks of which the next window knows their latest step, those that lost most; groups of ranks with the same odds.
 KEPT_RANKS, KEPT_GROUPS = 64, 512
 #: In such steps odds are kept.
@@ -75,13 +78,15 @@ class LatenessTest:
         attribution: Attribution,
         history: LatenessHistory,
         config: StragglerConfig,
-        inspections: Sequence[Inspection] = (),
+        inspections: Mapping[int, Inspection] = MappingProxyType({}),
     ) -> None:
         self._data, self._attribution, self._history, self._config = data, attribution, history, config
         self._of_window = WindowLateness(data, attribution, history.longest)
         self._step_ns, self.lateness = self._of_window.step_ns, self._of_window.lateness
+        # So few steps do not show how they vary: a rank is late in all of them, and before, or they are odd.
+        self._is_short, self._is_repeated = config.window_steps < FEW, self.lateness >= LITTLE * self._of_window.longest
         self._index = {rank: index for index, rank in enumerate(data.ranks.tolist())}
-        self._window = config.window_of(int(data.steps[0])) if len(data.steps) else 0
+        self._window = data.number
         self._least_ns, self._needed = config.suspect * self._step_ns, 1.0 / config.chance
         is_late = self.lateness.max(initial=0.0) > self._least_ns
         self._latest = int(data.ranks[self.lateness.argmax()]) if is_late else -1
@@ -100,10 +105,10 @@ class LatenessTest:
         if self._always >= 0:  # its steps may never have been shorter
             self.cost[self._index[self._always]] = self.lateness[self._index[self._always]]
         self._inspected = dict(history.inspected)
-        inspection = next_inspection(inspections, config.window_of, self._inspected.get("window", -1), self._window)
+        number, inspection = next_inspection(inspections, self._inspected.get("window", -1), self._window) or (-1, None)
         if inspection is not None and inspection.rank in self._index:
             ratio = odds_ratio(inspection, self._cost(inspection.rank) / max(self._step_ns, 1.0))
-            self._inspected = {**asdict(inspection), "window": config.window_of(inspection.first_step), "ratio": ratio}
+            self._inspected = {**asdict(inspection), "window": number, "ratio": ratio}
         self._is_inspected = self._inspected != history.inspected
         self._odds = self._odds_after() if len(data.ranks) else {}
 
@@ -221,20 +226,22 @@ class LatenessTest:
             values, of_members = self._before(since), index[members]
             few = np.zeros((0, 3)) if self._is_known(values) else self._history.before(since)
             by_steps, vary_little = np.array([self._chance_by_steps(int(at), few) for at in of_members]).T
-            is_steady = by_steps <= UNSTEADY
+            is_steady = self._is_repeated[of_members] if self._is_short else by_steps <= UNSTEADY
             if self._is_known(values):
                 growth = self._growth(values, values)  # steps vary as much to both sides
                 sizes = np.minimum(values[:, LATE], np.abs(growth)) * np.where(growth > 0.0, 1.0, -1.0)
                 varies = float(np.median(np.abs(values[:, STEP] - np.median(values[:, STEP]))))
                 least = self._config.least_jitter * self._step_ns
                 chance = chance_of_sizes(self.cost[of_members], sizes, varies, least)
-                if common_sizes(values[:, LATE])[-1:].sum() < LITTLE * self._least_ns:  # no turns, so steps count
+                is_uneven = common_sizes(values[:, LATE])[-1:].sum() >= LITTLE * self._least_ns
+                if not (is_uneven or self._is_short):  # steps count
                     chance = np.where(is_steady, np.minimum(chance, by_steps), chance)
                     together[members] = np.where(is_steady, 1.0, together[members])
             else:
                 chance, is_steady = by_steps, is_steady & (vary_little > 0.0)
                 together[members] = np.where(is_steady, together[members], float(self._config.baseline_windows_min))
-            chances[members] = np.where(is_steady, chance, np.maximum(chance, self._config.chance))
+            floor = LEAST_OF_FEW if self._is_short else 0.0
+            chances[members] = np.maximum(chance, np.where(is_steady, floor, self._config.chance))
         return chances, together
 
     def _begin(self, rank: int) -> int:

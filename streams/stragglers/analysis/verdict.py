@@ -58,7 +58,7 @@ class WindowContext:
         world_size: ranks of the job as configured, 0 = unknown.
         hosts: rank -> host.
         samples: rank -> samples of its GPU, and of its process; None = there are none.
-        inspections: of the run, the newest ones.
+        inspections: the newest ones of the run, by the window that asked for each.
         inferred: the job marks no steps; evidence states it.
         stages: `stages` of the verdicts on the windows before, oldest first.
     """
@@ -68,7 +68,7 @@ class WindowContext:
     world_size: int = 0
     hosts: Mapping[int, str] = field(default_factory=dict)
     samples: Samples = NO_SAMPLES
-    inspections: Sequence[Inspection] = ()
+    inspections: Mapping[int, Inspection] = field(default_factory=dict)
     inferred: bool = False
     stages: Sequence[Mapping[str, Any]] = ()
 

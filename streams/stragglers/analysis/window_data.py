@@ -77,6 +77,7 @@ class WindowData:
         light: most steps were measured by NCCL, without other kernels; the steps of `budget` are all of one source.
         left_out: indices of the ranks whose steps are of another source.
         unlike: [R] steps in which a rank's collectives matched those of no other rank; empty = not counted.
+        number: of the window, by which its past is ordered.
     """
 
     ranks: Ints
@@ -88,6 +89,7 @@ class WindowData:
     light: bool = False
     left_out: frozenset[int] = frozenset()
     unlike: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    number: int = 0
 
 
 def peer_median(group: CommunicatorWindow, values: Floats) -> Floats:

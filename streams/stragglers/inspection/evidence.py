@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from drumline.streams.core.chance import LEAST
@@ -17,11 +17,14 @@ EXPLAINED = 0.5
 
 
 def next_inspection(
-    inspections: Iterable[Inspection], window_of: Callable[[int], int], after: int, window: int
-) -> Inspection | None:
-    """Return the newest inspection that windows after `after`, up to `window`, asked for; None without one."""
-    fitting = [of for of in inspections if after < window_of(of.first_step) <= window]
-    return max(fitting, key=lambda of: of.first_step, default=None)
+    inspections: Mapping[int, Inspection], after: int, window: int
+) -> tuple[int, Inspection] | None:
+    """Return the newest inspection of those that windows after `after`, up to `window`, asked for, with its window.
+
+    `inspections`: by the window that asked for each.
+    """
+    fitting = [number for number in inspections if after < number <= window]
+    return (max(fitting), inspections[max(fitting)]) if fitting else None
 
 
 def odds_ratio(inspection: Inspection, cost: float) -> float:

@@ -43,4 +43,4 @@ def test_a_communicator_of_any_name_has_its_results_also_after_a_restart(name):
     assert set(state.sources.communicators) == {name}
     step = int(np.max(lateness[-1].columns["step"]))
     assert len(state.lateness.rows(step, name))
-    assert {communicator for cells in state.windows.values() for _, communicator in cells.lateness} == {name}
+    assert {communicator for cells in state.blocks.values() for _, communicator in cells.lateness} == {name}

@@ -101,7 +101,7 @@ def test_slices_replace_whole_steps_and_are_replaced_by_offset(small_slices, mon
     def stored(parts):
         job = jobs.states[name]
         [communicator] = job.communicators.members
-        assert tuple(job.lateness.parts(job.windows[0].lateness, 0, communicator)) == parts
+        assert tuple(job.lateness.parts(job.blocks[0].lateness, 0, communicator)) == parts
         rows = [job.lateness.rows(0, communicator, part) for part in parts]
         assert len(jobs.store) == 1 + len(parts)
         return np.concatenate(rows)["rank"].tolist()
@@ -150,7 +150,7 @@ def test_the_lateness_of_50_000_ranks_fits_into_records_that_the_broker_takes(st
         jobs.on_batch(codec.decode(Topic.LATENESS, codec.encode(batch)), offset, SECOND)
     [state] = jobs.states.values()
     assert (state.communicators.members["c"], state.sources.communicators["c"].complete) == (tuple(range(RANKS)), 0)
-    parts = state.windows[0].lateness[0, "c"]
+    parts = state.blocks[0].lateness[0, "c"]
     joined = np.concatenate([state.lateness.rows(0, "c", part) for part in sorted(parts)])
     most_rows(monkeypatch, RANKS)
     [of_stage] = lateness.states.values()

@@ -129,7 +129,7 @@ def test_a_message_costs_no_write_and_a_verdict_is_written_at_once():
     worker = Worker(DEEP)
     worker.advance(len(DEEP), 10**18)
     kinds = [key[0] for changelog in worker.changelogs for key, _ in changelog]
-    assert kinds == ["v"] * len(worker.verdicts)
+    assert kinds == ["w", *["v"] * len(worker.verdicts)]
     before = worker.checkpoint()
     values = sum(worker.written) - sum(before)
     assert 0 < values < len(DEEP) + len(worker.lateness), "came and went, or changed again"

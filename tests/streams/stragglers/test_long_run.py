@@ -128,7 +128,7 @@ def test_memory_does_not_grow_with_the_length_of_the_run(kept):
 def test_samples_end_with_the_oldest_window_that_is_kept(kept):
     _, stage = kept
     [state] = stage.states.values()
-    windows = sorted(state.windows)
+    windows = sorted(state.blocks)
     begin = BEGIN + windows[0] * CONFIG.window_steps * STEP_NS
     for samples in state.samples.values():
         for buckets in samples.buckets.values():
@@ -143,11 +143,11 @@ def test_samples_of_a_restarted_worker_end_too(kept):
     _, stage = kept
     [state] = JobStage(dict(stage.store), CONFIG).states.values()
     [old] = stage.states.values()
-    assert {window: cells.begin_ns for window, cells in state.windows.items()} == {
-        window: cells.begin_ns for window, cells in old.windows.items()
+    assert {window: cells.begin_ns for window, cells in state.blocks.items()} == {
+        window: cells.begin_ns for window, cells in old.blocks.items()
     }
-    state.drop_before(max(state.windows))
-    begin = BEGIN + max(state.windows) * CONFIG.window_steps * STEP_NS
+    state.drop_before(max(state.blocks))
+    begin = BEGIN + max(state.blocks) * CONFIG.window_steps * STEP_NS
     assert all(min(buckets) >= begin // BUCKET_NS for of in state.samples.values() for buckets in of.buckets.values())
 
 

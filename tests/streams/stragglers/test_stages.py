@@ -162,7 +162,7 @@ def test_what_is_not_evaluated_again_is_kept_no_longer_than_the_bound():
         kafka.read(offset, offset + 1, time_ns)
         if RUN in kafka.jobs.states and (state := kafka.jobs.states[RUN]).published:
             state.dirty.add(min(state.published))  # and no tick comes
-            kept = max(kept, len(state.windows))
+            kept = max(kept, len(state.blocks))
     assert 80 // 4 < kept <= 80 // 4 + 4
 
 

@@ -29,7 +29,8 @@ def published(of):
     fields = ("sequence", "base_time_ns", "first_step", "last_step", "window_start_ns", "window_end_ns", "revision")
     envelope = {"job": "j", "run": "r", "sent_ns": 0} | dict.fromkeys(fields, 0)
     verdict = WindowVerdict(tuple(of), len(of), 20, 0, 10**9, {})
-    batch = verdict_batch(verdict, dict.fromkeys(range(len(of)), Alarm()), {}, {}, 20, envelope)
+    alarms = dict.fromkeys(range(len(of)), Alarm())
+    batch = verdict_batch(verdict, alarms, {}, {}, lambda window: (window, window), envelope)
     check(batch)
     return [batch.envelope["evidence"][at] for at in batch.columns["evidence_json"]]
 

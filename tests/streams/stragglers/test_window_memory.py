@@ -37,7 +37,8 @@ def stored(*records):
         ranks, part_of = np.unique(rows["rank"], return_inverse=True)
         parts = AppliedParts(rows, part_of, ranks, np.full(len(ranks), -1), np.full(len(ranks), offset))
         kept = {rank: RankReport(-1, len(ranks), "h", "g", "") for rank in ranks.tolist()}
-        state.steps.apply(parts, kept, state.windows, 0)
+        state.steps.apply(parts, kept, state.blocks, 0)
+    state.lengths.decide(True)
     return state
 
 

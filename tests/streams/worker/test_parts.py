@@ -283,7 +283,7 @@ def test_parts_of_one_record_that_are_of_one_rank_all_count_and_come_again_in_va
     stage = worker.stages["job"]
     assert stage.duplicates >= 5
     state = stage.states["3:job|run"]
-    rows = sum(len(state.steps.rank_rows(window, 0)) for window in state.windows)
+    rows = sum(len(state.steps.rank_rows(window, 0)) for window in state.blocks)
     assert rows == sum(batch.rows for _, batch in steps[:5])
 
 
@@ -355,8 +355,8 @@ def test_records_that_are_applied_together_give_the_state_that_they_give_one_by_
     for number, (_, batch) in enumerate(steps):
         single.on_batch(batch, number, STREAM[-1][0])
     of_both = [stage.states["3:job|run"] for stage in (worker.stages["job"], single)]
-    assert {*of_both[0].windows} == {*of_both[1].windows}
-    for window in of_both[0].windows:
+    assert {*of_both[0].blocks} == {*of_both[1].blocks}
+    for window in of_both[0].blocks:
         for rank in range(4):
             [rows, expected] = (state.steps.rank_rows(window, rank) for state in of_both)
             assert rows.tolist() == expected.tolist()
@@ -405,8 +405,8 @@ def test_records_that_come_again_in_other_company_do_not_count_twice(worker):
     state = stage.states["3:job|run"]
     stored = [
         len(unpack_rows(value, STEP_ROW).rows)
-        for window in state.windows
-        for value in state.steps.values(window, state.windows[window].reports)
+        for window in state.blocks
+        for value in state.steps.values(window, state.blocks[window].reports)
     ]
     assert sum(stored) == sum(batch.rows for batch in steps)
     assert stage.duplicates == 4 + 4 + 8

@@ -53,7 +53,7 @@ def test_a_change_of_what_is_kept_raises_the_version():
     assert list(results(batches(simulate_pipeline((1.0, 1.0), 1, 60, world=True)), stages, config.idle_ns))
     ProcessState("process", "3:job|run", Names(process, "process", "3:job|run"), {}).save(process)
     kept = [heads(store) for store in (first, other, process)]
-    assert [list(kinds) for kinds in kept] == [["e", "h", "m"], ["c", "h", "l", "s", "v"], ["p"]]
+    assert [list(kinds) for kinds in kept] == [["e", "h", "m"], ["c", "h", "l", "s", "v", "w"], ["p"]]
     assert {".baseline.ranks.*.idle_ns:float", ".baseline.links.*.least:int"} <= set(kept[1]["v"])
     shapes = [shape.descr for shape in SHAPES]
     text = repr([shapes, KEPT, STEP, OPERATIONS, STATES, [field.name for field in fields(Alarm)], kept])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from support.straggler_simulator import ddp, fsdp, mesh
 
 from drumline.streams.core.thresholds import WARNING, StragglerConfig
@@ -22,6 +24,8 @@ CAUSES = {"idle": "host_stall", "copy": "slow_copy", "compute": "slow_compute", 
 
 
 CONFIG = StragglerConfig(window_steps=12)
+#: Windows have as many steps, however long those take.
+ANY_LENGTH = replace(CONFIG, window_ns=1 << 62)
 
 
 Verdicts = dict[int, dict[int, tuple[int, str, float]]]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.labs.attribution import CAUSES, LAYOUTS, evaluated, named_ranks
+from support.labs.attribution import ANY_LENGTH, CAUSES, LAYOUTS, evaluated, named_ranks
 from support.straggler_simulator import MS, Fault, batches, overlapped
 
 from drumline.schemas.topics import Topic
@@ -170,7 +170,7 @@ def test_renaming_ranks_and_scaling_time_change_nothing_that_hides(shape, random
     order = list(range(4))
     random.shuffle(order)
     plain = evaluated(batches(recording))
-    other = evaluated(batches(recording, names=dict(enumerate(order)), scale=scale))
+    other = evaluated(batches(recording, names=dict(enumerate(order)), scale=scale), ANY_LENGTH)
     assert plain[LATE_FROM][rank][0] > SUSPECT
     for first, rows in plain.items():
         for named, (severity, cause, share) in rows.items():

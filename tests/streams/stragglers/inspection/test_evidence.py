@@ -28,11 +28,11 @@ def test_a_difference_that_does_not_explain_the_cost_counts_for_nothing(cost, ra
 
 
 def test_the_newest_inspection_counts_in_windows_from_the_one_that_asked_and_once():
-    requests = [inspection(first_step=20), inspection(first_step=60)]
+    requests = {number: inspection(first_step=20 * number) for number in (1, 3)}
 
     def at(after, window):
-        matched = next_inspection(requests, lambda step: step // 20, after, window)
-        return None if matched is None else matched.first_step
+        matched = next_inspection(requests, after, window)
+        return None if matched is None else matched[1].first_step
 
     assert [at(-1, window) for window in range(4)] == [None, 20, 20, 60]
     assert [at(1, 2), at(1, 9), at(3, 9)] == [None, 60, None]
