@@ -95,8 +95,8 @@ ASOF LEFT JOIN (
 GROUP BY bin ORDER BY bin
 """
 
-# Windows of the time: all, those with enough data, and their length; and why most of the others have none; and what was stated last of a
-# pipeline's stages.
+# Windows of the time: all, those with enough data, their length, why most of the others have none; and what was stated
+# last of a pipeline's stages.
 WINDOWS = f"""
 SELECT count() AS windows, countIf(c.evaluated OR c.reason != 'no_past') AS measured,
        countIf(c.evaluated) AS evaluated, min(first_step) AS first, max(last_step) AS last,

@@ -16,9 +16,7 @@ POWER = 0.5
 EXPLAINED = 0.5
 
 
-def next_inspection(
-    inspections: Mapping[int, Inspection], after: int, window: int
-) -> tuple[int, Inspection] | None:
+def next_inspection(inspections: Mapping[int, Inspection], after: int, window: int) -> tuple[int, Inspection] | None:
     """Return the newest inspection of those that windows after `after`, up to `window`, asked for, with its window.
 
     `inspections`: by the window that asked for each.

@@ -106,7 +106,8 @@ def suspect_row(odds, inspections, history=None):
     data = replace(data, lockstep_groups=lockstep_groups(data), number=4)
     values = np.array([[0.25 * STEP_NS, step * STEP_NS, STEP_NS] for step in (1.0, 1.1, 1.3, 1.2)])
     history = history or LatenessHistory(np.arange(4), values, {1: Odds((odds, odds), 2)}, is_empty=False)
-    test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig(), {of.first_step // 20: of for of in inspections})
+    by_window = {of.first_step // 20: of for of in inspections}
+    test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig(), by_window)
     row = RankVerdict(1, CRITICAL, Cause("host_stall"), round(6 * STEP_NS), 0.23, evidence={"peers": [0]})
     tested = test.tested(row)
     return tested, replace(history, **{name: getattr(load_lateness({4: test.kept([tested])}, StragglerConfig()), name)
