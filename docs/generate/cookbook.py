@@ -104,7 +104,7 @@ def add_stacks(settings: Settings) -> None:
     lines = []
     for rank, role, kind in ((2, "culprit", "gil"), (0, "peer", "sleep")):
         outputs = [(TESTS / "data" / "py_spy" / f"{kind}{part}.json").read_bytes() for part in ("", ".holders")]
-        samples, holders = map(read_samples, outputs)
+        [samples], [holders] = map(read_samples, outputs)
         stacks = fold({min(thread.number for thread in samples)}, samples, holders)
         sampling = {
             "rank": rank,
