@@ -52,7 +52,7 @@ def test_a_job_of_one_rank_is_not_evaluated_and_the_json_gives_the_reason(tmp_pa
     assert result.exit_code == 0, result.output
     [curve] = json.loads(result.stdout)["curves"]
     assert curve["coverage"]["evaluated"] == 0
-    assert curve["coverage"]["reasons"] == {"no detail": curve["coverage"]["windows"]}
+    assert curve["coverage"]["reasons"] == {"ranks_missing": curve["coverage"]["windows"]}
     assert curve["injected"] == []
 
 
