@@ -149,11 +149,10 @@ def test_the_phases_of_the_manifest_have_no_influence(tmp_path):
     ]
 
 
-def test_the_worked_example_of_the_design_is_what_comes_out():
-    text = (Path(__file__).parents[3] / "docs" / "design" / "stragglers.md").read_text()
+def test_a_rank_that_sleeps_half_of_each_step_is_the_only_one_that_costs():
     result = {row.rank: row for row in rows(recorded("mesh-2x2")) if row.first_step == 50}
-    shares = [f"{result[rank].share * 100:.3g} %" for rank in range(4)]
-    assert (result[1].cause, result[1].severity, f"= {shares[1]}, critical" in text) == ("host_stall", 3, True)
+    assert (result[1].cause, result[1].severity) == ("host_stall", 3)
+    assert result[1].share == pytest.approx(0.521, abs=0.001)
     assert max(result[rank].share for rank in (0, 2, 3)) < 0.0005
 
 
