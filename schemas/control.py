@@ -29,8 +29,9 @@ MAX_PULL_STEPS, MAX_PULL_NS = 200, 600_000_000_000
 POLICY, WINDOW, PULL = "policy", "window", "pull"
 #: All steps of a job, where NCCL measures a part of them (producers/nccl_profiler/timed_steps.c).
 TIMES = "times"
-#: Odds from which a rank is suspect; a test holds them equal to the stream processor's.
-SUSPECTED = 3.0
+#: Odds from which a rank is suspect, and the evidence of the cause that it would be named for; tests hold both equal to
+#: the stream processor's.
+SUSPECTED, SUSPECTED_OF = 3.0, "suspected_of"
 
 _SCHEMA: dict[str, Any] = {
     "type": "record", "name": "Control", "namespace": "drumline.v1",
@@ -181,13 +182,17 @@ def suspect_ranks(ranks: Iterable[int], severities: Iterable[int], evidence: Ite
     return [
         rank
         for rank, severity, text in zip(ranks, severities, evidence, strict=True)
-        if rank >= 0 and (severity > 0 or (severity == 0 and _odds(text) >= SUSPECTED))
+        if rank >= 0 and (severity > 0 or (severity == 0 and odds_of(text) >= SUSPECTED))
     ]
 
 
-def _odds(evidence: str) -> float:
-    """Return the odds that a late rank is late for a reason, 0 where evidence has none."""
+def odds_of(evidence: str, causes: Collection[str] | None = None) -> float:
+    """Return the odds that a late rank is late for a reason, 0 where evidence has none.
+
+    `causes`: those that a rank is suspected of which counts, None = all late ranks count.
+    """
     try:
-        return float(json.loads(evidence)["odds"]) if '"odds"' in evidence else 0.0
+        values = json.loads(evidence) if '"odds"' in evidence else {"odds": 0.0}
+        return float(values["odds"]) if causes is None or values[SUSPECTED_OF] in causes else 0.0
     except (KeyError, TypeError, ValueError, RecursionError):
         return 0.0

@@ -5,13 +5,12 @@ Every agent reads the same record, and each decides by the record alone, so they
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.control import compared_ranks, healthy_peer
+from drumline.schemas.control import SUSPECTED_OF, compared_ranks, healthy_peer, odds_of
 from drumline.schemas.topics import Topic
 
 #: Cause of a straggler that stacks explain.
@@ -26,8 +25,6 @@ EXITED = "gone"
 MOST_RANKS = 1 << 16
 #: Kinds: of verdicts, of a rank that evidence does not name yet, and of a deep window that people ask for.
 STRAGGLER, HANG, SUSPECT, CAPTURE = "straggler", "hang", "suspect", "capture"
-#: Evidence of a suspect rank: the cause that it would be named for. A test holds it equal to the stream processor's.
-SUSPECTED_OF = "suspected_of"
 #: Causes that stacks may show.
 SHOWN_BY_STACKS = frozenset({HOST_STALL, "unknown"})
 #: Longest step of a job whose suspects are sampled: each part of a sampling holds one (sampling_run.py); ns.
@@ -90,9 +87,9 @@ def suspect(batch: Batch, at_s: float) -> Verdict | None:
     ranks, severities = columns["rank"].tolist(), columns["severity"].tolist()
     hosts = batch.strings("host", "hosts").tolist()
     suspects = [
-        (-_odds(texts[at]), rank, at)
+        (-odds, rank, at)
         for at, rank in enumerate(ranks)
-        if rank >= 0 and severities[at] == 0 and SUSPECTED_OF in texts[at] and _odds(texts[at]) > 0
+        if rank >= 0 and severities[at] == 0 and (odds := odds_of(texts[at], SHOWN_BY_STACKS)) > 0
     ]
     healthy = [
         (rank, host)
@@ -101,23 +98,14 @@ def suspect(batch: Batch, at_s: float) -> Verdict | None:
     ]
     if not suspects:
         return None
-    odds, rank, at = min(suspects)
+    least, rank, at = min(suspects)
     peer = healthy_peer(healthy, hosts[at], compared_ranks(texts[at]))
     if peer < 0:
         return None
     return Verdict(
         SUSPECT, str(envelope["job"]), str(envelope["run"]), at_s, (rank,), peer, int(envelope["first_step"]),
-        int(envelope["last_step"]), int(envelope["window_start_ns"]), odds=-odds, step_ns=step_ns,
+        int(envelope["last_step"]), int(envelope["window_start_ns"]), odds=-least, step_ns=step_ns,
     )  # fmt: skip
-
-
-def _odds(evidence: str) -> float:
-    """Return the odds of a suspect rank that stacks may show, 0 for others."""
-    try:
-        matched = json.loads(evidence)
-        return float(matched["odds"]) if matched[SUSPECTED_OF] in SHOWN_BY_STACKS else 0.0
-    except (KeyError, TypeError, ValueError, RecursionError):
-        return 0.0
 
 
 def hang(batch: Batch, at_s: float) -> Verdict | None:

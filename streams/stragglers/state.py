@@ -270,8 +270,7 @@ class JobState:
         completed = self.stacks.apply(batch, offset)
         if completed is not None and self.lengths.is_decided:
             begin = self.lengths.window_of(completed.first_step)
-            kept = (window for window in self.published if self.lengths.block_of(window) in self.blocks)
-            self.dirty |= {window for window in kept if window >= begin}
+            self.dirty |= {window for window in self.published if window >= begin and self.has_rows(window)}
 
     def samples_of(self, kind: SampleKind) -> SampleState:
         """Return the samples of a kind."""
@@ -292,7 +291,7 @@ class JobState:
         return begun
 
     def _span(self, window: int, rank: int) -> tuple[int, int]:
-        first, last = self.lengths.first_step_of(window), self.lengths.last_step_of(window)
+        first, last = self.lengths.steps_of(window)
         return self.steps.span(self.config.block_of(first), rank, first, last)
 
     def drop_before(self, window: int) -> None:
