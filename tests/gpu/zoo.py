@@ -3,11 +3,11 @@
 usage: zoo.py OUT [SHAPE...]
 
 SHAPES (zoo_plan.py) has the names, the most important first. Each runs the same phases. OUT gets recordings.tar, cut
-into pieces and written again after each shape: a folder a shape with cupti.xz, light.xz (zoo_rows.py), manifest.json,
-and the output of its ranks; and zoo.json. A shape that fails, or has no time left, is reported, and the next one
-begins. ZOO_SECONDS: time for all. ZOO_PHASE_S: length of a phase. ZOO_MODE: whole, short (phases of 6 s), or once
-(other sizes, ranks and lengths). ZOO_PHASES: faults in place of the mode's, as `host:1:0.1 gpu:0:0.35`. ZOO_RAW:
-shapes whose rings are kept. DRUMLINE_RINGS__TIMES=all: each step is measured.
+into pieces and written again after each shape: a folder a shape with cupti.xz, light.xz (zoo_rows.py), stacks.json.xz
+(zoo_stacks.py), manifest.json, and the output of its ranks; and zoo.json. A shape that fails, or has no time left, is
+reported, and the next one begins. ZOO_SECONDS: time for all. ZOO_PHASE_S: length of a phase. ZOO_MODE: whole, short
+(phases of 6 s), or once (other sizes, ranks and lengths). ZOO_PHASES: faults in place of the mode's, as `host:1:0.1
+gpu:0:0.35`. ZOO_RAW: shapes whose rings are kept. DRUMLINE_RINGS__TIMES=all: each step is measured.
 """
 
 import json
@@ -19,7 +19,7 @@ import time
 import traceback
 from pathlib import Path
 
-from zoo_hosts import Hosts
+from zoo_hosts import host_of
 from zoo_plan import MODES, SHAPES, Phase, Shape, phases_of
 from zoo_results import write_manifest, write_pieces
 
@@ -55,7 +55,6 @@ class Zoo:
         self.out, self.work, self.disk = out, work, disk
         self.spool, self.packed = work / "spool", work / "packed"
         self.packed.mkdir()
-        self.hosts = Hosts()
         self.cores = sorted(os.sched_getaffinity(0))
         self.spare = ",".join(map(str, self.cores[2 * RANKS * CORES :] or self.cores))
 
@@ -86,7 +85,7 @@ class Zoo:
         for rank in range(RANKS):
             first = ((shape.number % 2 * RANKS + rank) * CORES) % len(self.cores)
             cores = ",".join(map(str, self.cores[first : first + CORES]))
-            prefix, more = self.hosts.of(rank) if shape.name == "two_hosts" else ([], {})
+            prefix, more = host_of(rank) if shape.name == "two_hosts" else ([], {})
             with (
                 (shape.folder / f"{rank}.log").open("w") as log,
                 (shape.folder / f"{rank}.err").open("w") as errors,
@@ -110,6 +109,11 @@ class Zoo:
                 raise RuntimeError("the first phase does not begin")
             self.check(shape)
             time.sleep(0.1)
+        pids = [str(rank.pid) for rank in shape.ranks]
+        subprocess.Popen(
+            ["taskset", "-c", self.spare, sys.executable, str(FOLDER / "zoo_stacks.py"), str(shape.folder), *pids],
+            stdin=subprocess.DEVNULL,
+        )
         values = json.loads(began.read_text())
         end_s = values["at"] + SHAPE_S
         shape.result |= {"began": values["at"], "healthy_step_ms": round(1e3 * values["step_s"], 3)}
@@ -196,12 +200,10 @@ class Zoo:
             try:
                 if left() < SHAPE_S + EXPECTED_S + PACK_S / 3:
                     raise RuntimeError(f"no time left ({left():.0f} s)")
-                if shape.name == "two_hosts":
-                    self.hosts.make()
                 if not shape.ranks:
                     self.start(shape)
                 fits = left() > 2 * (SHAPE_S + EXPECTED_S) + PACK_S / 3
-                self.run(shape, [s for s in after if fits and s.name != "two_hosts"])
+                self.run(shape, after if fits else [])
             except Exception as error:
                 if not isinstance(error, RuntimeError):
                     traceback.print_exc()
@@ -232,7 +234,6 @@ def main() -> None:
         try:
             zoo.shapes(sys.argv[2:] or SHAPES)
         finally:
-            zoo.hosts.remove()
             agent.terminate()
             try:
                 agent.wait(10)

@@ -24,6 +24,8 @@ def write_manifest(
     done = phases_done(logs, phases)
     manifest = {"job": name, "how": name, "ranks": len(logs), **settings, "phases": done, **rows}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
+    if (source / "stacks.json.xz").exists():
+        (folder / "stacks.json.xz").write_bytes((source / "stacks.json.xz").read_bytes())
     for path in [*logs, *source.glob("*.err")]:
         if path.stat().st_size:
             (folder / path.name).write_bytes(path.read_bytes()[-TAIL_BYTES:])
