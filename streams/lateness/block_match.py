@@ -2,8 +2,8 @@
 
 A block is one step of one communicator. It is dense where all its ranks have as many collectives, without holes, and no
 sends, receives, or all-to-alls whose end is not known. A step of a large job has thousands of dense blocks in a few
-shapes. Blocks of sends and receives only have nothing to compare. `match_step` compares the others one by one; its
-result defines that of every block.
+shapes. Blocks of sends and receives only have nothing to compare, but for exchanges of two ranks. `match_step` compares
+the others one by one; its result defines that of every block.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from drumline.streams.lateness.collective_join import (
     KIND_ROW,
     LATENESS_ROW,
     LOCKSTEP,
+    PAIR,
     PIPELINE,
     POINT_TO_POINT,
     ROOTED,
@@ -83,6 +84,7 @@ def _classes(blocks: Blocks, ranks: Ints, quorum: float) -> tuple[Ints, NDArray[
     patterns = np.full(len(how), "", object)
     paired = np.flatnonzero(only_sends & (size > 1))
     patterns[paired] = np.where(_differ(blocks, paired), PIPELINE, EXCHANGE)
+    how[(patterns == EXCHANGE) & (np.maximum(size, ranks) == PAIR)] = _ONE_BY_ONE
     return how, patterns
 
 

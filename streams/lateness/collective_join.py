@@ -30,7 +30,11 @@ KIND = {
 }
 #: Operations by their number in COLLECTIVE_ROW; other operations have larger numbers, see `operation_number`.
 OPERATIONS = tuple(KIND)
-ALL_TO_ALL = OPERATIONS.index("AllToAll")
+ALL_TO_ALL, SEND_RECV = OPERATIONS.index("AllToAll"), OPERATIONS.index("SendRecv")
+#: Operations whose end is that of sending, where NCCL measured them.
+SENT = (ALL_TO_ALL, SEND_RECV)
+#: Ranks of a communicator in which what one rank sends and receives at once, the other one receives and sends.
+PAIR = 2
 #: The use of sends and receives in a communicator, as gpu.lateness.v1 writes it.
 EXCHANGE, PIPELINE = "exchange", "pipeline"
 
@@ -151,6 +155,7 @@ def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float
     lost: that collective is not compared; if fewer than `whole_share` of them are left, the step is skipped.
     """
     pattern = point_to_point(rows_of)
+    rows_of = _with_exchanges(rows_of) if pattern == EXCHANGE and max(len(rows_of), ranks) == PAIR else rows_of
     whole = {rank: _without_point_to_point(rows) for rank, rows in rows_of.items()}
     count_of = {rank: int(rows["ordinal"][-1]) + 1 for rank, rows in whole.items() if len(rows)}
     counts = Counter(count_of.values())
@@ -183,8 +188,8 @@ def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float
 
 
 def is_sent(rows: Rows) -> NDArray[np.bool_]:
-    """Return of each collective, or row, whether its end is that of sending only: an all-to-all that NCCL measured."""
-    is_one = (rows["operation"] == ALL_TO_ALL) & (rows["light"] > 0)
+    """Return of each collective, or row, whether its end is that of sending only: of what NCCL measured, `SENT`."""
+    is_one = np.isin(rows["operation"], SENT) & (rows["light"] > 0)
     return np.asarray(is_one if rows.ndim == 1 else is_one.any(0), bool)
 
 
@@ -196,7 +201,7 @@ def is_of_two_tiers(table: Rows) -> NDArray[np.bool_]:
 
 def is_left_together(table: Rows) -> NDArray[np.bool_]:
     """Return of each collective of a table whether all ranks leave it at once, and when they did is known."""
-    result: NDArray[np.bool_] = (table["lockstep"][0] == LOCKSTEP) & (table["operation"][0] != ALL_TO_ALL)
+    result: NDArray[np.bool_] = (table["lockstep"][0] == LOCKSTEP) & ~np.isin(table["operation"][0], SENT)
     return result
 
 
@@ -228,6 +233,15 @@ def point_to_point(rows_of: Mapping[int, Rows]) -> str:
         if (rows["operation"][at] != first["operation"][at_first]).any():
             return PIPELINE
     return EXCHANGE
+
+
+def _with_exchanges(rows_of: Mapping[int, Rows]) -> Mapping[int, Rows]:
+    """Return the rows of two ranks whose exchanges are in lockstep: neither leaves one before the other has entered."""
+    changed = {}
+    for rank, rows in rows_of.items():
+        changed[rank] = rows.copy()
+        changed[rank]["lockstep"][rows["operation"] == SEND_RECV] = LOCKSTEP
+    return changed
 
 
 def _without_point_to_point(rows: Rows) -> Rows:

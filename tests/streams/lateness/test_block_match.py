@@ -64,7 +64,7 @@ def same(communicators):
     return matches
 
 
-PROGRAMS = [[0], [0, 1, 0, 2], [0, REDUCE, 6, 1], [6, 7], [REDUCE], [4, 5, 4], [0, 4, 5], [3, 3, 3, 3, 3, 3]]
+PROGRAMS = [[0], [0, 1, 0, 2], [0, REDUCE, 6, 1], [6, 7], [REDUCE], [4, 5, 4], [6, 6], [0, 4, 5], [3, 3, 3, 3, 3, 3]]
 
 
 DAMAGES = ("", "", "", "hole", "short", "other", "missing", "sends", "empty", "gap", "stage")
