@@ -16,6 +16,8 @@ MOST_FRAMES, MOST_STACKS = 64, 200
 MOST_BYTES = STACKS.total // 2
 #: Most characters of a stack, and of a file in it.
 MOST_TEXT, MOST_FILE = STACKS.length, 80
+#: File whose functions run the job's: it was the job's line that called them.
+WRAPPERS = "/producers/collector/host_time.py"
 _INSTALLED = re.compile(r"^<|/(?:site|dist)-packages/|/lib(?:64)?/python3[^/]*/|^…")
 
 
@@ -81,8 +83,8 @@ def fold(pids: Collection[int], samples: Sequence[ThreadSamples], holders: Seque
     holding: Counter[tuple[str, Stack]] = Counter()
     for reader, counter in ((samples, seen), (holders, holding)):
         for thread in reader:
-            for stack, count in thread.stacks.items():
-                if stack:
+            for whole, count in thread.stacks.items():
+                if stack := tuple(frame for frame in whole if not frame.file.endswith(WRAPPERS)):
                     counter[thread.label, stack] += count
     keys = sorted(
         seen | holding, key=lambda key: (-(seen[key] + holding[key]), key[0] not in main, key[0], folded(key[1]))

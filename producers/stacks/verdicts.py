@@ -27,6 +27,8 @@ MOST_RANKS = 1 << 16
 STRAGGLER, HANG, SUSPECT, CAPTURE = "straggler", "hang", "suspect", "capture"
 #: Causes that stacks may show.
 SHOWN_BY_STACKS = frozenset({HOST_STALL, "unknown"})
+#: In the evidence of a rank of a pipeline without replicas: each of its stages runs other lines by design.
+OF_STAGES = '"pipeline"'
 #: Longest step of a job whose suspects are sampled: each part of a sampling holds one (sampling_run.py); ns.
 LONGEST_STEP_NS = 1_000_000_000
 
@@ -89,7 +91,10 @@ def suspect(batch: Batch, at_s: float) -> Verdict | None:
     suspects = [
         (-odds, rank, at)
         for at, rank in enumerate(ranks)
-        if rank >= 0 and severities[at] == 0 and (odds := odds_of(texts[at], SHOWN_BY_STACKS)) > 0
+        if rank >= 0
+        and severities[at] == 0
+        and (odds := odds_of(texts[at], SHOWN_BY_STACKS)) > 0
+        and OF_STAGES not in texts[at]
     ]
     healthy = [
         (rank, host)

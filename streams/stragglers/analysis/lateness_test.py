@@ -140,7 +140,7 @@ class LatenessTest:
         if not seen:
             return row
         cause = row.cause
-        if seen["inspection"]["at"] and self._inspected["ratio"] > 1.0 and cause.cause != HOST_STALL:
+        if seen["inspection"]["at"] and cause.cause != HOST_STALL:
             cause = Cause(HOST_STALL, "", "medium", cause.excess_ns, cause.ratios)
         return replace(row, cause=cause, evidence={**row.evidence, **seen})
 

@@ -36,6 +36,6 @@ def odds_ratio(inspection: Inspection, cost: float) -> float:
 
 
 def stated(inspection: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the evidence of a rank states of its inspection."""
+    """Return what the evidence of a rank states of its inspection: a difference that is chance is none."""
     shares = {name: round(float(inspection[name]), 3) for name in ("share", "peer_share")}
-    return {"at": inspection["at"], **shares, "peer": inspection["peer"]}
+    return {"at": inspection["at"] if inspection["ratio"] > 1.0 else "", **shares, "peer": inspection["peer"]}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from drumline.producers.collector.host_time import timed
 from drumline.producers.stacks.folding import MOST_BYTES, MOST_FRAMES, MOST_STACKS, MOST_TEXT, fold
 from drumline.producers.stacks.speedscope import BadOutput, PythonFrame, ThreadSamples, read_samples
 
@@ -55,6 +56,12 @@ def test_a_deep_stack_keeps_its_innermost_frames():
     assert row.stack.endswith("f499 (/job/a.py:499)")
     [row] = fold({1}, [thread({frames(*("f" * 128 for _ in range(500))): 3})], []).rows
     assert MOST_TEXT - 200 < len(row.stack) <= MOST_TEXT
+
+
+def test_a_wait_is_where_the_job_called_it_and_not_in_the_hook_that_measures_it():
+    hook = frames("wrapped", file=timed.__code__.co_filename)
+    [row] = fold({1}, [thread({(*frames("main", "update"), *hook): 3})], []).rows
+    assert (row.stack, row.function) == ("main (/job/a.py:0);update (/job/a.py:1)", "update")
 
 
 def test_before_python_3_11_the_main_thread_is_the_one_that_runs_a_module():

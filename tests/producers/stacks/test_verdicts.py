@@ -100,6 +100,7 @@ def test_the_peer_of_a_suspect_is_one_that_it_was_compared_with():
 @pytest.mark.parametrize("ranks", [
     [(suspected(4, of="slow_gpu"), "a"), ({}, "a")],  # stacks do not show it
     [(suspected(4), "a"), (suspected(5), "a")],  # no peer
+    [(suspected(4, pipeline="0 1"), "a"), ({}, "a")],  # the other rank runs another stage
     [({"explained_by": "chance", "odds": 2}, "a"), ({}, "a")],
     [({SUSPECTED_OF: "host_stall", "odds": "many"}, "a"), ({}, "a")],
 ])  # fmt: skip

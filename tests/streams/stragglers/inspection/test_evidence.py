@@ -1,9 +1,11 @@
 """An inspection is evidence for or against a suspect, once, and never more than its chance allows."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
-from drumline.streams.stragglers.inspection.evidence import next_inspection, odds_ratio
+from drumline.streams.stragglers.inspection.evidence import next_inspection, odds_ratio, stated
 from drumline.streams.stragglers.inspection.sampled_stacks import Inspection
 
 
@@ -20,6 +22,12 @@ def test_without_a_reason_an_inspection_multiplies_odds_by_one_on_average():
 
 def test_what_is_the_same_on_both_halves_the_odds():
     assert odds_ratio(inspection(1.0, 0.0, at=""), 0.2) == 0.5
+
+
+@pytest.mark.parametrize(("chance", "at"), [(1e-6, "load (data.py:4)"), (0.5, "")])
+def test_a_line_that_differs_by_chance_is_not_stated(chance, at):
+    of = inspection(chance)
+    assert stated({**asdict(of), "ratio": odds_ratio(of, 0.2)})["at"] == at
 
 
 @pytest.mark.parametrize(("cost", "ratio"), [(0.05, 500.0), (0.39, 500.0), (0.41, 1.0)])
