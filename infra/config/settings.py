@@ -8,7 +8,6 @@ that names the setting, and so is a misspelt name (unknown_variables.py). docs/r
 from __future__ import annotations
 
 import os
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -22,6 +21,7 @@ from drumline.infra.config.servers import ArchiveSettings, GrafanaSettings, Offe
 from drumline.infra.config.unknown_variables import InvalidVariables, find_unknown_variables
 from drumline.infra.config.validation import SettingsModel
 from drumline.infra.runtime import spool_defaults
+from drumline.infra.runtime.terminal import echo
 
 
 class LocalSettings(SettingsModel):
@@ -225,5 +225,5 @@ def settings() -> Settings:
     if errors := [variable.text for variable in unknown if variable.is_setting]:
         raise InvalidVariables("\n".join(errors))
     for variable in unknown:
-        print(f"drumline: {variable.text}", file=sys.stderr)
+        echo(f"drumline: {variable.text}", err=True)
     return Settings()

@@ -15,6 +15,7 @@ import signal
 import ssl
 import sys
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", "0")
         self.end_headers()
         if text:
-            print(f"{status} {text}".translate(dict.fromkeys(range(32), " ")), file=sys.stderr, flush=True)
+            with suppress(OSError):  # a full disk ends no program
+                print(f"{status} {text}".translate(dict.fromkeys(range(32), " ")), file=sys.stderr, flush=True)
 
     def log_message(self, *_: object) -> None:
         """Log nothing else."""

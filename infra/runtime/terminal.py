@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ def escape_controls(text: str, keep: str = "") -> str:
 
 
 def echo(text: object = "", *, err: bool = False, flush: bool = False) -> None:
-    """Print a line on standard output, or on standard error."""
-    print(escape_controls(str(text), LAYOUT), file=sys.stderr if err else sys.stdout, flush=flush)
+    """Print a line on standard output, or on standard error, whose loss (a full disk, a closed pipe) raises nothing."""
+    with suppress(OSError) if err else nullcontext():
+        print(escape_controls(str(text), LAYOUT), file=sys.stderr if err else sys.stdout, flush=flush)
 
 
 def write_stream(parts: Iterable[bytes]) -> None:

@@ -1,21 +1,27 @@
 """Logging with structlog to stderr: readable on a terminal, one JSON object per line with DRUMLINE_LOG_JSON=true.
 
 Log lines of libraries take the same path, with a rate limit on equal ones: without a broker aiokafka writes a hundred
-per second. Secrets of the settings, and those given to secrets.hide, are masked in any text.
+per second. A line that cannot be written is counted and ends nothing. Secrets of the settings, and those given to
+secrets.hide, are masked in any text.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from typing import TextIO, cast
 
 import structlog
 from pydantic import BaseModel, SecretStr
 from structlog.types import EventDict, Processor, WrappedLogger
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.runtime.log_stream import LogStream, gap_line
 from drumline.infra.runtime.terminal import LAYOUT, escape_controls
 from drumline.infra.telemetry.secrets import hide, masked
 
@@ -96,6 +102,13 @@ class RateLimitFilter(logging.Filter):
         return held is not None
 
 
+def _gap_event(program: str, lines: int, reason: str) -> str:
+    """Return the JSON line that stands for lost ones."""
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    event = {"event": "log lines are lost", "lines": lines, "reason": reason}
+    return json.dumps({**event, "program": program, "level": "warning", "timestamp": now})
+
+
 def configure(settings: Settings, program: str) -> None:
     """Configure structlog and the standard library's root logger for this process."""
     for secret in secrets_of(settings):
@@ -106,6 +119,7 @@ def configure(settings: Settings, program: str) -> None:
         if settings.log_json
         else [mask_event, escape_event, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     )
+    lines = cast(TextIO, LogStream(gap=partial(_gap_event, program) if settings.log_json else gap_line))
     before: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -116,11 +130,11 @@ def configure(settings: Settings, program: str) -> None:
         processors=[*before, *render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         # The original stderr: a replacement (in a test) may be closed before this process ends.
-        logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),
+        logger_factory=structlog.WriteLoggerFactory(lines),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(program=program)
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(lines)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*before, structlog.stdlib.add_logger_name],
