@@ -103,10 +103,14 @@ class State:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace the file atomically: a reader sees the old or the new content, also after a kill."""
+    """Replace the file atomically: a reader sees the old or the new content, also after a kill. Raises OSError."""
     scratch = path.with_name(f"{path.name}.{os.getpid()}")
-    scratch.write_text(json.dumps(value, indent=1))
-    scratch.replace(path)
+    try:
+        scratch.write_text(json.dumps(value, indent=1))
+        scratch.replace(path)
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        raise
 
 
 def read_json(path: Path) -> Any:

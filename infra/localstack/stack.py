@@ -19,6 +19,7 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError, State, held, locked, read_json, write_json
 from drumline.infra.localstack.clickhouse.config import engine_ports, prepare_engine
 from drumline.infra.localstack.clickhouse.engine import START_S, answers, is_local_engine, log_tail, wait_until
+from drumline.infra.localstack.disk_space import require_space, short_disks, space_errors
 from drumline.infra.localstack.kafka.broker import broker_answers, broker_name, broker_ports, numbers, prepare_brokers
 from drumline.infra.localstack.ports import require_free
 from drumline.infra.localstack.processes import own_processes, page_processes, stop_orphans, stop_processes
@@ -69,11 +70,13 @@ def up(settings: Settings, *, wait: bool = True, foreground: bool = False) -> di
     """Start what is not running; return the addresses and `already_running`. With `wait`, block until all answer.
 
     Servers of settings.kafka.bootstrap and settings.clickhouse.url are used instead, and must answer. `foreground`
-    replaces this process by the supervisor and does not return. Raises StackError; a partial start is undone.
+    replaces this process by the supervisor and does not return. `full`: sentences about disks without space.
+    Raises StackError; a partial start is undone.
     """
     state = State.of(settings)
-    state.create()
     with ExitStack() as stack:
+        stack.enter_context(space_errors(settings))
+        state.create()
         # Same order as in `ensure_engine`. A stack that runs needs no wait for the engine's users.
         if not held(state.lock):
             stack.enter_context(locked(state.engine_users, "`drumline sql` has been using the engine for two minutes"))
@@ -84,6 +87,7 @@ def up(settings: Settings, *, wait: bool = True, foreground: bool = False) -> di
             require_same(settings)
         else:
             stop_orphans(settings)
+            require_space(settings)
             write_plan(settings)
             command = [sys.executable, "-m", "drumline.infra.localstack.supervisor", str(state.root)]
             if foreground:
@@ -96,7 +100,7 @@ def up(settings: Settings, *, wait: bool = True, foreground: bool = False) -> di
                 if not running:
                     stop(settings)
                 raise
-    return {**addresses(settings), "already_running": running}
+    return {**addresses(settings), "already_running": running, "full": short_disks(settings)}
 
 
 def require_same(settings: Settings) -> None:

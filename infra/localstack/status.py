@@ -11,6 +11,7 @@ import psutil
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import State, held, read_json
 from drumline.infra.localstack.clickhouse.engine import answers
+from drumline.infra.localstack.disk_space import short_disks
 from drumline.infra.localstack.kafka.broker import broker_answers, broker_name, numbers
 from drumline.infra.localstack.processes import own_processes
 from drumline.infra.localstack.stack import addresses
@@ -18,6 +19,8 @@ from drumline.infra.localstack.stack import addresses
 
 def status(settings: Settings) -> dict[str, Any]:
     """Return the state as JSON. `running`: a supervisor lives. `addresses`: those in use, else of the settings.
+
+    `full`: sentences about disks without space.
 
     Per process: pid (None: foreign, or down), answers, restarts, orphan, rss_mib, uptime_s.
     """
@@ -39,7 +42,8 @@ def status(settings: Settings) -> dict[str, Any]:
             "restarts": progress.get(name, {}).get("restarts", 0),
             "orphan": processes[name]["pid"] is not None and not running,
         }
-    return {"running": running, "addresses": where, "processes": processes, "logs": str(state.logs)}
+    full = short_disks(settings)
+    return {"running": running, "addresses": where, "processes": processes, "logs": str(state.logs), "full": full}
 
 
 def measure(processes: list[psutil.Process]) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 STATE/lock while it lives. SIGTERM or SIGINT stops the children in reverse order and ends it.
 A child with `stop = "stdin"` reads a pipe of the supervisor, so it ends with the supervisor, also after kill -9. Other
 children become orphans then, which `up` and `down` find and stop.
+A full disk ends nothing here: what cannot be written is left out, and children start when their disk lets them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from drumline.infra.config.state_dir import StackError, State, locked, read_json, write_json
+from drumline.infra.runtime.log_stream import LogStream
 
 FIRST_DELAY_S = 0.2
 LAST_DELAY_S = 15.0
@@ -114,9 +116,21 @@ class Child:
         }
 
 
+LOG = LogStream()
+
+
 def log_line(text: str) -> None:
-    """Print a line with the time on stderr, the supervisor's log."""
-    print(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), text, file=sys.stderr, flush=True)
+    """Write a line with the time to stderr, the supervisor's log."""
+    LOG.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}\n")
+
+
+def replace_json(path: Path, value: Any) -> bool:
+    """Replace the file atomically; return False where that fails, as on a full disk."""
+    try:
+        write_json(path, value)
+    except OSError:
+        return False
+    return True
 
 
 def close_stdin(process: subprocess.Popen[bytes]) -> None:
@@ -147,24 +161,24 @@ def supervise(state: State) -> int:
     signal.signal(signal.SIGCHLD, lambda signum, frame: None)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    write_json(state.supervisor, {"pid": os.getpid()})
+    replace_json(state.supervisor, {"pid": os.getpid()})
     children = [Child(**entry) for entry in read_json(state.plan)["children"]]
     try:
         for child in children:
             child.start(time.monotonic())
-        write_json(state.children, {child.name: child.report() for child in children})
+        is_current = replace_json(state.children, {child.name: child.report() for child in children})
         while not stopping:
             select.select([wake], [], [], 0.5)
             with contextlib.suppress(BlockingIOError):
                 os.read(wake, 4096)
             changed = [child.check(time.monotonic()) for child in children]
-            if any(changed):
-                write_json(state.children, {child.name: child.report() for child in children})
+            if any(changed) or not is_current:
+                is_current = replace_json(state.children, {child.name: child.report() for child in children})
         log_line(f"stopping on {signal.Signals(stopping[0]).name}")
     finally:
         for child in reversed(children):
             child.end()
-        write_json(state.children, {child.name: child.report() for child in children})
+        replace_json(state.children, {child.name: child.report() for child in children})
     return stopping[0]
 
 

@@ -52,6 +52,8 @@ def show(state: dict[str, Any]) -> None:
             str(entry.get("restarts", "")),
         )
     console.print(table)
+    for sentence in state["full"]:
+        console.print(f"\n{sentence}", soft_wrap=True)
     console.print(f"\nlogs: {state['logs']}", soft_wrap=True)
     if state["password_files"]:
         native = state["addresses"]["clickhouse_native"]

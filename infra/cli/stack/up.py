@@ -39,6 +39,8 @@ def up(
         chosen = chosen.model_copy(update={"kafka": chosen.kafka.model_copy(update={"bootstrap": bootstrap})})
     with exit_on_error("up", StackError, interrupt_message="interrupted"):
         addresses = stack.up(chosen, wait=wait, foreground=foreground)
+    for sentence in addresses["full"]:
+        echo(f"drumline up: {sentence}", err=True)
     if as_json:
         echo(json.dumps(addresses))
         return

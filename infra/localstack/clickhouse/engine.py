@@ -17,6 +17,7 @@ from drumline.infra.config.local_credentials import local_password
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError, State, acquire, held, locked, read_json
 from drumline.infra.localstack.clickhouse.config import engine_ports, prepare_engine
+from drumline.infra.localstack.disk_space import space_errors
 from drumline.infra.localstack.ports import require_free
 
 START_S = 60.0
@@ -77,14 +78,16 @@ def temporary_engine(settings: Settings) -> Iterator[None]:
             "DRUMLINE_CLICKHOUSE__URL"
         )
     require_free(engine_ports(settings))
-    child = prepare_engine(settings)
+    with space_errors(settings):
+        child = prepare_engine(settings)
     child.start(time.monotonic())
     process = child.process
     try:
-        if process is None or not wait_until(lambda: answers(settings), START_S, lambda: process.poll() is None):
-            raise StackError(
-                f"the ClickHouse engine did not start; {child.log} ends with:\n{log_tail(Path(child.log))}"
-            )
+        with space_errors(settings):
+            if process is None or not wait_until(lambda: answers(settings), START_S, lambda: process.poll() is None):
+                raise StackError(
+                    f"the ClickHouse engine did not start; {child.log} ends with:\n{log_tail(Path(child.log))}"
+                )
         yield
     finally:
         child.end()

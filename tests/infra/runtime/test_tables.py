@@ -130,7 +130,8 @@ def stack_status(_):
     names = dict.fromkeys(("supervisor", "broker", "broker2", "engine"), entry)
     addresses = {"kafka": ",".join(f"127.0.0.1:1909{i}" for i in range(5)), "clickhouse_http": "http://127.0.0.1:18123"}
     addresses["clickhouse_native"] = "127.0.0.1:19000"
-    status.show({"running": True, "processes": names, "addresses": addresses, "logs": "/l", "password_files": {}})
+    rest = {"running": True, "logs": "/l", "full": [], "password_files": {}}
+    status.show({**rest, "processes": names, "addresses": addresses})
 
 
 def demo(_):
