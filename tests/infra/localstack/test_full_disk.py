@@ -18,6 +18,7 @@ import pytest
 from support.pipeline import Pipeline
 from support.wait_limit import WAIT_S
 
+from drumline.infra.chaos.load import ReplayLoad
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.localstack.clickhouse.engine import wait_until
@@ -26,6 +27,7 @@ from drumline.infra.localstack.ephemeral import ephemeral_settings, run_audit, r
 from drumline.infra.localstack.processes import own_processes
 from drumline.infra.localstack.status import status
 from drumline.infra.runtime.processes import ManagedProcess
+from drumline.infra.runtime.resources import DEMO_RECORDING
 
 Environment = Callable[[Settings], dict[str, str]]
 #: Beyond what the empty stack writes; bytes.
@@ -145,9 +147,13 @@ def test_a_disk_that_is_full_for_a_while_ends_no_program_and_loses_nothing(
             assert wait_until(lambda: is_up(settings), 90)
             results = [replay.communicate(timeout=WAIT_S) for replay in replays]
             assert [replay.returncode for replay in replays] == [0, 0], results
+            replayed = ReplayLoad(DEMO_RECORDING, pipeline.environment, log, 1, settings.spool.root)
+            assert wait_until(lambda: not replayed.spools(), WAIT_S)
+            ends = {name: program.exits for name, program in programs.items()}
+            assert ends == {name: [] for name in programs}
+            assert all(psutil.pid_exists(program.pid or 0) for program in programs.values())
+            programs["agent"].stop()  # it samples its host for ever
             waited = wait_stored(settings, 240, lambda: None)
             assert waited, waited.reason
-            assert {name: program.exits for name, program in programs.items()} == {name: [] for name in programs}
-            assert all(psutil.pid_exists(program.pid or 0) for program in programs.values())
             report = run_audit(pipeline.environment)
             assert report["clean"], report["findings"]
