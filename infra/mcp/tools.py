@@ -16,7 +16,8 @@ from drumline.infra.guidance.hangs import HANGS
 from drumline.infra.guidance.stages import unequal_stages_text
 from drumline.infra.mcp.answers import MOST_ROWS, ROWS, plain, short_type, table
 from drumline.infra.report.data import NoSuchRun
-from drumline.infra.report.explanation import explain, no_verdict
+from drumline.infra.report.explanation import explain
+from drumline.infra.report.gaps import no_verdict, unreported_text
 from drumline.infra.sqlshell.hints import HINTS, unsupported_statement_hint
 from drumline.infra.sqlshell.interactive import DESCRIBE
 from drumline.infra.sqlshell.output import has_format
@@ -134,6 +135,7 @@ class Tools:
             "other_late_ranks": [text.rank for text in also_late],
             "is_cut": explained.is_cut,
             "stages": unequal_stages_text(windows["stages"]) if rank is None else "",
+            "unreported": unreported_text(chosen),
             "note": "" if texts else no_verdict(windows, rank, int(chosen["ranks"])),
         }
         cleaned: dict[str, Any] = plain(answer)

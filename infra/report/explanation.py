@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from drumline.infra.guidance.causes import INSUFFICIENT_DATA, guidance
+from drumline.infra.guidance.causes import guidance
 from drumline.infra.guidance.entry import DRUMLINE, cause_text
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report import queries
 from drumline.infra.report.data import LISTED, NoSuchRun, Query, Row, find_run
 from drumline.infra.report.deep_window import EPISODE, QUESTION, DeepWindow, deep_window
+from drumline.infra.report.gaps import spans
 from drumline.infra.report.link_state import CAUSE, link_evidence
 from drumline.infra.report.rank_state import state_lines
 from drumline.infra.report.text import evidence, filled, hang, quoted, seconds, share, subject, timeline_command
@@ -189,14 +190,7 @@ def also_late_line(job: str, explained: Explained) -> str:
 def require_rank(ranks: Sequence[int], rank: int, run: str) -> None:
     """Check that a run with these ranks, in order, has this one; one without any may. Raises NoSuchRun."""
     if ranks and rank not in ranks:
-        spans: list[list[int]] = []
-        for number in ranks:
-            if spans and number == spans[-1][1] + 1:
-                spans[-1][1] = number
-            else:
-                spans.append([number, number])
-        listed = ", ".join(f"{first} to {last}" if first < last else f"{first}" for first, last in spans[:LISTED])
-        raise NoSuchRun(f"run {run} has no rank {rank}; its ranks are {listed}" + ", ..." * (len(spans) > LISTED))
+        raise NoSuchRun(f"run {run} has no rank {rank}; its ranks are {spans([(known, known) for known in ranks])}")
 
 
 def place_of(row: Row) -> str:
@@ -235,17 +229,3 @@ def _explanation(job: str, run: str, rows: list[Row], evaluated_s: float, pid: i
             timeline_command(job, run, worst["first_step"], worst["last_step"]),
         ],
     )
-
-
-def no_verdict(windows: Row, rank: int | None, ranks: int) -> str:
-    """Return the sentence for a run of `ranks` ranks, or a rank of it, that no verdict names."""
-    evaluated = int(windows["evaluated"])
-    if not evaluated:
-        if ranks == 1:
-            return "insufficient data: the job has one rank, which has no peers, and too few steps of its own so far"
-        entry = guidance(INSUFFICIENT_DATA, windows["reason"]) if windows["windows"] else None
-        if entry is not None:
-            return f"insufficient data: {entry.meaning}. {entry.act}"
-        return "insufficient data: no window of steps was evaluated; is a stream worker up?"
-    subject_text = "no rank" if rank is None else "the job as a whole does not" if rank < 0 else f"rank {rank} does not"
-    return f"{subject_text} {'holds' if rank is None else 'hold'} this job back, in {evaluated} windows of steps"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from drumline.infra.clickhouse.coverage import MAIN_REASON
 from drumline.infra.clickhouse.occupancy import SHAPE, SHAPED, achieved, sm_of_job, with_occupancy
+from drumline.infra.clickhouse.unreported import UNREPORTED
 from drumline.schemas.topics import TOPICS
 
 _RESULTS = ", ".join(f"'{spec.topic}'" for spec in TOPICS if spec.derived)
@@ -24,8 +25,11 @@ ORDER BY h.last_record DESC LIMIT 50
 
 RANKS = "SELECT DISTINCT rank FROM processes WHERE job = {job:String} AND run = {run:String} ORDER BY rank LIMIT 65536"
 
-# Of `drumline run --label NAME=VALUE`.
-LABELS = "SELECT any(labels) AS labels FROM processes WHERE job = {job:String} AND run = {run:String}"
+# Labels of `drumline run --label NAME=VALUE`, and ranks that never reported.
+LABELS = f"""
+SELECT any(labels) AS labels, {UNREPORTED}
+FROM processes WHERE job = {{job:String}} AND run = {{run:String}}
+"""
 
 # The newest process of each rank.
 PIDS = """
@@ -102,6 +106,7 @@ SELECT count() AS windows, countIf(c.evaluated OR c.reason != 'no_past') AS meas
        countIf(c.evaluated) AS evaluated, min(first_step) AS first, max(last_step) AS last,
        sumIf(steps_used * step_ns, c.evaluated) / 1e9 AS evaluated_s, sum(steps_skipped) AS steps_skipped,
        {MAIN_REASON} AS reason,
+       arraySort(groupArrayIf(1000)((first_step, last_step), NOT c.evaluated)) AS unevaluated,
        (SELECT argMaxIf(evidence_json, first_step, JSONHas(evidence_json, 'stages')) FROM stragglers
         WHERE {SCOPE} AND {_WINDOW} AND rank = -1) AS stages
 FROM coverage AS c WHERE {SCOPE} AND {_WINDOW}

@@ -18,6 +18,7 @@ from drumline.infra.guidance.entry import cause_text
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.guidance.stages import unequal_stages_text
 from drumline.infra.report.data import ReportData, Row
+from drumline.infra.report.gaps import spans, unreported_text
 from drumline.infra.runtime.terminal import escape_controls
 
 #: Labels that name who is responsible for a job.
@@ -158,7 +159,9 @@ def by_rank(data: ReportData) -> list[Row]:
 
 def summary(data: ReportData, most: int = 5, web_page: str = "") -> list[str]:
     """Return sentences, the most important first. `web_page`: of `drumline serve`, which has the guides; "" = none."""
-    return [*(hang(row) + _guide(row["reason"], web_page) for row in data.hangs), *_late_ranks(data, most)]
+    unreported = [unreported_text(data.run)] if data.run.get("unreported_ranks") else []
+    hangs = [hang(row) + _guide(row["reason"], web_page) for row in data.hangs]
+    return [*hangs, *unreported, *_late_ranks(data, most)]
 
 
 def hang(row: Row) -> str:
@@ -204,7 +207,10 @@ def _late_ranks(data: ReportData, most: int) -> list[str]:
         sentences.insert(0, sentence)
     elif evaluated < windows:
         reason = meaning(INSUFFICIENT_DATA, data.windows["reason"])
-        sentences.append(f"Insufficient data in {windows - evaluated} of {windows} windows of steps: {reason}.")
+        steps = spans(data.windows["unevaluated"])
+        sentences.append(
+            f"Insufficient data in {windows - evaluated} of {windows} windows of steps, steps {steps}: {reason}."
+        )
     if stages := unequal_stages_text(data.windows["stages"]):
         sentences.insert(len(sentences) - (evaluated < windows), stages)
     return sentences

@@ -23,7 +23,8 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError
 from drumline.infra.report import charts, text
 from drumline.infra.report.data import NoSuchRun
-from drumline.infra.report.explanation import hang_lines, no_verdict
+from drumline.infra.report.explanation import hang_lines
+from drumline.infra.report.gaps import no_verdict
 from drumline.infra.report.page import environment, sections, style
 from drumline.infra.serve import fleet, guide, question_form, timeline
 from drumline.infra.serve.access import Application, Guard

@@ -85,7 +85,7 @@ JOBS_SHOWN, VERDICTS_SHOWN = 8, 6
 class Detail:
     """Holds one run: ranks, the newest window of steps, the newest verdicts, losses, and whether it stands still.
 
-    coverage: see clickhouse/coverage.py.
+    coverage: see clickhouse/coverage.py. world, unreported, unreported_ranks: see clickhouse/unreported.py.
     """
 
     job: str
@@ -100,6 +100,9 @@ class Detail:
     hang: list[Row] = field(default_factory=list)
     labels: Mapping[str, str] = field(default_factory=dict)
     coverage: list[Row] = field(default_factory=list)
+    world: int = 0
+    unreported: list[int] = field(default_factory=list)
+    unreported_ranks: int = 0
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from rich.text import Text
 from drumline.infra.clickhouse.coverage import is_too_little
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report.data import Row
+from drumline.infra.report.gaps import unreported_text
 from drumline.infra.report.text import LEVELS, OWNERS, action, labelled, unevaluated
 from drumline.infra.runtime.terminal import escape_controls, terminal_console
 from drumline.infra.top.data import Detail, TopSnapshot
@@ -148,6 +149,8 @@ def _heading(seen: TopSnapshot, width: int, web_page: str) -> list[RenderableTyp
     for row in detail.coverage:
         if is_too_little(row["windows"], row["evaluated"], row["reason"]):
             lines.append(Text(escape_controls(unevaluated(row, detail.job)), style="bold yellow"))
+    if unreported := unreported_text(vars(detail)):
+        lines.append(Text(unreported, style="bold yellow"))
     return [Text(title, style="bold"), *lines]
 
 

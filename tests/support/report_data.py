@@ -40,7 +40,7 @@ def report_data(**changes):
                        for s in steps],
         "windows": {
             "windows": 10, "measured": 10, "evaluated": 10, "first": 0, "last": 199, "evaluated_s": 100.0,
-            "steps_skipped": 0, "reason": "", "stages": "",
+            "unevaluated": [(0, 19)], "steps_skipped": 0, "reason": "", "stages": "",
         },
         "episodes": [episode],
         "hangs": [],

@@ -40,8 +40,9 @@ def explain(
     from drumline.infra.guidance.stages import unequal_stages_text
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
     from drumline.infra.report.data import NoSuchRun
-    from drumline.infra.report.explanation import MOST_RANKS, also_late_line, hang_lines, no_verdict
+    from drumline.infra.report.explanation import MOST_RANKS, also_late_line, hang_lines
     from drumline.infra.report.explanation import explain as load
+    from drumline.infra.report.gaps import no_verdict, unreported_text
     from drumline.infra.report.text import OWNERS, labelled
 
     config = settings()
@@ -59,14 +60,16 @@ def explain(
         verdicts = [text.as_json() for text in texts]
         counts = {"windows": int(windows["windows"]), "evaluated": int(windows["evaluated"])}
         echo(json.dumps({"job": job, "run": chosen["run"], "labels": chosen["labels"], **counts, "hangs": hangs,
-                         "verdicts": verdicts,
+                         "verdicts": verdicts, "unreported": chosen["unreported"],
+                         "unreported_ranks": chosen["unreported_ranks"], "world": chosen["world"],
                          "other_late_ranks": [text.rank for text in also_late],
                          "stages": stages, "is_cut": explained.is_cut}))  # fmt: skip
         return
     owner = labelled(chosen["labels"], OWNERS)
     echo(escape_controls(f"{job}, run {chosen['run']}, {chosen['ranks']} ranks" + (f"; {owner}" if owner else "")))
     shown = hangs if everything else hangs[:1]
-    lines = hang_lines(shown, job)
+    lines = [unreported_text(chosen)] if chosen["unreported_ranks"] else []
+    lines += hang_lines(shown, job)
     if len(shown) < len(hangs):
         lines.append(f"It stood still {len(hangs) - len(shown)} times more; --all shows them.")
     lines += [line for text in texts for line in text.lines()] or [no_verdict(windows, rank, int(chosen["ranks"]))]

@@ -6,7 +6,7 @@ from drumline.infra.grafana.alerts import causes
 from drumline.infra.grafana.alerts.links import LINK_DOWN, LINK_FAULTS, LINK_SLOW
 from drumline.infra.grafana.alerts.rule import Group, Rule, Values, of_active, with_limit
 from drumline.infra.grafana.alerts.standstill import HUNG, STALLED
-from drumline.infra.grafana.alerts.unevaluated import UNEVALUATED
+from drumline.infra.grafana.alerts.unevaluated import NEVER_REPORTED, UNEVALUATED
 from drumline.infra.grafana.limits import BANDWIDTH as BANDWIDTH_LIMIT
 from drumline.infra.grafana.limits import PAGEABLE as PAGEABLE_LIMIT
 from drumline.infra.grafana.limits import STRAGGLER, limits_of_jobs
@@ -186,5 +186,5 @@ PAGEABLE = Rule(
     opens_rank=True,
 )  # fmt: skip
 
-JOBS = Group("drumline-jobs", 30, JOB, (STRAGGLER_RULE, HUNG, STALLED, UNEVALUATED))
+JOBS = Group("drumline-jobs", 30, JOB, (STRAGGLER_RULE, HUNG, STALLED, UNEVALUATED, NEVER_REPORTED))
 LINKS = Group("drumline-links", 60, NETWORK, (BANDWIDTH, PAGEABLE, LINK_DOWN, LINK_SLOW, LINK_FAULTS))

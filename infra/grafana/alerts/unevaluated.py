@@ -1,8 +1,9 @@
-"""The alert rule on jobs whose windows of steps cannot be evaluated (infra/clickhouse/coverage.py)."""
+"""Alert rules on jobs of which a part is not seen: windows of steps (infra/clickhouse/coverage.py), and ranks."""
 
 from __future__ import annotations
 
 from drumline.infra.clickhouse.coverage import LEAST_WINDOWS, MOST_MISSING, NO_STEPS_S, RECENT_S, recent
+from drumline.infra.clickhouse.unreported import UNREPORTED
 from drumline.infra.grafana.alerts import causes
 from drumline.infra.grafana.alerts.rule import Rule, Values, of_active
 from drumline.infra.grafana.liveness import ACTIVE_RUNS
@@ -49,4 +50,29 @@ UNEVALUATED = Rule(
     "A stream worker that is down is left to `Results lag behind`.",
     ("drumline-job", "coverage"), {"job": "job", "run": "run"}, for_s=300, escalate=DRUMLINE,
     guide=causes.text("REASON", [entry.page for entry in _REASONS], _REASONS[0].page),
+)  # fmt: skip
+
+#: Active runs and their ranks that never reported; a policy may record fewer than half on purpose.
+_LACKING = f"SELECT job, run, {UNREPORTED} FROM processes WHERE (job, run) IN ({ACTIVE_RUNS}) GROUP BY job, run"
+_COUNT = "if(unreported_ranks * 2 > world, 0, unreported_ranks)"
+NEVER_REPORTED = Rule(
+    "drumline-job-unreported", "Ranks never reported", "warning",
+    (
+        of_active(f"SELECT job, run, toFloat64({_COUNT}) AS value FROM ({_LACKING})"),
+        Values(f"SELECT job, run, toFloat64(world) AS value FROM ({_LACKING})", "WORLD"),
+        of_active(
+            "SELECT job, run, arrayStringConcat(arraySlice(unreported, 1, 10), ', ') AS names, "
+            f"toFloat64(unreported_ranks) AS value FROM ({_LACKING})", "RANKS",
+        ),
+    ),
+    "gt", (0.0,), 86_400,
+    "{{ $labels.job }}: {{ $values.A.Value }} of {{ $values.WORLD.Value }} ranks have never reported",
+    "Run {{ $labels.run }}: nothing ever came of ranks {{ $values.RANKS.Labels.names }} (the first ten). A straggler "
+    "among them is not found, and windows of steps without them have no verdicts.",
+    "`drumline explain {{ $labels.job }}` names them. Run `drumline doctor` on their hosts.",
+    "Start the agent there, or run the job under drumline on all hosts.",
+    "The launcher states how many ranks a job has; each reports within seconds of its start, and 300 s are longer than "
+    "a large job takes to start everywhere. Jobs of which fewer than half of the ranks reported are left out: a policy "
+    "may record some on purpose.",
+    ("drumline-health", "silent"), {"job": "job", "run": "run"}, for_s=300, escalate=DRUMLINE,
 )  # fmt: skip

@@ -563,6 +563,18 @@ def test_a_job_that_communicates_without_known_steps_cannot_be_evaluated(db):
     assert "no steps of it are known" in evaluator.rendered(evaluator.rule.summary, alert)
 
 
+def test_a_rank_that_world_size_promises_and_that_never_reported_is_named(db):
+    ranks = {"lacks one": (6, "rank != 3"), "lacks nothing": (4, "1"), "records one": (4, "rank = 0")}
+    for job, (world, where) in ranks.items():
+        db.copy("ledger", job, published=shift("published", AGAIN))
+        db.copy("processes_versions", job, where, world_size=f"toInt32({world})")
+    evaluator = run(db, "drumline-job-unreported", db.last + 120, db.last + 600)
+    [alert] = fired(evaluator, job="lacks one")
+    assert not [labels for job in ("lacks nothing", "records one") for labels in fired(evaluator, job=job)]
+    assert evaluator.rendered(evaluator.rule.summary, alert) == "lacks one: 3 of 6 ranks have never reported"
+    assert "nothing ever came of ranks 3, 4, 5 (the first ten)" in description(evaluator, alert)
+
+
 def test_pipeline_lag_when_recorded_kernels_come_on_and_results_do_not(db):
     db.copy("ledger", "lagging")
     db.copy("ledger", "lagging", "topic = 'gpu.kernel.v1'", published=shift("published", 300))

@@ -12,7 +12,6 @@ from drumline.infra.report.explanation import (
     also_late_line,
     explain,
     hang_lines,
-    no_verdict,
     place_of,
     require_rank,
 )
@@ -45,14 +44,6 @@ def test_the_line_where_a_sampled_rank_was_is_stated():
         "tokenizer: encode (/job/text.py:7)"
     )
     assert place_of({**row, "peers": 0, "finding": "", "at": "a\x1b[31m"}) == "a\\x1b[31m, 90% of the time"
-
-
-def test_no_late_rank_and_insufficient_data_are_different_answers():
-    assert "is a stream worker up?" in no_verdict({"windows": 0, "evaluated": 0}, None, 2)
-    assert "never reported a step" in no_verdict({"windows": 3, "evaluated": 0, "reason": "ranks_missing"}, None, 2)
-    assert "has no peers" in no_verdict({"evaluated": 0}, None, 1)
-    assert no_verdict({"evaluated": 4}, None, 2) == "no rank holds this job back, in 4 windows of steps"
-    assert no_verdict({"evaluated": 4}, 2, 4).startswith("rank 2 does not")
 
 
 def test_a_job_that_stands_still_is_explained_first():

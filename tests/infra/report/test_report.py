@@ -70,11 +70,12 @@ def test_summary_reports_insufficient_data_instead_of_healthy():
         "processes of the job, and an agent on each of its hosts."
     ]
     five_evaluated = {**none, "windows": 7, "measured": 7, "evaluated": 5, "reason": "few_steps_recorded"}
+    five_evaluated["unevaluated"] = [(40, 59), (60, 79)]
     sentences = report_text.summary(report_data(windows=five_evaluated, cost=[], episodes=[]))
     assert sentences == [
         "No rank held this job back in the 5 windows of steps that could be evaluated.",
-        "Insufficient data in 2 of 7 windows of steps: most steps of a window were not recorded, or their rows were "
-        "lost.",
+        "Insufficient data in 2 of 7 windows of steps, steps 40 to 79: most steps of a window were not recorded, or "
+        "their rows were lost.",
     ]
 
 
@@ -100,6 +101,13 @@ def test_a_job_whose_steps_are_not_known_is_stated():
     [sentence] = report_text.summary(report_data(windows=none, cost=[], episodes=[], run=run))
     assert sentence.startswith("drumline cannot judge this job: no steps of it are known")
     assert "`drumline.step(n)`" in sentence
+
+
+def test_a_report_begins_with_ranks_that_never_reported():
+    run = {**report_data().run, "world": 5, "unreported": [4], "unreported_ranks": 1}
+    sentences = report_text.summary(report_data(run=run))
+    assert sentences[0].startswith("Rank 4 of 5 has never reported. ")
+    assert sentences[1:] == report_text.summary(report_data())
 
 
 def test_a_stage_that_works_longer_by_design_is_stated_once_beside_the_verdicts():

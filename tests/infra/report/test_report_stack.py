@@ -292,6 +292,25 @@ def test_explain_names_the_rank_its_cost_and_what_to_do_and_states_which_rank_is
     assert "there are: " in wrong.stderr
 
 
+def test_a_rank_that_never_reported_and_windows_without_a_verdict_are_named_everywhere(drumline, clean_stack, client):
+    store(clean_stack)
+    ranks = int(rows(client, f"SELECT uniq(rank) AS ranks FROM processes WHERE job = '{JOB}'")[0]["ranks"])
+    at = f"toDateTime64('{START:%F %T}', 9, 'UTC') + 1"
+    for sql in (
+        f"INSERT INTO processes_versions SELECT * REPLACE ({ranks + 1} AS world_size, _offset + 1 AS _offset) "
+        f"FROM processes WHERE job = '{JOB}' AND rank >= 0",
+        "INSERT INTO stragglers_versions (job, run, rank, first_step, last_step, severity, detail, window_start, "
+        f"window_end, published) SELECT '{JOB}', 'r1', -1, 900, 919, -1, 'ranks_missing', {at}, {at}, {at}",
+    ):
+        command(client, sql)
+    named = f"Rank {ranks} of {ranks + 1} has never reported"
+    for command_line in (("explain", JOB), ("top", "--once", "--job", JOB)):
+        assert named in " ".join(drumline(*command_line).stdout.split()), command_line
+    assert json.loads(drumline("explain", JOB, "--json").stdout)["unreported"] == [ranks]
+    healthy = drumline("explain", JOB, "--rank", "0").stdout
+    assert "does not hold this job back, in 4 windows of steps; 1 more, in steps 900 to 919, could not" in healthy
+
+
 def test_a_rank_of_cheap_episodes_beside_many_expensive_ones_is_explained(drumline, clean_stack, client):
     store(clean_stack)
     at = f"toDateTime64('{START:%F %T}', 9, 'UTC')"

@@ -26,7 +26,7 @@ class Stored:
             report_queries.RUNS: [RUN | {"steps": steps, "ranks": ranks}],
             report_queries.LABELS: [{"labels": {}}],
             report_queries.RANKS: [{"rank": rank} for rank in range(3)],
-            report_queries.WINDOWS: [{"evaluated": 1, "evaluated_s": 60.0}],
+            report_queries.WINDOWS: [{"windows": 1, "evaluated": 1, "evaluated_s": 60.0}],
             report_queries.EXTENT: [{"ns": 60_000_000_000, "overlaps": 1}],
             queries.PROCESS: [{"host": "h"}],
             queries.SOME_RANKS: [{"rank": 1}, {"rank": 2}],

@@ -78,6 +78,13 @@ def test_a_job_that_cannot_be_evaluated_is_stated(windows, evaluated, reason, ex
     assert expected in shown
 
 
+def test_ranks_that_never_reported_are_named():
+    seen = snapshot()
+    assert "never reported" not in text(seen, width=400)
+    lacking = dataclasses.replace(seen.detail, world=6, unreported=[4, 5], unreported_ranks=2)
+    assert "2 ranks, 4 to 5 of 6 have never reported" in text(dataclasses.replace(seen, detail=lacking), width=400)
+
+
 def test_ranks_verdicts_losses_and_freshness_are_shown():
     shown = text(snapshot())
     assert "[red]job[/red]" in shown  # as it is called, not as markup
