@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,3 +174,13 @@ def split_run_key(text: str) -> tuple[str, str]:
     if not (length.isdecimal() and len(length) < 10 and rest[int(length) : int(length) + 1] == "|"):
         raise UnreadableValue(f"a state key of another version: it names the run {text[:200]!r} without its job")
     return rest[: int(length)], rest[int(length) + 1 :]
+
+
+def job_of_key(name: str) -> str:
+    """Return the job of the `run_key` in which a state key ends; "" for a key of the stage itself."""
+    rest = name
+    while rest:
+        rest = rest.partition("|")[2]
+        with suppress(UnreadableValue):
+            return split_run_key(rest)[0]
+    return ""

@@ -113,7 +113,7 @@ class StreamWorker:
         self.app.timer(TICK_S)(self._tick)
         self.app.producer.buffer.max_messages = MAX_UNSENT
         self.app.on_partitions_assigned.connect(self._on_assigned, weak=False)
-        guard_recovery(self.app, self._was_replaced, fencing.holds_all)
+        guard_recovery(self.app, self._was_replaced, fencing.holds_all, self._on_expired)
         limit_fetch_delay(self.app)
         deliver_at_once(self.app)
         self._halts = HaltDetector(SESSION_S)
@@ -158,6 +158,10 @@ class StreamWorker:
             metrics.STREAM_HALTS.inc()
             self._close_stages()
             rejoin(self.app)
+
+    def _on_expired(self, place: Any, offsets: range) -> None:
+        jobs = {job for runner in self._readers.get(place.topic, ()) for job in runner.jobs(place.partition)}
+        self.readiness.mark_expired(place, offsets, sorted(jobs), time.monotonic())
 
     async def _on_records(self, messages: Sequence[Any]) -> AsyncIterator[Delivery]:
         """Process messages of one topic, and yield the output of those that were processed together."""

@@ -12,6 +12,7 @@ from drumline.infra.telemetry import metrics
 from drumline.schemas.batch import Batch
 from drumline.schemas.dead_letters import Header
 from drumline.schemas.epochs import is_fenced, read_epoch, write_epoch
+from drumline.streams.core.records import job_of_key
 from drumline.streams.core.records import key as state_key
 from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import Output
@@ -97,6 +98,12 @@ class StageRunner:
         """Return the stage of a partition, None if the partition is not (or no longer) this worker's."""
         part = self._parts.get(partition)
         return part[0] if part else None
+
+    def jobs(self, partition: int) -> set[str]:
+        """Return the jobs of which the table has state of a partition, also before the stages are rebuilt."""
+        begin = _name(partition, "")
+        names = (name[_PARTITION:].decode() for name in self.table.data.data if name.startswith(begin))
+        return {job for job in map(job_of_key, names) if job}
 
     def close(self) -> None:
         """Drop the stages: they may change nothing until the partitions are recovered, by this worker or another."""

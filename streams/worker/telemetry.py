@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
+
+import structlog
 
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
@@ -13,8 +15,13 @@ from drumline.schemas.batch_table import BatchTable
 from drumline.schemas.joined.table import MergedParts
 from drumline.streams.core.stage import Stage
 
+log = structlog.get_logger()
 #: Ticks come back from Kafka every second; without any for so long no other record comes either; s.
 QUIET_S = 30.0
+#: A worker whose records expired in Kafka is not ready for so long, so that a probe of any period sees it; s.
+EXPIRED_S = 900.0
+#: Jobs that a log line names.
+MOST_JOBS = 20
 #: A partition with records, or records in work, that do not move for so long are stuck; s.
 STUCK_S = 30.0
 #: Attributes of a stage that `Drops` has, in its order.
@@ -110,6 +117,7 @@ class Readiness:
         self._started: float | None = None
         self._last_tick = 0.0
         self._settled: tuple[int, float] = (0, 0.0)
+        self._expired: list[tuple[float, Any, int]] = []
 
     def assigned(self, partitions: Iterable[Any], now: float) -> None:
         """Set the partitions that the worker has after a rebalance."""
@@ -136,6 +144,25 @@ class Readiness:
         reason = f"nothing has moved for {longest[0]:.0f} s: {longest[1]}" if longest[0] > STUCK_S else ""
         self.health.set_reason("records", reason)
 
+    def mark_expired(self, place: Any, offsets: range, jobs: Sequence[str], now: float) -> None:
+        """Count and log records of a partition that Kafka deleted before they were processed.
+
+        `jobs`: those that the partition's state has: the records were of some of them, or of jobs that are new.
+        """
+        metrics.STREAM_EXPIRED.labels(place.topic).inc(len(offsets))
+        self._expired.append((now + EXPIRED_S, (place.topic, place.partition), len(offsets)))
+        log.error(
+            "Kafka's retention deleted records before a worker had processed them; results of these jobs lack them",
+            topic=place.topic, partition=place.partition, first=offsets.start, records=len(offsets),
+            jobs=list(jobs[:MOST_JOBS]), more_jobs=len(jobs[MOST_JOBS:]),
+        )  # fmt: skip
+
+    def _observe_expired(self, now: float) -> None:
+        self._expired = [entry for entry in self._expired if now < entry[0]]
+        records, places = sum(count for _, _, count in self._expired), len({place for _, place, _ in self._expired})
+        reason = f"Kafka deleted {records} records of {places} partitions before they were processed; the log names "
+        self.health.set_reason("expired", f"{reason}their jobs" if records else "")
+
     def committed(self, now: float) -> None:
         """Record that the broker accepted a commit."""
         self._committed = now
@@ -147,6 +174,7 @@ class Readiness:
         self.health.set_reason("partitions", "" if self._numbers else "no partitions assigned")
         self.health.set_reason("rebalance", "partitions are being moved" if self._app.rebalancing else "")
         self.health.set_reason("state", "state is being read back" if self._app.in_recovery else "")
+        self._observe_expired(now)
         quiet = self._numbers > 0 and not self._app.in_recovery and now - self._last_tick > QUIET_S
         self.health.set_reason(
             "kafka", f"nothing has come from Kafka for {now - self._last_tick:.0f} s" if quiet else ""

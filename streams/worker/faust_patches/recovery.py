@@ -26,13 +26,14 @@ from typing import Any
 
 import structlog
 
-from drumline.infra.telemetry import metrics
 from drumline.schemas.topics import Topic
 
 log = structlog.get_logger()
 FAUST_VERSION = "0.15.3"
 #: aiokafka itself waits 40 s for a leader, longer than a rebalance may take.
 FIRST_OFFSETS_S = 5.0
+#: Takes a topic's partition and the offsets of its records that Kafka deleted before they were processed.
+Expired = Callable[[Any, range], None]
 
 
 class UnsupportedFaust(RuntimeError):
@@ -50,12 +51,14 @@ def check_faust_version() -> None:
         )
 
 
-def guard_recovery(app: Any, replaced: Callable[[Any], bool], holds_all: Callable[[], Awaitable[bool]]) -> None:
+def guard_recovery(
+    app: Any, replaced: Callable[[Any], bool], holds_all: Callable[[], Awaitable[bool]], expired: Expired
+) -> None:
     """Wrap `app`'s recovery, so that every partition is read from the right offset, and changelogs completely.
 
     `replaced`: returns True if a partition belongs to another topic than the recovered state. `holds_all`: returns
-    False if another writer has one of the changelogs; then recovery is not completed (fencing.py). Call once, before
-    the app starts. Raises UnsupportedFaust.
+    False if another writer has one of the changelogs; then recovery is not completed (fencing.py). `expired`: takes
+    what Kafka deleted behind a commit. Call once, before the app starts. Raises UnsupportedFaust.
     """
     check_faust_version()
     _seek_where_it_fetches(app.consumer)
@@ -78,7 +81,7 @@ def guard_recovery(app: Any, replaced: Callable[[Any], bool], holds_all: Callabl
         if not await holds_all():
             return
         if app.consumer.assignment():
-            await seek_uncommitted(app.consumer, app.tables.changelog_topics, replaced)
+            await seek_uncommitted(app.consumer, app.tables.changelog_topics, replaced, expired)
         await completed(generation_id)
 
     recovery._seek_offsets, recovery.on_recovery_completed = seek_offsets, on_recovery_completed
@@ -131,7 +134,9 @@ def _of_this_generation(app: Any) -> None:
     queue.get = get_current
 
 
-async def seek_uncommitted(consumer: Any, changelogs: Collection[str], replaced: Callable[[Any], bool]) -> None:
+async def seek_uncommitted(
+    consumer: Any, changelogs: Collection[str], replaced: Callable[[Any], bool], expired: Expired
+) -> None:
     """Seek every input partition without a valid commit to its beginning.
 
     Invalid: no committed offset (0 is one, but Faust does not seek to it), or one of another topic. The latter is
@@ -147,11 +152,11 @@ async def seek_uncommitted(consumer: Any, changelogs: Collection[str], replaced:
         await consumer.seek(tp, first[tp])
     known = {tp: at for tp, at in committed.items() if tp not in first and tp.topic != Topic.TICK}
     if known:
-        await _report_expired(consumer, known)
+        await _report_expired(consumer, known, expired)
 
 
-async def _report_expired(consumer: Any, committed: Mapping[Any, int]) -> None:
-    """Count and log records that Kafka has deleted behind a commit: their rows are in no result.
+async def _report_expired(consumer: Any, committed: Mapping[Any, int], expired: Expired) -> None:
+    """Report records that Kafka has deleted behind a commit: their rows are in no result.
 
     What is left is committed, so that the next recovery does not count them again. A partition without a leader delays
     recovery for `FIRST_OFFSETS_S` and does not end the worker.
@@ -161,12 +166,8 @@ async def _report_expired(consumer: Any, committed: Mapping[Any, int]) -> None:
     except Exception as error:
         log.warning("not known whether records expired", error=repr(error))
         return
-    expired = {tp: first[tp] - at for tp, at in committed.items() if (first.get(tp) or 0) > at}
-    for tp, records in expired.items():
-        metrics.STREAM_EXPIRED.labels(tp.topic).inc(records)
-        log.error(
-            "Kafka's retention deleted records before a worker had processed them",
-            topic=tp.topic, partition=tp.partition, first=committed[tp], records=records,
-        )  # fmt: skip
-    if expired:
-        await consumer._commit({tp: first[tp] for tp in expired})
+    deleted = {tp: range(at, first[tp]) for tp, at in committed.items() if (first.get(tp) or 0) > at}
+    for tp, offsets in deleted.items():
+        expired(tp, offsets)
+    if deleted:
+        await consumer._commit({tp: offsets.stop for tp, offsets in deleted.items()})

@@ -11,8 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import BUSY_S, CachedProbe, Health, HealthServer, serve_health
-from drumline.streams.worker.telemetry import QUIET_S, Readiness
+from drumline.streams.worker.telemetry import EXPIRED_S, QUIET_S, Readiness
 
 
 class Clock:
@@ -187,3 +188,23 @@ def test_a_worker_is_ready_with_partitions_state_and_ticks(health):
     app.rebalancing = True
     readiness.observe(2.0 + QUIET_S)
     assert list(health.ready()) == ["rebalance"]
+
+
+def test_a_worker_behind_kafkas_retention_is_not_ready_for_a_while_and_logs_the_jobs_that_lost_records(health):
+    app = SimpleNamespace(rebalancing=False, in_recovery=False)
+    readiness, counter = Readiness(app, health), metrics.STREAM_EXPIRED.labels("gpu.step.v1")
+    readiness.assigned([SimpleNamespace(partition=0)], 1.0)
+    before = counter._value.get()
+    with capture_logs() as logs:
+        for partition, offsets in ((0, range(5, 25)), (1, range(4))):
+            place = SimpleNamespace(topic="gpu.step.v1", partition=partition)
+            readiness.mark_expired(place, offsets, [f"job {partition}"], 1.0)
+    assert [(line["first"], line["records"], line["jobs"]) for line in logs] == [(5, 20, ["job 0"]), (0, 4, ["job 1"])]
+    assert counter._value.get() - before == 24
+    readiness.observe(1.0)
+    assert health.ready() == {
+        "expired": "Kafka deleted 24 records of 2 partitions before they were processed; the log names their jobs"
+    }
+    readiness.mark_tick(1.0 + EXPIRED_S)
+    readiness.observe(1.0 + EXPIRED_S)
+    assert health.ready() == {}

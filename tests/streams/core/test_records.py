@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.straggler_simulator import MS, Fault, batches, ddp, simulate
 
-from drumline.streams.core.records import key, key_parts
+from drumline.streams.core.records import job_of_key, key, key_parts, run_key
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.offline import results
@@ -22,6 +22,13 @@ def test_a_key_leads_back_to_its_parts(parts):
 
 def test_usual_names_stand_as_they_are():
     assert key("l", 7, "0xdef:1,2%", "3:job|run|x") == "l|7|0xdef:1,2%|3:job|run|x"
+
+
+@pytest.mark.parametrize("job", ["train", "a|b", "7:x|y", ""])
+@pytest.mark.parametrize("names", [("l",), ("l", "0xdef|1", 7), ("c", "12")])
+def test_a_key_leads_back_to_its_job_and_one_of_the_stage_to_none(job, names):
+    assert job_of_key(key(*names, run_key(job, "r|1"))) == job
+    assert job_of_key(key("t", "gpu.step.v1")) == ""
 
 
 @pytest.mark.parametrize("name", ["a|b", "|", "7|x|\x1f1"])
@@ -43,4 +50,5 @@ def test_a_communicator_of_any_name_has_its_results_also_after_a_restart(name):
     assert set(state.sources.communicators) == {name}
     step = int(np.max(lateness[-1].columns["step"]))
     assert len(state.lateness.rows(step, name))
+    assert [{job_of_key(kept) for kept in store} for store in stores] == [{stream[0][1].envelope["job"]}] * 2
     assert {communicator for cells in state.blocks.values() for _, communicator in cells.lateness} == {name}
