@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from drumline.infra.runtime import spool_defaults
+from drumline.producers.ipc.plain_file import AGENT_USER
 from drumline.producers.launcher import HOOK, PLUGIN
 from drumline.producers.nccl_profiler import library
 
@@ -21,7 +22,7 @@ ANSWER_S = 60.0
 _LINE = (
     "import os, importlib.util as u; p = {hook!r}; "
     "s = u.spec_from_file_location('drumline_hook', p) if os.access(p, os.R_OK) else None; "
-    "m = s and u.module_from_spec(s); s and (s.loader.exec_module(m), m.wait({python!r}, {root!r}))\n"
+    "m = s and u.module_from_spec(s); s and (s.loader.exec_module(m), m.wait({python!r}, {root!r}, {agent!r}))\n"
 )
 
 
@@ -43,7 +44,9 @@ def write_hook(folder: Path, spool: str = "") -> tuple[Path, str]:
     """Write the hook into a site-packages folder; return its path and the root of the spool. Raises BadEnvironment."""
     root = os.path.abspath(spool or os.environ.get("DRUMLINE_SPOOL__ROOT") or spool_defaults.ROOT)
     path = folder / FILE
-    line = _LINE.format(hook=str(HOOK / "drumline_hook.py"), python=sys.executable, root=root)
+    line = _LINE.format(
+        hook=str(HOOK / "drumline_hook.py"), python=sys.executable, root=root, agent=os.environ.get(AGENT_USER, "")
+    )
     if not folder.is_dir():
         raise BadEnvironment(f"{folder} is no folder: name the environment's site-packages with --into FOLDER")
     try:

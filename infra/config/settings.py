@@ -106,6 +106,9 @@ class SpoolSettings(SettingsModel):
         description="maximum size of one spool; the oldest segments are evicted beyond it; MB",
     )
     segment_s: float = Field(spool_defaults.SEGMENT_S, gt=0, description="age at which a segment is closed; s")
+    agent_user: str = Field(
+        "", description="user (name or number) whose policy and requests count for jobs, beside root's and their user's"
+    )
 
 
 class RingSettings(SettingsModel):

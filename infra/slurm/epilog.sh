@@ -10,8 +10,9 @@ if [ -r /etc/drumline/jobs.env ]; then
     root=${configured:-$root}
 fi
 left=20
-# As root over users' files: `-D skip` passes by a FIFO, which would block for ever.
-while [ "$left" -gt 0 ] && timeout 5 grep -D skip -qs "\"slurm_job\": *\"$SLURM_JOB_ID\"" "$root"/*/identity.json; do
+# As root over users' files: `-r` follows no link, `-D skip` passes by a FIFO, which would block for ever.
+while [ "$left" -gt 0 ] &&
+    timeout 5 grep -rqs -D skip --include=identity.json "\"slurm_job\": *\"$SLURM_JOB_ID\"" "$root"; do
     sleep 1
     left=$((left - 1))
 done

@@ -5,7 +5,8 @@
 #
 # Copy to /etc/drumline on all nodes; slurm.conf: TaskProlog=/etc/drumline/task_prolog.sh
 # /opt/drumline: a Python environment with drumline[gpu], at the same path on all nodes.
-# /etc/drumline/jobs.env: settings of recorded jobs, such as DRUMLINE_SPOOL__ROOT=/dev/shm/drumline. Optional.
+# /etc/drumline/jobs.env: settings of recorded jobs, such as DRUMLINE_SPOOL__ROOT=/dev/shm/drumline. Optional, but for
+# DRUMLINE_SPOOL__AGENT_USER=drumline where the agent is not root: else `drumline policy` does not reach jobs.
 # In a subshell: the shell ends at a syntax error in that file.
 (
     if [ -r /etc/drumline/jobs.env ]; then

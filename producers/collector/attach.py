@@ -85,7 +85,7 @@ def _wait_for_policy(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
     global _status
     _status = f"{policy}: waits for a policy"
     os.register_at_fork(after_in_child=_forget)
-    atexit.register(late.withdraw, os.environ["DRUMLINE_SPOOL__ROOT"])
+    atexit.register(late.withdraw)
     _open_at_mark(policy, cupti)
 
 
@@ -118,7 +118,7 @@ def _open_at_mark(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
                 warn(f"no CUPTI in this process: {error or type(error).__name__}{note}")
                 return
             if is_late:
-                late.withdraw(root)
+                late.withdraw()
                 host_time.install()
 
     marks.at_mark = open_window
@@ -199,4 +199,5 @@ def _forget() -> None:
     if _attached is not None:
         _attached.forget()
     marks.decoder = marks.ring = marks.at_mark = marks.at_next_step = None
+    late.forget()
     _attached, _status = None, "not attached: child of a fork"

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import sys
 from collections.abc import MutableMapping
 from contextlib import suppress
 
 from drumline.producers.identity import LATE, names_rank
+from drumline.producers.ipc.plain_file import AGENT_USER, make_public_folder
 
 #: Folder in the root of the spool: a file for each process that waits, with the name of its job.
 WAITING = ".waiting"
+#: Path of this process's announcement; its end is random, so that no user lays a file there before.
+_announcement = ""
 _NAMES = ("DRUMLINE_JOB", "SLURM_JOB_NAME", "JOB_NAME")
 
 
-def prepare(environment: MutableMapping[str, str], python: str, root: str) -> None:
+def prepare(environment: MutableMapping[str, str], python: str, root: str, agent: str = "") -> None:
     """Set the variables that `drumline run` would have set, where the site has not. For `import torch`.
 
-    `python`: the one that drumline is installed in. `root`: of the spool. A job is named by its script, not by the
-    launcher that imported torch before it.
+    `python`: the one that drumline is installed in. `root`: of the spool. `agent`: its user, "" = root. A job is named
+    by its script, not by the launcher that imported torch before it.
     """
     inherited = environment.get(LATE, "")
     if not any(environment.get(name) for name in _NAMES) or environment.get("DRUMLINE_JOB") == inherited:
@@ -35,6 +37,8 @@ def prepare(environment: MutableMapping[str, str], python: str, root: str) -> No
     environment.setdefault("DRUMLINE_PACKAGES", environment.get("PYTHONPATH", ""))
     environment.setdefault("DRUMLINE_COLLECT__POLICY", "off")
     environment.setdefault("DRUMLINE_SPOOL__ROOT", root)
+    if agent:
+        environment.setdefault(AGENT_USER, agent)
     # Ranks of a launcher that imports no torch share it as their parent; other processes have a run of their own.
     pid = os.getppid() if names_rank(environment) else os.getpid()
     environment.setdefault("DRUMLINE_MINTED_RUN", f"{socket.gethostname()}-{pid}-{_start(pid)}")
@@ -47,30 +51,31 @@ def is_waiting(environment: MutableMapping[str, str]) -> bool:
 
 def announce(root: str, job: str) -> None:
     """Tell the agent that a process of the job waits, or waits still: it then passes on what is asked of the job."""
+    global _announcement
     folder = os.path.join(root, WAITING)
-    path = os.path.join(folder, f"{socket.gethostname()}-{os.getpid()}"[-200:])
     with suppress(OSError):
         try:
-            os.utime(path)
-        except FileNotFoundError:
-            _make_folder(root)
-            _make_folder(folder)
+            os.utime(_announcement if os.path.dirname(_announcement) == folder else "", follow_symlinks=False)
+        except (FileNotFoundError, PermissionError):
+            make_public_folder(root)
+            make_public_folder(folder)
+            path = os.path.join(folder, f"{socket.gethostname()}-{os.getpid()}"[-200:] + f"-{os.urandom(4).hex()}")
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+            _announcement = path
             with open(descriptor, "w", encoding="utf-8", errors="replace") as file:
                 file.write(job[:1_024])
 
 
-def withdraw(root: str) -> None:
+def withdraw() -> None:
     """Remove the announcement: the process has ended, or records."""
     with suppress(OSError):
-        os.unlink(os.path.join(root, WAITING, f"{socket.gethostname()}-{os.getpid()}"[-200:]))
+        os.unlink(_announcement)
 
 
-def _make_folder(path: str) -> None:
-    """Create a folder if it is missing, writable for all users whatever the umask: jobs of any user may come first."""
-    with suppress(FileExistsError):
-        os.makedirs(path)
-        os.chmod(path, 0o1777 | os.stat(path).st_mode & stat.S_ISGID)
+def forget() -> None:
+    """Leave the announcement to the process that this one was forked from."""
+    global _announcement
+    _announcement = ""
 
 
 def _start(pid: int) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from drumline.producers.ipc.buffer_pool import Header
-from drumline.producers.ipc.control import ControlRequest, ProcessPlace, chosen, read_requests
+from drumline.producers.ipc.control import FILE, ControlRequest, ProcessPlace, chosen, read_requests
+from drumline.producers.ipc.plain_file import untrusted
 from drumline.producers.ipc.policy import MODES, ROLLUP, parse, read_policy_text
 from drumline.producers.spool.location import control_file, spool_root
 
@@ -47,7 +48,7 @@ class PolicyFile:
             self._problems["control"] = str(error)
             self._end_window()
             return (self.answer, self._problems["control"]) != before
-        self._problems.pop("control", None)
+        self._state_untrusted()
         self.launches = request is not None and request.launches
         self.pc = request is not None and request.pc
         self._header[Header.STACKS] = self.launches and request is not None and request.stacks
@@ -58,7 +59,13 @@ class PolicyFile:
             header = self._header
             header[Header.WINDOW_NS], header[Header.PERIOD_NS] = policy.window_ns, policy.period_ns
             header[Header.MODE], self._text = policy.mode, text
-        return is_new or self.answer != before[0] or before[1] is not None
+        return is_new or (self.answer, self._problems.get("control")) != before
+
+    def _state_untrusted(self) -> None:
+        """State as a problem that a file is there which does not count; it stops nothing."""
+        self._problems.pop("control", None)
+        if reason := untrusted(control_file(self._environment), spool_root(self._environment) / FILE):
+            self._problems["control"] = reason
 
     def reject(self, reason: str) -> None:
         """Answer the request that runs with a reason; it does not count any more."""

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from drumline.producers.agent.cursor import is_served
 from drumline.producers.doctor.checks import FAIL, OK, WARN, Check
+from drumline.producers.ipc.control import FILE
+from drumline.producers.ipc.plain_file import untrusted
 from drumline.producers.ipc.policy import BadPolicy, parse, read_policy_text
 from drumline.producers.launcher import unwritable
 from drumline.producers.spool.frames import LOSS, Frame
@@ -98,6 +100,8 @@ def _lost(root: Path) -> int:
 
 def policy(root: Path) -> list[Check]:
     """Check the policy file, if there is one."""
+    if reason := untrusted(root / "policy", root / FILE):
+        return [Check("policy", WARN, reason, "remove it, or set DRUMLINE_SPOOL__AGENT_USER where jobs run")]
     try:
         text = read_policy_text(root / "policy")
         return [Check("policy", OK, f"{root / 'policy'}: {parse(text)}")] if text else []

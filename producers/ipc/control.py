@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from drumline.producers.ipc.plain_file import open_plain
+from drumline.producers.ipc.plain_file import NotTrusted, open_trusted
 
 #: Name of the file in the spool's root.
 FILE = ".control"
@@ -86,13 +86,13 @@ def times_requested(requests: Iterable[ControlRequest], place: ProcessPlace, now
 
 
 def read_requests(root: Path, now_ns: int = 0) -> list[ControlRequest]:
-    """Return what the file of a spool's root asks: nothing without a file, or of an agent that has ended.
+    """Return what the file of a spool's root asks: nothing without one that counts, or of an agent that has ended.
 
     Raises OSError where it may not be read, ValueError for a text that no agent writes.
     """
     try:
-        descriptor = open_plain(root / FILE)
-    except (FileNotFoundError, NotADirectoryError):
+        descriptor = open_trusted(root / FILE)
+    except (FileNotFoundError, NotADirectoryError, NotTrusted):
         return []
     try:
         about = os.fstat(descriptor)

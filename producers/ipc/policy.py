@@ -19,7 +19,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.producers.ipc.plain_file import open_plain
+from drumline.producers.ipc.plain_file import NotTrusted, open_trusted
 
 MODES = ("off", "always", "collectives", "duty", "light", "auto", "rollup")
 OFF, ALWAYS, COLLECTIVES, DUTY, LIGHT, AUTO, ROLLUP = range(7)
@@ -95,13 +95,13 @@ def parse(text: str) -> Policy:
 
 
 def read_policy_text(path: Path) -> str:
-    """Return the first line of a control file, "" without one. Raises OSError where the file may not be read.
+    """Return the first line of a control file, "" without one that counts. Raises OSError where it may not be read.
 
-    Any user may write it, and its text is quoted in warnings: only a plain file is opened, and only its start is read.
+    Any user may lay a file in its place, and its text is quoted in warnings: see open_trusted; only its start is read.
     """
     try:
-        descriptor = open_plain(path)
-    except (FileNotFoundError, NotADirectoryError):
+        descriptor = open_trusted(path)
+    except (FileNotFoundError, NotADirectoryError, NotTrusted):
         return ""
     try:
         return os.read(descriptor, 256).decode(errors="replace").partition("\n")[0].strip()

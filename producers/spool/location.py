@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import stat
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 
 from drumline.infra.runtime import spool_defaults
+from drumline.producers.ipc.plain_file import make_public_folder, real_folder
 from drumline.producers.nccl_profiler.library import FOLDER_VARIABLE
 
 
@@ -44,16 +45,11 @@ def rings_folder(environment: Mapping[str, str]) -> Path:
 def make_root(root: Path) -> None:
     """Create the folder of all spools if it is missing, writable for all users: jobs of any user may come first.
 
-    Only a folder created here is opened to all: in its place may be a link. Raises OSError.
+    Raises OSError, also for a link in its place that a user laid who decides nothing, and for what is no folder.
     """
-    if root.is_dir():
-        return
-    try:
-        root.mkdir(parents=True)
-        root.chmod(0o1777 | root.stat().st_mode & stat.S_ISGID)  # the group that a folder above hands down stays
-    except FileExistsError:
-        if not root.is_dir():
-            raise
+    make_public_folder(root)
+    if not real_folder(root).is_dir():
+        raise FileExistsError(errno.EEXIST, "no folder is in its place", str(root))
 
 
 def make_rings(environment: Mapping[str, str]) -> None:

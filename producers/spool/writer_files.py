@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -12,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from drumline.producers.ipc.plain_file import real_folder
 from drumline.producers.spool.directory import MOST_SEGMENTS, SpoolDirectory
 from drumline.producers.spool.eviction import read_segment
 from drumline.producers.spool.frames import SEGMENT_MAGIC
@@ -56,7 +58,7 @@ class WriterFiles:
         if root.stat().st_mode & stat.S_ISGID:  # its group is the agent's; no code of the job runs in this process
             os.umask(0o007)
         name, first_segment = resumed if (root / resumed[0]).is_dir() else ("", 0)
-        self.folder = root.resolve() / (name or f"{process['process_id']}-{secrets.token_hex(4)}")
+        self.folder = real_folder(root) / (name or f"{process['process_id']}-{secrets.token_hex(4)}")
         if not name:
             self.folder.mkdir(mode=0o770)
         self._directory = SpoolDirectory(self.folder)
@@ -64,6 +66,8 @@ class WriterFiles:
         self._quota = SpoolQuota(self.folder, limits, spools)
         self._lock = -1
         try:
+            if self._directory.about().st_uid != os.geteuid():  # whoever may rename it in the root has exchanged it
+                raise PermissionError(errno.EPERM, "another user's folder is in its place", str(self.folder))
             self._lock = self._directory.open_file(LOCK, os.O_CREAT | os.O_RDWR)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if name:

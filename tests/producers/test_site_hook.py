@@ -109,6 +109,17 @@ def test_without_the_hook_or_with_the_switch_nothing_is_looked_for(environment, 
     assert hooked() == "False"
 
 
+def test_the_agents_user_of_the_installation_is_that_of_jobs_which_name_none(environment, monkeypatch):
+    _, _, packages = environment
+    monkeypatch.setenv("DRUMLINE_SPOOL__AGENT_USER", "drumline")
+    path, root = write_hook(packages, "/s")
+    assert f"({sys.executable!r}, {root!r}, 'drumline')" in path.read_text()
+    job, named = {}, {"DRUMLINE_SPOOL__AGENT_USER": "0"}
+    for variables_of_job in (job, named):
+        late.prepare(variables_of_job, "/p", "/s", "drumline")
+    assert [variables_of_job["DRUMLINE_SPOOL__AGENT_USER"] for variables_of_job in (job, named)] == ["drumline", "0"]
+
+
 def test_a_place_that_is_no_environment_is_an_error(tmp_path):
     with pytest.raises(BadEnvironment, match="--into FOLDER"):
         write_hook(tmp_path / "missing")
@@ -144,7 +155,7 @@ def test_announcements_end_by_themselves(tmp_path):
     assert not list((tmp_path / late.WAITING).iterdir())
     (tmp_path / late.WAITING / "link").symlink_to("/etc/passwd")
     assert waiting_jobs(tmp_path) == set()
-    late.withdraw(str(tmp_path))
+    late.withdraw()
     assert waiting_jobs(tmp_path / "missing") == set()
 
 

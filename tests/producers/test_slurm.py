@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from drumline.producers.launcher import HOOK
@@ -58,4 +59,13 @@ def test_the_epilog_reads_nothing_but_plain_files(tmp_path):
     (tmp_path / "jobs.env").write_text(f"DRUMLINE_SPOOL__ROOT={tmp_path}\n")
     (tmp_path / "a").mkdir()
     os.mkfifo(tmp_path / "a" / "identity.json")
+    (tmp_path / "private").write_text('"slurm_job": "17"')
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "identity.json").symlink_to(tmp_path / "private")
+    began = time.monotonic()
     assert script("epilog.sh", tmp_path, SLURM_JOB_ID="17") == (0, "")
+    assert time.monotonic() - began < 15, "behind a link is no job of this node"
+    (tmp_path / "b" / "identity.json").unlink()
+    (tmp_path / "private").rename(tmp_path / "b" / "identity.json")
+    assert script("epilog.sh", tmp_path, SLURM_JOB_ID="17") == (0, "")
+    assert time.monotonic() - began >= 20, "it waits for a job that is there"

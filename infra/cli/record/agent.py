@@ -80,6 +80,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
     from drumline.producers.agent.old_rows import OLD_ROWS, old_rows
     from drumline.producers.agent.own_samples import OwnSamples
     from drumline.producers.agent.producer import KafkaSender
+    from drumline.producers.ipc.plain_file import real_folder
     from drumline.producers.spool.layout import IDENTITY
     from drumline.producers.spool.location import make_root
     from drumline.schemas.topics import RAW_TOPICS
@@ -94,7 +95,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
         if until_empty and not root.exists():
             exit_with("agent", BAD_INPUT, f"{root}: no such folder: nothing to publish")
         make_root(root)
-        config.spool.root = root = root.resolve()  # no link in its place is followed later
+        config.spool.root = root = real_folder(root)  # no link in its place is followed later
         cursor = Cursor(root)
     except OtherAgent as error:
         exit_with("agent", INSTANCE_IN_USE, str(error))

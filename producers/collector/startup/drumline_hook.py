@@ -22,8 +22,8 @@ class TorchImportHook:
     """Calls torch_hooks after the first real import of torch; importlib.util.find_spec alone does not use it up."""
 
     _pending = True
-    #: Python and root of the spool for a process that `drumline run` has not prepared; None below it.
-    late: tuple[str, str] | None = None
+    #: Python, the spool's root and the agent's user for a process that `drumline run` has not prepared; None below it.
+    late: tuple[str, str, str] | None = None
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Return torch's spec from another finder, with its loader wrapped; None for other modules."""
@@ -104,13 +104,13 @@ def start() -> None:
     _run_shadowed_sitecustomize()
 
 
-def wait(python: str, root: str) -> None:
+def wait(python: str, root: str, agent: str = "") -> None:
     """Install the finders of a process that `drumline run` may know nothing of, for the hook in its environment."""
     if not os.environ.get("DRUMLINE_PYTHON") or os.environ.get("DRUMLINE_LATE"):
-        _install((python, root))
+        _install((python, root, agent))
 
 
-def _install(late: tuple[str, str] | None = None) -> None:
+def _install(late: tuple[str, str, str] | None = None) -> None:
     """Install the finders, once: the sitecustomize of another tool may run this one again."""
     installed = any(type(finder).__name__ == "TorchImportHook" for finder in sys.meta_path)
     if os.environ.get("DRUMLINE_ATTACH") != "0" and not installed:

@@ -27,7 +27,7 @@ from drumline.producers.spool.frames import (
     loss_frames,
     scan,
 )
-from drumline.producers.spool.layout import BadSpool
+from drumline.producers.spool.layout import IDENTITY, SCRATCH, BadSpool
 from drumline.producers.spool.location import make_root
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.reader import Segment
@@ -111,6 +111,7 @@ def test_losses_of_an_outage_of_any_length_take_no_space(tmp_path):
 NAMES = """
 import os, resource, signal
 from drumline.producers.spool.frames import DATA, head
+from drumline.producers.spool.location import make_root
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 from support.labs.spool import KERNEL, PROCESS, body
@@ -307,14 +308,24 @@ def test_a_root_that_cannot_be_used_is_no_exception_and_works_once_it_can(tmp_pa
     assert (follower.sum(LOSS), follower.sum(DATA), spool.dropped[KERNEL]) == (20, 10, 20)
 
 
-def test_a_link_in_place_of_the_root_is_not_opened_to_all(tmp_path, monkeypatch):
-    (tmp_path / "home").mkdir(mode=0o700)
-    answers = iter([False, True])
-    monkeypatch.setattr(Path, "is_dir", lambda path: next(answers))
-    (tmp_path / "root").symlink_to(tmp_path / "home")  # after it was answers at
-    make_root(tmp_path / "root")
-    assert (tmp_path / "home").stat().st_mode & 0o7777 == 0o700
-    assert next(answers, None) is None
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can lay a folder of another user")
+def test_nothing_is_written_into_a_folder_that_another_user_has_laid_in_its_place(tmp_path, monkeypatch):
+    """The owner of the root may exchange what a process has just created there."""
+    mkdir = Path.mkdir
+
+    def exchanged(path, *arguments, **named):
+        mkdir(path, *arguments, **named)
+        if path.parent == tmp_path:
+            laid = path / f"{IDENTITY}{SCRATCH}"
+            laid.write_text("")
+            for place in (path, laid):
+                os.chown(place, 4_301, 4_301)
+
+    monkeypatch.setattr(Path, "mkdir", exchanged)
+    spool = SpoolWriter(tmp_path, PROCESS)
+    assert not spool.append(KERNEL, "k", body(0), 10)
+    assert "another user's folder is in its place" in spool.problem
+    assert [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()] in ([], [b""])
 
 
 def test_a_root_keeps_the_group_that_the_folder_above_hands_down(tmp_path):
