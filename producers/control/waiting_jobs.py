@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from drumline.producers.collector.late import WAITING
@@ -16,8 +17,10 @@ from drumline.producers.spool.location import make_root
 ALIVE_S = 300.0
 #: Age at which the agent removes one whose process ended without; s.
 LEFT_S = 86_400.0
-#: Most announcements that are read, and most bytes of one.
-MOST, MOST_BYTES = 4_096, 4_096
+#: Most announcements of a user that are read, the newest; most bytes of one.
+MOST_OF_USER, MOST_BYTES = 256, 4_096
+#: Most that are listed. Of a longer list a user's share stays, the rest is removed: a flood ends.
+MOST_LISTED = 1 << 16
 
 
 def make_folder(root: Path) -> None:
@@ -34,19 +37,34 @@ def waiting_jobs(root: Path, now_s: float | None = None) -> set[str]:
     now_s = time.time() if now_s is None else now_s
     jobs: set[str] = set()
     with suppress(OSError), opened(root / WAITING) as folder:
-        for name in os.listdir(folder)[:MOST]:
-            with suppress(OSError, BadSpool):
-                jobs.add(_job(folder, name, now_s))
+        users, is_cut = _by_user(folder)
+        for announcements in users.values():
+            announcements.sort(reverse=True)
+            for changed_s, name in announcements[:MOST_OF_USER]:
+                with suppress(OSError, BadSpool):
+                    jobs |= {_job(folder, name)} if now_s - changed_s <= ALIVE_S else set()
+            left = [announcement for announcement in announcements if now_s - announcement[0] > LEFT_S]
+            for _, name in set(left) | set(announcements[MOST_OF_USER:] if is_cut else ()):
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
     return jobs - {""}
 
 
-def _job(folder: int, name: str, now_s: float) -> str:
-    """Return the job of an announcement, "" for an old one; a very old one is removed. Raises OSError, BadSpool."""
+def _by_user(folder: int) -> tuple[dict[int, list[tuple[float, str]]], bool]:
+    """Return time of change and name of the announcements of each user, and whether there are more. Raises OSError."""
+    users: dict[int, list[tuple[float, str]]] = {}
+    with os.scandir(folder) as entries:
+        for entry in islice(entries, MOST_LISTED):
+            with suppress(OSError):  # it was withdrawn
+                about = entry.stat(follow_symlinks=False)
+                users.setdefault(about.st_uid, []).append((about.st_mtime, entry.name))
+        return users, next(entries, None) is not None
+
+
+def _job(folder: int, name: str) -> str:
+    """Return the job of an announcement. Raises OSError, BadSpool."""
     descriptor = open_file(name, directory=folder, any_owner=True)
     try:
-        age_s = now_s - os.fstat(descriptor).st_mtime
-        if age_s > LEFT_S:
-            os.unlink(name, dir_fd=folder)
-        return os.read(descriptor, MOST_BYTES).decode(errors="replace") if age_s <= ALIVE_S else ""
+        return os.read(descriptor, MOST_BYTES).decode(errors="replace")
     finally:
         os.close(descriptor)
