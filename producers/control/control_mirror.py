@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -12,10 +11,10 @@ from pathlib import Path
 import structlog
 
 from drumline.infra.config.settings import Settings
+from drumline.producers.control.control_file import ControlFile
 from drumline.producers.control.control_follower import ControlFollower
 from drumline.producers.control.requests_in_force import as_file
 from drumline.producers.identity import host_name
-from drumline.producers.ipc.control import FILE
 from drumline.schemas.codec import Codec
 from drumline.schemas.control import PULL, TIMES, WINDOW, Control
 
@@ -41,9 +40,9 @@ class ControlMirror(threading.Thread):
         host: str = "",
     ) -> None:
         super().__init__(name="control", daemon=True)
-        self._path, self._follower, self._jobs, self._began = root / FILE, follower, jobs, began
+        self._file, self._follower, self._jobs, self._began = ControlFile(root), follower, jobs, began
         self._host, self._halt, self._renew_at = host_name(host), threading.Event(), float("-inf")
-        self._text, self._problem = "[]", ""
+        self._problem = ""
         self._windows: set[tuple[str, str, str]] = set()
 
     def stop(self) -> None:
@@ -63,7 +62,7 @@ class ControlMirror(threading.Thread):
             log.error("drumline policy and capture do not reach this host", error=f"{type(error).__name__}: {error}")
         finally:
             with suppress(OSError):
-                self._path.unlink()
+                self._file.remove()
             self._follower.close()
 
     def renew(self, now_ns: int) -> None:
@@ -78,17 +77,12 @@ class ControlMirror(threading.Thread):
         text = as_file(requests)
         try:
             if text == as_file(()):
-                self._path.unlink(missing_ok=True)
-            elif text == self._text and self._path.exists():
-                os.utime(self._path)
+                self._file.remove()
             else:
-                part = self._path.with_name(f"{FILE}.{os.getpid()}")
-                part.write_text(text)
-                part.chmod(0o644)  # jobs of all users read it
-                part.replace(self._path)
-            self._text, problem = text, ""
+                self._file.write(text)
+            problem = ""
         except OSError as error:
-            problem = f"{self._path}: {error.strerror}"
+            problem = f"{self._file.path}: {error.strerror}"
         if problem and problem != self._problem:
             log.warning("drumline policy and capture do not reach this host", problem=problem)
         self._problem = problem
