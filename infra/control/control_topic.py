@@ -13,7 +13,8 @@ from drumline.infra.kafka.acls import acl_error
 from drumline.infra.kafka.config import producer_config
 from drumline.infra.kafka.connect import BrokerUnreachable, ConnectionProbe, to_error
 from drumline.infra.kafka.tail import read
-from drumline.schemas.control import BadControl, Control, decode, encode
+from drumline.producers.control.control_log import ControlLog, name_of
+from drumline.schemas.control import BadControl, Control, encode
 from drumline.schemas.topics import Topic
 
 #: Time for Kafka's acknowledgement; s.
@@ -58,15 +59,20 @@ def _require_topic(settings: Settings) -> None:
     raise acl_error(settings, [("WRITE", "topic", str(Topic.CONTROL))])
 
 
-def in_force(settings: Settings, now_ns: int) -> list[Control]:
-    """Return what is asked and has not ended, the newest first. Blocks. Raises as infra.kafka.tail.read."""
+def in_force(settings: Settings, now_ns: int = 0) -> list[Control]:
+    """Return what is asked and has not ended, the newest first. Blocks. Raises as infra.kafka.tail.read.
+
+    `now_ns`: by the clock of this machine; 0 = what has ended by its time alone, too.
+    """
     newest: dict[str, Control | None] = {}
+    log = ControlLog()
     for message in read(settings, str(Topic.CONTROL), "beginning", follow=False):
+        place, at_ms = int(message.partition() or 0), int(message.timestamp()[1])
         try:
-            control = decode(message.value()) if message.value() is not None else None
+            control = log.read(place, message.key(), message.value(), at_ms)
         except BadControl:  # agents do not follow it either, and log it
             control = None
-        newest[(message.key() or b"").decode(errors="replace")] = control
+        newest[name_of(message.key())] = control
     open_ones = (control for control in newest.values() if control and not control.cleared)
     return sorted((c for c in open_ones if c.until_ns > now_ns), key=lambda control: control.requested_ns, reverse=True)
 

@@ -11,11 +11,16 @@ from drumline.infra.control.control_topic import user_name
 from drumline.infra.report.data import Query, Row
 from drumline.schemas.control import MAX_PULL_NS, PULL, Control, exact
 
-DONE = "done"
+RUNNING, DONE, REJECTED = "running", "done", "rejected"
 #: The agents' answers to a pull: the newest of each host.
 ANSWERS = """
 SELECT host, mapFilter((name, text) -> startsWith(name, {pull:String}), collector) AS answers FROM processes
 WHERE job = '' AND rank = -1 AND notEmpty(answers) ORDER BY start
+"""
+#: Hosts of each rank: the agent of another one has none of its rows, and no say.
+HOSTS = """
+SELECT rank, groupUniqArray(host) AS hosts FROM processes
+WHERE job = {job:String} AND run = {run:String} AND rank >= 0 AND pid > 0 GROUP BY rank ORDER BY rank
 """
 
 
@@ -54,15 +59,17 @@ def pull_of(job: str, run: str, ranks: Sequence[int], steps: tuple[int, int], no
     ).checked()  # fmt: skip
 
 
-def answers(query: Query, pull: Control) -> list[RankAnswer]:
-    """Return the answers so far, by rank."""
+def answers(query: Query, pull: Control, hosts: Mapping[int, Collection[str]]) -> list[RankAnswer]:
+    """Return the answers so far, by rank, of agents that may answer. `hosts`: of each rank, see HOSTS."""
     prefix = f"{pull.key} rank "
     newest: dict[int, RankAnswer] = {}
     for row in query(ANSWERS, {"pull": prefix}):
         for name, text in _texts(row["answers"]).items():
             answer, _, rest = text.partition(": ")
-            rank = int(name.removeprefix(prefix))
-            newest[rank] = RankAnswer(rank, str(row["host"]), answer, rest)
+            number = name.removeprefix(prefix)
+            rank = int(number) if re.fullmatch(r"\d{1,7}", number) else -1
+            if answer in (RUNNING, DONE, REJECTED) and row["host"] in hosts.get(rank, ()):
+                newest[rank] = RankAnswer(rank, str(row["host"]), answer, rest)
     return [newest[rank] for rank in sorted(newest)]
 
 
@@ -72,4 +79,4 @@ def _texts(value: Mapping[str, str] | Sequence[tuple[str, str]]) -> dict[str, st
 
 def are_complete(given: Sequence[RankAnswer], ranks: Collection[int]) -> bool:
     """Return whether every rank has an answer, and none is running."""
-    return {answer.rank for answer in given} >= set(ranks) and all(answer.answer != "running" for answer in given)
+    return {answer.rank for answer in given} >= set(ranks) and all(answer.answer != RUNNING for answer in given)

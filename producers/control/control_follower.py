@@ -12,10 +12,11 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import client_config
 from drumline.infra.kafka.connect import principal
+from drumline.producers.control.control_log import ControlLog, name_of
 from drumline.producers.control.requests_in_force import RequestsInForce
 from drumline.producers.control.verdict_windows import VerdictWindows
 from drumline.schemas.codec import Codec
-from drumline.schemas.control import WINDOW, BadControl, decode
+from drumline.schemas.control import WINDOW, BadControl
 from drumline.schemas.errors import BadRecord, BadSchema, RegistryUnavailable
 from drumline.schemas.topics import Topic
 
@@ -58,6 +59,7 @@ class ControlFollower:
         self._codec = codec
         wanted = {WINDOW: jobs} if verdicts is None else verdicts
         self._verdict_windows = [(VerdictWindows(kind), of_kind) for kind, of_kind in wanted.items()]
+        self._log = ControlLog()
         self._assigned: set[int] = set()
         self._open_ends: set[int] = set()
         self._refresh_at = float("-inf")
@@ -88,9 +90,9 @@ class ControlFollower:
         self._consumer.close()
 
     def _take_request(self, message: Any) -> bool:
-        key = (message.key() or b"").decode(errors="replace")
+        key, at_ms = name_of(message.key()), int(message.timestamp()[1])
         try:
-            control = decode(message.value()) if message.value() is not None else None
+            control = self._log.read(message.partition(), message.key(), message.value(), at_ms)
         except BadControl as bad:
             log.warning("a request is not followed", topic=str(Topic.CONTROL), key=key[:100], reason=str(bad))
             control = None
@@ -113,7 +115,7 @@ class ControlFollower:
         requests = [window for windows in wanted if (window := windows.window(batch, at_ms / 1e3))]
         for window in requests:
             log.info("a verdict asks for rows", kind=window.kind, job=job, name=window.key, ranks=window.ranks)
-            self.requests.take(f"{job}/{window.run}/{window.key}", window)
+            self.requests.take((job, window.run, window.key), window)
         return bool(requests)
 
     def _listed(self, topic: Topic) -> Any:

@@ -74,13 +74,13 @@ class ControlMirror(threading.Thread):
         for key in windows.keys() - self._windows:
             self._began(windows[key])
         self._windows = set(windows)
-        text = as_file(requests)
+        text, left_out = as_file(requests)
         try:
-            if text == as_file(()):
+            if text == as_file(())[0]:
                 self._file.remove()
             else:
                 self._file.write(text)
-            problem = ""
+            problem = f"{left_out} requests are left out: there are too many at once" if left_out else ""
         except OSError as error:
             problem = f"{self._file.path}: {error.strerror}"
         if problem and problem != self._problem:

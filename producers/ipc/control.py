@@ -23,8 +23,8 @@ FILE = ".control"
 LEASE_NS = 4_000_000_000
 #: Kind that asks NCCL's plugin for all steps, and changes nothing else.
 TIMES = "times"
-#: Most bytes of the file, and of what it asks.
-MAX_BYTES, MAX_REQUESTS = 1 << 18, 64
+#: Most bytes of the file, policies in it, and as many other requests: the agent writes no more, and no more are read.
+MAX_BYTES, MAX_OF_KIND = 1 << 18, 64
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def read_requests(root: Path, now_ns: int = 0) -> list[ControlRequest]:
     finally:
         os.close(descriptor)
     try:
-        return [_request(item) for item in json.loads(text)[:MAX_REQUESTS]]
+        return [_request(item) for item in json.loads(text)[: 2 * MAX_OF_KIND]]
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{root / FILE} is no control file ({type(error).__name__})") from None
 

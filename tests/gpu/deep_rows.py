@@ -68,7 +68,7 @@ def window(spool: Path, job: str, ranks: tuple[int, ...] = (), **more: bool) -> 
     def renew() -> None:
         while not halt.is_set():
             part = path.with_name(f"{FILE}.{os.getpid()}")
-            part.write_text(as_file([control]))
+            part.write_text(as_file([control])[0])
             part.replace(path)
             halt.wait(1)
 

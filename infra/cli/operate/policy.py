@@ -115,7 +115,7 @@ def clear(
     if bool(names) == everything:
         exit_with("policy", BAD_INPUT, "name what to clear, or give --all")
     with exit_on_error("policy", NoSuchTopic, BrokerUnreachable):
-        keys = [control.key for control in in_force(settings(), time.time_ns())]
+        keys = [control.key for control in in_force(settings())]
         wanted = keys if everything else list(names or [])
         if unknown := sorted(set(wanted) - set(keys)):
             exit_with("policy", BAD_INPUT, f"not in force: {', '.join(unknown)}; `drumline policy show` lists them")

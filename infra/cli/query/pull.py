@@ -43,7 +43,7 @@ def pull(
     """
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows
     from drumline.infra.config.state_dir import StackError
-    from drumline.infra.control import pulls, windows
+    from drumline.infra.control import pulls
     from drumline.infra.control.control_topic import write
     from drumline.infra.control.ranks import BadRankList, ranks_of
     from drumline.infra.kafka.connect import BrokerUnreachable
@@ -63,8 +63,8 @@ def pull(
             return rows(client, sql, values)
 
         run = str(find_run(query, job, run)[0]["run"])
-        known = {row["rank"] for row in query(windows.PROCESSES, {"job": job, "run": run})}
-        if strange := sorted(set(named) - known):
+        known = {row["rank"]: row["hosts"] for row in query(pulls.HOSTS, {"job": job, "run": run})}
+        if strange := sorted(set(named) - known.keys()):
             raise NoSuchRun(f"run {run} has no rank {', '.join(map(str, strange))}")
         control = pulls.pull_of(job, run, named, wanted, time.time_ns())
         write(config, [(control.key, control)])
@@ -72,7 +72,7 @@ def pull(
         answers: list[RankAnswer] = []
         while time.monotonic() < until and not pulls.are_complete(answers, expected):
             time.sleep(POLL_S)
-            answers = pulls.answers(query, control)
+            answers = pulls.answers(query, control, known)
     if as_json:
         echo(json.dumps({"name": control.key, "job": job, "run": run, "first_step": wanted[0], "last_step": wanted[1],
                          "ranks": [answer.as_row() for answer in answers]}))  # fmt: skip

@@ -1,9 +1,10 @@
 """The agent follows all partitions of requests and verdicts, and waits for them without work."""
 
 import threading
+from dataclasses import replace
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
-from support.fakes.consumer import FakeConsumer
+from support.fakes.consumer import FakeConsumer, FakeMessage
 from support.wait_limit import WAIT_S
 
 from drumline.infra.config.settings import Settings
@@ -11,7 +12,7 @@ from drumline.producers.control.control_follower import ControlFollower
 from drumline.producers.control.control_mirror import RENEW_S, ControlMirror
 from drumline.producers.ipc.control import FILE
 from drumline.schemas.codec import Codec
-from drumline.schemas.control import PULL, Control
+from drumline.schemas.control import PULL, Control, encode
 from drumline.schemas.topics import Topic
 
 
@@ -64,3 +65,24 @@ def test_pulls_reach_the_agent_once_and_no_process(tmp_path):
         mirror.renew(10**17)
     assert began == [pull]
     assert not (tmp_path / FILE).exists()
+
+
+def test_the_log_decides_the_order_the_broker_the_time_and_kafkas_key_the_name():
+    """A sender's clock is 2 h ahead or wrong by centuries, or a record has another name than its key."""
+    hour, now = 3_600 * 10**9, 1_700_000_000 * 10**9
+    policy = Control("p", "policy", "off", start_ns=now, until_ns=now + hour, requested_ns=now)
+    ahead = replace(policy, key="shown", start_ns=now + 2 * hour, until_ns=now + 3 * hour, requested_ns=now + 2 * hour)
+    consumer = FakeConsumer({Topic.CONTROL: (0,)})
+    records = {"forged": replace(policy, requested_ns=(1 << 63) - 1), "hidden": ahead, "p": policy}
+    consumer.messages = [
+        FakeMessage(Topic.CONTROL, key.encode(), encode(control), now // 10**6) for key, control in records.items()
+    ]
+    follower = ControlFollower(Settings(), consumer=lambda _: consumer)
+    for _ in records:
+        assert follower.poll(0)
+    (first, second) = follower.requests.concerning_host("h", ["j"], now)
+    assert (first.key, second.key) == ("p", "hidden"), "the last one of the log comes first"
+    assert second.start_ns == now
+    consumer.messages = [FakeMessage(Topic.CONTROL, b"hidden", None, now // 10**6)]
+    assert follower.poll(0)
+    assert [control.key for control in follower.requests.concerning_host("h", ["j"], now)] == ["p"]

@@ -11,6 +11,31 @@ class Topics(dict):
         return self
 
 
+class FakeMessage:
+    """A record of partition 0. `at_ms`: the broker's time."""
+
+    def __init__(self, topic, key, value, at_ms):
+        self._topic, self._key, self._value, self._at_ms = topic, key, value, at_ms
+
+    def error(self):
+        return None
+
+    def topic(self):
+        return self._topic
+
+    def partition(self):
+        return 0
+
+    def key(self):
+        return self._key
+
+    def value(self):
+        return self._value
+
+    def timestamp(self):
+        return 2, self._at_ms
+
+
 class FakeConsumer:
     """`listed`: topic -> partitions, an error's code, or absent = no such topic. None: Kafka does not answer."""
 

@@ -1,0 +1,25 @@
+"""An answer to a pull counts from the agents whose hosts had the rank, and from no other producer of rows."""
+
+from drumline.infra.control.pulls import RankAnswer, answers, are_complete, pull_of
+
+PULL = pull_of("j", "r", [0, 1], (1, 9), 10**18)
+HOSTS = {0: ["a", "b"], 1: ["b"]}
+
+
+def answered(*rows):
+    """`rows`: host, rank as text, answer."""
+    rows = [{"host": host, "answers": {f"{PULL.key} rank {rank}": text}} for host, rank, text in rows]
+    return answers(lambda sql, values: rows, PULL, HOSTS)
+
+
+def test_answers_of_other_hosts_are_left_out():
+    forged = ("evil", "1", "done: steps 1 to 9, 0 rows")
+    assert answered(forged) == []
+    given = answered(("a", "0", "done: 5 rows"), ("b", "1", "running: 1 row"), forged)
+    assert given == [RankAnswer(0, "a", "done", "5 rows"), RankAnswer(1, "b", "running", "1 row")]
+    assert not are_complete(given, [0, 1])
+
+
+def test_an_answer_about_no_rank_or_in_other_terms_ends_nothing():
+    assert answered(("a", "abc", "done: x"), ("a", "-1", "done: x"), ("a", "9" * 5_000, "done: x")) == []
+    assert answered(("a", "0", "perhaps: x"), ("a", "7", "done: x")) == []
