@@ -7,6 +7,7 @@ from glossary import ROOT
 
 END, SINKS, STREAMS = "tests/end_to_end", "tests/sinks", "tests/streams"
 AGENT, INFRA = "tests/producers/agent", "tests/infra"
+CONTROL = "tests/producers/control"
 BOUNDS, HOSTILE = "tests/schemas/bounds/test_bounds.py", f"{AGENT}/test_hostile_spool.py"
 CONTENT = "test_content_that_takes_memory_or_time_is_rejected"
 
@@ -104,6 +105,30 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     ),
     "a spool that writes verdicts": (f"{HOSTILE}::test_nothing_in_the_spool_is_published_into_a_derived_topic",),
     "junk in the spool": (f"{HOSTILE}::test_junk_in_the_spool_is_counted_but_the_agent_is_ready_all_the_same",),
+    "a user lays, links, truncates and floods every file of the spool's root": (
+        f"{END}/test_hostile_user.py::"
+        "test_a_hostile_user_stops_neither_job_nor_agent_and_nothing_of_root_is_read_or_written",
+        f"{CONTROL}/test_control_file.py::test_a_link_in_place_of_a_file_that_it_writes_is_not_followed",
+        f"{CONTROL}/test_waiting_jobs.py::test_a_user_with_thousands_of_announcements_takes_no_place_of_another",
+        "tests/producers/ipc/test_plain_file.py::test_a_link_laid_while_a_folder_is_created_opens_nothing_to_others",
+    ),
+    "a policy or requests of a user who decides nothing": (
+        "tests/producers/ipc/test_plain_file.py::"
+        "test_a_policy_and_requests_of_a_foreign_user_do_not_count_and_the_reason_is_stated",
+    ),
+    # Requests
+    "a request with another name than its key, or times that are made up": (
+        f"{CONTROL}/test_control_follower.py::"
+        "test_the_log_decides_the_order_the_broker_the_time_and_kafkas_key_the_name",
+        f"{CONTROL}/test_control_log.py::test_times_that_do_not_belong_together_are_no_request",
+    ),
+    "thousands of windows of another job, and lists of all ranks": (
+        f"{CONTROL}/test_requests_in_force.py::"
+        "test_a_flood_of_windows_of_a_job_takes_no_place_of_a_policy_or_of_another_jobs_window",
+        f"{CONTROL}/test_requests_in_force.py::"
+        "test_the_file_is_never_longer_than_readers_take_and_both_kinds_have_a_place",
+    ),
+    "a forged answer to a pull": (f"{INFRA}/control/test_pulls.py::test_answers_of_other_hosts_are_left_out",),
     # Readers
     "a table function of Python": (
         f"{INFRA}/localstack/clickhouse/test_engine.py::"
