@@ -12,12 +12,14 @@ from drumline.infra.report.data import Query, Row
 from drumline.schemas.control import MAX_PULL_NS, PULL, Control, exact
 
 RUNNING, DONE, REJECTED = "running", "done", "rejected"
+#: Answer of a host that has no process of the rank: it ends nothing.
+FOREIGN = "foreign"
 #: The agents' answers to a pull: the newest of each host.
 ANSWERS = """
 SELECT host, mapFilter((name, text) -> startsWith(name, {pull:String}), collector) AS answers FROM processes
 WHERE job = '' AND rank = -1 AND notEmpty(answers) ORDER BY start
 """
-#: Hosts of each rank: the agent of another one has none of its rows, and no say.
+#: Hosts of each rank: the agent of another one has none of its rows.
 HOSTS = """
 SELECT rank, groupUniqArray(host) AS hosts FROM processes
 WHERE job = {job:String} AND run = {run:String} AND rank >= 0 AND pid > 0 GROUP BY rank ORDER BY rank
@@ -30,7 +32,7 @@ class BadSteps(ValueError):
 
 @dataclass(frozen=True)
 class RankAnswer:
-    """Holds what the agent of a rank's host answered. `answer`: running, done or rejected. `text`: for people."""
+    """Holds what an agent answered for a rank. `answer`: running, done, rejected or foreign. `text`: for people."""
 
     rank: int
     host: str
@@ -63,14 +65,20 @@ def answers(query: Query, pull: Control, hosts: Mapping[int, Collection[str]]) -
     """Return the answers so far, by rank, of agents that may answer. `hosts`: of each rank, see HOSTS."""
     prefix = f"{pull.key} rank "
     newest: dict[int, RankAnswer] = {}
+    foreign: dict[int, RankAnswer] = {}
     for row in query(ANSWERS, {"pull": prefix}):
         for name, text in _texts(row["answers"]).items():
             answer, _, rest = text.partition(": ")
             number = name.removeprefix(prefix)
             rank = int(number) if re.fullmatch(r"\d{1,7}", number) else -1
-            if answer in (RUNNING, DONE, REJECTED) and row["host"] in hosts.get(rank, ()):
+            if answer not in (RUNNING, DONE, REJECTED) or rank not in hosts:
+                continue
+            if row["host"] in hosts[rank]:
                 newest[rank] = RankAnswer(rank, str(row["host"]), answer, rest)
-    return [newest[rank] for rank in sorted(newest)]
+            else:
+                text = f"its processes are on {', '.join(sorted(hosts[rank]))}: give jobs and agent one DRUMLINE_HOST"
+                foreign[rank] = RankAnswer(rank, str(row["host"]), FOREIGN, text)
+    return [answer for _, answer in sorted((foreign | newest).items())]
 
 
 def _texts(value: Mapping[str, str] | Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -78,5 +86,7 @@ def _texts(value: Mapping[str, str] | Sequence[tuple[str, str]]) -> dict[str, st
 
 
 def are_complete(given: Sequence[RankAnswer], ranks: Collection[int]) -> bool:
-    """Return whether every rank has an answer, and none is running."""
-    return {answer.rank for answer in given} >= set(ranks) and all(answer.answer != RUNNING for answer in given)
+    """Return whether every rank has its last answer."""
+    return {answer.rank for answer in given} >= set(ranks) and all(
+        answer.answer in (DONE, REJECTED) for answer in given
+    )

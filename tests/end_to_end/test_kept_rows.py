@@ -23,6 +23,7 @@ from drumline.schemas.topics import KEPT_TOPICS, RAW_TOPICS, Topic
 pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(900)]
 SPOOLED = frozenset(RAW_TOPICS) - {Topic.PROCESS}
 HOP_NS = 5 * 10**9
+HOST = "edge-host"
 ALWAYS, ROLLUP = "always", "rollup"
 
 
@@ -31,6 +32,7 @@ def spool(root, job, run, shift_ns):
     spools = {}
     for out in job.batches(run, shift_ns):
         batch, process = out.batch, out.batch.envelope["process_id"]
+        batch.envelope["host"] = HOST  # the agent's, which answers pulls
         if process not in spools:
             same = {name: batch.envelope[name] for name in ("job", "run", "rank", "world_size", "host", "gpu_uuid")}
             record = process_record(process, process_id=process, pid=7, collector={}, **same)
@@ -53,6 +55,7 @@ def pipeline(clean_stack, environment_of, tmp_path):
     root = tmp_path / "spool"
     pipeline.environment |= {f"DRUMLINE_AGENT__{name}": value for name, value in off.items()}
     pipeline.environment |= {"DRUMLINE_SPOOL__ROOT": str(root), "DRUMLINE_AGENT__VERDICT_PULLS": "false"}
+    pipeline.environment["DRUMLINE_HOST"] = HOST
     pipeline.environment["DRUMLINE_AGENT__KEPT_FOLDER"] = str(tmp_path / "kept")
     pipeline.programs["agent"] = ManagedProcess("agent", ["agent"], tmp_path / "agent.log", pipeline.environment)
     pipeline.root = root

@@ -128,7 +128,9 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         f"{CONTROL}/test_requests_in_force.py::"
         "test_the_file_is_never_longer_than_readers_take_and_both_kinds_have_a_place",
     ),
-    "a forged answer to a pull": (f"{INFRA}/control/test_pulls.py::test_answers_of_other_hosts_are_left_out",),
+    "a forged answer to a pull": (
+        f"{INFRA}/control/test_pulls.py::test_answers_of_other_hosts_end_nothing_and_take_the_place_of_none",
+    ),
     # Readers
     "a table function of Python": (
         f"{INFRA}/localstack/clickhouse/test_engine.py::"

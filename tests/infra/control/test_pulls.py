@@ -12,12 +12,16 @@ def answered(*rows):
     return answers(lambda sql, values: rows, PULL, HOSTS)
 
 
-def test_answers_of_other_hosts_are_left_out():
+def test_answers_of_other_hosts_end_nothing_and_take_the_place_of_none():
     forged = ("evil", "1", "done: steps 1 to 9, 0 rows")
-    assert answered(forged) == []
+    (single,) = answered(forged)
+    assert (single.answer, single.host) == ("foreign", "evil")
+    assert "are on b: give jobs and agent one DRUMLINE_HOST" in single.text
+    assert not are_complete([single], [1])
     given = answered(("a", "0", "done: 5 rows"), ("b", "1", "running: 1 row"), forged)
     assert given == [RankAnswer(0, "a", "done", "5 rows"), RankAnswer(1, "b", "running", "1 row")]
     assert not are_complete(given, [0, 1])
+    assert are_complete(answered(("a", "0", "done: 5 rows"), forged, ("b", "1", "rejected: x")), [0, 1])
 
 
 def test_an_answer_about_no_rank_or_in_other_terms_ends_nothing():
