@@ -24,7 +24,8 @@ The tables and views of the database `gpu` (`DRUMLINE_CLICKHOUSE__DATABASE`), fr
 
 - **Events** have a row for each thing that happened, stored exactly once.
 - **Results** are views of what the stream worker found, the newest version of each row. Windows overlap by half: sum
-  over every other one. What is behind them is called `..._versions`.
+  over every other one. What is behind them is called `..._versions`. A run that is evaluated again, with another app id
+  or other windows, has two evaluations: for each step the newest begun is in force in `stragglers` (`evaluations`).
 - **Rollups** count events per minute or second. A key can have several rows that are not merged yet, so always
   aggregate: the comment names the function. Their quantiles are sketches, within 1% of the value; for exact ones
   ask the events, `quantileExactInclusive(0.99)(duration_ns)`. ClickHouse's `quantile` is neither: it takes a sample.
@@ -68,6 +69,7 @@ GROUPS = {
         "memcpys_per_minute",
         "devices_per_minute",
         "records_per_minute",
+        "evaluations",
     ),
     "Bookkeeping": ("ledger", "alert_limits", "offender_notices"),
 }

@@ -20,6 +20,7 @@ SPREAD = {
     "steps_per_second": BY_JOB,
     "lateness_versions": BY_JOB,
     "stragglers_versions": BY_JOB,
+    "evaluations": BY_JOB,
     "hangs_versions": BY_JOB,
     "stacks": BY_JOB,
     "alert_limits_versions": "cityHash64(name)",
@@ -28,6 +29,9 @@ SPREAD = {
 BY_RANK = "cityHash64(job, rank)"
 #: A statement of a migration about columns: of a view, or of a table that may be there already.
 _ALTERED = re.compile(r"ALTER TABLE \w+\.(?P<name>\w+)\s.*\b(ADD|COMMENT|MODIFY) COLUMN", re.DOTALL)
+
+#: A Distributed table has no key.
+_KEY = re.compile(r",\s*MODIFY ORDER BY \([^)]*\)")
 
 
 def distribute(client: Client, database: str, cluster: str, into: str) -> list[str]:
@@ -58,5 +62,5 @@ def distribute(client: Client, database: str, cluster: str, into: str) -> list[s
                 command(client, statement)
                 names.append(statement.split(f"{into}.", 1)[1].split()[0])
             elif (altered := _ALTERED.match(statement)) and altered["name"] in names:  # no materialized view
-                command(client, statement)
+                command(client, _KEY.sub("", statement))
     return names

@@ -12,6 +12,7 @@ _TABLES = (
 )  # fmt: skip
 _ROLLUPS = (
     "ranks_per_second", "steps_per_second", "kernels_per_minute", "memcpys_per_minute", "devices_per_minute",
+    "evaluations",
 )  # fmt: skip
 #: table -> the column that retention counts from: when Kafka got a row's record, or the last one that a rollup's row
 #: counts. By the time of the rows, what arrives late would be deleted as it comes in; by the time of the insert, a

@@ -33,6 +33,7 @@ class RetentionSettings(SettingsModel):
     memcpy_bandwidth: int = Field(90, ge=0, description="rolling memcpy bandwidth; days")
     lateness: int = Field(14, ge=0, description="lateness of ranks; days")
     stragglers: int = Field(365, ge=0, description="verdicts; days")
+    evaluations: int = Field(365, ge=0, description="which evaluations of a run there are; days")
     progress: int = Field(14, ge=0, description="progress of ranks; days")
     hangs: int = Field(365, ge=0, description="jobs that stood still; days")
     processes: int = Field(365, ge=0, description="identities of processes; days")

@@ -45,6 +45,14 @@ def require_no_worker(settings: Settings) -> None:
         )
 
 
+def has_nothing_to_read(settings: Settings) -> bool:
+    """Return whether nothing waits in Kafka for the worker of `settings`. Raises KafkaException."""
+    with closing(Offsets(settings)) as kafka:
+        ends = kafka.ends(kafka.places([spec.topic.value for spec in TOPICS if has_schema(spec.topic)]))
+        committed = kafka.committed(settings.stream.app_id, ends)
+    return all(end == 0 or committed.get(place, (0, ""))[0] >= end for place, end in ends.items())
+
+
 def commit_ends(settings: Settings) -> None:
     """Commit the ends of all topics for the worker of `settings`, which is not running yet.
 

@@ -118,7 +118,7 @@ def _kinds(bound: Bound) -> Bound:
 #: Bound -> its fields. `topic:field` counts more than `field`. Indices of a dictionary are not listed: INDEX.
 _FIELDS: tuple[tuple[Bound, str], ...] = (
     (IDENTITY, "job run host gpu_uuid process_id communicator k8s_namespace k8s_pod slurm_job sampled_process"),
-    (IDENTITY, "parent_uuid k8s_container"),
+    (IDENTITY, "parent_uuid k8s_container evaluation"),
     (IDENTITIES, "hosts gpu_uuids communicators"),
     (LABEL, "gpu_model serial model source steps_from point_to_point gpu.hang.v1:state verdict role"),
     (LABELS, "causes details states groups confidences reasons gpu.hang.v1:notes"),

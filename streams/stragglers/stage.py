@@ -18,6 +18,7 @@ from drumline.schemas.batch_table import BatchTable
 from drumline.schemas.joined.merged import Ints
 from drumline.schemas.joined.parts import allowance_ns
 from drumline.schemas.joined.table import MergedParts
+from drumline.schemas.keys import derived_process_id
 from drumline.schemas.topics import Topic
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
@@ -45,12 +46,16 @@ RANK_BYTES, HEAD_BYTES = 1_000, 4_000
 class JobStage(IsolatedStage[str, JobState]):
     """Evaluates the windows of each run from gpu.lateness.v1, gpu.step.v1, and samples of GPUs, hosts and stacks.
 
-    A `Stage`. Publish the batches that the methods return, keyed by job, then call `mark_sent` for each.
+    A `Stage`. Publish the batches that the methods return, keyed by job, then call `mark_sent` for each. `app_id`: the
+    worker's; with the steps of a window it identifies the evaluation that verdicts are part of.
     """
 
-    def __init__(self, store: Store, config: StragglerConfig, budget: StateBudget | None = None) -> None:
+    def __init__(
+        self, store: Store, config: StragglerConfig, budget: StateBudget | None = None, app_id: str = ""
+    ) -> None:
         super().__init__(store, budget)
         self.config, self.counts = config, InputCounts()
+        self._evaluation = f"{app_id}/{config.window_steps}" if app_id else ""
         self._in_flight: InFlight[str, tuple[Batch, dict[str, Any]]] = InFlight()  # with the head to store
         self._restore()
         self._reads_back, self._first_tick_ns = bool(self.states), 0
@@ -248,6 +253,9 @@ class JobStage(IsolatedStage[str, JobState]):
         batch = publish_verdict(state, window, verdict, span_ns, now_ns)
         if batch is None:
             return []
+        if self._evaluation:
+            process = derived_process_id(Topic.STRAGGLER, state.run_key, self._evaluation)
+            batch.envelope.update(evaluation=self._evaluation, process_id=process)
         sent = batch, dict(state.published[window])
         self._in_flight.add(state.run_key, batch.envelope["sequence"], sent, now_ns)
         return [batch]

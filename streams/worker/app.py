@@ -80,7 +80,7 @@ def wirings(settings: Settings) -> list[Wiring]:
         Wiring("kernel-frequency", (Topic.KERNEL,), rolling(KernelFrequency()), of_processes),
         Wiring("memcpy-bandwidth", (Topic.MEMCPY,), rolling(MemcpyBandwidth()), of_processes),
         Wiring("communicator", (Topic.COLLECTIVE,), communicators, of_communicators),
-        Wiring("job", inputs, lambda store: JobStage(store, stragglers, budget), of_jobs),
+        Wiring("job", inputs, lambda store: JobStage(store, stragglers, budget, settings.stream.app_id), of_jobs),
         Wiring("hangs", (Topic.PROGRESS,), lambda store: HangStage(store, hangs, budget)),
     ]
 

@@ -52,8 +52,11 @@ def test_a_long_stage_is_not_silent_in_a_pipe(monkeypatch):
 @pytest.mark.stack
 def test_its_worker_begins_behind_what_is_there_unless_another_is_at_work(clean_stack, monkeypatch):
     apply_topics(clean_stack)
+    assert demo_worker.has_nothing_to_read(clean_stack), "a stack without a record"
     publish(clean_stack, [any_batch(Topic.KERNEL, 3, process_id(0), n) for n in range(3)], key=lambda batch: b"p")
     commit_ends(clean_stack)
+    assert not demo_worker.has_nothing_to_read(clean_stack.model_copy(update={"stream": StreamSettings(app_id="new")}))
+    assert demo_worker.has_nothing_to_read(clean_stack)
     with closing(Offsets(clean_stack)) as kafka:
         ends = kafka.ends(kafka.places([Topic.KERNEL, Topic.STRAGGLER]))
         committed = kafka.committed(clean_stack.stream.app_id, ends)
