@@ -28,7 +28,8 @@ The tables and views of the database `gpu` (`DRUMLINE_CLICKHOUSE__DATABASE`), fr
   or other windows, has two evaluations: for each step the newest begun is in force in `stragglers` (`evaluations`).
 - **Rollups** count events per minute or second. A key can have several rows that are not merged yet, so always
   aggregate: the comment names the function. Their quantiles are sketches, within 1% of the value; for exact ones
-  ask the events, `quantileExactInclusive(0.99)(duration_ns)`. ClickHouse's `quantile` is neither: it takes a sample.
+  ask the events, of `steps` `quantileExactInclusive(0.99)(gpu_duration_ns)`. ClickHouse's `quantile` is neither: it
+  takes a sample.
 - `rank`, `host` and `gpu_uuid` are those of the rank that a row is about; `rank` is -1 where it is about none; the
   comment then states it.
 - `job` comes first in every key: name it, and a time range, and little is read.

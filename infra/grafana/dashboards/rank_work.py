@@ -124,13 +124,13 @@ SLOWEST = Panel(
     PanelQuery(
         f"""
         WITH gpu_duration_ns > 0 AS on_gpu
-        SELECT step, start, if(on_gpu, gpu_duration_ns, s.duration_ns) AS duration_ns, compute_ns, comm_exposed_ns,
-            copy_ns, idle_ns, arrayStringConcat(arrayFilter(part -> part != '', [{_ON_HOST}]), ', ') AS on_host,
+        SELECT step, start, if(on_gpu, gpu_duration_ns, NULL) AS step_ns, compute_ns, comm_exposed_ns, copy_ns, idle_ns,
+            arrayStringConcat(arrayFilter(part -> part != '', [{_ON_HOST}]), ', ') AS on_host,
             toUnixTimestamp64Milli(if(on_gpu, gpu_start, s.start)) - 1 AS from_ms,
-            from_ms + intDiv(duration_ns, 1000000) + 2 AS to_ms
-        FROM steps AS s WHERE {THIS_RANK} AND @start ORDER BY duration_ns DESC LIMIT 50
+            from_ms + intDiv(if(on_gpu, gpu_duration_ns, s.duration_ns), 1000000) + 2 AS to_ms
+        FROM steps AS s WHERE {THIS_RANK} AND @start ORDER BY step_ns DESC NULLS LAST LIMIT 50
         """,
-        "step:n start:t duration_ns:n compute_ns:n comm_exposed_ns:n copy_ns:n idle_ns:n on_host:s from_ms:n to_ms:n",
+        "step:n start:t step_ns:n compute_ns:n comm_exposed_ns:n copy_ns:n idle_ns:n on_host:s from_ms:n to_ms:n",
         "table",
     ),
     unit="ns",
@@ -138,6 +138,7 @@ SLOWEST = Panel(
     fields={
         "step": Field("none", link=TO_STEP, decimals=0),
         "start": Field(width=200),
+        "step_ns": Field(header="On its GPU"),
         "comm_exposed_ns": Field(header="Communication"),
         "copy_ns": Field(header="Copies"),
         "on_host": Field(header="On its host", width=300, fills=True),
