@@ -56,6 +56,13 @@ LAST_RECORD = f"""
         )
     )
 """
+#: Ranks that active jobs are hung for at the end of the range; rank -1 = the job as a whole.
+HUNG_RANKS = f"""
+    SELECT h.job AS job, h.run AS run, h.rank AS rank FROM hangs AS h
+    WHERE h.state = 'hung' AND (h.job, h.run) IN ({ACTIVE_RUNS}) AND (h.job, h.run, h.episode, h.revision) IN (
+        SELECT n.job, n.run, max((n.time, n.episode, n.revision)).2, max((n.time, n.episode, n.revision)).3
+        FROM hangs AS n WHERE n.time <= $__toTime_ms GROUP BY n.job, n.run)
+"""
 #: Runs with a record in the range.
 RECORDED_RUNS = "SELECT DISTINCT job, run FROM records_per_minute WHERE @minute AND run != ''"
 

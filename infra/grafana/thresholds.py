@@ -11,6 +11,8 @@ SUSPECT, WARNING, CRITICAL = 0.02, 0.04, 0.20
 SHARE = ((SUSPECT, "blue"), (WARNING, "orange"), (CRITICAL, "red"))
 #: Levels of a verdict in force, as numbers (see `@level`).
 LEVEL_WARNING, LEVEL_CRITICAL = 2, 3
+#: That of a rank that its job waits for, and of the job: above every verdict.
+LEVEL_HUNG = 4
 LEVEL = ((1, "blue"), (LEVEL_WARNING, "orange"), (LEVEL_CRITICAL, "red"))
 
 #: Time for which a job is active after the last record of its producers, which publish at least every 10 s; s.

@@ -136,7 +136,7 @@ class Tools:
             "is_cut": explained.is_cut,
             "stages": unequal_stages_text(windows["stages"]) if rank is None else "",
             "unreported": unreported_text(chosen),
-            "note": "" if texts else no_verdict(windows, rank, int(chosen["ranks"])),
+            "note": "" if texts else no_verdict(windows, rank, int(chosen["ranks"]), hangs),
         }
         cleaned: dict[str, Any] = plain(answer)
         return cleaned

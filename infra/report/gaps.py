@@ -13,8 +13,14 @@ ACT = (
 )
 
 
-def no_verdict(windows: Row, rank: int | None, ranks: int) -> str:
-    """Return the sentence for a run of `ranks` ranks, or a rank of it, that no verdict names."""
+def no_verdict(windows: Row, rank: int | None, ranks: int, hangs: Sequence[Row] = ()) -> str:
+    """Return the sentence for a run of `ranks` ranks, or a rank of it, that no verdict names.
+
+    `hangs`: times for which the run stood still; one that lasts outranks what windows before it show.
+    """
+    for row in hangs:
+        if row["lasts"] and (rank is None or rank in row["awaited"]):
+            return f"the job waits for {'a rank' if rank is None else f'rank {rank}'}: {row['note']}"
     evaluated = int(windows["evaluated"])
     if not evaluated:
         if ranks == 1:

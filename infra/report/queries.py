@@ -152,15 +152,17 @@ MOST_EPISODES = 200
 EPISODES = _most_expensive("")
 RANK_EPISODES = _most_expensive(" AND rank = {rank:Int32}")
 
-# Times for which the job stood still: those that counted as hung, and one that lasts. The run's last rows end as it
-# begins.
+# Times for which the job stood still: those that counted as hung, and one that lasts; `awaited`: the ranks that it waits
+# for now, `state` whether that is a hang already. The run's last rows end as it begins.
 HANGS = f"""
-SELECT h.episode AS episode, max(h.state = 'hung') AS hung,
-       argMax(h.state, h.revision) IN ('standing', 'hung') AS lasts,
-       argMaxIf(h.note, h.revision, h.note != '') AS note,
-       argMaxIf(h.reason, h.revision, h.reason != '') AS reason, toString(min(h.start)) AS started,
-       dateDiff('second', min(h.start), max(h.time)) AS seconds
-FROM hangs AS h WHERE {SCOPE} AND rank = -1
+SELECT h.episode AS episode, maxIf(h.state = 'hung', h.rank = -1) AS hung,
+       argMaxIf(h.state, h.revision, h.rank = -1) AS state, state IN ('standing', 'hung') AS lasts,
+       argMaxIf(h.note, h.revision, h.rank = -1 AND h.note != '') AS note,
+       argMaxIf(h.reason, h.revision, h.rank = -1 AND h.reason != '') AS reason, toString(min(h.start)) AS started,
+       dateDiff('second', min(h.start), max(h.time)) AS seconds,
+       groupArrayIf((h.rank, h.revision), h.rank >= 0) AS named, max(h.revision) AS newest,
+       if(lasts, arraySort(arrayMap(r -> r.1, arrayFilter(r -> r.2 = newest, named))), []) AS awaited
+FROM hangs AS h WHERE {SCOPE}
     AND subtractSeconds(h.start, 60) <= {{until:DateTime64(9, 'UTC')}}
     AND h.time >= {{since:DateTime64(9, 'UTC')}}
 GROUP BY episode HAVING hung OR lasts ORDER BY episode DESC LIMIT 5

@@ -12,13 +12,18 @@ from drumline.infra.report.text import LEVELS, by_rank
 from drumline.infra.serve.fleet import ENDED_S
 from drumline.infra.top.data import JOBS, WINDOW
 
+#: Levels of a rank, the worst last: a job that waits for it costs all of its GPUs.
+_LEVELS = (*LEVELS, "standing", "hung")
 #: Ranks in the table, without `?ranks=all`.
 MOST_RANKS = 32
 
 
 @dataclass(frozen=True)
 class RankLine:
-    """A rank of the table. `now`: row of the newest window of steps; `cost`, `cause`: of the run; `episodes`: count."""
+    """A rank of the table. `now`: row of the newest window of steps; `cost`, `cause`: of the run; `episodes`: count.
+
+    level: "hung" or "standing" where the job waits for it, else the alarm in force; "" = none is known.
+    """
 
     rank: int
     host: str
@@ -65,8 +70,9 @@ def _is_newest_alive(rows: list[Row], run: str) -> bool:
 def _ranks(data: ReportData, window: list[Row], live: bool) -> list[RankLine]:
     now = {row["rank"]: row for row in window if row["rank"] >= 0}
     costs = {row["rank"]: row for row in by_rank(data) if row["rank"] >= 0}
+    awaited = {rank: row["state"] for row in data.hangs for rank in row["awaited"]}
     lines = []
-    for rank in now.keys() | costs.keys():
+    for rank in now.keys() | costs.keys() | awaited.keys():
         row, cost = now.get(rank), costs.get(rank)
         named = [episode for episode in data.episodes if episode["rank"] == rank]
         worst = named[0] if named else {}  # the most expensive
@@ -75,7 +81,7 @@ def _ranks(data: ReportData, window: list[Row], live: bool) -> list[RankLine]:
                 rank=rank,
                 host=(row or cost or {}).get("host", ""),
                 now=row,
-                level=row["state"] if row else "",
+                level=awaited.get(rank, row["state"] if row else ""),
                 gpu_seconds=cost["gpu_seconds"] if cost else 0.0,
                 lost_s=cost["lost_s"] if cost else 0.0,
                 cause=worst.get("cause", ""),
@@ -84,11 +90,12 @@ def _ranks(data: ReportData, window: list[Row], live: bool) -> list[RankLine]:
             )
         )
     # After the end of a run its last window is no more than any other.
+    live = live or bool(awaited)
     return sorted(lines, key=lambda line: (-_level(line) if live else 0, -line.gpu_seconds, -_late(line), line.rank))
 
 
 def _level(line: RankLine) -> int:
-    return LEVELS.index(line.level) if line.level in LEVELS else -1
+    return _LEVELS.index(line.level) if line.level in _LEVELS else -1
 
 
 def _late(line: RankLine) -> float:

@@ -180,9 +180,9 @@ FROM collectives WHERE {_SCOPE} AND step = {{step:Int64}} AND rank IN ({{ranks:A
 ORDER BY rank, ns DESC LIMIT 4000
 """
 
-# Times for which the job waited for this rank.
+# Since when the job waits for this rank.
 RANK_HANGS = f"""
 SELECT h.state AS state, h.reason AS reason, h.note AS note, h.operation AS operation, h.step AS step,
        toString(h.start) AS started, dateDiff('second', h.start, h.time) AS seconds
-FROM hangs_now AS h WHERE {_SCOPE} AND h.rank = {{rank:Int32}}
+FROM hangs_now AS h WHERE {_SCOPE} AND h.rank = {{rank:Int32}} AND h.state IN ('standing', 'hung')
 """

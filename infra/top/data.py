@@ -57,10 +57,12 @@ FROM ({first_episodes(_RUN, "max(last_step) DESC, sum(gpu_seconds_lost) DESC", "
 ORDER BY last_step DESC, gpu_seconds DESC, rank, episode_first_step
 """
 
-# Only while it stands still; `note` says for whom it waits.
+# Only while it stands still; `awaited`: the ranks that it waits for.
 HANG = f"""
-SELECT h.state AS state, h.reason AS reason, h.note AS note, dateDiff('second', h.start, now64(3)) AS seconds
-FROM hangs_now AS h WHERE {_RUN} AND rank = -1 AND h.state IN ('standing', 'hung')
+SELECT anyIf(h.state, h.rank = -1) AS state, anyIf(h.reason, h.rank = -1) AS reason, anyIf(h.note, h.rank = -1) AS note,
+       dateDiff('second', minIf(h.start, h.rank = -1), now64(3)) AS seconds,
+       arraySort(groupArrayIf(h.rank, h.rank >= 0)) AS awaited
+FROM hangs_now AS h WHERE {_RUN} GROUP BY h.episode HAVING state IN ('standing', 'hung')
 """
 
 # Whether its windows of steps could be evaluated lately.

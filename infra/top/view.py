@@ -38,7 +38,7 @@ VICTIM = "grey50"
 VICTIM_SHARE = 0.1
 #: State of the alarm -> its colour.
 STATES = {"ok": "green", "cleared": "green", "suspect": "yellow", "warning": "dark_orange", "critical": "bold red",
-          "insufficient_data": "dim"}  # fmt: skip
+          "insufficient_data": "dim", "standing": "bold yellow", "hung": "bold red"}  # fmt: skip
 
 
 def view(
@@ -168,13 +168,20 @@ def _hang(row: Row, web_page: str) -> Text:
     entry = hang_guidance(row["reason"])
     more = f" More: {web_page}{entry.page}" if entry and web_page else ""
     text = f"{row['state']} for {since}: {row['note']}{more}"
-    return Text(escape_controls(text), style="bold red" if row["state"] == "hung" else "bold yellow")
+    return Text(escape_controls(text), style=STATES[row["state"]])
+
+
+def _awaited(detail: Detail) -> dict[int, str]:
+    """Return the ranks that the job waits for -> standing or hung, which outranks the verdict of their last window."""
+    return {rank: row["state"] for row in detail.hang for rank in row["awaited"]}
 
 
 def _latest(detail: Detail) -> list[int]:
-    """Return all ranks, the latest first."""
+    """Return all ranks: those that the job waits for, then the latest first."""
     late = {row["rank"]: row["late_ms"] for row in detail.window if row["rank"] >= 0}
-    return sorted(late.keys() | {row["rank"] for row in detail.steps}, key=lambda rank: (-late.get(rank, 0), rank))
+    awaited = _awaited(detail)
+    ranks = late.keys() | awaited.keys() | {row["rank"] for row in detail.steps}
+    return sorted(ranks, key=lambda rank: (rank not in awaited, -late.get(rank, 0), rank))
 
 
 def _ranks(detail: Detail, width: int, shown: list[int], order: str) -> Table:
@@ -185,7 +192,7 @@ def _ranks(detail: Detail, width: int, shown: list[int], order: str) -> Table:
     )  # fmt: skip
     table = _table(*names, right=("rank", "step", "step ms", "late ms"))
     steps = {row["rank"]: row for row in detail.steps}
-    verdicts = {row["rank"]: row for row in detail.window if row["rank"] >= 0}
+    verdicts, awaited = {row["rank"]: row for row in detail.window if row["rank"] >= 0}, _awaited(detail)
     scale = max([row["step_ms"] for row in verdicts.values()] + [1e-9])
     keys: dict[str, Callable[[int], Any]] = {
         "rank": lambda rank: rank,
@@ -209,6 +216,8 @@ def _ranks(detail: Detail, width: int, shown: list[int], order: str) -> Table:
             cells["late ms"] = f"{late:.1f}"
             cells[""] = ProgressBar(scale, min(late, scale), width=GAUGE, complete_style=style, finished_style=style)
             cells["alarm"] = _verdict_text(verdict, is_victim=late > VICTIM_SHARE * scale)
+        if rank in awaited:
+            cells["alarm"] = Text(f"{awaited[rank]}: the job waits for it", style=STATES[awaited[rank]])
         table.add_row(*(cells[name] for name in names))
     return table
 

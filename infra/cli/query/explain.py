@@ -72,7 +72,8 @@ def explain(
     lines += hang_lines(shown, job)
     if len(shown) < len(hangs):
         lines.append(f"It stood still {len(hangs) - len(shown)} times more; --all shows them.")
-    lines += [line for text in texts for line in text.lines()] or [no_verdict(windows, rank, int(chosen["ranks"]))]
+    nothing = no_verdict(windows, rank, int(chosen["ranks"]), hangs)
+    lines += [line for text in texts for line in text.lines()] or [nothing]
     if also_late:
         lines.append(also_late_line(job, explained))
     elif explained.is_cut:

@@ -13,9 +13,9 @@ from drumline.infra.grafana.dashboards.verdict_panels import (
     late_ranks,
     lost_share,
 )
-from drumline.infra.grafana.liveness import ACTIVE_RUNS
+from drumline.infra.grafana.liveness import ACTIVE_RUNS, HUNG_RANKS
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
-from drumline.infra.grafana.thresholds import ACTIVE_S, ANY, LEVEL, LOST, SHARE
+from drumline.infra.grafana.thresholds import ACTIVE_S, ANY, LEVEL, LEVEL_HUNG, LOST, SHARE
 from drumline.infra.grafana.variables import HOSTS, JOBS, LABELLED, MARKS_OF_JOBS
 from drumline.schemas.meanings import CLOCK_FAULT_BITS
 
@@ -66,7 +66,8 @@ RUNS = Panel(
     PanelQuery(
         f"""
         SELECT job, run, ranks,
-            if(last_record > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND, last_level, NULL) AS level,
+            multiIf((job, run) IN (SELECT job, run FROM ({HUNG_RANKS})), {LEVEL_HUNG},
+                last_record > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND, last_level, NULL) AS level,
             if(isNull(level), NULL, share) AS lost_share, gpu_seconds_lost, dropped_rows, last_record,
             {KEYS} FROM (
             SELECT job, run, uniqExactIfMerge(r.ranks) AS ranks,

@@ -6,9 +6,9 @@ from drumline.infra.clickhouse.coverage import MOST_MISSING, recent
 from drumline.infra.grafana.bands import BAND_COLUMNS, banded, worst
 from drumline.infra.grafana.dashboards.status import faults, in_sql, stat
 from drumline.infra.grafana.dashboards.verdict_panels import FROM_LINE, late_ranks, lost_share
-from drumline.infra.grafana.liveness import PLACE
+from drumline.infra.grafana.liveness import HUNG_RANKS, PLACE
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
-from drumline.infra.grafana.thresholds import ANY, LEVEL, LOST, SHARE
+from drumline.infra.grafana.thresholds import ANY, LEVEL, LEVEL_HUNG, LOST, SHARE
 from drumline.infra.grafana.tokens import STEP_PARTS
 from drumline.infra.grafana.variables import JOB, LABELLED, MARKS, RUN
 from drumline.infra.guidance.causes import CAUSES, INSUFFICIENT_DATA, WITHOUT_WINDOWS
@@ -19,9 +19,10 @@ _QUANTILES = "quantilesDDIfMerge(0.01, 0.5, 0.95, 0.99)(durations)"
 NUMBERS = (
     stat(
         "Level",
-        "Highest level in force of any rank, after the last window in this time range.",
-        """
-        SELECT max(level) AS value FROM (
+        "Highest level in force of any rank, after the last window in this time range; hung where the job is at its "
+        "end.",
+        f"""
+        SELECT if((SELECT count() FROM ({HUNG_RANKS}) WHERE @job AND @run) > 0, {LEVEL_HUNG}, max(level)) AS value FROM (
             SELECT argMaxIf(@level, window_end, @evaluated) AS level FROM stragglers WHERE @job AND @run
                 AND @window GROUP BY run, rank
         )

@@ -14,9 +14,9 @@ from drumline.infra.grafana.dashboards.rank_work import (
 )
 from drumline.infra.grafana.dashboards.status import faults, stat
 from drumline.infra.grafana.dashboards.verdict_panels import guidance_of, lost_share
-from drumline.infra.grafana.liveness import PLACE
+from drumline.infra.grafana.liveness import HUNG_RANKS, PLACE
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
-from drumline.infra.grafana.thresholds import LEVEL, LOST, SHARE, TEMPERATURE
+from drumline.infra.grafana.thresholds import LEVEL, LEVEL_HUNG, LOST, SHARE, TEMPERATURE
 from drumline.infra.grafana.tokens import chosen
 from drumline.infra.grafana.variables import JOB, LABELLED, MARKS, RANK, RUN
 from drumline.schemas.meanings import CLOCK_FAULT_BITS
@@ -27,8 +27,12 @@ _LAST = f"window_end, @evaluated) AS value FROM stragglers WHERE {_VERDICTS} AND
 NUMBERS = (
     stat(
         "Level",
-        "Level in force after the last window in this time range.",
-        f"SELECT argMaxIf(@level, {_LAST}",
+        "Level in force after the last window in this time range; hung where the job waits for this rank at its end.",
+        f"""
+        SELECT if((SELECT count() FROM ({HUNG_RANKS}) WHERE {_VERDICTS}) > 0, {LEVEL_HUNG},
+            argMaxIf(@level, window_end, @evaluated)) AS value
+        FROM stragglers WHERE {_VERDICTS} AND @window
+        """,
         "none",
         limits=LEVEL,
         levels=True,

@@ -9,18 +9,20 @@ from typing import Any
 from drumline.infra.grafana.model import PLUGIN, PLUGIN_VERSION, Field, Json, Link, Panel, PanelQuery
 from drumline.infra.grafana.render.columns import MS_WIDTH, filling, header, visible, widths
 from drumline.infra.grafana.render.options import custom, options
+from drumline.infra.grafana.thresholds import LEVEL_HUNG
 
 SOURCE = {"type": PLUGIN, "uid": "${datasource}"}
 FORMATS = {"timeseries": 0, "table": 1}
 #: Points that a panel of lines or a heatmap asks for, however wide the screen is.
 POINTS = 500
-#: Verdict levels (streams/core/thresholds.py): text and colour.
+#: Verdict levels (streams/core/thresholds.py), and what outranks them: text and colour.
 LEVELS = {
     -1: ("too little data", "#808080"),
     0: ("ok", "green"),
     1: ("suspect", "blue"),
     2: ("warning", "orange"),
     3: ("critical", "red"),
+    LEVEL_HUNG: ("hung", "dark-red"),
 }
 LEVEL_MAPPING = {
     "type": "value",

@@ -212,6 +212,33 @@ def test_a_job_that_is_over_needs_no_attention_any_more(db):
             )
 
 
+def test_a_rank_that_its_job_is_hung_for_is_above_every_verdict_until_the_job_goes_on(db):
+    for table in ("processes_versions", "stragglers_versions", "records_per_minute"):
+        db.copy(table, "hung job")
+    at = round(db.last * 1000)
+    columns = "job, run, rank, episode, revision, state, start, time, published, _offset"
+    for revision, state, seconds in ((0, "hung", 1), (1, "moving", 20)):
+        db.writer.command(
+            f"INSERT INTO hangs_versions ({columns}) SELECT 'hung job', '{RUN}', arrayJoin([-1, 2]), 1, {revision}, "
+            f"'{state}', fromUnixTimestamp64Milli({at}), fromUnixTimestamp64Milli({at + 1000 * seconds}), now64(3), "
+            f"{revision}"
+        )
+
+    def level(name, to_ms, **chosen):
+        statement = STATEMENTS[name]
+        chosen = {**NO_LABELS, "host": ALL_VALUES, "job": "hung%20job", "run": RUN, **chosen}
+        _, rows = db.run_panel(statement.sql, PanelRequest(int(db.first * 1000) - 1000, to_ms, 1_000, chosen))
+        names = [column for column, _ in statement.query.declared]
+        return [row.get("level", row.get("value")) for row in (dict(zip(names, row, strict=True)) for row in rows)]
+
+    hung, over = at + 10_000, at + 30_000
+    assert [level("rank: Level", moment, rank="2") for moment in (hung, over)] == [[4], [0]]
+    assert level("rank: Level", hung, rank="0") != [4]
+    for name in ("job: Level", "fleet: Jobs", "fleet: Late ranks"):
+        assert level(name, hung)[0] == 4, name
+        assert 4 not in level(name, over), name
+
+
 #: What ends a literal of Grafana's other formats, is a macro or a list of them, or looks like an encoded name.
 NAMES = (
     "\\' OR 1=1 -- ", "\\",

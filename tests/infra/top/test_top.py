@@ -102,7 +102,8 @@ def test_ranks_verdicts_losses_and_freshness_are_shown():
 @pytest.mark.parametrize(("state", "seconds", "expected"), [("standing", 30, "30 s"), ("hung", 3_600, "60 min")])
 def test_a_job_that_stands_still_has_a_line_with_its_reason(state, seconds, expected):
     seen = snapshot()
-    row = {"state": state, "reason": "not_called", "seconds": seconds, "note": "Rank 1 has not called AllReduce 41."}
+    row = {"state": state, "reason": "not_called", "seconds": seconds, "note": "Rank 1 has not called AllReduce 41.",
+           "awaited": [1]}  # fmt: skip
     seen.detail.hang.append(row)
     assert f"{state} for {expected}: Rank 1 has not called AllReduce 41." in text(seen)
     shown = text(seen, web_page="http://web")
