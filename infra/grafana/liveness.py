@@ -17,11 +17,21 @@ PLACE = (
 _NEWEST_PLACE = f"argMax(if({PLACE} = '', 'none', {PLACE}), p.published)"
 #: For groups by what a table is ordered by: half of the time, or less.
 IN_ORDER = "SETTINGS optimize_aggregation_in_order = 1"
-#: A run is active at the end of the range if its producers published a record in the minutes before. Results do not
-#: count: a worker that restarts publishes those of jobs that have ended.
-_ACTIVE = f"""records_per_minute
+#: What processes report last: by themselves, and their agent of one that was killed.
+END, KILLED = "off: end of the process", "off: the process exited"
+#: Runs whose producers published a record in the minutes before the end of the range. Results do not count: a worker
+#: that restarts publishes those of jobs that have ended.
+_RECENT = f"""records_per_minute
     WHERE minute >= toStartOfMinute($__toTime) - INTERVAL {ACTIVE_S} SECOND AND minute <= $__toTime
         AND run != '' AND @produced AND last_published > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND"""
+#: A run is active as long as one of its ranks has not reported its end; those of a replay do not.
+_ACTIVE = f"""{_RECENT}
+        AND (job, run) NOT IN (
+            SELECT job, run FROM (
+                SELECT job, run, rank, argMax(policy, p.published) AS reported FROM processes AS p
+                WHERE (job, run) IN (SELECT DISTINCT job, run FROM {_RECENT})
+                    AND p.published <= $__toTime_ms GROUP BY job, run, rank
+            ) GROUP BY job, run HAVING min(startsWith(reported, '{END}') OR startsWith(reported, '{KILLED}')) = 1)"""
 #: DISTINCT reads in the table's order, which GROUP BY does not.
 ACTIVE_RUNS = f"SELECT DISTINCT job, run FROM {_ACTIVE}"
 #: The same with the time of their last record.
@@ -40,7 +50,7 @@ RANKS = f"""
         SELECT job, run, rank, argMax(host, p.published) AS host, {_NEWEST_PLACE} AS pod,
             argMax(policy, p.published) AS reported, max(p.published) AS last_report
         FROM processes AS p WHERE (job, run) IN ({ACTIVE_RUNS}) GROUP BY job, run, rank
-        HAVING reported != '' AND NOT startsWith(reported, 'off: end of the process')
+        HAVING reported != '' AND NOT startsWith(reported, '{END}')
             AND last_report >= $__fromTime_ms
     ) AS reporting INNER JOIN ({LAST_RECORDS}) AS runs USING (job, run)
 """
@@ -52,7 +62,7 @@ LAST_RECORD = f"""
         SELECT max(last_report) + INTERVAL {ACTIVE_S} SECOND FROM (
             SELECT argMax(policy, p.published) AS reported, max(p.published) AS last_report
             FROM processes AS p WHERE @published GROUP BY job, run, rank
-            HAVING reported != '' AND NOT startsWith(reported, 'off: end of the process')
+            HAVING reported != '' AND NOT startsWith(reported, '{END}')
         )
     )
 """

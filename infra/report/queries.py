@@ -152,8 +152,8 @@ MOST_EPISODES = 200
 EPISODES = _most_expensive("")
 RANK_EPISODES = _most_expensive(" AND rank = {rank:Int32}")
 
-# Times for which the job stood still: those that counted as hung, and one that lasts; `awaited`: the ranks that it waits
-# for now, `state` whether that is a hang already. The run's last rows end as it begins.
+# Times for which the job stood still: those that counted as hung, and one that lasts; `awaited`: the ranks that it
+# waits for now, `state` whether that is a hang already. The run's last rows end as it begins.
 HANGS = f"""
 SELECT h.episode AS episode, maxIf(h.state = 'hung', h.rank = -1) AS hung,
        argMaxIf(h.state, h.revision, h.rank = -1) AS state, state IN ('standing', 'hung') AS lasts,

@@ -130,6 +130,7 @@ BANDWIDTH = Rule(
                 FROM (
                     SELECT job, run, operation, communicator, bytes, min(start) AS at, bytes / min(duration_ns) AS speed
                     FROM collectives WHERE $__timeFilter_ms(start) AND duration_ns > 0 AND bytes >= {_MIB}
+                        AND (job, run) IN ({ACTIVE_RUNS})
                     GROUP BY job, run, operation, communicator, bytes, step, ordinal HAVING count() > 1
                 )
                 GROUP BY job, run, operation, communicator, bytes
@@ -163,7 +164,7 @@ PAGEABLE = Rule(
             FROM (
                 SELECT job, run, rank AS number, any(host) AS host, sumIf(busy_ns,
                     source = 'pageable' OR target = 'pageable') / 1e9 AS busy_s
-                FROM memcpys_per_minute WHERE @minute GROUP BY job, run, rank
+                FROM memcpys_per_minute WHERE @minute AND (job, run) IN ({ACTIVE_RUNS}) GROUP BY job, run, rank
             ) AS copied INNER JOIN (
                 SELECT job, run, rank AS number, uniqExact(second) AS active_s FROM ranks_per_second
                 WHERE second >= toStartOfMinute($__fromTime) AND second <= $__toTime GROUP BY job, run, rank

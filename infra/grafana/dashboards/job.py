@@ -22,7 +22,8 @@ NUMBERS = (
         "Highest level in force of any rank, after the last window in this time range; hung where the job is at its "
         "end.",
         f"""
-        SELECT if((SELECT count() FROM ({HUNG_RANKS}) WHERE @job AND @run) > 0, {LEVEL_HUNG}, max(level)) AS value FROM (
+        SELECT if((SELECT count() FROM ({HUNG_RANKS}) WHERE @job AND @run) > 0, {LEVEL_HUNG}, max(level)) AS value
+        FROM (
             SELECT argMaxIf(@level, window_end, @evaluated) AS level FROM stragglers WHERE @job AND @run
                 AND @window GROUP BY run, rank
         )

@@ -196,11 +196,11 @@ def test_straggler_alert_resolves_when_the_stream_clears_its_level(db):
 
 
 def test_straggler_stays_while_steps_last_a_minute_and_a_window_of_them_twenty(db):
-    """The recording's last critical window again and again, 20 minutes long; its job publishes every 2 minutes."""
+    """The recording's last critical window again and again, 20 minutes long; its job publishes every 100 s."""
     critical = f"job = '{JOB}' AND state = 'critical' AND severity = 'critical'"
     last = f"first_step = (SELECT max(first_step) FROM stragglers WHERE {critical})"
     window, moment = 1200, f"fromUnixTimestamp64Milli({round(db.last * 1000)})"
-    moved = {name: shift(name, "arrayJoin(range(0, 5400, 120))") for name in ("published", "time_min", "time_max")}
+    moved = {name: shift(name, "arrayJoin(range(0, 5400, 100))") for name in ("published", "time_min", "time_max")}
     db.copy("ledger", "slow steps", "topic = 'gpu.step.v1'", **moved)
     evaluator = Evaluator(RULES["drumline-straggler"], db.run_alert)
     for number in range(1, 4):
@@ -215,6 +215,34 @@ def test_straggler_stays_while_steps_last_a_minute_and_a_window_of_them_twenty(d
     for seconds in (5800, 5830, 5860):
         evaluator.evaluate(db.last + seconds)
     assert not fired(evaluator, job="slow steps"), "the job is not active any more"
+
+
+def test_an_alert_ends_with_its_job_once_all_processes_reported_their_end(db):
+    """A job that had ended paged for minutes."""
+    end = f"fromUnixTimestamp64Milli({round(db.last * 1000)})"
+    for job, ranks, policy in (
+        ("went on", "rank < 3", "off: end of the process"), ("ended", "1", "off: end of the process"),
+        ("crashed", "1", "off: the process exited without a shutdown event"),
+    ):  # fmt: skip
+        db.copy("ledger", job)
+        db.copy("stragglers_versions", job)
+        db.copy("processes_versions", job, policy="'on: always'")
+        db.copy("processes_versions", job, ranks, policy=f"'{policy}'", published=f"{end} AS later",
+                _offset="toUInt64(toUnixTimestamp(later))")  # fmt: skip
+    evaluator = run(db, "drumline-straggler", db.last + 30, db.last + 60)
+    assert fired(evaluator, job="went on"), "a rank of it has not ended"
+    assert not fired(evaluator, job="ended") + fired(evaluator, job="crashed")
+
+
+def test_an_alert_ends_two_minutes_after_the_last_record_of_a_job_that_was_killed(db):
+    db.copy("ledger", "killed")
+    db.copy("stragglers_versions", "killed")
+    evaluator = Evaluator(RULES["drumline-straggler"], db.run_alert)
+    evaluator.evaluate(db.last + 60)
+    assert fired(evaluator, job="killed")
+    for seconds in (150, 180, 210):
+        evaluator.evaluate(db.last + seconds)
+    assert not fired(evaluator, job="killed")
 
 
 def test_straggler_warning_on_a_recording_whose_critical_states_are_set_to_warning(db):
@@ -371,6 +399,7 @@ def test_job_stalled_stays_for_hours_and_ends_with_the_next_step(db):
 def test_collective_bandwidth_down_when_recorded_collectives_go_on_at_twice_their_duration(db):
     steps = "operation = 'AllReduce' AND step BETWEEN 5 AND 15"
     for job, slower in (("slower-links", 2), ("same-links", 1)):
+        db.copy("ledger", job, published=shift("published", "arrayJoin(range(0, 1800, 60))"))
         for begin, end, factor in ((0, 1200, 1), (1200, 1800, slower)):
             at = f"arrayJoin(range({begin}, {end}, 30))"
             db.copy(

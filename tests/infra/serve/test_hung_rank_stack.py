@@ -34,8 +34,8 @@ def query(clean_stack):
         for revision, state in ((0, "standing"), (1, "hung")):
             command(
                 client,
-                "INSERT INTO hangs_versions (job, run, rank, host, episode, revision, state, start, time, reason, note, "
-                f"published, _offset) SELECT '{JOB}', 'r1', arrayJoin([-1, 0]) AS rank, if(rank < 0, '', 'h'), 1, "
+                "INSERT INTO hangs_versions (job, run, rank, host, episode, revision, state, start, time, reason, "
+                f"note, published, _offset) SELECT '{JOB}', 'r1', arrayJoin([-1, 0]) AS rank, 'h', 1, "
                 f"{revision}, '{state}', {since} + 40, {since} + {60 + 100 * revision}, 'not_called', '{NOTE}', "
                 f"now64(3), {revision}",
             )
