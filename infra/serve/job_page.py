@@ -81,7 +81,7 @@ def _ranks(data: ReportData, window: list[Row], live: bool) -> list[RankLine]:
                 rank=rank,
                 host=(row or cost or {}).get("host", ""),
                 now=row,
-                level=awaited.get(rank, row["state"] if row else ""),
+                level=str(awaited.get(rank) or (row["state"] if row else "")),
                 gpu_seconds=cost["gpu_seconds"] if cost else 0.0,
                 lost_s=cost["lost_s"] if cost else 0.0,
                 cause=worst.get("cause", ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from drumline.infra.clickhouse.main_cause import main_cause
 from drumline.infra.clickhouse.occupancy import SHAPE, SHAPED, achieved, sm_of_job, with_occupancy
 
 _RUNS = "SELECT arrayJoin(arrayZip({jobs:Array(String)}, {runs:Array(String)}))"
@@ -14,7 +15,7 @@ SELECT job, run, sum(r.lost) AS gpu_seconds, countIf(r.rank >= 0) AS named,
        argMax((r.rank, r.host, r.why.1, r.why.2), r.lost) AS costliest
 FROM (
     SELECT job, run, rank, anyLast(s.host) AS host, sum(s.gpu_seconds_lost) AS lost,
-           argMax((s.cause, s.detail), s.lost_ns) AS why
+           {main_cause("s.severity >= 'suspect'")} AS why
     FROM stragglers AS s WHERE (job, run) IN ({_RUNS}) AND s.severity >= 'suspect' GROUP BY job, run, rank
 ) AS r GROUP BY job, run
 """

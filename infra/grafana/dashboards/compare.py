@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from drumline.infra.clickhouse.main_cause import main_cause
 from drumline.infra.grafana.dashboards.status import cause, stat
 from drumline.infra.grafana.dashboards.verdict_panels import ACTION, ACTION_FIELD
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
@@ -144,8 +145,8 @@ VERDICTS = Panel(
         SELECT of_run, rank, host, worst, {cause("v")} AS cause, gpu_seconds_lost, action FROM (
             SELECT *, {ACTION} FROM (
                 SELECT if({IS_A}, 'A', 'B') AS of_run, rank, argMax(s.host, window_end) AS host, max(@level) AS worst,
-                    argMaxIf(cause, s.gpu_seconds_lost, @bad) AS cause,
-                    argMaxIf(detail, s.gpu_seconds_lost, @bad) AS detail, sum(s.gpu_seconds_lost) AS gpu_seconds_lost
+                    {main_cause("@bad")} AS why, why.1 AS cause, why.2 AS detail,
+                    sum(s.gpu_seconds_lost) AS gpu_seconds_lost
                 FROM stragglers AS s WHERE {BOTH} AND @window GROUP BY of_run, rank
             ) WHERE worst > 0
         ) AS v ORDER BY gpu_seconds_lost DESC LIMIT 100

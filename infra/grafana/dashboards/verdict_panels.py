@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from drumline.infra.clickhouse.main_cause import main_cause
 from drumline.infra.grafana.alerts.causes import number
 from drumline.infra.grafana.bands import worst
 from drumline.infra.grafana.dashboards.status import cause, in_sql
@@ -85,7 +86,8 @@ def late_ranks(where: str, limit: int = 50, job: bool = False) -> Panel:
         "table",
         "Late ranks",
         "Ranks that were late in this time range: level in force at its end (none where the job is not "
-        "active any more, hung where the job waits for it), the worst level, cause of the last bad window and what to do about it"
+        "active any more, hung where the job waits for it), the worst "
+        "level, the cause that cost most and what to do about it"
         + ("" if job else ", largest share of the job's time lost")
         + ", GPU time lost in all windows. The whole job is named where a link is slow or all ranks are slower.",
         PanelQuery(
@@ -99,12 +101,13 @@ def late_ranks(where: str, limit: int = 50, job: bool = False) -> Panel:
                             multiIf((job, run, rank) IN ({HUNG_RANKS}), {LEVEL_HUNG},
                                 (job, run) IN ({ACTIVE_RUNS}), argMaxIf(@level, window_end, @evaluated), NULL) AS level,
                             max(@level) AS worst,
-                            argMaxIf(cause, window_end, @bad) AS cause, argMaxIf(detail, window_end, @bad) AS detail,
+                            {main_cause("@bad")} AS why, why.1 AS cause, why.2 AS detail,
                             maxIf(s.lost_share, @bad) AS lost_share, sum(s.gpu_seconds_lost) AS gpu_seconds_lost
                         FROM (SELECT * FROM stragglers WHERE {where} AND @window) AS s GROUP BY job, run, rank
                     )
                 ) AS numbered
-            ) WHERE worst > 0 OR level = {LEVEL_HUNG} ORDER BY level DESC, worst DESC, gpu_seconds_lost DESC LIMIT {limit}
+            ) WHERE worst > 0 OR level = {LEVEL_HUNG}
+            ORDER BY level DESC, worst DESC, gpu_seconds_lost DESC LIMIT {limit}
             """,
             f"{columns} cause_key:s {KEY_COLUMNS} {hidden}",
             "table",
