@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from drumline.schemas.avro_read import number_behind
 from drumline.schemas.batch import Batch, decode, encode
@@ -28,7 +28,7 @@ from drumline.schemas.joined.parts import JOINED_BY_AGENTS, PARTS, joined, split
 from drumline.schemas.joined.table import MergedParts
 from drumline.schemas.model import JOB_ENVELOPE, RecordModel, model
 from drumline.schemas.registry import Registry, lock_file_registry
-from drumline.schemas.tenants import TenantGuard
+from drumline.schemas.tenants import OF_HOSTS, Tenant, TenantGuard
 from drumline.schemas.topics import DERIVED_TOPICS
 
 #: Bytes of a batch up to which it costs more than its rows.
@@ -50,29 +50,38 @@ class JoinedRecord(NamedTuple):
     """Holds a record with parts that was checked, as a whole; its parts are not read yet.
 
     `job`: of all of them. `writer`, `id`: the schema of the parts of a table; None and 0 of a record whose parts have
-    schemas of their own.
+    schemas of their own. `tenant`: who signed it, where the host of each part must be one of its hosts.
     """
 
     job: str
     record: Batch
     writer: RecordModel | None = None
     id: int = 0
+    tenant: Tenant | None = None
 
     @property
     def unit(self) -> tuple[int, str, str] | None:
-        """Return what records have in common whose tables may be read together; None for one without a table."""
-        return None if self.writer is None else (self.id, self.job, str(self.record.envelope["run"]))
+        """Return what records have in common whose tables may be read together; None for one that is read alone."""
+        is_separate = self.writer is None or self.tenant is not None
+        return None if is_separate else (self.id, self.job, str(self.record.envelope["run"]))
 
 
 class Parts:
     """Holds the parts of a record.
 
     `job`: of all of them, checked as that of the record. `values`: of each. `merged`: all of them, of a record that has
-    them in one table; its parts are encoded once `values` is read.
+    them in one table; its parts are encoded once `values` is read. `tenant`: see JoinedRecord; then there is no table.
     """
 
-    def __init__(self, job: str, values: list[bytes] | None = None, merged: MergedParts | None = None, id: int = 0):
-        self.job, self.merged, self._values, self._id = job, merged, values, id
+    def __init__(
+        self,
+        job: str,
+        values: list[bytes] | None = None,
+        merged: MergedParts | None = None,
+        id: int = 0,
+        tenant: Tenant | None = None,
+    ):
+        self.job, self.merged, self.tenant, self._values, self._id = job, merged, tenant, values, id
 
     @property
     def values(self) -> list[bytes]:
@@ -173,20 +182,23 @@ class Codec:
             check_size(topic, key, value, headers or ())
         record = decode(writer, value, reader, HEADER.size)
         job = str(record.envelope["job"])
+        tenant = None
         if bounded and self._guard is not None:
-            self._guard.check(topic, key, value, headers or (), job)
+            signer = self._guard.check(topic, key, value, headers or (), job)
+            tenant = signer if topic in OF_HOSTS else None
         if reader.topic == PARTS:
-            return JoinedRecord(job, record)
+            return JoinedRecord(job, record, tenant=tenant)
         number = int(record.envelope["schema"])
         if not 0 <= number < _IDS:
             raise UnknownSchema(f"schema id {number} of its parts is none", topic=topic)
-        return JoinedRecord(job, record, self._writer(number, topic), number)
+        return JoinedRecord(job, record, self._writer(number, topic), number, tenant)
 
     def parts_of(self, topic: str, of: JoinedRecord) -> Parts:
         """Return the parts of a record. Raises BadEnvelope for parts that are none."""
         if of.writer is None:
-            return Parts(of.job, split(of.record, topic))
-        return Parts(of.job, merged=self.together(topic, [of]), id=of.id)
+            return Parts(of.job, split(of.record, topic), tenant=of.tenant)
+        parts = Parts(of.job, merged=self.together(topic, [of]), id=of.id)
+        return parts if of.tenant is None else Parts(of.job, parts.values, tenant=of.tenant)
 
     def together(self, topic: str, records: Sequence[JoinedRecord]) -> MergedParts:
         """Return all parts of records of one `unit`, which have tables, as one table. Raises as `MergedParts` does."""
@@ -228,8 +240,11 @@ class Codec:
                 raise OutOfBounds(detail, topic=reader.topic)
             if of is not None and batch.envelope["job"] != of.job:
                 raise ForeignJob("the job is none of its record's", topic=topic, field="job")
+            tenant = None if of is None else of.tenant
             if of is None and self._guard is not None:
-                self._guard.check(topic, key, value, headers or (), batch.envelope["job"])
+                tenant = self._guard.check(topic, key, value, headers or (), batch.envelope["job"])
+            if tenant is not None:
+                tenant.check_host(topic, batch.envelope["host"])
         return batch
 
     def decode_together(self, topic: str, records: Sequence[Received]) -> BatchTable | None:
@@ -252,18 +267,20 @@ class Codec:
             for record, envelope in zip(records, table.envelopes, strict=True):
                 text_bytes = len(record.value) - envelope["rows"] * schema.row_bytes
                 check_envelope(topic, envelope, record.appended_ms, text_bytes)
-                self._check_origin(topic, record, envelope["job"])
+                self._check_origin(topic, record, envelope)
         except BadRecord:
             return None
         return table
 
-    def _check_origin(self, topic: str, record: Received, job: str) -> None:
+    def _check_origin(self, topic: str, record: Received, envelope: Mapping[str, Any]) -> None:
         """Check the epoch and the signature of a record. Raises OutOfBounds, and what the guard raises."""
         if topic in DERIVED_TOPICS and is_ahead(read_epoch(record.headers)[0], record.appended_ms or 0):
             detail = f"{EPOCH_HEADER} is more than 24 hours after Kafka took the record in"
             raise OutOfBounds(detail, topic=topic)
         if self._guard is not None:
-            self._guard.check(topic, record.key, record.value, record.headers or (), job)
+            tenant = self._guard.check(topic, record.key, record.value, record.headers or (), envelope["job"])
+            if tenant is not None:
+                tenant.check_host(topic, envelope["host"])
 
     def decodes_at_once(self, value: bytes | None) -> bool:
         """Return True if `parts` and `decode` need no network: the schemas are in memory, or the bytes name none."""

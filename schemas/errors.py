@@ -70,11 +70,18 @@ class ForeignJob(BadRecord):
     reason = "foreign_job"
 
 
+class ForeignHost(BadRecord):
+    """The host of a signed record is none of its tenant's."""
+
+    reason = "foreign_host"
+
+
 #: Every value of BadRecord.reason.
 REASONS = tuple(
     kind.reason
     for kind in (
         BadFrame, UnknownSchema, WrongSchema, BadEnvelope, BadColumn, OutOfBounds, Unsigned, ForeignJob,
+        ForeignHost,
     )
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Bind records to tenants: a producer signs with its tenant's key, and readers accept only jobs of that tenant.
+"""Bind records to tenants: a producer signs with its tenant's key, and readers accept only its jobs and hosts.
 
 Kafka's ACLs say who may write a topic, but no reader learns who wrote a record. Header names and what is signed are
 data: records of all versions share them.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from drumline.schemas.dead_letters import Header
-from drumline.schemas.errors import ForeignJob, Unsigned
+from drumline.schemas.errors import ForeignHost, ForeignJob, Unsigned
 from drumline.schemas.topics import DERIVED_TOPICS, Topic
 
 #: Without the prefix of drumline's own headers, so that they stay with a record when its dead letter is replayed.
@@ -21,17 +21,25 @@ TENANT_HEADER, SIGNATURE_HEADER = "tenant.name", "tenant.signature"
 KEY_BYTES = 32
 #: An agent writes its own process, and samples of links and of a GPU that no job uses, and checks.
 _JOBLESS = frozenset({Topic.PROCESS, Topic.DEVICE, Topic.NETWORK, Topic.CHECK})
+#: What their rows say of a host may drain it, page its owners, or name it in the verdicts of jobs.
+OF_HOSTS = _JOBLESS | {Topic.HOST}
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """Holds what readers know of a tenant.
 
-    `keys`: each signs, so that one can be replaced. `jobs`: patterns as in shells, `*` for any characters.
+    `keys`: each signs, so that one can be replaced. `jobs`, `hosts`: patterns as in shells, `*` for any characters.
     """
 
     keys: tuple[bytes, ...]
     jobs: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+    def check_host(self, topic: str, host: str) -> None:
+        """Accept a record about a host, or another one. Fatal for the record: ForeignHost."""
+        if topic in OF_HOSTS and not any(fnmatchcase(host, pattern) for pattern in self.hosts):
+            raise ForeignHost("the host is none of its tenant's", topic=topic, field="host")
 
 
 def signature(secret: bytes, topic: str, key: bytes | None, value: bytes) -> bytes:
@@ -53,18 +61,18 @@ def is_signed(headers: Iterable[Header] | None) -> bool:
 
 
 class TenantGuard:
-    """Accepts records that a tenant signed for a job of its own. Safe to share between threads."""
+    """Accepts records that a tenant signed for a job and a host of its own. Safe to share between threads."""
 
     def __init__(self, tenants: Mapping[str, Tenant]) -> None:
         self._tenants = dict(tenants)
 
-    def check(self, topic: str, key: bytes | None, value: bytes, headers: Iterable[Header], job: str) -> None:
-        """Accept a record. Fatal for the record: Unsigned, ForeignJob.
+    def check(self, topic: str, key: bytes | None, value: bytes, headers: Iterable[Header], job: str) -> Tenant | None:
+        """Return the tenant of a record, which may be its job's. Fatal for the record: Unsigned, ForeignJob.
 
-        Derived topics need no signature: by Kafka's ACLs, only stream workers may write them.
+        Derived topics need no signature: by Kafka's ACLs, only stream workers may write them. They have no tenant.
         """
         if topic in DERIVED_TOPICS:
-            return
+            return None
         given = {name: content for name, content in headers if name in (TENANT_HEADER, SIGNATURE_HEADER)}
         name, sent = given.get(TENANT_HEADER), given.get(SIGNATURE_HEADER)
         tenant = self._tenants.get(name.decode("utf-8", "replace")) if isinstance(name, bytes) else None
@@ -74,3 +82,4 @@ class TenantGuard:
             raise Unsigned("its signature is not that of its tenant's key", topic=topic)
         if (job or topic not in _JOBLESS) and not any(fnmatchcase(job, pattern) for pattern in tenant.jobs):
             raise ForeignJob("the job is none of its tenant's", topic=topic, field="job")
+        return tenant

@@ -1,4 +1,4 @@
-"""The file of tenants that sinks and stream workers accept: names, keys, patterns of jobs."""
+"""The file of tenants that sinks and stream workers accept: names, keys, patterns of jobs and of hosts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class _Tenant(BaseModel):
 
     keys: Annotated[list[Key], Field(min_length=1)]
     jobs: Annotated[list[str], Field(min_length=1)]
+    hosts: Annotated[list[str], Field(min_length=1)]
 
 
 _FILE = TypeAdapter(dict[str, _Tenant], config=ConfigDict(hide_input_in_errors=True))
 
 
 def read_tenants(file: Path) -> dict[str, Tenant]:
-    """Return the tenants of a JSON file: {"NAME": {"keys": [HEX, ...], "jobs": [PATTERN, ...]}, ...}.
+    """Return the tenants of a JSON file: {"NAME": {"keys": [HEX, ...], "jobs": [PATTERN, ...], "hosts": ...}}.
 
     Raises ValueError that names the setting and the place in the file, never a key.
     """
@@ -41,7 +42,7 @@ def read_tenants(file: Path) -> dict[str, Tenant]:
     except ValueError:
         raise ValueError(f"{setting}: {file} is not JSON") from None
     return {
-        name: Tenant(tuple(bytes.fromhex(key) for key in tenant.keys), tuple(tenant.jobs))
+        name: Tenant(tuple(bytes.fromhex(key) for key in tenant.keys), tuple(tenant.jobs), tuple(tenant.hosts))
         for name, tenant in tenants.items()
     }
 

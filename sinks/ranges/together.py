@@ -62,6 +62,8 @@ def _read(group: Sequence[Read], table: SinkTable, codec: Codec, sizes: Sequence
 def _at_once(group: Sequence[Read], table: SinkTable, codec: Codec) -> Entries | None:
     """Return the entries of records, all batches or all of one unit; None where one may be bad."""
     records, joined = [record for record, _ in group], [of for _, of in group if of is not None]
+    if any(of.unit is None for of in joined):
+        return None
     with suppress(BadRecord):
         return _of_tables(records, joined, table, codec) if joined else _of_batches(records, table, codec)
     return None

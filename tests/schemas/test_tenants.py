@@ -1,15 +1,16 @@
-"""Signed records: whoever may write a topic writes rows of its own jobs only."""
+"""Signed records: whoever may write a topic writes rows of its own jobs and hosts only."""
 
 import pytest
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
-from drumline.schemas.errors import ForeignJob, Unsigned
+from drumline.schemas.errors import ForeignHost, ForeignJob, Unsigned
 from drumline.schemas.tenants import SIGNATURE_HEADER, TENANT_HEADER, Tenant, TenantGuard, signed_headers
 
 TOPIC, KEY = "gpu.kernel.v1", b"process-1"
 OLD, NEW, OTHER = b"o" * 32, b"n" * 32, b"x" * 32
-TENANTS = {"team-a": Tenant((OLD, NEW), ("a/*", "shared")), "team-b": Tenant((OTHER,), ("b/*",))}
+TENANTS = {"team-a": Tenant((OLD, NEW), ("a/*", "shared"), ("node-a*", "")),
+           "team-b": Tenant((OTHER,), ("b/*",), ("node-b*",))}  # fmt: skip
 CODEC = Codec(guard=TenantGuard(TENANTS))
 
 
@@ -70,3 +71,37 @@ def test_results_and_records_that_were_accepted_before_need_no_signature():
     assert read(value("b/x", derived), None, topic=derived) == "b/x"
     assert read(value("b/x"), None, bounded=False) == "b/x"
     assert Codec().decode(TOPIC, value("b/x")).envelope["job"] == "b/x", "without tenants"
+
+
+def device(host, topic="gpu.device.v1", job=""):
+    return CODEC.encode(Batch(topic, {"rows": 0, "job": job, "host": host}))
+
+
+JOBLESS = ("gpu.device.v1", "gpu.network.v1", "gpu.check.v1", "gpu.process.v1")
+
+
+@pytest.mark.parametrize(
+    ("topic", "job"), [(topic, job) for topic in JOBLESS for job in ("", "a/train")] + [("gpu.host.v1", "a/train")]
+)
+def test_what_is_stated_of_a_host_of_others_is_rejected(topic, job):
+    of_tenant, other = device("node-a7", topic, job), device("node-b1", topic, job)
+    read(of_tenant, signed_headers("team-a", OLD, topic, KEY, of_tenant), topic=topic)
+    with pytest.raises(ForeignHost, match=r"\.host: the host is none of its tenant's"):
+        read(other, signed_headers("team-a", OLD, topic, KEY, other), topic=topic)
+    rows = CODEC.encode(Batch("gpu.kernel.v1", {"rows": 0, "job": "a/train", "host": "node-b1"}))
+    assert read(rows, signed_headers("team-a", OLD, TOPIC, KEY, rows)) == "a/train", "no row about a host"
+
+
+@pytest.mark.parametrize("join", ["join", "merge"])
+def test_the_host_of_each_part_of_a_record_is_one_of_its_tenants(join):
+    topic = "gpu.device.v1"
+    values = [device("node-a1", job="a/x"), device("node-b1", job="a/x")]
+    whole = CODEC.join("a/x", values) if join == "join" else CODEC.merge(topic, values)
+    headers = signed_headers("team-a", OLD, topic, KEY, whole)
+    joined = CODEC.joined_record(topic, whole, KEY, headers)
+    assert joined.unit is None, "read alone"
+    parts = CODEC.parts_of(topic, joined)
+    first, second = parts.values
+    assert CODEC.decode(topic, first, of=parts).envelope["host"] == "node-a1"
+    with pytest.raises(ForeignHost):
+        CODEC.decode(topic, second, of=parts)

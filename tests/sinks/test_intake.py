@@ -114,7 +114,7 @@ def test_merged_parts_are_entries_as_joined_ones_are(bad, monkeypatch):
 
 
 def test_a_joined_record_that_an_intent_lists_as_a_dead_letter_stays_one_when_its_tenant_is_known():
-    guarded = Codec(guard=TenantGuard({"a": Tenant((b"k" * 32,), ("job",))}))
+    guarded = Codec(guard=TenantGuard({"a": Tenant((b"k" * 32,), ("job",), ("*",))}))
     values = step(0), step(1)
     (before,) = taken(joined(*values), codec=guarded).entries
     assert before.error == ("Unsigned", "gpu.step.v1: no tenant that is known here has signed it")

@@ -28,7 +28,7 @@ def tenants(tmp_path):
 def test_what_a_producer_signs_a_reader_accepts(tenants, tmp_path):
     (tmp_path / "key").write_text(KEY + "\n")
     producer = KafkaSettings(tenant="team-a", tenant_key_file=tmp_path / "key")
-    file = tenants({"team-a": {"keys": ["ff" * 32, KEY.upper()], "jobs": ["a/*"]}})
+    file = tenants({"team-a": {"keys": ["ff" * 32, KEY.upper()], "jobs": ["a/*"], "hosts": ["*"]}})
     settings = ephemeral_settings(tmp_path / "state")
     reader = codec(settings.model_copy(update={"kafka": settings.kafka.model_copy(update={"tenants_file": file})}))
     value = reader.encode(Batch("gpu.kernel.v1", {"rows": 0, "job": "a/train"}))
@@ -45,9 +45,10 @@ def test_what_a_producer_signs_a_reader_accepts(tenants, tmp_path):
         ("{", "is not JSON"),
         ([], "dictionary"),
         ({"a": {"keys": [KEY]}}, r"a\.jobs: Field required"),
+        ({"a": {"keys": [KEY], "jobs": ["*"]}}, r"a\.hosts: Field required"),
         ({"a": {"keys": [], "jobs": ["*"]}}, r"a\.keys: List should have at least 1"),
         ({"a": {"keys": [KEY[:-2]], "jobs": ["*"]}}, r"a\.keys\.0: String should match"),
-        ({"a": {"keys": [KEY], "jobs": ["*"], "job": "x"}}, r"a\.job: Extra inputs"),
+        ({"a": {"keys": [KEY], "jobs": ["*"], "hosts": ["*"], "job": "x"}}, r"a\.job: Extra inputs"),
     ],
 )
 def test_mistakes_in_the_file_name_their_place_and_no_key(tenants, content, message):

@@ -314,7 +314,7 @@ def test_a_value_wider_than_its_column_is_rejected_not_cut(topic, column, number
 
 
 def test_a_tenant_signs_the_record():
-    codec = Codec(guard=TenantGuard({"a": Tenant((KEY,), ("job",))}))
+    codec = Codec(guard=TenantGuard({"a": Tenant((KEY,), ("job",), ("*",))}))
     record = CODEC.merge(Topic.STEP, values(Topic.STEP))
     with pytest.raises(Unsigned):
         codec.parts(Topic.STEP, record, key=b"job", headers=[])

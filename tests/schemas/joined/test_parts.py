@@ -93,7 +93,7 @@ def test_bytes_that_are_cut_anywhere_are_a_bad_record():
 
 
 def test_a_tenant_signs_the_record_and_no_part_is_of_another_job():
-    codec = Codec(guard=TenantGuard({"a": Tenant((KEY,), ("job",))}))
+    codec = Codec(guard=TenantGuard({"a": Tenant((KEY,), ("job",), ("*",))}))
     foreign = any_batch(Topic.STEP, 1, "p", 0)
     foreign.envelope["job"] = "other"
     record = CODEC.join("job", [values(Topic.STEP)[1], CODEC.encode(foreign)])

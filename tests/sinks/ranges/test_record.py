@@ -14,7 +14,7 @@ TOPIC, SECRET = Topic.STEP, b"k" * 32
 
 
 def test_a_record_that_its_jobs_tenant_has_not_signed_is_a_dead_letter_with_the_reason():
-    codec = Codec(guard=TenantGuard({"a": Tenant((SECRET,), ("a/*",))}))
+    codec = Codec(guard=TenantGuard({"a": Tenant((SECRET,), ("a/*",), ("*",))}))
     for job, tenant, error in (("a/train", "a", ""), ("b/train", "a", "ForeignJob"), ("a/train", "b", "Unsigned")):
         value = codec.encode(Batch(TOPIC, {"rows": 0, "job": job}))
         signed = signed_headers(tenant, SECRET, TOPIC, b"p", value)

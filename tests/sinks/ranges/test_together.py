@@ -284,7 +284,8 @@ def test_records_that_an_intent_lists_and_large_ones_do_not_wait():
 
 
 def test_who_signed_each_record_is_checked(monkeypatch):
-    codec, topic, secret = Codec(guard=TenantGuard({"a": Tenant((b"k" * 32,), ("job",))})), Topic.STEP, b"k" * 32
+    topic, secret = Topic.STEP, b"k" * 32
+    codec = Codec(guard=TenantGuard({"a": Tenant((secret,), ("job",), ("*",))}))
     records = []
     for offset in range(6):
         value = CODEC.encode(any_batch(topic, 1, "p", offset))
@@ -298,6 +299,25 @@ def test_who_signed_each_record_is_checked(monkeypatch):
     intake.take_waiting()
     assert [entry.error[0] for entry in state.entries] == ["", "", "", "Unsigned", "", ""]
     assert np.all([entry.record.value is None for entry in state.entries if not entry.error[0]])
+
+
+@pytest.mark.parametrize("shape", ["alone", "joined", "merged"])
+def test_rows_about_a_host_of_another_tenant_are_dead_letters(shape):
+    topic, secret = Topic.DEVICE, b"k" * 32
+    codec = Codec(guard=TenantGuard({"a": Tenant((secret,), ("*",), ("a-*",))}))
+    batches = [any_batch(topic, 1, "p", number) for number in range(4)]
+    for batch, host in zip(batches, ("a-1", "b-1", "a-2", "a-3"), strict=True):
+        batch.envelope["host"] = host
+    values = [CODEC.encode(batch) for batch in batches]
+    if shape != "alone":
+        values = [CODEC.join("job", values)] if shape == "joined" else [CODEC.merge(topic, values)]
+    state = PartitionState(table(topic), 0, "id", 0, opened=True)
+    intake = Intake(SinkSettings(), SimpleNamespace(states={(topic, 0): state}), codec, SinkCounts())
+    for offset, value in enumerate(values):
+        headers = signed_headers("a", secret, topic, b"k", value)
+        intake.take(Record(topic, 0, offset, b"k", value, NOW_MS, headers))
+    intake.take_waiting()
+    assert [entry.error[0] for entry in state.entries] == ["", "ForeignHost", "", ""]
 
 
 def test_memory_is_counted_as_parts_and_records_take_it():

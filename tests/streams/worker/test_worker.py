@@ -192,7 +192,7 @@ def test_poison_larger_than_any_record_of_drumline_is_buried_and_the_worker_goes
 def test_rows_of_a_job_come_from_its_tenant_only_and_dead_letters_keep_their_signature(bench, environment_of, tmp_path):
     run, key = unique("signed"), "ab" * 32
     tenants = tmp_path / "tenants.json"
-    tenants.write_text(json.dumps({"a": {"keys": [key], "jobs": ["a/*"]}}))
+    tenants.write_text(json.dumps({"a": {"keys": [key], "jobs": ["a/*"], "hosts": ["*"]}}))
     bench.settings.kafka.tenants_file = tenants
     bench._environment = environment_of(bench.settings)
     sign = signer(KafkaSettings(tenant="a", tenant_key=key))

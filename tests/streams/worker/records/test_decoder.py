@@ -88,7 +88,7 @@ def test_a_registry_that_refuses_is_not_asked_again():
 
 @pytest.mark.parametrize("away", [0, 2])
 def test_a_record_that_its_jobs_tenant_has_not_signed_is_a_bad_record(away):
-    guard, secret = TenantGuard({"a": Tenant((b"k" * 32,), ("a/*",))}), b"k" * 32
+    guard, secret = TenantGuard({"a": Tenant((b"k" * 32,), ("a/*",), ("*",))}), b"k" * 32
     value = Codec().encode(Batch(TOPIC, {"rows": 0, "job": "a/train"}))
 
     async def no_sleep(_):
