@@ -51,7 +51,7 @@ def test_it_is_written_renewed_and_removed(root):
     assert os.listdir(root / AGENT_FOLDER) == []
 
 
-@pytest.mark.parametrize("name", [FILE, f"{FILE}.{os.getpid()}", f"{AGENT_FOLDER}/{FILE}"])
+@pytest.mark.parametrize("name", [FILE, f"{FILE}.{os.getpid()}", f"{AGENT_FOLDER}/{FILE}"], ids=["it", "new", "moved"])
 def test_a_link_in_place_of_a_file_that_it_writes_is_not_followed(root, private, name):
     (root / AGENT_FOLDER).mkdir(mode=0o700)
     (root / name).symlink_to(private)
