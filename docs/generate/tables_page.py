@@ -113,7 +113,7 @@ def retention() -> str:
     lines = [RETENTION]
     for table, clock in RETENTION_CLOCK.items():
         name = table.removesuffix("_versions")
-        lines.append(f"| `{name}` | {getattr(kept, name)} | `{clock}` |")
+        lines.append(f"| `{name}` | {kept.of(name)} | `{clock}` |")
     tiers = TieringSettings()
     tables = ", ".join(f"`{name}`" for name in RETENTION_CLOCK if name in TIERED)
     return "\n".join([*lines, TIERS.format(tables=tables, volume=tiers.volume, after=tiers.after)])

@@ -33,7 +33,6 @@ class RetentionSettings(SettingsModel):
     memcpy_bandwidth: int = Field(90, ge=0, description="rolling memcpy bandwidth; days")
     lateness: int = Field(14, ge=0, description="lateness of ranks; days")
     stragglers: int = Field(365, ge=0, description="verdicts; days")
-    evaluations: int = Field(365, ge=0, description="which evaluations of a run there are; days")
     progress: int = Field(14, ge=0, description="progress of ranks; days")
     hangs: int = Field(365, ge=0, description="jobs that stood still; days")
     processes: int = Field(365, ge=0, description="identities of processes; days")
@@ -47,7 +46,8 @@ class RetentionSettings(SettingsModel):
 
     def of(self, table: str) -> int:
         """Return the days for which a table, or the view of its newest rows, keeps rows; 0 = for ever."""
-        return int(getattr(self, table.removesuffix("_versions")))
+        # Without its evaluations the verdicts of a run that was evaluated twice would count twice.
+        return int(getattr(self, "stragglers" if table == "evaluations" else table.removesuffix("_versions")))
 
     def kept_since_ns(self, topic: str, now_ns: int) -> int:
         """Return the time before which rows of a topic are older than their table keeps rows; ns since the epoch.

@@ -10,28 +10,27 @@ CREATE TABLE IF NOT EXISTS {database}.evaluations
     run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run' CODEC(ZSTD(1)),
     evaluation LowCardinality(String) COMMENT 'app id of the stream worker and its steps of a window; empty = an older worker' CODEC(ZSTD(1)),
     begun SimpleAggregateFunction(min, DateTime64(3, 'UTC')) COMMENT 'when Kafka got its first verdict; min' CODEC(ZSTD(1)),
-    first_step SimpleAggregateFunction(min, Int64) COMMENT 'first step that it has evaluated; min' CODEC(ZSTD(1)),
-    last_step SimpleAggregateFunction(max, Int64) COMMENT 'last step that it has evaluated; max' CODEC(ZSTD(1)),
+    steps AggregateFunction(groupBitmap, UInt64) COMMENT 'steps that it has evaluated: those of windows with a verdict on the job or a named rank' CODEC(ZSTD(1)),
     last_published SimpleAggregateFunction(max, DateTime64(3, 'UTC')) COMMENT 'when Kafka got the last one; max' CODEC(ZSTD(1))
 )
 ENGINE = AggregatingMergeTree
 ORDER BY (job, run, evaluation)
 SETTINGS index_granularity = 1024, ttl_only_drop_parts = 0, non_replicated_deduplication_window = 100000,
     fsync_after_insert = 1, fsync_part_directory = 1
-COMMENT 'evaluations of runs; in `stragglers` the newest begun is in force for the steps that it has evaluated';
+COMMENT 'evaluations of runs; in `stragglers` the newest begun is in force for windows of which it has evaluated half of the steps';
 
--- Repeated, it changes nothing: the least and the greatest of the same.
+-- Repeated, it changes nothing: the least, the greatest and the union of the same.
 INSERT INTO {database}.evaluations
 SELECT
     job,
     run,
     evaluation,
     min(published) AS begun,
-    min(s.first_step) AS first_step,
-    max(s.last_step) AS last_step,
+    groupBitmapState(toUInt64(step)) AS steps,
     max(published) AS last_published
 FROM {database}.stragglers_versions AS s
-WHERE s.first_step >= 0
+ARRAY JOIN range(toUInt64(s.first_step), toUInt64(s.last_step) + 1) AS step
+WHERE s.first_step >= 0 AND s.last_step - s.first_step < 1000000 AND (severity > 0 OR rank = -1 AND severity = 0)
 GROUP BY job, run, evaluation;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.evaluations_from_verdicts TO {database}.evaluations
@@ -40,8 +39,7 @@ CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.evaluations_from_verdicts TO {
     run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run',
     evaluation LowCardinality(String) COMMENT 'app id of the stream worker and its steps of a window; empty = an older worker',
     begun DateTime64(3, 'UTC') COMMENT 'when Kafka got its first verdict; min',
-    first_step Int64 COMMENT 'first step that it has evaluated; min',
-    last_step Int64 COMMENT 'last step that it has evaluated; max',
+    steps AggregateFunction(groupBitmap, UInt64) COMMENT 'steps that it has evaluated: those of windows with a verdict on the job or a named rank',
     last_published DateTime64(3, 'UTC') COMMENT 'when Kafka got the last one; max'
 )
 AS
@@ -50,11 +48,11 @@ SELECT
     run,
     evaluation,
     min(published) AS begun,
-    min(s.first_step) AS first_step,
-    max(s.last_step) AS last_step,
+    groupBitmapState(toUInt64(step)) AS steps,
     max(published) AS last_published
 FROM {database}.stragglers_versions AS s
-WHERE s.first_step >= 0
+ARRAY JOIN range(toUInt64(s.first_step), toUInt64(s.last_step) + 1) AS step
+WHERE s.first_step >= 0 AND s.last_step - s.first_step < 1000000 AND (severity > 0 OR rank = -1 AND severity = 0)
 GROUP BY job, run, evaluation;
 
 CREATE OR REPLACE VIEW {database}.stragglers
@@ -98,20 +96,25 @@ CREATE OR REPLACE VIEW {database}.stragglers
 AS SELECT v.*
 FROM {database}.stragglers_versions AS v FINAL
 LEFT JOIN (
-    SELECT
-        job,
-        run,
-        mine.2 AS evaluation,
-        arrayMap(e -> (e.3, e.4), arrayFilter(e -> (e.1, e.2) > (mine.1, mine.2), known)) AS newer
-    FROM (
-        SELECT job, run, groupArray((since, evaluation, first_one, last_one)) AS known
-        FROM (
-            SELECT job, run, evaluation, min(begun) AS since, min(e.first_step) AS first_one, max(e.last_step) AS last_one
-            FROM {database}.evaluations AS e GROUP BY job, run, evaluation
-        )
-        GROUP BY job, run HAVING length(known) > 1
+    WITH known AS (
+        SELECT job, run, evaluation, min(begun) AS since, groupBitmapMergeState(e.steps) AS evaluated
+        FROM {database}.evaluations AS e
+        WHERE (job, run) IN (SELECT job, run FROM {database}.evaluations GROUP BY job, run HAVING uniqExact(evaluation) > 1)
+        GROUP BY job, run, evaluation
     )
-    ARRAY JOIN known AS mine
+    SELECT
+        one.job AS job,
+        one.run AS run,
+        one.evaluation AS evaluation,
+        any(one.evaluated) AS own,
+        groupBitmapMergeState(other.evaluated) AS others,
+        groupBitmapMergeStateIf(other.evaluated, (other.since, other.evaluation) > (one.since, one.evaluation)) AS newer
+    FROM known AS one INNER JOIN known AS other ON one.job = other.job AND one.run = other.run
+    WHERE one.evaluation != other.evaluation
+    GROUP BY job, run, evaluation
 ) AS n ON n.job = v.job AND n.run = v.run AND n.evaluation = v.evaluation
-WHERE NOT arrayExists(e -> e.1 <= v.last_step AND e.2 >= v.first_step, n.newer)
+-- Hidden is a window of which a newer evaluation has evaluated half, and one that any other has and this one has not.
+WHERE v.first_step < 0 OR 2 * bitmapCardinality(bitmapSubsetInRange(
+    if(bitmapCardinality(bitmapSubsetInRange(n.own, toUInt64(v.first_step), toUInt64(v.last_step + 1))) = 0, n.others, n.newer),
+    toUInt64(v.first_step), toUInt64(v.last_step + 1))) < v.last_step - v.first_step + 1
 COMMENT 'verdicts per job and window of steps, a row a rank; rank -1 = the job as a whole. Of a run that was evaluated again, those in force';

@@ -20,8 +20,11 @@ def db(clean_stack):
         yield client
 
 
-def evaluate(client, evaluation, length, steps, hours_ago=1, offset=0, run="r1"):
-    """Store windows of `length` steps of 1 s over the range `steps`: two ranks, rank 1 costs 0.1 GPU-s a step."""
+def evaluate(client, evaluation, length, steps, hours_ago=1, offset=0, run="r1", unknown=False):
+    """Store windows of `length` steps of 1 s over the range `steps`: two ranks, rank 1 costs 0.1 GPU-s a step.
+
+    `unknown`: no window has enough data.
+    """
     command(
         client,
         "INSERT INTO stragglers_versions (job, run, evaluation, rank, first_step, last_step, severity, state, cause, "
@@ -31,7 +34,12 @@ def evaluate(client, evaluation, length, steps, hours_ago=1, offset=0, run="r1")
         "if(rank = 1, 'host_stall', 'ok'), toDateTime64(1800000000, 9) + first, "
         f"toDateTime64(1800000000, 9) + first + {length}, now64(3) - INTERVAL {hours_ago} HOUR, {length}, 1000000000, "
         f"if(rank = 1, {length} * 100000000, 0), if(rank = 1, 0.1, 0), if(rank = 1, {length} * 0.1, 0), "
-        f"{offset} + number FROM numbers({3 * len(steps) // length})",
+        f"{offset} + number FROM numbers({3 * len(steps) // length})"
+        if not unknown
+        else "INSERT INTO stragglers_versions (job, run, evaluation, rank, first_step, last_step, severity, published, "
+        f"_offset) WITH {steps.start} + {length} * intDiv(number, 3) AS first SELECT 'x', '{run}', '{evaluation}', "
+        f"number % 3 - 1, first, first + {length - 1}, -1, now64(3), {offset} + number "
+        f"FROM numbers({3 * len(steps) // length})",
     )
 
 
@@ -66,6 +74,24 @@ def test_verdicts_of_steps_that_a_later_evaluation_has_not_reached_stay_in_force
     assert cost(db) == (8.0, 7)
     evaluate(db, "new/5", 5, range(60, 100), offset=100)
     assert cost(db) == (8.0, 13)
+
+
+def test_steps_that_a_later_evaluation_left_out_or_could_not_evaluate_keep_their_verdicts(db):
+    evaluate(db, "old/20", 20, range(200), hours_ago=2)
+    evaluate(db, "new/20", 20, range(40))
+    evaluate(db, "new/20", 20, range(160, 200), offset=100)
+    evaluate(db, "new/20", 20, range(80, 120), offset=200, unknown=True)
+    assert cost(db) == (20.0, 10)
+    counts = "SELECT count() AS n, countIf(severity < 0) AS unknown FROM stragglers"
+    assert rows(db, counts) == [{"n": 30, "unknown": 0}]
+
+
+def test_where_a_later_evaluation_ends_lost_time_is_right_within_half_a_window(db):
+    evaluate(db, "old/20", 20, range(200), hours_ago=2)
+    evaluate(db, "new/45", 45, range(135))
+    assert cost(db) == (19.5, 3 + 3)
+    evaluate(db, "new/45", 45, range(135, 180), offset=100)
+    assert cost(db) == (20.0, 4 + 1)
 
 
 def test_rows_without_steps_and_those_of_older_workers_stand(db):
