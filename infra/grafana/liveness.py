@@ -24,13 +24,14 @@ END, KILLED = "off: end of the process", "off: the process exited"
 _RECENT = f"""records_per_minute
     WHERE minute >= toStartOfMinute($__toTime) - INTERVAL {ACTIVE_S} SECOND AND minute <= $__toTime
         AND run != '' AND @produced AND last_published > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND"""
-#: A run is active as long as one of its ranks has not reported its end; those of a replay do not.
+#: A run is active as long as one of its processes has not reported its end; those of a replay do not. A helper's end,
+#: or that of a process which was started again, is not the rank's.
 _ACTIVE = f"""{_RECENT}
         AND (job, run) NOT IN (
             SELECT job, run FROM (
-                SELECT job, run, rank, argMax(policy, p.published) AS reported FROM processes AS p
+                SELECT job, run, process_id, argMax(policy, p.published) AS reported FROM processes AS p
                 WHERE (job, run) IN (SELECT DISTINCT job, run FROM {_RECENT})
-                    AND p.published <= $__toTime_ms GROUP BY job, run, rank
+                    AND p.published <= $__toTime_ms GROUP BY job, run, process_id
             ) GROUP BY job, run HAVING min(startsWith(reported, '{END}') OR startsWith(reported, '{KILLED}')) = 1)"""
 #: DISTINCT reads in the table's order, which GROUP BY does not.
 ACTIVE_RUNS = f"SELECT DISTINCT job, run FROM {_ACTIVE}"

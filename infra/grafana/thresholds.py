@@ -15,9 +15,9 @@ LEVEL_WARNING, LEVEL_CRITICAL = 2, 3
 LEVEL_HUNG = 4
 LEVEL = ((1, "blue"), (LEVEL_WARNING, "orange"), (LEVEL_CRITICAL, "red"))
 
-#: Time for which a job is active after the last record of its producers, which publish at least every 10 s; s. The web
-#: page calls it ended after as long.
-ACTIVE_S = 120
+#: Time for which a job is active after the last record of its producers, which publish at least every 10 s, where its
+#: processes reported no end; s. Storing may be behind for as long as "Results lag" needs to page somebody.
+ACTIVE_S = 300
 #: A verdict is in force for so many lengths of its window of steps, at least so many seconds, and while its job is
 #: active. A level is cleared after three windows without it.
 VERDICT_WINDOWS, VERDICT_S = 4, 900

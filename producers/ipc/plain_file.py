@@ -11,7 +11,6 @@ import errno
 import os
 import stat
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 
 #: Names the agent's user, or has its number, where it is neither root nor this process's.
@@ -101,9 +100,10 @@ def _require_trusted(path: Path, about: os.stat_result) -> None:
         raise NotTrusted(f"{path} does not count: it {kind}")
     if about.st_uid not in _trusted_users():
         raise NotTrusted(
-            f"{path} does not count: it belongs to user {about.st_uid}, who is neither root nor {AGENT_USER}"
+            f"{path} does not count: it belongs to user {about.st_uid}, who is neither root nor {AGENT_USER} "
+            "(in a container without that user give its number)"
         )
-    if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if about.st_mode & stat.S_IWOTH or (about.st_mode & stat.S_IWGRP and not _is_private(about)):
         raise NotTrusted(f"{path} does not count: others may write it: chmod go-w")
 
 
@@ -111,13 +111,23 @@ def _trusted_users() -> set[int]:
     return {0, os.geteuid()} | _user(os.environ.get(AGENT_USER, ""))
 
 
-@lru_cache(maxsize=4)
-def _user(name: str) -> frozenset[int]:
+def _is_private(about: os.stat_result) -> bool:
+    """Return whether the group of a file is its owner's alone: with umask 002, which needs that, it may write."""
+    with suppress(ImportError, KeyError, OSError):
+        import grp
+        import pwd
+
+        owner, group = pwd.getpwuid(about.st_uid), grp.getgrgid(about.st_gid)
+        return owner.pw_gid == group.gr_gid and group.gr_name == owner.pw_name and not {*group.gr_mem} - {owner.pw_name}
+    return False
+
+
+def _user(name: str) -> set[int]:
     """Return the number of a user, none if there is no such user."""
     if name.isdecimal():
-        return frozenset({int(name)})
+        return {int(name)}
     with suppress(ImportError, KeyError, OSError):
         import pwd  # not on every system, and not needed by most jobs
 
-        return frozenset({pwd.getpwnam(name).pw_uid}) if name else frozenset()
-    return frozenset()
+        return {pwd.getpwnam(name).pw_uid} if name else set()
+    return set()

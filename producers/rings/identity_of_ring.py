@@ -38,7 +38,13 @@ def ring_identity(header: RingHeader, communicators: Array, generation: int, gpu
     return replace(identity(environment, attached, None, started_ns + generation), source=NCCL)
 
 
-def ring_record(process: Identity, header: RingHeader, state: RingState, answer: str = "") -> dict[str, Any]:
+#: What is reported last of a process, as its decoder would: its exit, or that it did not come to it.
+ENDED, EXITED = "off: end of the process", "off: the process exited without a shutdown event"
+
+
+def ring_record(
+    process: Identity, header: RingHeader, state: RingState, answer: str = "", *, has_ended: bool = False
+) -> dict[str, Any]:
     """Return the envelope of the gpu.process.v1 record of a process. `answer`: to what is asked of it."""
     counts = dict(state.counts)
     counts["ring_dropped"] = header[HeaderField.DROPPED]
@@ -47,7 +53,7 @@ def ring_record(process: Identity, header: RingHeader, state: RingState, answer:
     counts["untimed_steps"] = header[HeaderField.UNTIMED_STEPS]
     return {
         **process_record(header.environment, process),
-        "policy": "on: light",
+        "policy": "on: light" if not has_ended else ENDED if header[HeaderField.ENDED] else EXITED,
         "collector": {
             **{name: str(count) for name, count in counts.items()},
             **({"control": answer} if answer else {}),

@@ -254,4 +254,4 @@ class RingProcess:
             if not process.gpu_uuid and (gpu := self._gpu()):
                 process = replace(process, gpu_uuid=gpu["uuid"], gpu_model=gpu["model"])
                 self._derivation.writer.identity = process
-            self._spool.identify(ring_record(process, header, self._state, answer))
+            self._spool.identify(ring_record(process, header, self._state, answer, has_ended=final))

@@ -234,13 +234,24 @@ def test_an_alert_ends_with_its_job_once_all_processes_reported_their_end(db):
     assert not fired(evaluator, job="ended") + fired(evaluator, job="crashed")
 
 
-def test_an_alert_ends_two_minutes_after_the_last_record_of_a_job_that_was_killed(db):
+def test_a_helper_that_ends_ends_no_alert_of_its_rank(db):
+    end = f"fromUnixTimestamp64Milli({round(db.last * 1000)})"
+    db.copy("ledger", "helped")
+    db.copy("stragglers_versions", "helped")
+    db.copy("processes_versions", "helped", policy="'on: always'")
+    db.copy("processes_versions", "helped", policy="'off: end of the process'", published=f"{end} AS later",
+            process_id="'helper'", _offset="toUInt64(toUnixTimestamp(later))")  # fmt: skip
+    assert fired(run(db, "drumline-straggler", db.last + 30, db.last + 60), job="helped")
+
+
+def test_an_alert_stays_while_storing_lags_and_ends_five_minutes_after_the_last_record_of_a_job_that_was_killed(db):
     db.copy("ledger", "killed")
     db.copy("stragglers_versions", "killed")
     evaluator = Evaluator(RULES["drumline-straggler"], db.run_alert)
-    evaluator.evaluate(db.last + 60)
-    assert fired(evaluator, job="killed")
-    for seconds in (150, 180, 210):
+    for seconds in (60, 280):
+        evaluator.evaluate(db.last + seconds)
+        assert fired(evaluator, job="killed")
+    for seconds in (310, 340, 370):
         evaluator.evaluate(db.last + seconds)
     assert not fired(evaluator, job="killed")
 

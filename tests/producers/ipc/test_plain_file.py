@@ -56,7 +56,15 @@ def test_a_file_that_only_a_foreign_user_may_read_stops_no_reader(tmp_path):
     assert os.waitpid(child, 0)[1] == 0
 
 
-@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
+@AS_ROOT
+def test_with_umask_002_the_group_of_one_user_may_write_and_another_group_may_not(tmp_path):
+    laid(tmp_path / "policy", "off", mode=0o664)  # of root and its group
+    assert read_policy_text(tmp_path / "policy") == "off"
+    os.chown(tmp_path / "policy", -1, FOREIGN)
+    assert read_policy_text(tmp_path / "policy") == ""
+
+
+@pytest.mark.parametrize("mode", [0o646, 0o666])
 def test_a_file_that_more_users_may_write_does_not_count(tmp_path, mode):
     laid(tmp_path / "policy", "off", mode=mode)
     assert read_policy_text(tmp_path / "policy") == ""
