@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import ipaddress
@@ -126,7 +125,7 @@ class Guard:
         if kind.lower() == "basic":
             try:
                 return self._is_token(base64.b64decode(value).partition(b":")[2])
-            except binascii.Error:
+            except ValueError:  # no base64, or letters that ASCII has not
                 return False
         cookies = [part.strip().partition("=") for part in headers.get("cookie", "").split(";")]
         return any(

@@ -67,6 +67,13 @@ def test_a_token_opens_by_header_password_or_address_and_then_by_a_cookie():
     assert browser.get("/job/a", headers={"Cookie": "drumline=wrong"}).status_code == 401
 
 
+@pytest.mark.parametrize("name", ["authorization", "cookie"])
+@pytest.mark.parametrize("kind", ["Basic ", "Bearer ", "drumline=", ""])
+@pytest.mark.parametrize("value", ["!", "\u00e9", "=", "YQ", "\u00ff\u00fe=" * 4, "YTo=\u00e9", "a" * 5000])
+def test_a_password_of_any_bytes_is_rejected_without_a_traceback(name, kind, value):
+    assert client(token=TOKEN).get("/", headers={name: f"{kind}{value}".encode("latin-1")}).status_code == 401
+
+
 @pytest.mark.parametrize("path", [b"//evil.example/", b"/\\evil.example/", b"/%2Fevil.example/"])
 def test_the_way_to_the_cookie_leads_to_no_other_host(path):
     scope = {"type": "http", "method": "GET", "path": path.decode(), "raw_path": path,
