@@ -11,7 +11,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 
-from drumline.infra.mcp.answers import MOST_ROWS, ROWS
+from drumline.infra.mcp.answers import MOST_ROWS, ROWS, bounded
 from drumline.infra.mcp.tools import ToolFailed, Tools
 from drumline.infra.runtime.version import drumline_version
 
@@ -94,7 +94,7 @@ def build(tools: Tools) -> MCPServer[Any]:
 def _answered(call: Callable[[], dict[str, Any]]) -> CallToolResult:
     """Return an answer as compact JSON. Raises ToolError, whose text the agent reads."""
     try:
-        answer = call()
+        answer = bounded(call())
     except ToolFailed as error:
         raise ToolError(str(error)) from None
     text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))

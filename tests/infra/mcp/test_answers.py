@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from drumline.infra.mcp.answers import ANSWER_CHARS, CELL_CHARS, plain, short_type, table
+from drumline.infra.mcp.answers import ANSWER_CHARS, CELL_CHARS, MOST_BYTES, bounded, plain, short_type, table
+from drumline.infra.mcp.protocol import _answered
 
 
 def answer(rows, names=("name",)):
@@ -26,6 +27,38 @@ def test_an_answer_has_a_size_and_a_cell_too():
     assert len(json.dumps(result)) < ANSWER_CHARS + 1_000
     assert "characters at most" in result["cut"]
     assert result["rows"][0][0].endswith(f"… ({CELL_CHARS} characters more)")
+
+
+@pytest.mark.parametrize(("columns", "name"), [(15_000, "n"), (30, "n" * CELL_CHARS), (500, "\u6f22" * 100)])
+def test_columns_have_a_size_and_rows_have_no_others(columns, name):
+    names = [f"{name}{number}" for number in range(columns)]
+    result = table(answer([names, names], names=names), 500)
+    assert len(json.dumps(result)) < ANSWER_CHARS + 1_000
+    assert 0 < len(result["columns"]) < columns
+    assert all(len(row) == len(result["columns"]) for row in result["rows"])
+    assert f"of {columns} columns" in result["cut"]
+
+
+LONG = ["y" * 900] * 2_000
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"job": "j", "verdicts": LONG, "hangs": LONG, "note": ""},
+        {"tables": [{"name": "t", "comment": "\u6f22" * 2_000}] * 500},
+        {"columns": [], "rows": LONG, "cut": "only the first 2 rows"},
+        {"text": "z" * 3 * MOST_BYTES, "n": 1},
+    ],
+)
+def test_no_answer_has_more_bytes_than_an_agent_reads_and_what_is_cut_is_named(given):
+    result = bounded(given)
+    assert len(json.dumps(result)) <= MOST_BYTES
+    assert result.keys() == {*given, "cut"}
+    longest = max(given, key=lambda name: len(json.dumps(given[name])))
+    assert f"{longest} is cut" in result["cut"]
+    assert given.get("cut", "") in result["cut"]
+    assert bounded({"a": [1]}) == {"a": [1]}
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "\x07", "\u202ereversed", "\x9b2J", "\r"])
@@ -58,3 +91,8 @@ def test_numbers_keep_their_digits_and_no_answer_is_an_empty_table():
 )
 def test_types_are_shown_without_their_encoding(kind, short):
     assert short_type(kind) == short
+
+
+def test_the_server_bounds_the_answer_of_every_tool():
+    [block] = _answered(lambda: {"verdicts": LONG}).content
+    assert len(block.text.encode()) <= MOST_BYTES
