@@ -11,9 +11,12 @@ from typing import BinaryIO
 
 from drumline.infra.clickhouse.client import Client, PermanentError, failure
 from drumline.infra.runtime.terminal import LAYOUT, echo, escape_controls, terminal_console, write_stream
+from drumline.infra.sqlshell.spreadsheet import without_formulas
 
 #: Maximum rows of the table, which states that it is cut. --json and --csv stream all rows.
 SHOWN = 1_000
+#: ClickHouse's format of files for spreadsheets.
+CSV = "CSVWithNames"
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
 
 
@@ -48,11 +51,12 @@ def run_statement(
                         lines += part.count(b"\n")
                         yield part
 
+                shown = without_formulas(parts()) if form == CSV and not own_format else parts()
                 if file is None:
-                    write_stream(parts())
+                    write_stream(shown)
                 else:
-                    file.writelines(parts())
-            return own_format or file is not None or lines > (form == "CSVWithNames")
+                    file.writelines(shown)
+            return own_format or file is not None or lines > (form == CSV)
         limits |= {"max_result_rows": SHOWN + 1, "result_overflow_mode": "break"}
         answer = client.raw_query(statement, parameters=values, fmt="TSVWithNames", settings=limits)
         _show(answer)

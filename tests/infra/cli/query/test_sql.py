@@ -186,6 +186,18 @@ def test_three_shapes_of_the_same_answer(run_sql):
 
 
 @pytest.mark.stack
+def test_files_of_sql_hold_no_formula(run_sql, tmp_path):
+    statement = (
+        """SELECT '=cmd|x' AS a, toLowCardinality('@SUM(A1)') AS b, ('-1+2', 'c') AS c, -5 AS d, 'e,"=f"' AS e"""
+    )
+    path = tmp_path / "rows.csv"
+    assert run_sql(statement, "-o", str(path)).returncode == 0
+    for text in (run_sql("--csv", statement).stdout, path.read_text()):
+        _, row = csv.reader(io.StringIO(text))
+        assert row == ["'=cmd|x", "'@SUM(A1)", "'-1+2", "c", "-5", 'e,"=f"']
+
+
+@pytest.mark.stack
 def test_an_answer_is_written_as_a_file_whose_name_has_the_format(run_sql, tmp_path):
     for name in ("rows.parquet", "rows.csv"):
         assert run_sql(QUERY.replace("NULL AS", "'' AS"), "-o", str(tmp_path / name)).returncode == 0
