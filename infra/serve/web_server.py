@@ -6,6 +6,7 @@ that local stack, so that `drumline down` stops it.
 
 from __future__ import annotations
 
+import resource
 import socket
 import ssl
 import sys
@@ -33,7 +34,7 @@ def listen(settings: ServeSettings) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(64)
+        listener.listen(256)
     except OSError as error:
         raise CannotServe(
             f"cannot listen on {settings.address} port {settings.port}: {error.strerror}; "
@@ -58,15 +59,27 @@ def server(settings: Settings) -> uvicorn.Server:
 
     from drumline.infra.report import charts
     from drumline.infra.serve.app import application
+    from drumline.infra.serve.connections import MOST_CONNECTIONS, BoundedConnection
 
+    _allow_files(2 * MOST_CONNECTIONS + 200)
     chosen = settings.serve
     charts.start_drawing()
     config = uvicorn.Config(
         application(settings), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
-        lifespan="off", ws="none", limit_concurrency=128, timeout_keep_alive=20, timeout_graceful_shutdown=3,
+        lifespan="off", ws="none", http=BoundedConnection, limit_concurrency=2 * MOST_CONNECTIONS,
+        timeout_keep_alive=20, timeout_graceful_shutdown=3,
         ssl_certfile=chosen.certificate, ssl_keyfile=chosen.key, ssl_version=ssl.PROTOCOL_TLS_SERVER,
     )  # fmt: skip
     return uvicorn.Server(config)
+
+
+def _allow_files(needed: int) -> None:
+    """Raise the limit of open files of this process to what is needed, as far as the hard limit goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY != soft < needed:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(needed, hard), hard)
+        )
 
 
 def main() -> None:
