@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib import resources
 
-ROLES = ("writer", "analyst", "grafana")
+ROLES = ("writer", "analyst", "page", "grafana")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*[*]?")
 
 
@@ -41,5 +41,5 @@ def statements(database: str, cluster: str = "", users: dict[str, str] | None = 
 
 def reader_grants(database: str) -> list[str]:
     """Return the reader's GRANT statements without the role, as in users.xml."""
-    readers = re.compile(r"(GRANT .*) TO drumline_analyst, drumline_grafana$")
+    readers = re.compile(r"(GRANT .*) TO drumline_analyst, drumline_page, drumline_grafana$")
     return [match[1] for text in statements(database) if (match := readers.match(text))]

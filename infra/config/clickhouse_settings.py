@@ -85,6 +85,11 @@ class ClickHouseSettings(SettingsModel):
     reader: str = Field("analyst", description="read-only user of `drumline sql`, `report` and `top`")
     reader_password: SecretStr | None = Field(None, description="password of the reader")
     reader_password_file: Path | None = Field(None, description="file with that password")
+    page: str = Field(
+        "", description="read-only user of `drumline serve`; empty = the local engine's `page`, or a server's reader"
+    )
+    page_password: SecretStr | None = Field(None, description="password of that user")
+    page_password_file: Path | None = Field(None, description="file with that password")
     ca: Path | None = Field(None, description="CA certificates, PEM, for https; none = the system's")
     certificate: Path | None = Field(None, description="certificate of this client, PEM, for https")
     key: Path | None = Field(None, description="private key of that certificate, PEM, without password")
@@ -92,12 +97,19 @@ class ClickHouseSettings(SettingsModel):
     retention: RetentionSettings = RetentionSettings()
     tiering: TieringSettings = TieringSettings()
 
+    def read_by_page(self) -> ClickHouseSettings:
+        """Return these settings with the user of the web page as the reader: it has limits and a quota of its own."""
+        if not self.page and self.url:
+            return self
+        return self.model_copy(update={"reader": self.page or "page", "reader_password": self.page_password})
+
     @model_validator(mode="after")
     def _secrets(self) -> ClickHouseSettings:
         self.password = read_secret("CLICKHOUSE__PASSWORD", self.password, self.password_file)
         self.reader_password = read_secret(
             "CLICKHOUSE__READER_PASSWORD", self.reader_password, self.reader_password_file
         )
+        self.page_password = read_secret("CLICKHOUSE__PAGE_PASSWORD", self.page_password, self.page_password_file)
         check_certificates(
             ("CLICKHOUSE__CA", self.ca), ("CLICKHOUSE__CERTIFICATE", self.certificate), ("CLICKHOUSE__KEY", self.key)
         )

@@ -12,8 +12,9 @@ from pydantic import SecretStr
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError, State
 
-#: writer: migrations and sinks; analyst: `drumline sql`; grafana: dashboards. Rights: clickhouse/users.xml.
-USERS = ("writer", "analyst", "grafana")
+#: writer: migrations and sinks; analyst: `drumline sql`; page: `drumline serve`; grafana: dashboards. Rights:
+#: clickhouse/users.xml.
+USERS = ("writer", "analyst", "page", "grafana")
 
 
 def password_file(settings: Settings, user: str) -> Path:

@@ -16,20 +16,26 @@ app = typer.Typer(add_completion=False)
 Cluster = Annotated[str, typer.Option(help="create them on all nodes of this cluster")]
 Writer = Annotated[str, typer.Option(help="a user to get the role of migrations, sinks and audit")]
 Analyst = Annotated[str, typer.Option(help="a user to get the role of readers")]
+Page = Annotated[str, typer.Option(help="a user to get the role of the web page")]
 Grafana = Annotated[str, typer.Option(help="a user to get the role of Grafana's data source")]
 
 
 @app.callback(invoke_without_command=True)
 def roles(
-    context: typer.Context, cluster: Cluster = "", writer: Writer = "", analyst: Analyst = "", grafana: Grafana = ""
+    context: typer.Context,
+    cluster: Cluster = "",
+    writer: Writer = "",
+    analyst: Analyst = "",
+    page: Page = "",
+    grafana: Grafana = "",
 ) -> None:
-    """Print the SQL that creates the roles writer, analyst and grafana, with limits and quotas, for your database.
+    """Print the SQL that creates the roles writer, analyst, page and grafana, with limits and quotas.
 
     Users and passwords are yours: name existing users to give them a role. `drumline roles apply` executes it. The
     local engine has these rights built in (docs/guide/local-stack.md) and takes no such SQL.
     """
     if context.invoked_subcommand is None:
-        for statement in _statements(cluster, writer, analyst, grafana):
+        for statement in _statements(cluster, writer=writer, analyst=analyst, page=page, grafana=grafana):
             echo(statement + ";")
 
 
@@ -38,6 +44,7 @@ def apply(
     cluster: Cluster = "",
     writer: Writer = "",
     analyst: Analyst = "",
+    page: Page = "",
     grafana: Grafana = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show the statements without running them")] = False,
 ) -> None:
@@ -48,7 +55,7 @@ def apply(
     from drumline.infra.clickhouse.client import ClickHouseFailed, command, connect
     from drumline.infra.clickhouse.error_codes import ErrorCode
 
-    statements = _statements(cluster, writer, analyst, grafana)
+    statements = _statements(cluster, writer=writer, analyst=analyst, page=page, grafana=grafana)
     if not settings().clickhouse.url:
         exit_with("roles", BAD_INPUT, "set DRUMLINE_CLICKHOUSE__URL; the local engine has its roles built in")
     if dry_run:
@@ -68,12 +75,12 @@ def apply(
         exit_with("roles", FAILED, f"{error}{hint if is_denied else ''}")
 
 
-def _statements(cluster: str, writer: str, analyst: str, grafana: str) -> list[str]:
+def _statements(cluster: str, **users: str) -> list[str]:
     from drumline.infra.clickhouse.roles import BadName
     from drumline.infra.clickhouse.roles import statements as role_statements
 
-    users = {role: user for role, user in (("writer", writer), ("analyst", analyst), ("grafana", grafana)) if user}
     try:
-        return role_statements(settings().clickhouse.database, cluster, users)
+        chosen = {role: user for role, user in users.items() if user}
+        return role_statements(settings().clickhouse.database, cluster, chosen)
     except BadName as error:
         exit_with("roles", BAD_INPUT, str(error))

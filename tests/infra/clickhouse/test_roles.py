@@ -31,16 +31,16 @@ def test_a_role_is_granted_to_users_only():
 
 def test_both_readers_have_the_same_grants_and_the_local_engine_has_them():
     to = [result[1] for text in statements("gpu") if (result := re.match(r"GRANT .* ON .* TO (.*)", text))]
-    assert set(to) == {"drumline_writer", "drumline_analyst, drumline_grafana"}
+    assert set(to) == {"drumline_writer", "drumline_analyst, drumline_page, drumline_grafana"}
     grants = reader_grants("gpu")
     assert "GRANT SHOW, SELECT ON gpu.*" in grants
-    assert len(grants) == to.count("drumline_analyst, drumline_grafana")
+    assert len(grants) == to.count("drumline_analyst, drumline_page, drumline_grafana")
     assert not any(re.search("INSERT|ALTER|CREATE|DROP", grant) for grant in grants)
 
 
 def test_readers_begin_in_the_database_and_the_writer_who_creates_it_does_not():
     altered = [text for text in statements("gpu", "", USERS) if text.startswith("ALTER USER")]
-    assert [text.endswith(" DEFAULT DATABASE gpu") for text in altered] == [False, True, True]
+    assert [text.endswith(" DEFAULT DATABASE gpu") for text in altered] == [False, True, True, True]
 
 
 @pytest.mark.parametrize("name", ["x; DROP DATABASE gpu", "a b", "`x`", "x\n"])

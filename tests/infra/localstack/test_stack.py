@@ -104,7 +104,7 @@ def test_status_reports_every_process_and_no_secret(stack: Settings, environment
     assert result["running"]
     assert result["processes"]["broker"]["answers"]
     assert result["processes"]["engine"]["answers"]
-    assert set(result["password_files"]) == {"writer", "analyst", "grafana"}
+    assert set(result["password_files"]) == {"writer", "analyst", "page", "grafana"}
     assert all(result["processes"][name]["rss_mib"] > 0 for name in ("supervisor", "broker", "engine"))
 
 

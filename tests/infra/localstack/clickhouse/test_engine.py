@@ -69,7 +69,7 @@ def test_writer_makes_tables_views_and_materialized_views_only_in_our_databases(
             writer.command(statement)
 
 
-@pytest.mark.parametrize("user", ["analyst", "grafana"])
+@pytest.mark.parametrize("user", ["analyst", "page", "grafana"])
 def test_readers_read_our_tables_and_the_catalogue(clean_stack: Settings, table: str, user: str) -> None:
     reader = client(clean_stack, user)
     assert reader.query(f"SELECT count() FROM {table}").result_rows == [(10,)]
@@ -78,12 +78,12 @@ def test_readers_read_our_tables_and_the_catalogue(clean_stack: Settings, table:
         assert reader.query(f"SELECT count() > 0 FROM system.{name}").result_rows == [(1,)]
 
 
-@pytest.mark.parametrize("user", ["analyst", "grafana"])
+@pytest.mark.parametrize("user", ["analyst", "page", "grafana"])
 def test_readers_begin_in_our_database_without_naming_it(stack: Settings, user: str) -> None:
     assert query(stack, "SELECT currentDatabase()", user) == stack.clickhouse.database
 
 
-@pytest.mark.parametrize("user", ["analyst", "grafana"])
+@pytest.mark.parametrize("user", ["analyst", "page", "grafana"])
 @pytest.mark.parametrize(
     "statement",
     [
@@ -109,7 +109,7 @@ def test_readers_are_refused(clean_stack: Settings, table: str, user: str, state
         client(clean_stack, user).command(statement.format(table=table))
 
 
-@pytest.mark.parametrize("user", ["writer", "analyst", "grafana"])
+@pytest.mark.parametrize("user", ["writer", "analyst", "page", "grafana"])
 def test_no_user_ends_the_engine_by_the_table_function_of_python_variables(stack: Settings, user: str) -> None:
     [before] = own_processes(stack)["engine"]
     for statement in (
@@ -169,7 +169,25 @@ def test_a_query_of_readers_gets_two_threads_in_the_little_memory_of_the_engine(
     assert "NumbersRange × 2" in plan, plan
 
 
-@pytest.mark.parametrize("user", ["analyst", "grafana"])
+def test_a_query_of_the_page_gets_one_thread_however_many_it_asks_for(stack: Settings) -> None:
+    plan = query(stack, "EXPLAIN PIPELINE SELECT sum(number) FROM numbers_mt(100000000)", "page")
+    assert "NumbersRange × 2" not in plan, plan
+    with pytest.raises(DatabaseError, match="452"):
+        client(stack, "page").command("SELECT 1 SETTINGS max_threads = 2")
+
+
+def test_what_the_page_reads_is_not_counted_against_people(stack: Settings) -> None:
+    def used(user: str) -> int:
+        return int(query(stack, f"SELECT sum(queries) FROM system.quotas_usage WHERE quota_name = '{user}'", "writer"))
+
+    before = used("analyst")
+    for _ in range(10):  # a new minute may begin between them
+        query(stack, "SELECT count() FROM numbers(1)", "page")
+    assert used("page") > 0
+    assert used("analyst") in (0, before)
+
+
+@pytest.mark.parametrize("user", ["analyst", "page", "grafana"])
 def test_readers_have_no_more_rows_of_sketches_in_memory_than_fit(stack: Settings, user: str) -> None:
     # A row of kernels_per_minute is 4 kB there.
     rows = int(query(stack, "SELECT max(blockSize()) FROM numbers(1000000)", user))
@@ -208,7 +226,7 @@ def test_a_result_that_is_too_large_is_an_error_not_a_cut(stack: Settings) -> No
         reader.query("SELECT number FROM numbers(2000000)", settings={"wait_end_of_query": 1})
 
 
-@pytest.mark.parametrize("user", ["writer", "analyst", "grafana", "default"])
+@pytest.mark.parametrize("user", ["writer", "analyst", "page", "grafana", "default"])
 def test_wrong_and_empty_passwords_are_refused(stack: Settings, user: str) -> None:
     for password in ("", "wrong"):
         with pytest.raises(StackError, match=r"AUTHENTICATION_FAILED|REQUIRED_PASSWORD|USER_SESSION_LIMIT_EXCEEDED"):
@@ -241,7 +259,7 @@ def test_default_cannot_log_in_over_the_native_port(stack: Settings, tmp_path: P
 
 
 def test_secrets_are_private_and_stay(stack: Settings) -> None:
-    for user in ("writer", "analyst", "grafana"):
+    for user in ("writer", "analyst", "page", "grafana"):
         assert password_file(stack, user).stat().st_mode & 0o777 == 0o600
     assert State.of(stack).secrets.stat().st_mode & 0o777 == 0o700
     assert local_password(stack, "writer").get_secret_value() == local_password(stack, "writer").get_secret_value()
