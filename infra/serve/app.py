@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata, resources
 from typing import Any
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from drumline.infra.clickhouse.client import ClickHouseFailed, with_hint
@@ -29,42 +30,43 @@ from drumline.infra.report.page import environment, sections, style
 from drumline.infra.serve import fleet, guide, question_form, timeline
 from drumline.infra.serve.access import Application, Guard
 from drumline.infra.serve.addresses import BadAddress, job_url, number_of, times_of
-from drumline.infra.serve.database import Database
+from drumline.infra.serve.database import Database, FileRejected
+from drumline.infra.serve.download import download
 from drumline.infra.serve.job_page import MOST_RANKS, is_live, job_page
 from drumline.infra.serve.rank_page import PARTS, rank_page
+from drumline.infra.serve.reading import PageSource
+from drumline.infra.serve.views import TICK_S, Views
 from drumline.infra.sqlshell.questions import is_time
 from drumline.infra.sqlshell.request import BadRequest
 from drumline.infra.top.data import JOBS
 from drumline.infra.top.view import age
 
 #: Time between two refreshes of a page while data come, and while none come; s.
-LIVE_S, STILL_S = 3, 20
+LIVE_S, STILL_S = TICK_S, 20
+#: Answers a request with what it reads from a source; runs on a thread.
+Handler = Callable[[Request, PageSource], Response]
 
 
 def application(settings: Settings) -> Application:
     """Return the application behind its guard."""
     pages = Pages(settings)
     routes = [
-        Route("/", pages.fleet),
-        Route("/job/{rest:path}", pages.of_job),
+        Route("/", pages.shared(pages.fleet)),
+        Route("/job/{rest:path}", pages.shared(pages.of_job)),
         Route("/questions", pages.questions),
-        Route("/question/{name}", pages.question),
+        Route("/question/{name}", pages.question_or_file),
         Route("/causes", pages.causes),
         Route("/cause/{name}", pages.cause),
         Route("/alert/{name}", pages.alert),
         Route("/static/{name}", pages.static),
         Route("/healthz", pages.health),
     ]
-    handlers: Mapping[Any, Any] = {
-        NoSuchRun: pages.no_such_run,
-        UnknownQuery: pages.bad_request,
-        BadRequest: pages.bad_request,
-        BadAddress: pages.bad_request,
-        ClickHouseFailed: pages.no_answer,
-        StackError: pages.no_answer,
-        404: pages.not_found,
-    }
+    handlers: Mapping[Any, Any] = {**dict.fromkeys(PROBLEMS, pages.problem), 404: pages.not_found}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), settings.serve)
+
+
+#: Errors of a request that its page explains.
+PROBLEMS = (NoSuchRun, UnknownQuery, BadRequest, BadAddress, FileRejected, ClickHouseFailed, StackError)
 
 
 class Pages:
@@ -74,6 +76,7 @@ class Pages:
         self._settings = settings
         self._price = settings.stream.price_per_gpu_hour
         self._database = Database(settings)
+        self._views = Views(self._database)
         folder = resources.files("drumline.infra.serve") / "static"
         self._files = {
             "style.css": (str(style()) + (folder / "style.css").read_text("utf-8"), "text/css"),
@@ -89,11 +92,31 @@ class Pages:
             version=metadata.version("drumline"),
         )  # fmt: skip
 
-    def fleet(self, request: Request) -> Response:
+    def shared(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a page that all tabs at an address share."""
+
+        async def endpoint(request: Request) -> Response:
+            pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+            path = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
+            address = repr((path.partition(b"?")[0], sorted(pair for pair in pairs if pair[0] != "token")))
+            return await self._views.answer(address, lambda source: self._explained(handler, request, source))
+
+        return endpoint
+
+    def _explained(self, handler: Handler, request: Request, source: PageSource) -> Response:
+        try:
+            try:
+                return handler(request, source)
+            except NoSuchRun as error:
+                return self._missing(404, str(error), self._job_names(source))
+        except PROBLEMS as error:
+            return self.problem(request, error)
+
+    def fleet(self, request: Request, source: PageSource) -> Response:
         """Show the newest run of each job, or of those with the labels in the address."""
         labels = {name: value for name, value in request.query_params.items() if name not in ("sort", "token")}
         sort = request.query_params.get("sort", "")
-        jobs = fleet.fleet(self._database.query, sort, labels)
+        jobs = fleet.fleet(source.query, sort, labels)
         live = any(not job.has_ended for job in jobs)
         return self._page(
             "fleet.html", jobs=jobs, sort=sort or fleet.SORTS[0], most=fleet.MOST_JOBS,
@@ -101,23 +124,24 @@ class Pages:
             chosen=labels,
         )  # fmt: skip
 
-    def of_job(self, request: Request) -> Response:
+    def of_job(self, request: Request, source: PageSource) -> Response:
         """Show a job, a rank of it, or a step of it: names may have any character, slashes too."""
         path = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
         parts = [unquote(part) for part in path.decode("latin-1").split("?")[0].strip("/").split("/")][1:]
         run = request.query_params.get("run", "")
         if len(parts) == 1 and parts[0]:
-            return self._job(request, parts[0], run)
+            return self._job(request, source, parts[0], run)
         if len(parts) == 3 and parts[1] == "rank":
-            return self._rank(request, parts[0], run, number_of("rank", parts[2]))
+            return self._rank(request, source, parts[0], run, number_of("rank", parts[2]))
         if len(parts) == 3 and parts[1] == "step":
             rank = request.query_params.get("rank", "")
-            return self._step(parts[0], run, number_of("step", parts[2]), number_of("rank", rank) if rank else None)
+            number = number_of("rank", rank) if rank else None
+            return self._step(source, parts[0], run, number_of("step", parts[2]), number)
         return self.not_found(request, None)
 
-    def _job(self, request: Request, job: str, run: str) -> Response:
+    def _job(self, request: Request, source: PageSource, job: str, run: str) -> Response:
         since, until = times_of(request)
-        page = job_page(self._database.query, job, run, since, until, self._price)
+        page = job_page(source.query, job, run, since, until, self._price)
         shown = len(page.ranks) if request.query_params.get("ranks") == "all" else MOST_RANKS
         stands = [row for row in page.data.hangs if row["lasts"]]
         return self._page(
@@ -126,14 +150,14 @@ class Pages:
             every=LIVE_S if page.is_live else STILL_S, **{k: v for k, v in sections(page.data).items() if k != "text"},
         )  # fmt: skip
 
-    def _rank(self, request: Request, job: str, run: str, rank: int) -> Response:
+    def _rank(self, request: Request, source: PageSource, job: str, run: str, rank: int) -> Response:
         since, until = times_of(request)
-        page = rank_page(self._database.query, job, run, rank, since, until)
+        page = rank_page(source.query, job, run, rank, since, until)
         name = page.run["run"]
         drawn = None
         if page.bad_step:
             try:
-                step = timeline.step_page(self._database.query, job, name, page.bad_step[0], rank)
+                step = timeline.step_page(source.query, job, name, page.bad_step[0], rank)
                 drawn = (step, _safe(timeline.svg(step)))
             except NoSuchRun:
                 drawn = None
@@ -141,12 +165,12 @@ class Pages:
             "rank.html", p=page, given_run=run, step=drawn, parts=PARTS, kinds=timeline.KINDS,
             devices=[(caption, _safe(charts.svg(spec))) for caption, spec in page.devices.items()],
             sentence=no_verdict(page.windows, rank, int(page.run["ranks"])),
-            every=LIVE_S if is_live(self._database.query, job, name) else STILL_S,
+            every=LIVE_S if is_live(source.query, job, name) else STILL_S,
             scope=f"--job {shlex.quote(job)} --run {shlex.quote(name)}",
         )  # fmt: skip
 
-    def _step(self, job: str, run: str, step: int, rank: int | None) -> Response:
-        page = timeline.step_page(self._database.query, job, run, step, rank)
+    def _step(self, source: PageSource, job: str, run: str, step: int, rank: int | None) -> Response:
+        page = timeline.step_page(source.query, job, run, step, rank)
         drawn = _safe(timeline.svg(page))
         return self._page("step.html", p=page, given_run=run, svg=drawn, kinds=timeline.KINDS, every=0)
 
@@ -154,23 +178,21 @@ class Pages:
         """List the named questions."""
         return self._page("questions.html", themes=question_form.themes(), every=0)
 
-    def question(self, request: Request) -> Response:
-        """Show the form of a question, and its answer once it was sent; or the answer as a file."""
+    async def question_or_file(self, request: Request) -> Response:
+        """Show the form of a question, or send its answer as a file."""
+        sent = dict(request.query_params)
+        if (ending := sent.pop("format", "")) not in question_form.FILES:
+            return await self.shared(self.question)(request)
+        named = named_query(request.path_params["name"])
+        return await run_in_threadpool(download, self._database, named, sent, ending)
+
+    def question(self, request: Request, source: PageSource) -> Response:
+        """Show the form of a question, and its answer once it was sent."""
         named = named_query(request.path_params["name"])
         sent = dict(request.query_params)
-        if (ending := sent.pop("format", "")) in question_form.FILES:
-            form, media = question_form.FILES[ending]
-            parts = self._database.stream(named.sql, question_form.values(self._database, named, sent), form)
-            first = next(parts, b"")  # an error of the query comes before the headers are sent
-
-            def body() -> Any:
-                yield first
-                yield from parts
-
-            name = f'attachment; filename="{named.name}.{ending}"'
-            return StreamingResponse(body(), media_type=media, headers={"Content-Disposition": name})
-        answer = question_form.answer(self._database, named, sent) if sent else None
-        jobs = self._job_names()
+        sent.pop("format", "")
+        answer = question_form.answer(source, named, sent) if sent else None
+        jobs = self._job_names(source)
         command = " ".join(
             ["drumline sql", named.name, *(f"--{k} {shlex.quote(v)}" for k, v in sent.items() if v.strip())]
         )
@@ -210,20 +232,19 @@ class Pages:
         """Answer a probe; it does not query."""
         return Response("ok\n", media_type="text/plain")
 
-    def no_such_run(self, _: Request, error: Exception) -> Response:
-        """Show which jobs there are."""
-        return self._page("missing.html", status=404, message=str(error), jobs=self._job_names(), every=0)
-
     def not_found(self, request: Request, _: Exception | None) -> Response:
         """Answer for an address that is no page."""
-        return self._page("missing.html", status=404, message=f"There is no page {request.url.path}", jobs=[], every=0)
+        return self._missing(404, f"There is no page {request.url.path}")
 
-    def bad_request(self, _: Request, error: Exception) -> Response:
-        """Answer for a value that is no run, time, number or question."""
-        return self._page("missing.html", status=400, message=str(error), jobs=[], every=0)
+    def problem(self, _: Request, error: Exception) -> Response:
+        """Answer for a value that is no run, time, number or question; or show what to start.
 
-    def no_answer(self, _: Request, error: Exception) -> Response:
-        """Show what to start; the page comes by itself when the server answers."""
+        Then the page comes by itself when the server answers.
+        """
+        if isinstance(error, NoSuchRun | FileRejected):
+            return self._missing(404 if isinstance(error, NoSuchRun) else 503, str(error))
+        if not isinstance(error, ClickHouseFailed | StackError):
+            return self._missing(400, str(error))
         code = getattr(error, "code", 0)
         is_up = bool(code) and code not in NOT_MIGRATED
         local = not self._settings.clickhouse.url and not code
@@ -236,8 +257,11 @@ class Pages:
             every=LIVE_S,
         )
 
-    def _job_names(self) -> list[str]:
-        return [row["job"] for row in self._database.query(JOBS, {"job": "", "most": fleet.MOST_JOBS})]
+    def _missing(self, status: int, message: str, jobs: list[str] | None = None) -> Response:
+        return self._page("missing.html", status=status, message=message, jobs=jobs or [], every=0)
+
+    def _job_names(self, source: PageSource) -> list[str]:
+        return [row["job"] for row in source.query(JOBS, {"job": "", "most": fleet.MOST_JOBS})]
 
     def _page(self, template: str, *, status: int = 200, **variables: Any) -> Response:
         now = f"{datetime.now(UTC):%H:%M:%S} UTC"

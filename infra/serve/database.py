@@ -1,78 +1,43 @@
-"""Queries of the pages as the read-only user: few connections, and answers that requests share for a moment."""
+"""Queries of the pages as the page's read-only user, over few connections, and answers as files of bounded size."""
 
 from __future__ import annotations
 
+import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import IO, Any
 
 from drumline.infra.clickhouse.client import ClickHouseFailed, Client, connect, failure, rows
 from drumline.infra.config.settings import Settings
-from drumline.infra.config.state_dir import StackError
 from drumline.infra.report.data import Row
 
-#: Connections: below the queries that the reader's role may run at a time, which people at a terminal need too.
-CONNECTIONS = 4
-#: Time for which an answer is shared: many people may watch one job. For OLD_S after it the old answer is given while
-#: the new one is on its way. Answers kept at most.
-SHARED_S, OLD_S, MOST_SHARED = 2.0, 8.0, 256
+#: Connections for pages, and for files: together below the queries that the page's role may run at a time.
+CONNECTIONS, FILE_CONNECTIONS = 4, 2
 QUERY_S = 60
+#: Bytes of an answer as a file, which lies on disk until the browser has it, and files at a time.
+MOST_FILE_BYTES, MOST_FILES = 256_000_000, 8
 
 
-class _Answer:
-    """Rows of a query and when they are outdated. The lock makes the first request the only one that queries."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.rows: list[Row] = []
-        self.until = -OLD_S
+class FileRejected(RuntimeError):
+    """An answer cannot be had as a file; the message says what to do instead."""
 
 
 class Database:
-    """Runs queries of the pages; safe for several threads, which wait for one of few connections.
-
-    Answers are shared: callers must not change rows.
-    """
+    """Runs queries of the pages; safe for several threads, which wait for one of few connections."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self._settings = settings.model_copy(update={"clickhouse": settings.clickhouse.read_by_page()})
         self._free = threading.Semaphore(CONNECTIONS)
+        self._free_of_files = threading.Semaphore(FILE_CONNECTIONS)
+        self._files = threading.Semaphore(MOST_FILES)
         self._lock = threading.Lock()
         self._idle: list[Client] = []
-        self._answers: dict[tuple[str, str], _Answer] = {}
 
     def query(self, sql: str, parameters: Mapping[str, Any]) -> list[Row]:
-        """Return the rows of a query, at most SHARED_S + OLD_S old. Raises ClickHouseFailed, StackError."""
-        key = (sql, repr(sorted(parameters.items())))
-        now = time.monotonic()
-        with self._lock:
-            if len(self._answers) > MOST_SHARED:
-                self._answers = {key: answer for key, answer in self._answers.items() if answer.until + OLD_S > now}
-            answer = self._answers.setdefault(key, _Answer())
-        if answer.until + OLD_S > now:
-            if answer.until <= now and answer.lock.acquire(blocking=False):
-                threading.Thread(target=self._renew, args=(answer, sql, parameters), daemon=True).start()
-            return answer.rows
-        with answer.lock:
-            if answer.until <= time.monotonic():
-                self._load(answer, sql, parameters)
-            return answer.rows
-
-    def _renew(self, answer: _Answer, sql: str, parameters: Mapping[str, Any]) -> None:
-        """Replace an old answer; the caller has taken its lock. After a failure the next request queries itself."""
-        try:
-            self._load(answer, sql, parameters)
-        except (ClickHouseFailed, StackError):
-            answer.until = -OLD_S
-        finally:
-            answer.lock.release()
-
-    def _load(self, answer: _Answer, sql: str, parameters: Mapping[str, Any]) -> None:
-        with self._client() as client:
-            answer.rows = rows(client, sql, parameters)
-        answer.until = time.monotonic() + SHARED_S
+        """Return the rows of a query. Raises ClickHouseFailed, StackError."""
+        with self._client(self._free) as client:
+            return rows(client, sql, parameters)
 
     def text(self, sql: str, parameters: Mapping[str, str], most: int) -> tuple[list[str], list[list[str]]]:
         """Return the names and at most `most` + 1 rows of a statement as ClickHouse writes them.
@@ -81,7 +46,7 @@ class Database:
         from drumline.infra.sqlshell.output import tsv_lines
 
         limits = {"max_result_rows": most + 1, "result_overflow_mode": "break"}
-        with self._client() as client:
+        with self._client(self._free) as client:
             try:
                 answer = client.raw_query(sql, parameters=dict(parameters), fmt="TSVWithNames", settings=limits)
             except Exception as error:
@@ -89,21 +54,49 @@ class Database:
         names, *lines = tsv_lines(answer)
         return names, lines
 
-    def stream(self, sql: str, parameters: Mapping[str, str], form: str) -> Iterator[bytes]:
-        """Yield the bytes of an answer in ClickHouse's format `form`, all rows. Raises ClickHouseFailed, StackError."""
-        from drumline.infra.sqlshell.output import NAMES_LIMITS, for_file
+    @contextmanager
+    def file(self, sql: str, parameters: Mapping[str, str], form: str) -> Iterator[IO[bytes]]:
+        """Yield a file with an answer in ClickHouse's format `form`, all rows, at its begin.
 
-        with self._client() as client:
+        No connection is held while a browser reads it. Raises FileRejected, ClickHouseFailed, StackError.
+        """
+        if not self._files.acquire(blocking=False):
+            raise FileRejected(f"{MOST_FILES} files are being read; try again later, or use `drumline sql`")
+        try:
+            with tempfile.TemporaryFile(prefix="drumline-serve-") as file:
+                size = 0
+                for part in self._parts(sql, parameters, form):
+                    size += len(part)
+                    if size > MOST_FILE_BYTES:
+                        raise FileRejected(
+                            f"the answer has more than {MOST_FILE_BYTES // 1_000_000} MB: ask for less, or use "
+                            "`drumline sql`, which has no such limit"
+                        )
+                    file.write(part)
+                file.seek(0)
+                yield file
+        finally:
+            self._files.release()
+
+    def _parts(self, sql: str, parameters: Mapping[str, str], form: str) -> Iterator[bytes]:
+        from drumline.infra.sqlshell.output import CSV, NAMES_LIMITS, for_file
+        from drumline.infra.sqlshell.spreadsheet import without_formulas
+
+        limits = NAMES_LIMITS | {"http_write_exception_in_output_format": 0}
+        with self._client(self._free_of_files) as client:
             try:
                 sql = for_file(client, sql, dict(parameters), form)
-                with client.raw_stream(sql, parameters=dict(parameters), fmt=form, settings=NAMES_LIMITS) as stream:
-                    yield from iter(lambda: stream.read(1 << 16), b"")
+                with client.raw_stream(sql, parameters=dict(parameters), fmt=form, settings=limits) as stream:
+                    parts = iter(lambda: stream.read(1 << 16), b"")
+                    yield from without_formulas(parts) if form == CSV else parts
+            except (FileRejected, GeneratorExit):
+                raise
             except Exception as error:
                 raise failure(error) from None
 
     @contextmanager
-    def _client(self) -> Iterator[Client]:
-        with self._free:
+    def _client(self, free: threading.Semaphore) -> Iterator[Client]:
+        with free:
             with self._lock:
                 client = self._idle.pop() if self._idle else None
             if client is None:

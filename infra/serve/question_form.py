@@ -12,7 +12,7 @@ from drumline.infra.clickhouse.client import ClickHouseFailed
 from drumline.infra.clickhouse.queries import Parameter, queries, takes_newest_run
 from drumline.infra.clickhouse.queries import Query as NamedQuery
 from drumline.infra.report.data import NoSuchRun
-from drumline.infra.serve.database import Database
+from drumline.infra.serve.reading import PageSource
 from drumline.infra.sqlshell.hints import with_remedy
 from drumline.infra.sqlshell.questions import is_time
 from drumline.infra.sqlshell.request import BadRequest, Request
@@ -43,7 +43,7 @@ def themes() -> list[tuple[str, list[NamedQuery]]]:
     return [(theme, list(group)) for theme, group in groupby(queries().values(), lambda query: query.theme)]
 
 
-def values(database: Database, named: NamedQuery, sent: Mapping[str, str]) -> dict[str, str]:
+def values(source: PageSource, named: NamedQuery, sent: Mapping[str, str]) -> dict[str, str]:
     """Return the parameters of a form that was sent, as `drumline sql` takes them: an empty field has its default,
     and a question about one run is about the newest.
 
@@ -52,7 +52,7 @@ def values(database: Database, named: NamedQuery, sent: Mapping[str, str]) -> di
     names = {parameter.name for parameter in named.parameters}
     given = {name: text.strip() for name, text in sent.items() if name in names and text.strip()}
     request = Request(named, given, is_named=True)
-    request, _ = of_newest_run(request, database.query)
+    request, _ = of_newest_run(request, source.query)
     return request.values(datetime.now(UTC))
 
 
@@ -63,10 +63,10 @@ def hint(named: NamedQuery, parameter: Parameter) -> str:
     return "any" if is_time(parameter) or not parameter.default else parameter.default
 
 
-def answer(database: Database, named: NamedQuery, sent: Mapping[str, str]) -> Answer:
+def answer(source: PageSource, named: NamedQuery, sent: Mapping[str, str]) -> Answer:
     """Run a question. An error of its values is the answer's problem; raises ClickHouseFailed if no answer comes."""
     try:
-        names, rows = database.text(named.sql, values(database, named, sent), MOST_ROWS)
+        names, rows = source.text(named.sql, values(source, named, sent), MOST_ROWS)
     except (BadRequest, NoSuchRun) as error:
         return Answer([], [], [], str(error).replace("--", ""))
     except ClickHouseFailed as error:

@@ -151,6 +151,32 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         f"{INFRA}/grafana/test_queries.py::"
         "test_variables_choose_the_jobs_and_runs_that_are_shown_whatever_their_names_hold",
     ),
+    "many tabs on the pages of live jobs": (
+        f"{INFRA}/serve/test_queries_of_views.py::test_every_view_has_few_queries_a_tick_and_one_set_for_all_tabs",
+        f"{INFRA}/serve/test_views.py::test_pages_are_loaded_again_within_their_share_of_a_core",
+        f"{INFRA}/localstack/clickhouse/test_engine.py::test_what_the_page_reads_is_not_counted_against_people",
+    ),
+    "slow readers of files of the web page": (
+        f"{INFRA}/serve/test_downloads.py::test_all_connections_are_free_while_files_are_read",
+        f"{INFRA}/serve/test_connections.py::"
+        "test_a_browser_that_reads_no_answer_is_closed_and_one_that_reads_slowly_is_served",
+    ),
+    "silent connections to the web page": (
+        f"{INFRA}/serve/test_connections.py::test_a_request_that_never_ends_is_closed_however_often_bytes_come",
+        f"{INFRA}/serve/test_connections.py::test_beyond_the_limit_the_connection_that_waits_longest_goes",
+    ),
+    "names that a spreadsheet calculates": (
+        f"{INFRA}/sqlshell/test_spreadsheet.py::"
+        "test_no_cell_begins_a_formula_wherever_the_answer_is_cut_and_all_others_stay",
+        f"{INFRA}/cli/query/test_sql.py::test_files_of_sql_hold_no_formula",
+    ),
+    "a password of other letters than ASCII": (
+        f"{INFRA}/serve/test_access.py::test_a_password_of_any_bytes_is_rejected_without_a_traceback",
+    ),
+    "an answer of 15,000 columns to an agent": (
+        f"{INFRA}/mcp/test_answers.py::test_columns_have_a_size_and_rows_have_no_others",
+        f"{INFRA}/mcp/test_answers.py::test_no_answer_has_more_bytes_than_an_agent_reads_and_what_is_cut_is_named",
+    ),
     # Recording and supply
     "a job closes the recorder's descriptors and opens sockets": (
         "tests/producers/collector/test_collector.py::"
