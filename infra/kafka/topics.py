@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.acls import MissingAcl, acl_error, describe_topics
 from drumline.infra.kafka.config import client_config
 from drumline.infra.kafka.connect import DENIED, TIMEOUT_S, ConnectionProbe, to_error
+from drumline.infra.kafka.partition_counts import joined_differ, remedies
 from drumline.schemas.topics import JOINED_TOPICS, TOPICS, dlq, dlq_config
 
 #: Replicas that must have a record before it is acknowledged (acks=all). Kafka's default, 1, is one broker alone.
@@ -33,6 +33,7 @@ class DeclaredTopic:
     """A topic as the settings and schemas/topics.py declare it.
 
     `in_sync_given`: a setting states the replicas in sync, which may be fewer than a topic has; a default lowers none.
+    `any_partitions`: an existing topic keeps its number, whatever it is.
     """
 
     name: str
@@ -40,6 +41,7 @@ class DeclaredTopic:
     replication: int
     config: dict[str, str]
     in_sync_given: bool = False
+    any_partitions: bool = False
 
     @classmethod
     def of(cls, settings: Settings, name: str, partitions: int, config: Mapping[str, str]) -> DeclaredTopic:
@@ -65,12 +67,16 @@ _REASSIGN = "Kafka's tool kafka-reassign-partitions changes that (docs/guide/bro
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Planned change of one topic. `drift`: configuration name -> (actual value, declared value)."""
+    """Planned change of one topic.
+
+    `drift`: configuration name -> (actual value, declared value). `remedy`: of the partitions of all topics together.
+    """
 
     topic: str
     action: Action
     drift: dict[str, tuple[str | None, str]] = field(default_factory=dict)
     problem: str = ""
+    remedy: str = ""
 
 
 def declared_topics(settings: Settings, partitions: int | None = None) -> list[DeclaredTopic]:
@@ -80,40 +86,38 @@ def declared_topics(settings: Settings, partitions: int | None = None) -> list[D
     for spec in TOPICS:
         topics.append(DeclaredTopic.of(settings, str(spec.topic), numbers.get(spec.topic, count), spec.config))
         if spec.dead_letters:  # few records: one partition
-            topics.append(DeclaredTopic.of(settings, dlq(spec.topic), 1, dlq_config()))
+            dead_letters = DeclaredTopic.of(settings, dlq(spec.topic), 1, dlq_config())
+            topics.append(replace(dead_letters, any_partitions=True))
     return topics
-
-
-def _setting(topic: str, partitions: int) -> str:
-    """Return the setting with which a topic has so many partitions."""
-    if topic in JOINED_TOPICS:
-        return f"DRUMLINE_KAFKA__PARTITIONS={partitions} (workers join these topics: all need the same number)"
-    return f"DRUMLINE_KAFKA__TOPIC_PARTITIONS='{json.dumps({topic: partitions})}'"
 
 
 def plan(topics: Iterable[DeclaredTopic], existing: Mapping[str, ActualTopic]) -> list[Step]:
     """Compare declared topics with the existing ones and return one step per topic.
 
     No step asks for more replicas in sync than a topic has: Kafka would acknowledge nothing. None asks for fewer than
-    the topic's owner did, unless a setting states the number.
+    the topic's owner did, unless a setting states the number. No topic that stream workers read is created beside such
+    topics with another number of partitions.
     """
-    steps = []
+    topics, steps = list(topics), []
+    declared = {topic.name: topic.partitions for topic in topics if not topic.any_partitions}
+    counts = {name: topic.partitions for name, topic in existing.items()}
+    remedy = "; or ".join(way.text for way in remedies(declared, counts))
     for topic in topics:
         actual = existing.get(topic.name)
         if actual is None:
-            steps.append(Step(topic.name, "create"))
+            if topic.name in JOINED_TOPICS and joined_differ(declared, counts):
+                problem = "is not created: topics that stream workers join have other numbers of partitions"
+                steps.append(Step(topic.name, "error", {}, problem, remedy))
+            else:
+                steps.append(Step(topic.name, "create"))
             continue
         drift = {k: (actual.config.get(k), v) for k, v in topic.config.items() if actual.config.get(k) != v}
         in_sync, owners = int(topic.config.get(IN_SYNC, 1)), int(actual.config.get(IN_SYNC) or 1)
         if in_sync > actual.replication or (in_sync < owners <= actual.replication and not topic.in_sync_given):
             drift.pop(IN_SYNC, None)
-        if actual.partitions != topic.partitions:
-            problem = (
-                f"has {actual.partitions} partitions, wanted {topic.partitions}, and adding partitions moves keys. "
-                f"Keep the number with {_setting(topic.name, actual.partitions)}, or stop all programs, delete the "
-                "topic and apply it"
-            )
-            steps.append(Step(topic.name, "error", drift, problem))
+        if actual.partitions != topic.partitions and not topic.any_partitions:
+            problem = f"has {actual.partitions} partitions, wanted {topic.partitions}, and adding partitions moves keys"
+            steps.append(Step(topic.name, "error", drift, problem, remedy))
             continue
         note = ""
         if actual.replication != topic.replication:

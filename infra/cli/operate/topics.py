@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -15,6 +15,9 @@ from drumline.infra.cli.console import exit_on_error, exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED
 from drumline.infra.runtime.terminal import echo, escape_controls, terminal_console
+
+if TYPE_CHECKING:
+    from drumline.infra.kafka.topics import Step
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Create, check and read the Kafka topics.")
 
@@ -60,13 +63,20 @@ def apply(
         state = states.get(step.action, step.action)
         drift = {name: {"was": was, "wanted": value} for name, (was, value) in step.drift.items()}
         if as_json:
-            echo(json.dumps({"topic": step.topic, "state": state, "drift": drift, "problem": step.problem}))
+            echo(json.dumps({"topic": step.topic, "state": state, "drift": drift, **_problem(step)}))
         changes = [f"{name}: {was} -> {value}" for name, (was, value) in step.drift.items()]
         table.add_row(step.topic, state, "; ".join([step.problem] * bool(step.problem) + changes))
     if not as_json:
         terminal_console().print(table)
+    for remedy in () if as_json else dict.fromkeys(step.remedy for step in steps if step.remedy):
+        echo(f"remedy: {remedy}")
     if any(step.action == "error" for step in steps):
         raise typer.Exit(FAILED)
+
+
+def _problem(step: Step) -> dict[str, str]:
+    """Return problem and remedy of a step, for JSON."""
+    return {"problem": step.problem, **({"remedy": step.remedy} if step.remedy else {})}
 
 
 @app.command("list")

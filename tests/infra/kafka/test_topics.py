@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,14 @@ from uuid import uuid4
 import numpy as np
 import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
 from support.wait_limit import WAIT_S
 
 from drumline.infra.config.kafka_settings import KafkaSettings
@@ -31,6 +39,7 @@ from drumline.infra.kafka.topics import (
     declared_topics,
     plan,
 )
+from drumline.infra.localstack.clickhouse.engine import wait_until
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.model import has_schema
@@ -107,14 +116,14 @@ def test_drift_is_altered_and_other_settings_of_the_owner_are_not():
 @pytest.mark.parametrize(
     ("topic", "remedy"),
     [
-        (KERNEL, "Keep the number with DRUMLINE_KAFKA__PARTITIONS=2 "),
-        (Topic.RANGE, """Keep the number with DRUMLINE_KAFKA__TOPIC_PARTITIONS='{"gpu.range.v1": 2}',"""),
+        (KERNEL, "set DRUMLINE_KAFKA__PARTITIONS=2 for all programs"),
+        (Topic.RANGE, "delete the topics gpu.range.v1 "),
     ],
 )
 def test_another_number_of_partitions_is_an_error_with_a_remedy(topic, remedy):
     step = plan([replace(WANTED, name=topic)], {topic: actual(partitions=2, retention_ms="5")["t"]})[0]
     assert step.action == "error"
-    assert remedy in step.problem
+    assert remedy in step.remedy
 
 
 def test_topics_that_no_stream_worker_reads_may_have_their_own_partitions():
@@ -304,6 +313,24 @@ def test_apply_with_another_number_of_partitions_changes_nothing_and_fails(stack
     assert next(line["state"] for line in lines if line["topic"] == KERNEL) == "error"
     present = TopicsAdmin(stack).existing([KERNEL])
     assert present[KERNEL].partitions == stack.kafka.partitions
+
+
+@pytest.mark.stack
+def test_the_remedy_for_topics_that_grew_works_when_it_is_followed(clean_stack):
+    assert ran(clean_stack, "apply", "--json")[0] == 0
+    admin, grown = AdminClient(client_config(clean_stack, "test")), [KERNEL, str(Topic.COLLECTIVE), str(Topic.STEP)]
+    for future in admin.create_partitions([NewPartitions(name, 6) for name in grown]).values():
+        future.result()
+    code, lines, _ = ran(clean_stack, "apply", "--json")
+    assert code == 1
+    [remedy] = {line["remedy"] for line in lines if line["state"] == "error"}
+    [named] = re.findall(r"delete the topics (.+?) \(", remedy)
+    assert sorted(named.split(", ")) == sorted(grown)
+    for future in admin.delete_topics(named.split(", ")).values():
+        future.result()
+    assert wait_until(lambda: not set(grown) & set(admin.list_topics(timeout=10).topics), 30)
+    assert ran(clean_stack, "apply", "--json")[0] == 0
+    assert ran(clean_stack, "apply", "--check", "--json")[0] == 0
 
 
 @pytest.mark.stack
