@@ -22,6 +22,9 @@ from drumline.schemas.model import IDENTITY, has_schema, model
 
 #: Never joined: librdkafka requires a name, and queries its coordinator.
 GROUP = "drumline-tail"
+#: librdkafka's logical offset of the n-th record before the end is this minus n.
+_OFFSET_TAIL = -2000
+_STARTS = {"beginning": OFFSET_BEGINNING, "end": OFFSET_END}
 
 
 class NoSuchTopic(LookupError):
@@ -48,9 +51,11 @@ def without_empty(settings: Settings, topics: Collection[str]) -> list[str]:
 
 
 def read(
-    settings: Settings, topic: str, start: Literal["beginning", "end"], follow: bool, timeout_s: float = TIMEOUT_S
+    settings: Settings, topic: str, start: Literal["beginning", "end"] | int, follow: bool, timeout_s: float = TIMEOUT_S
 ) -> Iterator[Message]:
     """Yield the records of all partitions; without `follow`, up to each partition's end at the start. Blocks.
+
+    `start`: a number is that of each partition's last records.
 
     Raises BrokerUnreachable, KafkaAccessDenied, NoSuchTopic, KafkaException.
     """
@@ -69,7 +74,7 @@ def read(
             raise acl_error(settings, [("READ", "topic", topic)])
         if listed.error is not None or not listed.partitions:
             raise NoSuchTopic(f"no topic {topic} at {settings.bootstrap}; `drumline topics apply` creates drumline's")
-        offset = OFFSET_BEGINNING if start == "beginning" else OFFSET_END
+        offset = _OFFSET_TAIL - start if isinstance(start, int) else _STARTS[start]
         consumer.assign([TopicPartition(topic, number, offset) for number in listed.partitions])
         open_ends, last_answer = set(listed.partitions), time.monotonic()
         while follow or open_ends:

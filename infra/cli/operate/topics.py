@@ -18,6 +18,7 @@ from drumline.infra.runtime.terminal import echo, escape_controls, terminal_cons
 
 if TYPE_CHECKING:
     from drumline.infra.kafka.topics import Step
+    from drumline.infra.kafka.verification import ProducerAccount
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Create, check and read the Kafka topics.")
 
@@ -156,3 +157,58 @@ def _line(entry: dict[str, Any]) -> str:
         f"{name}={value}" for name, value in entry.items() if not name.startswith("_") and value not in ("", {}, [])
     )
     return escape_controls(f"{place} {' '.join(rest)}")
+
+
+@app.command()
+def verify(
+    job: Annotated[str, typer.Option(help="Only producers of this job.")] = "",
+    last: Annotated[int, typer.Option(min=0, help="Newest records of each partition; 0 = all.")] = 10_000,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per topic and producer.")] = False,
+) -> None:
+    """Check the newest records against the record format, and name the producers that break it.
+
+    Checked are partition (murmur2 of the key), key, and whether the record can be read. With a wrong partition, stream
+    workers do not join the ranks of a job. A topic that got more partitions has older records on a wrong one too.
+    Sequences are checked by `drumline audit`.
+
+    Exit codes: 0 all keep the format. 1 some do not, or Kafka does not answer.
+    """
+    from confluent_kafka import KafkaException
+
+    from drumline.infra.kafka.connect import BrokerUnreachable
+    from drumline.infra.kafka.registry import codec
+    from drumline.infra.kafka.tail import NoSuchTopic
+    from drumline.infra.kafka.verification import VERIFIED, Verification, newest_records, partition_numbers
+    from drumline.schemas.errors import RegistryUnavailable
+
+    with exit_on_error("topics", BrokerUnreachable, NoSuchTopic, RegistryUnavailable, KafkaException):
+        numbers = partition_numbers(settings(), VERIFIED)
+        verification = Verification(codec(settings()), numbers)
+        for message in newest_records(settings(), numbers, last):
+            verification.add(message)
+    accounts = verification.accounts(job)
+    broken = [account for account in accounts if not account.keeps_format]
+    for account in accounts if as_json else ():
+        echo(json.dumps(account.as_json()))
+    if not as_json:
+        if broken:
+            terminal_console().print(_producers(broken))
+        batches, producers = sum(account.batches for account in accounts), {a.process_id for a in accounts}
+        wrong = {account.process_id for account in broken}
+        echo(f"{batches:,} batches of {len(producers):,} producers; {len(wrong):,} producers break the record format")
+    if broken:
+        raise typer.Exit(FAILED)
+
+
+def _producers(accounts: list[ProducerAccount]) -> Table:
+    """Return a table of producers that break the record format; names in it are of jobs: no markup."""
+    from rich.text import Text
+
+    counts = ("batches", "wrong_partition", "wrong_key", "unreadable")
+    table = Table("topic", "job", "rank", "host", "process", *(name.replace("_", " ") for name in counts), "example")
+    for account in accounts:
+        rank = "" if account.rank < 0 else str(account.rank)
+        texts = (account.topic, account.job, rank, account.host, account.process_id)
+        numbers = (f"{getattr(account, name):,}" for name in counts)
+        table.add_row(*(Text(escape_controls(text)) for text in (*texts, *numbers, account.example)))
+    return table
