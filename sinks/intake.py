@@ -18,7 +18,7 @@ from drumline.schemas.errors import BadRecord, RegistryRejected, RegistryUnavail
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.ranges.dead_letter_limit import FLOOD_S, RUN_S, FloodGuard
 from drumline.sinks.ranges.partition import PartitionState
-from drumline.sinks.ranges.record import Disposition, RangeEntry, Record, read_all
+from drumline.sinks.ranges.record import UNREADABLE, Disposition, RangeEntry, Record, read_all
 from drumline.sinks.ranges.together import read_together
 from drumline.sinks.telemetry import SinkCounts
 
@@ -82,7 +82,7 @@ class Intake:
     def take_unreadable(self, state: PartitionState, first: int, behind: int) -> None:
         """Take in a batch that cannot be unpacked, as one dead letter at its first offset, without value.
 
-        The ledger has no row for its other offsets `first + 1` up to `behind`; they count as missing.
+        The ledger has one row for all of its offsets `first` up to `behind`: it ends a range.
         """
         self._take_waiting(state)
         if first >= state.next_offset:
@@ -90,11 +90,10 @@ class Intake:
                 state.table.topic.value, state.partition, first, None, None, time.time_ns() // 1_000_000, []
             )
             text = f"offsets {first}..{behind - 1} are a batch that Kafka's client cannot unpack"
-            error = ("UnreadableBatch", text)
+            error = (UNREADABLE, text)
             if not state.compacted:
                 _count_gap(state, first)
-            self._add(state, RangeEntry(record, 0, None, Disposition.DEAD_LETTER, error=error))
-        _count_gap(state, behind)
+            self._add(state, RangeEntry(record, 0, None, Disposition.DEAD_LETTER, error=error, batch_last=behind - 1))
         state.next_offset = max(state.next_offset, behind)
 
     def _add(self, state: PartitionState, entry: RangeEntry) -> None:

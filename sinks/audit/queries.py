@@ -17,10 +17,12 @@ from drumline.schemas.topics import DAY_MS
 from drumline.sinks.audit.rollups import Rollup, arrival_since, comparison
 from drumline.sinks.inserts.ledger import Ledger
 from drumline.sinks.ranges.offset_ranges import Intervals
+from drumline.sinks.ranges.record import UNREADABLE
 from drumline.sinks.ranges.stored_tail import StoredTail
 from drumline.sinks.tables.tables import SinkTable
 
 SHOWN = 5
+_UNREADABLE = f"(disposition = 'dead_letter' AND error = '{UNREADABLE}')"
 
 
 def of_job_and_run(database: str, job: str, run: str) -> str:
@@ -78,14 +80,17 @@ class Queries:
     def records(self) -> list[dict[str, Any]]:
         """Return ledger rows per topic, partition and incarnation, by disposition; `first` is the lowest offset.
 
-        `records`: of different places; a part of a record counts as one.
+        `records`: of different places; a part of a record counts as one, a batch that cannot be unpacked as its
+        offsets.
         """
         return rows(
             self.client,
-            "SELECT topic, topic_id, partition, count() AS entries, uniqExact(offset, part) AS records, "
+            f"WITH sumIf(range_last - offset, {_UNREADABLE}) AS behind "
+            "SELECT topic, topic_id, partition, count() + behind AS entries, "
+            "uniqExact(offset, part) + behind AS records, "
             "countIf(disposition = 'stored') AS stored, countIf(disposition = 'empty') AS empty, "
             "countIf(disposition = 'duplicate') AS duplicate, countIf(disposition = 'fenced') AS fenced, "
-            "countIf(disposition = 'dead_letter') AS dead, "
+            "countIf(disposition = 'dead_letter') + behind AS dead, "
             "min(offset) AS first "
             f"FROM {self.database}.ledger GROUP BY topic, topic_id, partition",
         )
@@ -95,19 +100,24 @@ class Queries:
         return Ledger(self.client, self.database).tails(list(places))
 
     def covered(self, topic: str, topic_id: str, partition: int, first: int, last: int) -> Intervals:
-        """Return the offsets of first..last that the ledger has."""
+        """Return the offsets of first..last that the ledger has, with all of a batch that cannot be unpacked."""
+        place: dict[str, object] = {"t": topic, "id": topic_id, "p": partition, "a": first, "b": last}
+        batches = rows(
+            self.client,
+            "SELECT DISTINCT greatest(offset, {a:UInt64}) AS a, least(range_last, {b:UInt64}) AS b "
+            f"FROM {self.database}.ledger WHERE topic = {{t:String}} AND topic_id = {{id:String}} "
+            f"AND partition = {{p:UInt32}} AND {_UNREADABLE} AND offset <= {{b:UInt64}} AND range_last >= {{a:UInt64}}",
+            place,
+        )
         intervals = rows(
             self.client,
             "SELECT min(offset) AS a, max(offset) AS b FROM (SELECT offset, "
             "toInt64(offset) - row_number() OVER (ORDER BY offset) AS island FROM (SELECT DISTINCT offset "
             f"FROM {self.database}.ledger WHERE topic = {{t:String}} AND topic_id = {{id:String}} "
             "AND partition = {p:UInt32} AND offset BETWEEN {a:UInt64} AND {b:UInt64})) GROUP BY island ORDER BY a",
-            {"t": topic, "id": topic_id, "p": partition, "a": first, "b": last},
+            place,
         )
-        have = Intervals()
-        for row in intervals:
-            have.add_run(int(row["a"]), int(row["b"]))
-        return have
+        return Intervals.union((int(row["a"]), int(row["b"])) for row in (*intervals, *batches))
 
     def unreadable(self, table: SinkTable) -> dict[str, int]:
         """Return the number of batches that dead letters without a process, hence without a sequence, may be, by key.

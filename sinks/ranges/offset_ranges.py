@@ -74,6 +74,17 @@ class Intervals:
         for value in values:
             self.add(value)
 
+    @classmethod
+    def union(cls, runs: Iterable[tuple[int, int]]) -> Intervals:
+        """Return the set of all closed intervals, which may overlap."""
+        result = cls()
+        for first, last in sorted(runs):
+            if not result._last or first > result._last[-1]:
+                result.add_run(first, last)
+            else:
+                result._last[-1] = max(result._last[-1], last)
+        return result
+
     def add(self, value: int) -> bool:
         """Add the value; return False if the set had it already."""
         at = bisect_right(self._first, value) - 1

@@ -203,7 +203,9 @@ class PartitionState:
                     rows += entry.rows
                     days.update(range(entry.time_min // DAY_NS, entry.time_max // DAY_NS + 1))
             records, size, names = records + 1, size + more_size, names + more_names
-        last = taken[-1].record.offset
+            if parts[-1].batch_last >= 0:  # the range ends with it: so the ledger knows its last offset
+                break
+        last = taken[-1].last
         self._count()
         self.since = self.rows_since = now
         self.pause_s = 0.0
@@ -222,7 +224,7 @@ class PartitionState:
         self.entries.extendleft(reversed(rest))
         self.since = -math.inf
         self._count()
-        place = OffsetRange(pending.range.topic_id, self.partition, pending.range.first, half[-1].record.offset)
+        place = OffsetRange(pending.range.topic_id, self.partition, pending.range.first, half[-1].last)
         return PendingRange(self.table, place, half, RangeStage.DEAD_LETTERS_SENT)
 
     def widen(self) -> None:

@@ -27,6 +27,9 @@ PART_BYTES = 3_000
 #: Python objects of a record that is not read yet, and of each of its headers, beside their bytes. Measured: 366, and
 #: 150 for a header; as much again is left for what the allocator does not give back.
 WAITING_BYTES, HEADER_BYTES = 700, 300
+#: Error of a batch that Kafka's client cannot unpack. Its range ends with it, so `range_last` of its ledger row is its
+#: last offset.
+UNREADABLE = "UnreadableBatch"
 
 
 class Disposition(StrEnum):
@@ -111,7 +114,7 @@ class RangeEntry:
     the batch that a duplicate repeats, ms since the epoch; 0 = unknown. `error`: type and message, for the ledger and
     the dead letter. `content`: hash of the value (see `content_hash`). `record.value` and `.headers` are kept for dead
     letters only. `epoch`, `source`: of a result (schemas/epochs.py); None and "" for other records. `objects`: bytes of
-    memory of its Python objects.
+    memory of its Python objects. `batch_last`: last offset of a batch that cannot be unpacked; -1 = of a record.
     """
 
     record: Record
@@ -127,6 +130,7 @@ class RangeEntry:
     epoch: int | None = None
     source: str = ""
     objects: int = OBJECT_BYTES
+    batch_last: int = -1
     _place: tuple[str, str, int] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -135,6 +139,11 @@ class RangeEntry:
         if self._place is None and self.batch is not None and (process := self.batch.envelope["process_id"]):
             self._place = process, self.record.key_text, self.batch.envelope["sequence"]
         return self._place
+
+    @property
+    def last(self) -> int:
+        """Return the last offset that the entry accounts for."""
+        return max(self.record.offset, self.batch_last)
 
     @property
     def memory(self) -> int:

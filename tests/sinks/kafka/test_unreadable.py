@@ -17,6 +17,7 @@ from drumline.sinks import sink as sink_loop
 from drumline.sinks.errors import TransientKafkaError
 from drumline.sinks.kafka.unreadable import MOST_BATCHES, UnreadableBatches, batches_in_a_row, next_batch
 from drumline.sinks.ranges.partition import PartitionState
+from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.tables import table
 
 #: Unpacked, more than UNPACKED_BYTES.
@@ -64,12 +65,16 @@ def loop():
     sink._cycle.close()
 
 
-def test_the_offsets_of_the_batch_are_counted_as_missing_but_the_first(loop):
+def test_no_offset_of_the_batch_is_missing_and_its_range_ends_with_it(loop):
     before = missing()
     loop.sink._continue_behind_unreadable()
-    assert missing() - before == 2 + 4
-    assert [entry.record.offset for entry in loop.state.entries] == [7]
+    assert missing() - before == 2
+    assert [(entry.record.offset, entry.last) for entry in loop.state.entries] == [(7, 11)]
     assert (loop.state.next_offset, loop.state.unreadable, loop.calls) == (12, -1, ["resume"])
+    record = Record(Topic.KERNEL.value, 0, 12, b"p", b"", 0, [])
+    loop.state.take(RangeEntry(record, 0, None, Disposition.DEAD_LETTER), 0.0)
+    first, second = loop.state.cut(1_000, 0.0).range, loop.state.cut(1_000, 0.0).range
+    assert ((first.first, first.last), (second.first, second.last)) == ((7, 11), (12, 12))
 
 
 def test_a_seek_that_fails_is_tried_again_with_a_new_assignment(loop):
@@ -90,7 +95,7 @@ def pipeline(clean_stack, environment_of):
 
 
 @pytest.mark.stack
-def test_a_batch_that_cannot_be_unpacked_is_a_dead_letter_and_the_audit_names_the_rest_of_it(pipeline, monkeypatch):
+def test_a_batch_that_cannot_be_unpacked_is_a_dead_letter_and_as_many_records_as_it_has_offsets(pipeline, monkeypatch):
     monkeypatch.setattr(sink_loop, "OBSERVE_S", 0.0)
     searches, search = [], UnreadableBatches.search
     monkeypatch.setattr(UnreadableBatches, "search", lambda *given: searches.append(given) or search(*given))
@@ -121,9 +126,17 @@ def test_a_batch_that_cannot_be_unpacked_is_a_dead_letter_and_the_audit_names_th
     first, second = pipeline.dead_letters(Topic.KERNEL, 2)
     assert dict(first.headers())["drumline.error.code"] == b"UnreadableBatch"
     assert b"offsets 7..11 are" in dict(second.headers())["drumline.error.text"]
-    [lost] = [finding for finding in pipeline.audit().findings if finding.kind == "lost"]
-    assert lost.text.startswith(f"{2 * (RECORDS - 1)} records")
+    report = pipeline.audit()
+    assert report.clean, report.findings
+    [account] = [account for account in report.topics if account.topic == Topic.KERNEL]
+    assert (account.records, account.stored, account.dead) == (4 + 2 * RECORDS, 4, 2 * RECORDS)
     assert pipeline.drained()
+    delete = "ALTER TABLE {db}.ledger DELETE WHERE topic = 'gpu.kernel.v1' AND offset = 1"
+    pipeline.kept_client.command(
+        delete.replace("{db}", pipeline.settings.clickhouse.database), settings={"mutations_sync": 2}
+    )
+    [lost] = [finding for finding in pipeline.audit().findings if finding.kind == "lost"]
+    assert lost.text.startswith("1 records"), "it hides no loss beside it"
     pipeline.publish(any_batch(Topic.KERNEL, 100, process_id(0), 4))
     assert pipeline.drain(1).counts.records == 1, "the next sink starts behind them"
 
