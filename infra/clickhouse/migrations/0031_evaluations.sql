@@ -29,8 +29,11 @@ SELECT
     groupBitmapState(toUInt64(step)) AS steps,
     max(published) AS last_published
 FROM {database}.stragglers_versions AS s
-ARRAY JOIN range(toUInt64(s.first_step), toUInt64(s.last_step) + 1) AS step
-WHERE s.first_step >= 0 AND s.last_step - s.first_step < 1000000 AND (severity > 0 OR rank = -1 AND severity = 0)
+-- Of the other rows no steps, and no array: their steps may be anything.
+ARRAY JOIN range(
+    if(s.first_step >= 0 AND s.last_step >= s.first_step AND s.last_step - s.first_step < 100000 AND (severity > 0 OR rank = -1 AND severity = 0), toUInt64(s.first_step), 0),
+    if(s.first_step >= 0 AND s.last_step >= s.first_step AND s.last_step - s.first_step < 100000 AND (severity > 0 OR rank = -1 AND severity = 0), toUInt64(s.last_step + 1), 0)
+) AS step
 GROUP BY job, run, evaluation;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.evaluations_from_verdicts TO {database}.evaluations
@@ -51,8 +54,11 @@ SELECT
     groupBitmapState(toUInt64(step)) AS steps,
     max(published) AS last_published
 FROM {database}.stragglers_versions AS s
-ARRAY JOIN range(toUInt64(s.first_step), toUInt64(s.last_step) + 1) AS step
-WHERE s.first_step >= 0 AND s.last_step - s.first_step < 1000000 AND (severity > 0 OR rank = -1 AND severity = 0)
+-- Of the other rows no steps, and no array: their steps may be anything.
+ARRAY JOIN range(
+    if(s.first_step >= 0 AND s.last_step >= s.first_step AND s.last_step - s.first_step < 100000 AND (severity > 0 OR rank = -1 AND severity = 0), toUInt64(s.first_step), 0),
+    if(s.first_step >= 0 AND s.last_step >= s.first_step AND s.last_step - s.first_step < 100000 AND (severity > 0 OR rank = -1 AND severity = 0), toUInt64(s.last_step + 1), 0)
+) AS step
 GROUP BY job, run, evaluation;
 
 CREATE OR REPLACE VIEW {database}.stragglers
@@ -116,5 +122,5 @@ LEFT JOIN (
 -- Hidden is a window of which a newer evaluation has evaluated half, and one that any other has and this one has not.
 WHERE v.first_step < 0 OR 2 * bitmapCardinality(bitmapSubsetInRange(
     if(bitmapCardinality(bitmapSubsetInRange(n.own, toUInt64(v.first_step), toUInt64(v.last_step + 1))) = 0, n.others, n.newer),
-    toUInt64(v.first_step), toUInt64(v.last_step + 1))) < v.last_step - v.first_step + 1
+    toUInt64(v.first_step), toUInt64(v.last_step + 1))) < greatest(v.last_step - v.first_step + 1, 1)
 COMMENT 'verdicts per job and window of steps, a row a rank; rank -1 = the job as a whole. Of a run that was evaluated again, those in force';

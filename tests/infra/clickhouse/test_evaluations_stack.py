@@ -103,6 +103,14 @@ def test_rows_without_steps_and_those_of_older_workers_stand(db):
     assert rows(db, "SELECT first_step FROM stragglers WHERE detail = 'quarantine'") == [{"first_step": -1}]
 
 
+@pytest.mark.parametrize(("first", "last"), [(5, 0), (0, 1 << 62), (-1, -1), (1 << 62, (1 << 62) + 19)])
+def test_a_verdict_whose_steps_are_anything_is_stored_and_stands(db, first, last):
+    evaluate(db, "new/20", 20, range(40))
+    command(db, "INSERT INTO stragglers_versions (job, run, evaluation, rank, first_step, last_step, severity, published) "
+                f"VALUES ('x', 'r1', 'old/20', -1, {first}, {last}, 0, now64(3) - INTERVAL 1 DAY)")  # fmt: skip
+    assert rows(db, "SELECT last_step FROM stragglers WHERE evaluation = 'old/20'") == [{"last_step": last}]
+
+
 def test_another_run_is_untouched(db):
     evaluate(db, "old/20", 20, range(80), hours_ago=2, run="r0")
     evaluate(db, "new/5", 5, range(80))
