@@ -1,4 +1,4 @@
-"""SQL of the part of a job's windows of steps that was evaluated lately, and why the rest was not (view `coverage`)."""
+"""SQL of what is not seen of a job: windows of steps without verdicts (view `coverage`), and ranks."""
 
 from __future__ import annotations
 
@@ -18,6 +18,20 @@ MAIN_REASON = (
     "toString(topKIf(1)(c.reason, NOT c.evaluated AND c.reason != 'no_past')[1]), "
     "if(countIf(NOT c.evaluated) > 0, 'no_past', ''))"
 )
+
+#: World size up to which ranks are compared one by one: a sender may claim any.
+MOST_WORLD = 65_536
+#: Ranks that are listed; all are counted.
+MOST_LISTED = 1_000
+
+_PROMISED = f"range(toUInt32(least(greatest(argMaxIf(world_size, start, rank >= 0), 0), {MOST_WORLD})))"
+_BITMAP = f"bitmapAndnot(bitmapBuild({_PROMISED}), groupBitmapStateIf(toUInt32(greatest(rank, 0)), rank >= 0))"
+
+#: Columns of a group of `processes AS p` of one run. `world`: the size that its newest process states, so that a job
+#: that shrank lacks nothing. `unreported_ranks`: how many ranks never reported; `unreported`: the first of them.
+UNREPORTED = f"""argMaxIf(world_size, start, rank >= 0) AS world,
+    toInt64(bitmapCardinality({_BITMAP})) AS unreported_ranks,
+    arraySlice(bitmapToArray({_BITMAP}), 1, {MOST_LISTED}) AS unreported"""
 
 
 def recent(runs: str, now: str, minutes: str = "1") -> str:

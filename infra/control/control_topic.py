@@ -13,7 +13,7 @@ from drumline.infra.kafka.acls import acl_error
 from drumline.infra.kafka.config import producer_config
 from drumline.infra.kafka.connect import BrokerUnreachable, ConnectionProbe, to_error
 from drumline.infra.kafka.tail import read
-from drumline.producers.control.control_log import ControlLog, name_of
+from drumline.producers.control.request_log import ControlLog, name_of
 from drumline.schemas.control import BadControl, Control, encode
 from drumline.schemas.topics import Topic
 

@@ -12,12 +12,12 @@ from confluent_kafka.admin import AdminClient
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import client_config
 from drumline.infra.kafka.connect import ConnectionProbe
+from drumline.infra.kafka.partitioner import partition_of
 from drumline.infra.kafka.tail import entries, read, without_empty
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.keys import record_key
 from drumline.schemas.model import has_schema
-from drumline.schemas.partitioner import partition_of
 from drumline.schemas.topics import TOPICS
 
 #: Topics whose records name their producer.

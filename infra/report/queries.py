@@ -6,9 +6,8 @@ began after `until` are left out. Plots get a bounded number of bins, whatever t
 
 from __future__ import annotations
 
-from drumline.infra.clickhouse.coverage import MAIN_REASON
+from drumline.infra.clickhouse.coverage import MAIN_REASON, UNREPORTED
 from drumline.infra.clickhouse.occupancy import SHAPE, SHAPED, achieved, sm_of_job, with_occupancy
-from drumline.infra.clickhouse.unreported import UNREPORTED
 from drumline.schemas.topics import TOPICS
 
 _RESULTS = ", ".join(f"'{spec.topic}'" for spec in TOPICS if spec.derived)

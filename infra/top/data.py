@@ -87,7 +87,7 @@ JOBS_SHOWN, VERDICTS_SHOWN = 8, 6
 class Detail:
     """Holds one run: ranks, the newest window of steps, the newest verdicts, losses, and whether it stands still.
 
-    coverage: see clickhouse/coverage.py. world, unreported, unreported_ranks: see clickhouse/unreported.py.
+    coverage: see clickhouse/coverage.py, as for world, unreported and unreported_ranks.
     """
 
     job: str

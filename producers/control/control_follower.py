@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import client_config
 from drumline.infra.kafka.connect import principal
-from drumline.producers.control.control_log import ControlLog, name_of
+from drumline.producers.control.request_log import ControlLog, name_of
 from drumline.producers.control.requests_in_force import RequestsInForce
 from drumline.producers.control.verdict_windows import VerdictWindows
 from drumline.schemas.codec import Codec

@@ -11,9 +11,9 @@ from pathlib import Path
 import structlog
 
 from drumline.infra.config.settings import Settings
-from drumline.producers.control.control_file import ControlFile
 from drumline.producers.control.control_follower import ControlFollower
 from drumline.producers.control.requests_in_force import as_file
+from drumline.producers.control.shared_file import ControlFile
 from drumline.producers.identity import host_name
 from drumline.schemas.codec import Codec
 from drumline.schemas.control import PULL, TIMES, WINDOW, Control

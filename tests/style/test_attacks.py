@@ -44,7 +44,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     # Records
     "a batch of zstd cannot be unpacked": (
         f"{SINKS}/kafka/test_unreadable.py::"
-        "test_a_batch_that_cannot_be_unpacked_is_a_dead_letter_and_the_audit_names_the_rest_of_it",
+        "test_a_batch_that_cannot_be_unpacked_is_a_dead_letter_and_as_many_records_as_it_has_offsets",
     ),
     "a small batch unpacks to gigabytes in a worker": (
         f"{STREAMS}/worker/faust_patches/test_unpacking.py::"
@@ -108,7 +108,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     "a user lays, links, truncates and floods every file of the spool's root": (
         f"{END}/test_hostile_user.py::"
         "test_a_hostile_user_stops_neither_job_nor_agent_and_nothing_of_root_is_read_or_written",
-        f"{CONTROL}/test_control_file.py::test_a_link_in_place_of_a_file_that_it_writes_is_not_followed",
+        f"{CONTROL}/test_shared_file.py::test_a_link_in_place_of_a_file_that_it_writes_is_not_followed",
         f"{CONTROL}/test_waiting_jobs.py::test_a_user_with_thousands_of_announcements_takes_no_place_of_another",
         "tests/producers/ipc/test_plain_file.py::test_a_link_laid_while_a_folder_is_created_opens_nothing_to_others",
     ),
@@ -120,7 +120,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     "a request with another name than its key, or times that are made up": (
         f"{CONTROL}/test_control_follower.py::"
         "test_the_log_decides_the_order_the_broker_the_time_and_kafkas_key_the_name",
-        f"{CONTROL}/test_control_log.py::test_times_that_do_not_belong_together_are_no_request",
+        f"{CONTROL}/test_request_log.py::test_times_that_do_not_belong_together_are_no_request",
     ),
     "thousands of windows of another job, and lists of all ranks": (
         f"{CONTROL}/test_requests_in_force.py::"

@@ -204,11 +204,12 @@ def _producers(accounts: list[ProducerAccount]) -> Table:
     """Return a table of producers that break the record format; names in it are of jobs: no markup."""
     from rich.text import Text
 
-    counts = ("batches", "wrong_partition", "wrong_key", "unreadable")
-    table = Table("topic", "job", "rank", "host", "process", *(name.replace("_", " ") for name in counts), "example")
+    table = Table("producer", "topic", "broken", "example")
     for account in accounts:
-        rank = "" if account.rank < 0 else str(account.rank)
-        texts = (account.topic, account.job, rank, account.host, account.process_id)
-        numbers = (f"{getattr(account, name):,}" for name in counts)
-        table.add_row(*(Text(escape_controls(text)) for text in (*texts, *numbers, account.example)))
+        rank = "" if account.rank < 0 else f" rank {account.rank}"
+        producer = f"{account.job}{rank} on {account.host}, process {account.process_id}"
+        counts = {name: getattr(account, name) for name in ("wrong_partition", "wrong_key", "unreadable")}
+        of = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
+        broken = f"of {account.batches:,} batches {', '.join(of)}"
+        table.add_row(*(Text(escape_controls(text)) for text in (producer, account.topic, broken, account.example)))
     return table

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from drumline.infra.clickhouse.coverage import LEAST_WINDOWS, MOST_MISSING, NO_STEPS_S, RECENT_S, recent
-from drumline.infra.clickhouse.unreported import UNREPORTED
+from drumline.infra.clickhouse.coverage import (
+    LEAST_WINDOWS,
+    MOST_MISSING,
+    NO_STEPS_S,
+    RECENT_S,
+    UNREPORTED,
+    recent,
+)
 from drumline.infra.grafana.alerts import causes
 from drumline.infra.grafana.alerts.rule import Rule, Values, of_active
 from drumline.infra.grafana.liveness import ACTIVE_RUNS
@@ -74,5 +80,5 @@ NEVER_REPORTED = Rule(
     "The launcher states how many ranks a job has; each reports within seconds of its start, and 300 s are longer than "
     "a large job takes to start everywhere. Jobs of which fewer than half of the ranks reported are left out: a policy "
     "may record some on purpose.",
-    ("drumline-health", "silent"), {"job": "job", "run": "run"}, for_s=300, escalate=DRUMLINE,
+    ("drumline-job", "coverage"), {"job": "job", "run": "run"}, for_s=300, escalate=DRUMLINE,
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.infra.clickhouse.coverage import MOST_MISSING, recent
+from drumline.infra.clickhouse.coverage import MOST_MISSING, UNREPORTED, recent
 from drumline.infra.grafana.bands import BAND_COLUMNS, banded, worst
 from drumline.infra.grafana.dashboards.status import faults, in_sql, stat
 from drumline.infra.grafana.dashboards.verdict_panels import FROM_LINE, late_ranks, lost_share
@@ -208,18 +208,20 @@ COVERAGE = Panel(
     "table",
     "Why drumline cannot judge this job",
     "Windows of steps without verdicts at the end of this time range: of its last 15 minutes, or of ten windows where "
-    "those are longer. Below 90 % with verdicts, or without known steps, an alert fires.",
+    "those are longer; and ranks that never reported. Below 90 % with verdicts, or with no known step, an alert fires.",
     PanelQuery(
         f"""
-        SELECT run, windows, if(windows = 0, 1, 1 - evaluated / windows) AS missing,
+        SELECT run, windows, if(windows = 0, 1, 1 - evaluated / windows) AS missing, unreported_ranks AS unreported,
             {in_sql(e.meaning for e in _ENTRIES)}[at] AS meaning,
             {in_sql(e.check for e in _ENTRIES)}[at] AS check, {in_sql(e.act for e in _ENTRIES)}[at] AS action
         FROM (
-            SELECT run, windows, evaluated, indexOf({_DETAILS}, reason) AS at
-            FROM ({recent("@job AND @run", "$__toTime_ms", "@minute")}) WHERE reason != ''
+            SELECT run, windows, evaluated, unreported_ranks, indexOf({_DETAILS}, reason) AS at
+            FROM ({recent("@job AND @run", "$__toTime_ms", "@minute")}) AS c
+            LEFT JOIN (SELECT job, run, {UNREPORTED} FROM processes WHERE @job AND @run GROUP BY job, run) AS p
+            USING (job, run) WHERE reason != '' OR unreported_ranks > 0
         ) ORDER BY run DESC LIMIT 20
         """,
-        "run:s windows:n missing:n meaning:s check:s action:s",
+        "run:s windows:n missing:n unreported:n meaning:s check:s action:s",
         "table",
     ),
     unit="none",
@@ -228,12 +230,13 @@ COVERAGE = Panel(
     fields={
         "windows": Field(width=90),
         "missing": Field("percentunit", "Without verdict", width=120, thresholds=((MOST_MISSING, "orange"),)),
+        "unreported": Field(header="Ranks that never reported", width=120, thresholds=ANY),
         "meaning": Field(width=250, wraps=True),
         "check": Field(width=250, wraps=True),
         "action": Field(header="What to do", width=300, fills=True, wraps=True),
     },
     key="coverage",
-    empty="every window of steps has verdicts",
+    empty="every window of steps has verdicts, and each rank reported",
 )
 _STATES = {-2: "over", -1: "moving", 0: "standing", 1: "hung"}
 _REASONS = in_sql(entry.detail for entry in HANGS)

@@ -22,7 +22,7 @@ def completed(line):
 @pytest.mark.parametrize(
     ("line", "names"),
     [
-        ("topics ", ["apply", "list", "tail"]),
+        ("topics ", ["apply", "list", "tail", "verify"]),
         ("topics tail gpu.str", ["gpu.straggler.v1", "gpu.straggler.v1.dlq"]),
         ("topics tail gpu.straggler.v1 --from ", ["beginning", "end"]),
         ("topics apply --p", ["--partitions"]),

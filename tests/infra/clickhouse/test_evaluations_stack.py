@@ -106,8 +106,9 @@ def test_rows_without_steps_and_those_of_older_workers_stand(db):
 @pytest.mark.parametrize(("first", "last"), [(5, 0), (0, 1 << 62), (-1, -1), (1 << 62, (1 << 62) + 19)])
 def test_a_verdict_whose_steps_are_anything_is_stored_and_stands(db, first, last):
     evaluate(db, "new/20", 20, range(40))
-    command(db, "INSERT INTO stragglers_versions (job, run, evaluation, rank, first_step, last_step, severity, published) "
-                f"VALUES ('x', 'r1', 'old/20', -1, {first}, {last}, 0, now64(3) - INTERVAL 1 DAY)")  # fmt: skip
+    columns = "job, run, evaluation, rank, first_step, last_step, severity, published"
+    row = f"'x', 'r1', 'old/20', -1, {first}, {last}, 0, now64(3) - INTERVAL 1 DAY"
+    command(db, f"INSERT INTO stragglers_versions ({columns}) VALUES ({row})")
     assert rows(db, "SELECT last_step FROM stragglers WHERE evaluation = 'old/20'") == [{"last_step": last}]
 
 

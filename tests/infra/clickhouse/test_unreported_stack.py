@@ -6,7 +6,7 @@ import pytest
 from support import migrated_database
 
 from drumline.infra.clickhouse.client import command, connect, rows
-from drumline.infra.clickhouse.unreported import MOST_LISTED, MOST_WORLD
+from drumline.infra.clickhouse.coverage import MOST_LISTED, MOST_WORLD
 from drumline.infra.report.queries import LABELS
 
 pytestmark = pytest.mark.stack

@@ -12,11 +12,11 @@ from support.labs.sink import Pipeline, any_batch, process_id
 from support.wait_limit import WAIT_S
 
 from drumline.infra.kafka.config import producer_config
+from drumline.infra.kafka.partitioner import partition_of
 from drumline.infra.kafka.verification import VERIFIED, Verification
 from drumline.schemas.codec import Codec
 from drumline.schemas.joined.parts import JOINED_BY_AGENTS
 from drumline.schemas.keys import record_key
-from drumline.schemas.partitioner import partition_of
 from drumline.schemas.topics import Topic
 
 PARTITIONS = 4

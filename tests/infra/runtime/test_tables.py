@@ -22,6 +22,7 @@ from drumline.infra.control.windows import RankState
 from drumline.infra.demo import report as demo_report
 from drumline.infra.evaluate import comparison_table
 from drumline.infra.evaluate.scoring import EvaluationReport, Phase, VerdictRow
+from drumline.infra.kafka.verification import ProducerAccount
 from drumline.infra.runtime import tables
 from drumline.infra.runtime.terminal import terminal_console
 from drumline.infra.sqlshell import output
@@ -75,13 +76,21 @@ def dead_letters(monkeypatch):
 
 
 def topic_steps(monkeypatch):
-    step = SimpleNamespace(topic=LONG, action="error", drift={"retention.ms": ("1", "2")}, problem=PROSE)
+    step = SimpleNamespace(topic=LONG, action="error", drift={"retention.ms": ("1", "2")}, problem=PROSE,
+                           remedy="")  # fmt: skip
     admin = SimpleNamespace(existing=lambda _: {})
     monkeypatch.setattr("drumline.infra.kafka.topics.TopicsAdmin", lambda _: admin)
     monkeypatch.setattr("drumline.infra.kafka.topics.plan", lambda *_: [step])
     with pytest.raises(Exception, match="1"):
         topics.apply(dry_run=True, partitions=None, as_json=False)
     topics.list_topics(as_json=False)
+    account = ProducerAccount(LONG, LONG, LONG, LONG, 7, LONG, 12_345, 12, 3, 4, PROSE)
+    checked = SimpleNamespace(add=None, accounts=lambda _: [account])
+    monkeypatch.setattr("drumline.infra.kafka.verification.partition_numbers", lambda *_: {})
+    monkeypatch.setattr("drumline.infra.kafka.verification.newest_records", lambda *_: [])
+    monkeypatch.setattr("drumline.infra.kafka.verification.Verification", lambda *_: checked)
+    with pytest.raises(Exception, match="1"):
+        topics.verify(job="", last=10, as_json=False)
 
 
 def limit_rows(monkeypatch):

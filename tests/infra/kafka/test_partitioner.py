@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from aiokafka.partitioner import murmur2 as murmur2_of_the_worker
 
-from drumline.schemas.partitioner import murmur2, partition_of
+from drumline.infra.kafka.partitioner import murmur2, partition_of
 
-PAGE = Path(__file__).parents[2] / "docs/reference/record-format.md"
+PAGE = Path(__file__).parents[3] / "docs/reference/record-format.md"
 #: Of the tests of Kafka's Java client.
 KNOWN = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from drumline.producers.control.control_file import ControlFile
+from drumline.producers.control.shared_file import ControlFile
 from drumline.producers.ipc.control import FILE
 from drumline.producers.spool.layout import AGENT_FOLDER
 

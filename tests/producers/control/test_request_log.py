@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from drumline.producers.control.control_log import ControlLog
+from drumline.producers.control.request_log import ControlLog
 from drumline.schemas.control import BadControl, Control, encode
 
 MS, S = 10**6, 10**9
