@@ -321,6 +321,8 @@ def test_the_remedy_for_topics_that_grew_works_when_it_is_followed(clean_stack):
     admin, grown = AdminClient(client_config(clean_stack, "test")), [KERNEL, str(Topic.COLLECTIVE), str(Topic.STEP)]
     for future in admin.create_partitions([NewPartitions(name, 6) for name in grown]).values():
         future.result()
+    # The broker answers before its metadata has them.
+    assert wait_until(lambda: all(len(admin.list_topics(name).topics[name].partitions) == 6 for name in grown), 30)
     code, lines, _ = ran(clean_stack, "apply", "--json")
     assert code == 1
     [remedy] = {line["remedy"] for line in lines if line["state"] == "error"}
