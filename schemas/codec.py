@@ -83,6 +83,13 @@ class Parts:
     ):
         self.job, self.merged, self.tenant, self._values, self._id = job, merged, tenant, values, id
 
+    def check_origin(self, topic: str, envelope: Mapping[str, Any]) -> None:
+        """Accept a part. Fatal for the record: ForeignJob, ForeignHost."""
+        if envelope["job"] != self.job:
+            raise ForeignJob("the job is none of its record's", topic=topic, field="job")
+        if self.tenant is not None:
+            self.tenant.check_host(topic, envelope["host"])
+
     @property
     def values(self) -> list[bytes]:
         """Return the value of each part. Raises BadRecord for parts that no producer can have encoded."""
@@ -235,16 +242,10 @@ class Codec:
         batch = decode(writer, value, reader, HEADER.size, bounded=bounded)
         if bounded:
             check(batch, appended_ms, len(value) - (batch.rows * reader.row_bytes if writer is reader else 0))
-            if topic in DERIVED_TOPICS and is_ahead(read_epoch(headers)[0], appended_ms or 0):
-                detail = f"{EPOCH_HEADER} is more than 24 hours after Kafka took the record in"
-                raise OutOfBounds(detail, topic=reader.topic)
-            if of is not None and batch.envelope["job"] != of.job:
-                raise ForeignJob("the job is none of its record's", topic=topic, field="job")
-            tenant = None if of is None else of.tenant
-            if of is None and self._guard is not None:
-                tenant = self._guard.check(topic, key, value, headers or (), batch.envelope["job"])
-            if tenant is not None:
-                tenant.check_host(topic, batch.envelope["host"])
+            if of is None:
+                self._check_origin(topic, Received(value, appended_ms or 0, key, headers), batch.envelope)
+            else:
+                of.check_origin(topic, batch.envelope)
         return batch
 
     def decode_together(self, topic: str, records: Sequence[Received]) -> BatchTable | None:
