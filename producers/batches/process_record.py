@@ -10,6 +10,8 @@ from drumline.producers.identity import Identity, printable
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 
+#: The last `policy` of a process: it came to its exit, or it did not.
+ENDED, EXITED = "off: end of the process", "off: the process exited without a shutdown event"
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from drumline.producers.batches.process_record import process_record
+from drumline.producers.batches.process_record import ENDED, EXITED, process_record
 from drumline.producers.decoder.buffer_reader import BufferReader
 from drumline.producers.decoder.cupti_decode import UnknownSize
 from drumline.producers.decoder.job_warnings import JobWarnings
@@ -228,9 +228,9 @@ class Session:
         Records that CUPTI held when a process was killed are lost, and their number is unknown: `policy` states it.
         """
         if not self.pool.header[Header.ENDED]:
-            self._recording = "off: the process exited without a shutdown event"
+            self._recording = EXITED
         elif self._recording.startswith("on"):  # the event was lost
-            self._recording = "off: end of the process"
+            self._recording = ENDED
         while self.pool.done() and self.tick(now_ns):
             pass
         self._policy_file.end()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from drumline.producers.batches.process_record import process_record
+from drumline.producers.batches.process_record import ENDED, EXITED, process_record
 from drumline.producers.identity import NCCL, Identity, identity, names_rank
 from drumline.producers.nccl_profiler.library import TIMED_INTERFACE, records_graphs
 from drumline.producers.rings.ring_file import HeaderField, RingHeader
@@ -36,10 +36,6 @@ def ring_identity(header: RingHeader, communicators: Array, generation: int, gpu
         attached["gpus"] = [gpu]
     environment = {"DRUMLINE_HOST": os.environ.get("DRUMLINE_HOST", ""), **header.environment}  # both are on one host
     return replace(identity(environment, attached, None, started_ns + generation), source=NCCL)
-
-
-#: What is reported last of a process, as its decoder would: its exit, or that it did not come to it.
-ENDED, EXITED = "off: end of the process", "off: the process exited without a shutdown event"
 
 
 def ring_record(
