@@ -26,12 +26,12 @@ SELECT
     run,
     evaluation,
     min(published) AS begun,
-    groupBitmapState(toUInt64(step)) AS steps,
+    groupBitmapState(step) AS steps,
     max(published) AS last_published
 FROM {database}.stragglers_versions AS s
 -- Of the other rows no steps, and no array: their steps may be anything.
 ARRAY JOIN range(
-    if(s.first_step >= 0 AND s.last_step >= s.first_step AND s.last_step - s.first_step < 100000 AND (severity > 0 OR rank = -1 AND severity = 0), toUInt64(s.first_step), 0),
+    toUInt64(s.first_step),
     if(s.first_step >= 0 AND s.last_step >= s.first_step AND s.last_step - s.first_step < 100000 AND (severity > 0 OR rank = -1 AND severity = 0), toUInt64(s.last_step + 1), 0)
 ) AS step
 GROUP BY job, run, evaluation;
@@ -51,12 +51,12 @@ SELECT
     run,
     evaluation,
     min(published) AS begun,
-    groupBitmapState(toUInt64(step)) AS steps,
+    groupBitmapState(step) AS steps,
     max(published) AS last_published
 FROM {database}.stragglers_versions AS s
 -- Of the other rows no steps, and no array: their steps may be anything.
 ARRAY JOIN range(
-    if(s.first_step >= 0 AND s.last_step >= s.first_step AND s.last_step - s.first_step < 100000 AND (severity > 0 OR rank = -1 AND severity = 0), toUInt64(s.first_step), 0),
+    toUInt64(s.first_step),
     if(s.first_step >= 0 AND s.last_step >= s.first_step AND s.last_step - s.first_step < 100000 AND (severity > 0 OR rank = -1 AND severity = 0), toUInt64(s.last_step + 1), 0)
 ) AS step
 GROUP BY job, run, evaluation;
