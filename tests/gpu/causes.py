@@ -21,11 +21,11 @@ import traceback
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from sampled_ranks import sampled
+
 from drumline.producers.launcher import LaunchOptions, environment
 from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, head, scan
 from drumline.producers.spool.location import make_rings
-from drumline.producers.stacks.permission import Subject
-from drumline.producers.stacks.sampling_run import RATE, Recording, py_spy
 
 OUT = Path(sys.argv[1])
 BEGAN = time.monotonic()
@@ -158,24 +158,18 @@ def start(part: Part, number: int, work: Path) -> None:
 
 def stacks(part: Part) -> list[dict[str, object]]:
     """Sample both ranks for a second, as the agent does for a verdict."""
-    running = [Recording(Subject.of(rank.pid), py_spy(), 1) for rank in part.ranks]
-    until = time.monotonic() + 1
-    while time.monotonic() < until:
-        for recording in running:
-            recording.poll()
-        time.sleep(1 / RATE)
-    sampled = []
-    for rank, recording in enumerate(running):
+    results: list[dict[str, object]] = []
+    for rank, recording in enumerate(sampled([rank.pid for rank in part.ranks], 1)):
         try:
             [recorded] = recording.finish()
         except Exception as error:
-            sampled.append({"rank": rank, "error": f"{type(error).__name__}: {error}"[:200]})
+            results.append({"rank": rank, "error": f"{type(error).__name__}: {error}"[:200]})
             continue
         rows = sorted((asdict(row) for row in recorded.stacks.rows), key=lambda row: -row["samples"])
-        sampled.append(
+        results.append(
             {"rank": rank, "gil_polls": recorded.gil_polls, "gil_waiting": recorded.gil_waiting, "rows": rows[:6]}
         )
-    return sampled
+    return results
 
 
 def run(part: Part, following: list[tuple[Part, int]], work: Path) -> dict[str, object]:

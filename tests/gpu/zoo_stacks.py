@@ -10,27 +10,22 @@ import sys
 import time
 from pathlib import Path
 
-from drumline.producers.stacks.permission import Subject
-from drumline.producers.stacks.sampling_run import SUSPECT_LENGTH_S, SUSPECT_PARTS, Recording, SamplingFailed, py_spy
+from sampled_ranks import sampled
 
-#: Time from the begin of a phase to that of its sampling, and between two polls of a system call; s.
-AFTER_S, POLL_S = 5.0, 0.02
+from drumline.producers.stacks.sampling_run import SUSPECT_LENGTH_S, SUSPECT_PARTS, SamplingFailed
+
+#: Time from the begin of a phase to that of its sampling; s.
+AFTER_S = 5.0
 
 
 def sample(pids: list[int]) -> list[list[tuple[int, list[tuple[str, int]]]]]:
     """Return the parts of each process, sampled at the same time. Raises SamplingFailed."""
-    running = [Recording(Subject.of(pid), py_spy(), SUSPECT_LENGTH_S, SUSPECT_PARTS) for pid in pids]
-    until = time.monotonic() + SUSPECT_LENGTH_S
-    while time.monotonic() < until:
-        time.sleep(POLL_S)
-        for recording in running:
-            recording.poll()
     return [
         [
             (part.stacks.total, [(row.stack, row.samples) for row in part.stacks.rows if row.is_main])
             for part in recording.finish()
         ]
-        for recording in running
+        for recording in sampled(pids, SUSPECT_LENGTH_S, SUSPECT_PARTS)
     ]
 
 
