@@ -22,11 +22,11 @@ from drumline.schemas.errors import (
     UnknownSchema,
     WrongSchema,
 )
-from drumline.schemas.joined.encoded import encoded
-from drumline.schemas.joined.merged import MERGED, SHARED, merged
-from drumline.schemas.joined.parts import JOINED_BY_AGENTS, PARTS, joined, split
-from drumline.schemas.joined.table import MergedParts
 from drumline.schemas.model import JOB_ENVELOPE, RecordModel, model
+from drumline.schemas.parts.encoded import encoded
+from drumline.schemas.parts.merged import MERGED, SHARED, merged
+from drumline.schemas.parts.parts import JOINED_BY_AGENTS, PARTS, joined, split
+from drumline.schemas.parts.table import MergedParts
 from drumline.schemas.registry import Registry, lock_file_registry
 from drumline.schemas.tenants import OF_HOSTS, Tenant, TenantGuard
 from drumline.schemas.topics import DERIVED_TOPICS

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.table import MergedParts
+from drumline.schemas.parts.table import MergedParts
 from drumline.schemas.topics import Topic
 from drumline.streams.core.stage import Stage
 from drumline.streams.core.thresholds import StragglerConfig

@@ -13,7 +13,7 @@ from typing import Any
 import typer.main
 from page import NOTE, REFERENCE, sentence, table, write
 
-from drumline.infra.cli.app import GROUPS
+from drumline.cli.app import GROUPS
 
 PAGE = REFERENCE / "cli.md"
 _KINDS: dict[Any, str] = {str: "text", int: "number", float: "number", Path: "path"}
@@ -30,7 +30,7 @@ def page() -> str:
     for heading, folder, commands in GROUPS:
         parts.append(f"## {heading}\n")
         for name in commands:
-            app = importlib.import_module(f"drumline.infra.cli.{folder}.{name}").app
+            app = importlib.import_module(f"drumline.cli.{folder}.{name}").app
             parts.append(_command(typer.main.get_command(app), f"drumline {name}", "###"))
     return "\n".join(parts)
 

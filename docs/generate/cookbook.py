@@ -35,7 +35,7 @@ TESTS = Path(__file__).parents[2] / "tests"
 PAGE = TESTS.parent / "docs" / "reference" / "cookbook.md"
 #: Job -> recording. Their time is kept, so nothing may expire.
 JOBS = {
-    "demo": TESTS.parent / "infra" / "demo" / "ddp-gpu-bound",
+    "demo": TESTS.parent / "lab" / "demo" / "ddp-gpu-bound",
     "mild": TESTS / "data" / "traces" / "ddp-mild",
     "fusion": TESTS / "data" / "traces" / "fusion",
 }
@@ -79,7 +79,7 @@ def real_pipeline(state: Path) -> Iterator[Settings]:
             for program in programs:
                 program.start()
             for job, folder in JOBS.items():
-                command = [sys.executable, "-m", "drumline.infra.cli.app", "replay", str(folder), "--job", job]
+                command = [sys.executable, "-m", "drumline.cli.app", "replay", str(folder), "--job", job]
                 subprocess.run(
                     [*command, "--speed", "max", "--keep-time", "--json"], env=private, check=True, capture_output=True
                 )

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from drumline.infra.bench.direct_load import JobCopy, Repetition, load, repeat
-from drumline.infra.bench.grafana_macros import ALL_VALUES, PanelRequest, expand
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings
@@ -27,6 +25,8 @@ from drumline.infra.grafana.render.dashboard import dashboard_json
 from drumline.infra.localstack.clickhouse.engine import temporary_engine
 from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.bench.direct_load import JobCopy, Repetition, load, repeat
+from drumline.lab.bench.grafana_macros import ALL_VALUES, PanelRequest, expand
 
 SOURCES = Path(__file__).parent / "dashboard_pictures"
 PICTURES = Path(__file__).parents[1] / "img" / "dashboards"

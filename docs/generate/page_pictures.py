@@ -19,10 +19,10 @@ from rich.console import Console
 
 from drumline.infra.clickhouse.client import connect, rows
 from drumline.infra.config.settings import settings
-from drumline.infra.report.loading import load
-from drumline.infra.report.page import page as report
-from drumline.infra.top.data import snapshot
-from drumline.infra.top.view import view
+from drumline.views.report.loading import load
+from drumline.views.report.page import page as report
+from drumline.views.top.data import snapshot
+from drumline.views.top.view import view
 
 IMAGES = Path(__file__).parents[1] / "img"
 JOB = "demo"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from drumline.infra.clickhouse.client import ClickHouseFailed, Client, connect_to, rows
 from drumline.infra.clickhouse.error_codes import NOT_MIGRATED
-from drumline.infra.config.replicas import of_each
+from drumline.infra.config.replica_settings import of_each
 from drumline.infra.config.settings import Settings
 from drumline.infra.telemetry.insecure import warn_once
 

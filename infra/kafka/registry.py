@@ -16,9 +16,9 @@ from drumline.infra.config.tenants import read_tenants
 from drumline.infra.runtime import tls
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadSchema, RegistryRejected, RegistryUnavailable, UnknownSchema
-from drumline.schemas.joined.merged import MERGED
-from drumline.schemas.joined.parts import PARTS
 from drumline.schemas.model import RecordModel, has_schema, model, parse_model
+from drumline.schemas.parts.merged import MERGED
+from drumline.schemas.parts.parts import PARTS
 from drumline.schemas.registry import lock_file_registry
 from drumline.schemas.tenants import TenantGuard
 from drumline.schemas.topics import Topic

@@ -99,7 +99,7 @@ def environment(settings: Settings) -> dict[str, str]:
 
 def run_audit(variables: Mapping[str, str], *options: str) -> dict[str, Any]:
     """Run `drumline audit --json` in this environment and return its result. Raises RuntimeError if it is undecided."""
-    command = [sys.executable, "-m", "drumline.infra.cli.app", "audit", "--json", *options]
+    command = [sys.executable, "-m", "drumline.cli.app", "audit", "--json", *options]
     done = subprocess.run(command, env=dict(variables), capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise RuntimeError(f"drumline audit: exit {done.returncode}: {done.stderr.strip()[-500:]}")

@@ -12,7 +12,7 @@ from drumline.infra.config.state_dir import State
 from drumline.infra.localstack.kafka.broker import broker_folder, broker_name, marker, numbers
 
 #: Module of the web page, which a kept demo starts with the state directory and its port as arguments.
-PAGE = "drumline.infra.serve.web_server"
+PAGE = "drumline.views.serve.web_server"
 
 
 def own_processes(settings: Settings) -> dict[str, list[psutil.Process]]:

@@ -48,7 +48,7 @@ class ManagedProcess:
         with self.log.open("ab") as out:
             self._began = out.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "drumline.infra.cli.app", *self.args],
+                [sys.executable, "-m", "drumline.cli.app", *self.args],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -12,12 +12,11 @@ import structlog
 
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.layout import IDENTITY, BadSpool
+from drumline.producers.spool.quota import MOST_OF_USER
 from drumline.producers.spool.root import folders
 
 log = structlog.get_logger()
 
-#: Most folders of one user that are published at once: a user's junk takes no file descriptors from others.
-MOST_OF_USER = 256
 #: Age up to which a folder without an identity is one that a writer creates; s.
 BEGUN_S = 1.0
 #: Age at which a folder is removed whose process exited without an identity; s.

@@ -21,14 +21,14 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER
 from drumline.schemas.dead_letters import Header
 from drumline.schemas.errors import BadRecord, BadSchema, RegistryUnavailable
-from drumline.schemas.joined.parts import JOINED_BY_AGENTS, MOST_PARTS, SECOND_RANKS, interval_s, moves
+from drumline.schemas.parts.parts import JOINED_BY_AGENTS, MOST_PARTS, SECOND_RANKS, interval_s, moves
 from drumline.schemas.topics import Topic
 
 log = structlog.get_logger()
 
 #: Bytes of a joined record: far below Kafka's limit. Those of all that wait.
 RECORD_BYTES, HELD_BYTES = 256 << 10, 8 << 20
-#: Ranks of a job from which on parts are merged in one table (schemas/joined/merged.py): hosts spend some CPU on it,
+#: Ranks of a job from which on parts are merged in one table (schemas/parts/merged.py): hosts spend some CPU on it,
 #: and whoever reads all ranks of a job saves much more.
 MERGED_RANKS = 64
 #: Time for which a registry without the schema of joined records is not asked again; s.

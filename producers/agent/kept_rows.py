@@ -15,12 +15,12 @@ import structlog
 from drumline.infra.config.settings import Settings
 from drumline.infra.runtime.version import drumline_version
 from drumline.producers.agent.object_store import LEVEL
-from drumline.producers.batches.process_record import process_record
+from drumline.producers.batching.process_record import process_record
 from drumline.producers.identity import host_identity, host_name
-from drumline.producers.kept.folder import ROWS, KeptFolder
-from drumline.producers.kept.host_windows import HostWindows, MakeStages
-from drumline.producers.kept.kept_segments import KeptSegments, writer_model
-from drumline.producers.kept.puller import Puller
+from drumline.producers.rollup.folder import ROWS, KeptFolder
+from drumline.producers.rollup.host_windows import HostWindows, MakeStages
+from drumline.producers.rollup.kept_segments import KeptSegments, writer_model
+from drumline.producers.rollup.puller import Puller
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.frames import Frame
 from drumline.producers.spool.layout import ProcessIdentity

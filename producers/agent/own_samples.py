@@ -12,8 +12,8 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.runtime.version import drumline_version
 from drumline.producers.agent.agent import Agent
 from drumline.producers.agent.kept_rows import KeptRows
-from drumline.producers.batches.process_record import process_record
-from drumline.producers.batches.sample_envelopes import SampleEnvelopes
+from drumline.producers.batching.process_record import process_record
+from drumline.producers.batching.sample_envelopes import SampleEnvelopes
 from drumline.producers.control.control_mirror import ControlMirror, control_mirror
 from drumline.producers.control.waiting_jobs import make_folder, waiting_jobs
 from drumline.producers.health.check_at_start import CheckAtStart

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from drumline.producers.activity.table import Table
-from drumline.producers.batches.live import BatchWriter, FeedProgress, split_rows
+from drumline.producers.batching.live import BatchWriter, FeedProgress, split_rows
 from drumline.producers.decoder.cupti_decode import Decoded
 from drumline.producers.decoder.pc_samples import PcSamples
 from drumline.producers.decoder.python_samples import PythonSamples
@@ -17,9 +17,9 @@ from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.identity import Identity
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
 from drumline.producers.ipc.policy import COLLECTIVES
-from drumline.producers.live.derivation import IncrementalDerivation
-from drumline.producers.live.launch_rows import KEPT_NS, LaunchRows
-from drumline.producers.live.scopes import ANY_THREAD
+from drumline.producers.live_matching.derivation import IncrementalDerivation
+from drumline.producers.live_matching.launch_rows import KEPT_NS, LaunchRows
+from drumline.producers.live_matching.scopes import ANY_THREAD
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import KEPT_TOPICS, Topic

@@ -11,7 +11,7 @@ from drumline.producers.activity.table import Table
 from drumline.producers.decoder.remote_memory import RemoteMemory
 from drumline.producers.decoder.string_cache import StringCache
 from drumline.producers.ipc.pc_layout import MOST_PCS, NAME_AT, PC_BYTES, REASON_BYTES, REASONS_AT
-from drumline.producers.live.pending import StringTable
+from drumline.producers.live_matching.pending import StringTable
 
 #: Time whose samples are one row; ns.
 ROW_NS = 1_000_000_000

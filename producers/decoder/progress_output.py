@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from drumline.producers.batches.live import BatchWriter, FeedProgress
+from drumline.producers.batching.live import BatchWriter, FeedProgress
 from drumline.producers.decoder.cupti_decode import Decoded
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
 from drumline.producers.ipc.policy import ALWAYS, COLLECTIVES, MODES, ROLLUP
-from drumline.producers.live.call_progress import CallProgress
+from drumline.producers.live_matching.call_progress import CallProgress
 from drumline.producers.rings.process_state import running_state
 from drumline.producers.rings.progress import EXITED, KILLED
 from drumline.schemas.topics import Topic

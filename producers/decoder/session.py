@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from drumline.producers.batches.process_record import ENDED, EXITED, process_record
+from drumline.producers.batching.process_record import ENDED, EXITED, process_record
 from drumline.producers.decoder.buffer_reader import BufferReader
 from drumline.producers.decoder.cupti_decode import UnknownSize
 from drumline.producers.decoder.job_warnings import JobWarnings

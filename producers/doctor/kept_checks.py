@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from drumline.producers.doctor.checks import FAIL, OK, WARN, Check
-from drumline.producers.kept.folder import ROWS, name_of
+from drumline.producers.rollup.folder import ROWS, name_of
 from drumline.producers.spool.layout import AGENT_FOLDER
 
 SETTING = "DRUMLINE_AGENT__KEPT_FOLDER"

@@ -7,7 +7,7 @@ import time
 
 import structlog
 
-from drumline.producers.batches.sample_envelopes import SampleEnvelopes
+from drumline.producers.batching.sample_envelopes import SampleEnvelopes
 from drumline.producers.health.health_check import FAIL
 from drumline.producers.health.host_health import check_batches, host_health
 from drumline.producers.nvml.sampler import pynvml

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from drumline.producers.batches.sample_envelopes import SampleEnvelopes, encoded
+from drumline.producers.batching.sample_envelopes import SampleEnvelopes, encoded
 from drumline.producers.health.health_check import FAIL, HealthCheck, gpu_count, reading_checks
 from drumline.producers.health.load_check import load_checks
 from drumline.producers.nvml.pci_bus import gpus_on_bus

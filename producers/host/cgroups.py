@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.producers.batches.sample_envelopes import UNKNOWN
+from drumline.producers.batching.sample_envelopes import UNKNOWN
 
 #: Kinds of pressure, and the columns of the cgroup's and the host's.
 PRESSURES = ("cpu", "io", "memory")

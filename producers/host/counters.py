@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from drumline.producers.batches.sample_envelopes import UNKNOWN
+from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.host.cgroups import CounterFile, number_after
 from drumline.producers.host.gil import GilPoll
 from drumline.producers.host.targets import BLOCK_IO_TICKS, MAJOR_FAULTS, RSS_PAGES, STATE, THREADS, stat_fields

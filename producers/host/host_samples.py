@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from drumline.producers.batches.sample_envelopes import UNKNOWN
+from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.host.cgroups import PRESSURES, Cgroup, CgroupPlace, Pressure, cgroup_place, increase
 from drumline.producers.host.counters import ProcessCounters, ProcessEnded
 from drumline.producers.host.targets import NotReadable, RecordedProcess, boot_ns, find_pid

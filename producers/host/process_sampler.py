@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from drumline.infra.telemetry import metrics
-from drumline.producers.batches.sample_envelopes import SampleEnvelopes, readings
+from drumline.producers.batching.sample_envelopes import SampleEnvelopes, readings
 from drumline.producers.host.host_samples import HostSamples, ProcessSample
 from drumline.producers.host.targets import RecordedProcess
 from drumline.producers.spool.writer import SpoolWriter

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from drumline.producers.batches.sample_envelopes import SampleEnvelopes, encoded, in_bounds
+from drumline.producers.batching.sample_envelopes import SampleEnvelopes, encoded, in_bounds
 from drumline.producers.network.link_samples import LinkSample, LinkSamples
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import Batch

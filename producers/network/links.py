@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from drumline.producers.batches.sample_envelopes import UNKNOWN
+from drumline.producers.batching.sample_envelopes import UNKNOWN
 
 #: Column -> files of a port whose numbers are added. Data is counted in words of four octets.
 PORT_COUNTERS: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from drumline.producers.batches.sample_envelopes import UNKNOWN, SampleEnvelopes, readings
+from drumline.producers.batching.sample_envelopes import UNKNOWN, SampleEnvelopes, readings
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 

@@ -10,7 +10,7 @@ import math
 from types import MappingProxyType
 from typing import Any
 
-from drumline.producers.batches.sample_envelopes import UNKNOWN
+from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.nvml.query import NvmlQuery
 
 #: Column -> metric (nvml.h, nvmlGpmMetricId_t).

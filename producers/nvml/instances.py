@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from drumline.producers.batches.sample_envelopes import UNKNOWN
+from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.nvml.batches import Part
 from drumline.producers.nvml.gpm import Gpm
 from drumline.producers.nvml.query import NvmlQuery, text

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from drumline.producers.batches.sample_envelopes import UNKNOWN
+from drumline.producers.batching.sample_envelopes import UNKNOWN
 
 #: Members of nvmlValue_t by nvmlValueType_t (nvml.h).
 _MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}

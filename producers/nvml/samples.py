@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from drumline.producers.batches.sample_envelopes import UNKNOWN
+from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.nvml.batches import Part
 from drumline.producers.nvml.gpm import Gpm
 from drumline.producers.nvml.instances import NO_INSTANCE, Instance, compute_processes, instances

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from drumline.producers.activity.activity import end_ns
-from drumline.producers.batches.builder import time_column
-from drumline.producers.batches.process_record import process_batch
-from drumline.producers.batches.recorded import LoopOffset, feeds
+from drumline.producers.batching.builder import time_column
+from drumline.producers.batching.process_record import process_batch
+from drumline.producers.batching.recorded import LoopOffset, feeds
 from drumline.producers.derive.nvtx import ranges
 from drumline.producers.derive.rows import Derived, derive
 from drumline.producers.derive.steps.steps import STEP_PATTERN, numbering_ends

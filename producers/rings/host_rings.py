@@ -19,7 +19,6 @@ from typing import Any
 import structlog
 
 from drumline.infra.telemetry import metrics
-from drumline.producers.agent.discovery import MOST_OF_USER
 from drumline.producers.ipc.control import read_requests, times_requested
 from drumline.producers.rings.checkpoint import Checkpoint
 from drumline.producers.rings.control_answer import control_answer
@@ -27,7 +26,7 @@ from drumline.producers.rings.publication import Gpus, RingProcess
 from drumline.producers.rings.ring_file import SUFFIX, BadRing, NotReady, RingFile
 from drumline.producers.spool.files import LISTED, opened
 from drumline.producers.spool.location import make_root
-from drumline.producers.spool.quota import HostSpools, SpoolLimits
+from drumline.producers.spool.quota import MOST_OF_USER, HostSpools, SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 
 log = structlog.get_logger()

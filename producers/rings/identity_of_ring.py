@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from drumline.producers.batches.process_record import ENDED, EXITED, process_record
+from drumline.producers.batching.process_record import ENDED, EXITED, process_record
 from drumline.producers.identity import NCCL, Identity, identity, names_rank
 from drumline.producers.nccl_profiler.library import TIMED_INTERFACE, records_graphs
 from drumline.producers.rings.ring_file import HeaderField, RingHeader

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from drumline.infra.telemetry import metrics
-from drumline.producers.batches.live import BatchWriter, FeedProgress
+from drumline.producers.batching.live import BatchWriter, FeedProgress
 from drumline.producers.identity import Identity
 from drumline.producers.ipc.control import ProcessPlace
 from drumline.producers.nccl_profiler.library import TIMED_INTERFACE

@@ -12,7 +12,7 @@ from dataclasses import fields
 import numpy as np
 
 from drumline.producers.activity.table import Table
-from drumline.producers.batches.live import BatchWriter, FeedProgress
+from drumline.producers.batching.live import BatchWriter, FeedProgress
 from drumline.producers.derive.light import Operations, light_rows
 from drumline.producers.derive.steps.host_columns import host_columns
 from drumline.producers.derive.steps.steps import INFERRED, Steps

@@ -27,6 +27,8 @@ from drumline.producers.spool.layout import IDENTITY, LOCK, RESERVE_BYTES, BadSp
 SHARE, FREE, MAX_FREE = 1 / 8, 1 / 4, 4 << 30
 #: Default of `host_bytes`, in multiples of the most bytes of one process.
 PROCESSES = 16
+#: Most folders and rings of one user that are published at once: a user's junk takes no file descriptors from others.
+MOST_OF_USER = 256
 #: Interval at which the other spools are scanned; s.
 REFRESH_S = 1.0
 #: A running writer updates its identity every 10 s: a folder unchanged for so long has none; s.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from drumline.producers.batches.sample_envelopes import SampleEnvelopes, encoded
+from drumline.producers.batching.sample_envelopes import SampleEnvelopes, encoded
 from drumline.producers.stacks.plan import Sampling
 from drumline.producers.stacks.sampling_run import Recorded
 from drumline.schemas.batch import Batch

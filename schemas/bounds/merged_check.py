@@ -13,9 +13,9 @@ from drumline.schemas.bounds.limits import AHEAD_NS, PAST_NS, Bound, bounds
 from drumline.schemas.bounds.plan import plan
 from drumline.schemas.columns import Column
 from drumline.schemas.errors import BadEnvelope
-from drumline.schemas.joined.merged import Ints, layout
-from drumline.schemas.joined.table import MergedParts
 from drumline.schemas.model import model
+from drumline.schemas.parts.merged import Ints, layout
+from drumline.schemas.parts.table import MergedParts
 
 _NS_PER_MS = 1_000_000
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from drumline.infra.clickhouse.client import Client, rows
 from drumline.infra.config.settings import Settings
-from drumline.schemas.joined.parts import JOINED_BY_AGENTS, MOST_PARTS
+from drumline.schemas.parts.parts import JOINED_BY_AGENTS, MOST_PARTS
 from drumline.schemas.topics import DAY_MS
 from drumline.sinks.audit.rollups import Rollup, arrival_since, comparison
 from drumline.sinks.inserts.ledger import Ledger

@@ -14,7 +14,7 @@ from drumline.schemas.codec import Codec, Parts
 from drumline.schemas.confluent import HEADER
 from drumline.schemas.epochs import read_epoch
 from drumline.schemas.errors import BadRecord
-from drumline.schemas.joined.parts import position
+from drumline.schemas.parts.parts import position
 from drumline.schemas.tenants import is_signed
 from drumline.schemas.topics import DERIVED_TOPICS
 from drumline.sinks.tables.blocks import TIME_END_NS, row_count, time_span, unstorable
@@ -50,7 +50,7 @@ class Disposition(StrEnum):
 class Record:
     """Holds a Kafka record as it came, or a part of it. `timestamp_ms`, `leader_epoch`: -1 if it has none.
 
-    `part`: its number from 1 (schemas/joined/parts.py); 0 = a whole record.
+    `part`: its number from 1 (schemas/parts/parts.py); 0 = a whole record.
     """
 
     topic: str

@@ -14,7 +14,7 @@ from drumline.schemas.codec import Codec, JoinedRecord, Received
 from drumline.schemas.confluent import header
 from drumline.schemas.epochs import read_epoch
 from drumline.schemas.errors import BadRecord
-from drumline.schemas.joined.encoded import encoded
+from drumline.schemas.parts.encoded import encoded
 from drumline.schemas.topics import DERIVED_TOPICS
 from drumline.sinks.ranges.record import PART_BYTES, Disposition, RangeEntry, Record, content_hash, read_all
 from drumline.sinks.tables.blocks import row_count, spans

@@ -15,8 +15,8 @@ from typing import Generic, TypeVar
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.batch_table import BatchTable
-from drumline.schemas.joined.merged import Ints
-from drumline.schemas.joined.table import MergedParts
+from drumline.schemas.parts.merged import Ints
+from drumline.schemas.parts.table import MergedParts
 from drumline.streams.core.budget import ChargedStore, OverBudget, StateBudget, Store
 from drumline.streams.core.records import UnreadableValue, split_run_key
 

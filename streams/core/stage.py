@@ -7,8 +7,8 @@ from typing import Protocol
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.batch_table import BatchTable
-from drumline.schemas.joined.merged import Ints
-from drumline.schemas.joined.table import MergedParts
+from drumline.schemas.parts.merged import Ints
+from drumline.schemas.parts.table import MergedParts
 from drumline.streams.core.isolation import Incident
 
 

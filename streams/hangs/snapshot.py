@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.merged import Ints
-from drumline.schemas.joined.table import MergedParts
+from drumline.schemas.parts.merged import Ints
+from drumline.schemas.parts.table import MergedParts
 
 #: States of a process that has ended.
 ENDED = frozenset({"killed", "exited"})

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.parts import allowance_ns
+from drumline.schemas.parts.parts import allowance_ns
 from drumline.streams.core.records import UnreadableValue, stacked
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.block_match import match_blocks

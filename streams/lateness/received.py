@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array
-from drumline.schemas.joined.merged import Ints
-from drumline.schemas.joined.table import MergedParts
+from drumline.schemas.parts.merged import Ints
+from drumline.schemas.parts.table import MergedParts
 from drumline.streams.core.records import Rows
 from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND, OTHER, operation_number
 from drumline.streams.lateness.pieces import Piece, cut

@@ -12,9 +12,9 @@ from functools import partial
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.merged import Ints
-from drumline.schemas.joined.parts import allowance_ns
-from drumline.schemas.joined.table import MergedParts
+from drumline.schemas.parts.merged import Ints
+from drumline.schemas.parts.parts import allowance_ns
+from drumline.schemas.parts.table import MergedParts
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts

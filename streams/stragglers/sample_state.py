@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.merged import Ints
-from drumline.schemas.joined.table import MergedParts
+from drumline.schemas.parts.merged import Ints
+from drumline.schemas.parts.table import MergedParts
 from drumline.streams.core.records import Rows, StateRecord, pack_text, rows_begin, stacked, unpack_rows
 from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW, sample_rows
 from drumline.streams.stragglers.analysis.host_cause import HOST_ROW, host_rows

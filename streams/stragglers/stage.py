@@ -15,10 +15,10 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.batch_table import BatchTable
-from drumline.schemas.joined.merged import Ints
-from drumline.schemas.joined.parts import allowance_ns
-from drumline.schemas.joined.table import MergedParts
 from drumline.schemas.keys import derived_process_id
+from drumline.schemas.parts.merged import Ints
+from drumline.schemas.parts.parts import allowance_ns
+from drumline.schemas.parts.table import MergedParts
 from drumline.schemas.topics import Topic
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from drumline.schemas.joined.parts import allowance_ns
+from drumline.schemas.parts.parts import allowance_ns
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, StragglerConfig
 from drumline.streams.stragglers.alarm import Alarm, load_alarms
 from drumline.streams.stragglers.analysis.cause import Cause

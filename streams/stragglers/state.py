@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.merged import Ints
-from drumline.schemas.joined.table import MergedParts
+from drumline.schemas.parts.merged import Ints
+from drumline.schemas.parts.table import MergedParts
 from drumline.schemas.topics import Topic
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import NO_ROWS, Rows, key, newest_steps, pack_rows, split_run_key

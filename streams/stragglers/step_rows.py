@@ -9,8 +9,8 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array
-from drumline.schemas.joined.merged import Ints
-from drumline.schemas.joined.table import MergedParts
+from drumline.schemas.parts.merged import Ints
+from drumline.schemas.parts.table import MergedParts
 from drumline.streams.core.records import Rows
 from drumline.streams.lateness.received import NCCL
 

@@ -12,7 +12,7 @@ from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
 from drumline.schemas.batch_table import BatchTable
-from drumline.schemas.joined.table import MergedParts
+from drumline.schemas.parts.table import MergedParts
 from drumline.streams.core.stage import Stage
 
 log = structlog.get_logger()

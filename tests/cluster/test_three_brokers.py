@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.cluster, pytest.mark.timeout(600 + 
 
 
 def test_kills_of_brokers_and_rolling_restarts_lose_and_double_nothing(jars):
-    command = [sys.executable, "-m", "drumline.infra.cli.app", "chaos", "--brokers", "3", "--kill", TARGETS]
+    command = [sys.executable, "-m", "drumline.cli.app", "chaos", "--brokers", "3", "--kill", TARGETS]
     process = subprocess.Popen(
         [*command, "--kills", str(KILLS), "--seed", "7", "--json"],
         stdout=subprocess.PIPE,

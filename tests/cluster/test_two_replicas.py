@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from support.second_engine import second_engine
 
 from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows
-from drumline.infra.config.replicas import of_replica
+from drumline.infra.config.replica_settings import of_replica
 from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.localstack import stack as local_stack
 from drumline.infra.localstack.ephemeral import ephemeral_settings
@@ -81,7 +81,7 @@ class Site:
 
     def drumline(self, *arguments, ok=(0,)):
         done = subprocess.run(
-            [sys.executable, "-m", "drumline.infra.cli.app", *arguments],
+            [sys.executable, "-m", "drumline.cli.app", *arguments],
             env=self.environment, capture_output=True, text=True, timeout=900,
         )  # fmt: skip
         assert done.returncode in ok, (
@@ -160,7 +160,7 @@ def test_a_replica_and_its_sink_that_are_killed_and_wiped_come_back_equal_while_
     for program in (*site.programs.values(), site.primary):
         program.start()
     reader = Reader(site.settings)
-    replay = [sys.executable, "-m", "drumline.infra.cli.app", "replay", str(DEMO_RECORDING)]
+    replay = [sys.executable, "-m", "drumline.cli.app", "replay", str(DEMO_RECORDING)]
     loops = str(int(AWAY_S / 19) + 2)  # the recording takes 19 s
     with subprocess.Popen([*replay, "--speed", "1", "--loop", loops, "--job", "replicas", "--json"],
                           env=site.environment, stdout=subprocess.PIPE, text=True) as load:  # fmt: skip

@@ -52,7 +52,7 @@ def test_an_outage_reaches_the_job_as_nothing_and_is_counted_exactly(
         "DRUMLINE_JOB": "outage", "DRUMLINE_RUN": "r1", "PYTHONPATH": str(TESTS),
     }  # fmt: skip
     agent = subprocess.Popen(
-        [sys.executable, "-m", "drumline.infra.cli.app", "agent"],
+        [sys.executable, "-m", "drumline.cli.app", "agent"],
         env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     pipeline.sinks.append(agent)

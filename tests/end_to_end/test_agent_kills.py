@@ -40,7 +40,7 @@ class Job:
 
     def agent(self, *arguments):
         agent = subprocess.Popen(
-            [sys.executable, "-m", "drumline.infra.cli.app", "agent", "--spool", str(self.root), *arguments],
+            [sys.executable, "-m", "drumline.cli.app", "agent", "--spool", str(self.root), *arguments],
             env={**self.pipeline.environment, "DRUMLINE_AGENT__METRICS_PORT": "0"},
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip

@@ -22,13 +22,13 @@ from support.labs.verdicts import verdict
 from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse.client import connect, rows
-from drumline.infra.control.control_topic import in_force
 from drumline.infra.kafka.config import producer_config
 from drumline.infra.localstack.stack import wait_until
 from drumline.infra.runtime.processes import ManagedProcess
 from drumline.producers.spool.location import make_rings
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
+from drumline.views.control.control_topic import in_force
 
 TESTS = Path(__file__).parents[1]
 RANKS, CAPTURES, LEAD = (int(os.environ.get(f"DRUMLINE_TEST_{name}", least)) for name, least in
@@ -101,7 +101,7 @@ class Job:
 def job(clean_stack, environment_of, tmp_path):
     migrated_database.create(clean_stack)
     environment = environment_of(clean_stack) | {"DRUMLINE_AGENT__VERDICT_WINDOWS": "true"}
-    command = [sys.executable, "-m", "drumline.infra.cli.app"]
+    command = [sys.executable, "-m", "drumline.cli.app"]
     subprocess.run([*command, "topics", "apply"], env=environment, check=True, capture_output=True)
     started = Job(tmp_path, environment)
     started.command = command

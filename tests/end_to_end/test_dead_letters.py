@@ -39,7 +39,7 @@ def pipeline(clean_stack, environment_of):
 
 def dlq_command(pipeline, *arguments, code=0):
     ended = subprocess.run(
-        [sys.executable, "-m", "drumline.infra.cli.app", "dlq", *arguments],
+        [sys.executable, "-m", "drumline.cli.app", "dlq", *arguments],
         env=pipeline.environment, capture_output=True, text=True, timeout=WAIT_S, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert ended.returncode == code, ended.stderr

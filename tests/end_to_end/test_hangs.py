@@ -113,7 +113,7 @@ def test_a_hanging_rank_is_named_in_the_store_and_the_job_goes_over_to_hung_and_
     pipeline = Watched(clean_stack, environment_of(clean_stack), tmp_path, "40")
 
     def launch(ways):
-        command = [sys.executable, "-m", "drumline.infra.cli.app", "run", "--policy", "light"]
+        command = [sys.executable, "-m", "drumline.cli.app", "run", "--policy", "light"]
         for way in ways:
             launched = [*command, "--job", way, "--run", way, "--", "sh", "-c", LAUNCHER, way, *commands[way]]
             jobs.append(subprocess.Popen(launched, env=pipeline.environment))

@@ -71,7 +71,7 @@ class Host:
             self.job = subprocess.Popen(command, env=self.environment, stdout=log, stderr=subprocess.STDOUT)
 
     def drumline(self, *arguments):
-        command = [sys.executable, "-m", "drumline.infra.cli.app", *arguments]
+        command = [sys.executable, "-m", "drumline.cli.app", *arguments]
         subprocess.run(command, env=self.environment, check=True, capture_output=True)
 
     def content(self):
@@ -158,7 +158,7 @@ def host(request, clean_stack, environment_of):
     above = Path(tempfile.mkdtemp(dir="/dev/shm"))
     above.chmod(0o755)
     environment = environment_of(clean_stack)
-    subprocess.run([sys.executable, "-m", "drumline.infra.cli.app", "topics", "apply"], env=environment, check=True,
+    subprocess.run([sys.executable, "-m", "drumline.cli.app", "topics", "apply"], env=environment, check=True,
                    capture_output=True)  # fmt: skip
     started = Host(above, environment, request.param)
     started.owner = request.param

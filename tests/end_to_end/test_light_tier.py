@@ -29,7 +29,7 @@ for rank in $ranks; do wait $rank || exit 1; done
 def start_job(pipeline, programs, cause):
     command = ["run", "--policy", "light", "--job", cause, "--run", cause, "--", "sh", "-c", LAUNCHER]
     return subprocess.Popen(
-        [sys.executable, "-m", "drumline.infra.cli.app", *command, str(programs.folder / "fake-plain"), cause],
+        [sys.executable, "-m", "drumline.cli.app", *command, str(programs.folder / "fake-plain"), cause],
         env=pipeline.environment,
     )
 

@@ -57,7 +57,7 @@ class Lab:
         )  # fmt: skip
 
     def agent(self, *arguments):
-        command = [sys.executable, "-m", "drumline.infra.cli.app", "agent", *arguments]
+        command = [sys.executable, "-m", "drumline.cli.app", "agent", *arguments]
         agent = subprocess.Popen(command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         self.pipeline.sinks.append(agent)
         return agent

@@ -58,7 +58,7 @@ def make_older(recording):
 def test_the_tests_with_a_stack_pass_with_recordings_that_are_400_days_older(tmp_path):
     folder = copied(tmp_path / "drumline")
     recordings = [
-        path.parent for root in ("infra/demo", "tests/data/traces") for path in (folder / root).glob("*/manifest.json")
+        path.parent for root in ("lab/demo", "tests/data/traces") for path in (folder / root).glob("*/manifest.json")
     ]
     assert len(recordings) > 5
     for recording in recordings:

@@ -16,7 +16,7 @@ from drumline.schemas.confluent import header
 from drumline.schemas.topics import Topic
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]
-COMMAND = [PYTHON, "-m", "drumline.infra.cli.app", "stream"]
+COMMAND = [PYTHON, "-m", "drumline.cli.app", "stream"]
 NOBODYS = header(9_999) + b"?"
 
 

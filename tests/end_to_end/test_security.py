@@ -57,7 +57,7 @@ def drumline(secure):
 
     def run(user, *arguments, **changed):
         environment = {**secure.environment_of(user), **{f"DRUMLINE_{name}": str(v) for name, v in changed.items()}}
-        command = [sys.executable, "-m", "drumline.infra.cli.app", *map(str, arguments)]
+        command = [sys.executable, "-m", "drumline.cli.app", *map(str, arguments)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
         return done.returncode, done.stdout, done.stderr
 

@@ -12,7 +12,6 @@ from support.older_release import before_migration, facts, unpack
 from support.pipeline import Pipeline
 from support.wait_limit import WAIT_S
 
-from drumline.infra.chaos.reference import RESULTS, result_rows
 from drumline.infra.clickhouse.client import connect, rows
 from drumline.infra.clickhouse.migrate import migrations
 from drumline.infra.clickhouse.row_counts import counts
@@ -21,6 +20,7 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.offsets import Offsets
 from drumline.infra.localstack.clickhouse.engine import wait_until
 from drumline.infra.runtime.processes import ManagedProcess, check_all
+from drumline.lab.chaos.reference import RESULTS, result_rows
 from drumline.schemas.topics import Topic
 from drumline.streams.core import records
 

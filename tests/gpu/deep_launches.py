@@ -22,7 +22,7 @@ import light
 import numpy as np
 from deep_rows import columns, processes, window
 
-from drumline.infra.bench.overhead import ratios
+from drumline.lab.bench.overhead import ratios
 from drumline.producers.collector.stack_samples import PERIOD_S
 from drumline.producers.stacks.sampling_run import py_spy
 

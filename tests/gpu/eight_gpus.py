@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pynvml
 
-from drumline.infra.cli.main import main
+from drumline.cli.main import main
 
 GPUS = 8
 present = 0

@@ -24,7 +24,7 @@ from statistics import mean
 
 import numpy as np
 
-from drumline.infra.bench.overhead import ddp, ratios
+from drumline.lab.bench.overhead import ddp, ratios
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.ipc.policy import LIGHT, Policy
 from drumline.producers.launcher import LaunchOptions, environment, load_plugin

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 import drumline
-from drumline.infra.bench.overhead.ddp_job import ddp_launch_bound, pin_threads, recorded_operations, timed
+from drumline.lab.bench.overhead.ddp_job import ddp_launch_bound, pin_threads, recorded_operations, timed
 
 how, rank = sys.argv[1], int(os.environ["RANK"])
 CORES = sorted(os.sched_getaffinity(0))

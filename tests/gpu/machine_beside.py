@@ -22,8 +22,8 @@ from statistics import mean
 
 from confluent_kafka import Producer
 
-from drumline.infra.bench.overhead import ddp
-from drumline.infra.bench.overhead.ratios import mean_ratio
+from drumline.lab.bench.overhead import ddp
+from drumline.lab.bench.overhead.ratios import mean_ratio
 from drumline.schemas.topics import Topic
 
 OUT, END = Path(sys.argv[1]), time.monotonic() + float(sys.argv[2])

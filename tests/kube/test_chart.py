@@ -10,7 +10,7 @@ import yaml
 from support.kube import tools
 from support.kube.chart import CHART, VALUES, resources
 
-from drumline.infra.config.replicas import of_each
+from drumline.infra.config.replica_settings import of_each
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.validation import server_address
 from drumline.infra.grafana.provisioning.files import data_source

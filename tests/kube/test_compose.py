@@ -125,7 +125,7 @@ def test_our_services_start_in_order_carry_a_job_and_end_cleanly(
     for service in ("stream", "sink", "agent"):
         until(lambda service=service: compose.is_healthy(service), lambda service=service: compose("logs", service))
     variables = environment_of(clean_stack)
-    command = [sys.executable, "-m", "drumline.infra.cli.app", "replay", str(DEMO_RECORDING), "--json"]
+    command = [sys.executable, "-m", "drumline.cli.app", "replay", str(DEMO_RECORDING), "--json"]
     options = ["--speed", "max", "--spool", str(compose.spool)]
     done = subprocess.run([*command, *options], env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

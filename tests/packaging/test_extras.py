@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from drumline.infra.cli.app import MODULES
+from drumline.cli.app import MODULES
 from drumline.infra.runtime.extras import extra_of
 
 WITHOUT = """
@@ -58,7 +58,7 @@ def hidden_without(extra: str) -> list[str]:
 def test_a_gpu_nodes_programs_start_with_what_their_extra_brings_and_nothing_else(command):
     hidden = hidden_without("gpu")
     assert "faust" in hidden
-    modules = ["drumline.infra.cli.app", f"drumline.infra.cli.{MODULES[command]}"]
+    modules = ["drumline.cli.app", f"drumline.cli.{MODULES[command]}"]
     if command != "config":
         modules += [
             "drumline.producers.nvml.samples",
@@ -81,7 +81,7 @@ def test_a_gpu_nodes_programs_start_with_what_their_extra_brings_and_nothing_els
 def test_who_reads_a_remote_server_needs_no_engine(extra, commands, modules):
     hidden = hidden_without(extra)
     assert {"psutil", "chdb", "faust"} <= set(hidden)
-    loaded = [f"drumline.infra.cli.{MODULES[command]}" for command in commands]
+    loaded = [f"drumline.cli.{MODULES[command]}" for command in commands]
     loaded += [f"drumline.infra.{name}" for name in modules]
     child = [sys.executable, "-c", WITHOUT, json.dumps(hidden), *loaded]
     done = subprocess.run(child, capture_output=True, text=True, check=False)

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from drumline.infra.cli.app import MODULES
+from drumline.cli.app import MODULES
 
-CLI = Path(__file__).parents[2] / "infra" / "cli"
+CLI = Path(__file__).parents[2] / "cli"
 PROGRAMS = tuple(
-    f"drumline.{name}"
-    for name in ("producers", "streams", "sinks", "infra.bench", "infra.chaos", "infra.evaluate.compare")
+    f"drumline.{name}" for name in ("producers", "streams", "sinks", "lab.bench", "lab.chaos", "lab.evaluate.compare")
 )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("client", "producers", "streams", "schemas", "sinks", "infra")
+PRODUCT = ("cli", "lab", "views", "producers", "streams", "sinks", "infra", "schemas")
 #: Not installed: what containers and environments are built from.
 LEFT_OUT = ("infra/compose/", "infra/helm/", "infra/image/", "infra/requirements/")
 

@@ -12,8 +12,8 @@ import pytest
 import typer
 from click.testing import CliRunner
 
-from drumline.infra.cli import app as cli
-from drumline.infra.cli.app import root
+from drumline.cli import app as cli
+from drumline.cli.app import root
 from drumline.infra.config.settings import Settings
 from drumline.infra.runtime import version
 from drumline.producers.agent.own_samples import OwnSamples
@@ -50,8 +50,8 @@ def test_the_command_prints_the_version():
 def test_ctrl_c_before_a_command_runs_leaves_no_trace_and_after_that_it_is_the_commands():
     script = """
         import os, signal, sys
-        from drumline.infra.cli import app as cli
-        from drumline.infra.cli import main
+        from drumline.cli import app as cli
+        from drumline.cli import main
         signal.signal(signal.SIGINT, signal.SIG_IGN if "ignored" in sys.argv else signal.default_int_handler)
         load = cli.importlib.import_module
         def interrupted(name):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from drumline.producers.batches.process_record import process_record
+from drumline.producers.batching.process_record import process_record
 from drumline.producers.identity import MAX_NAME, MAX_RANK, host_identity, identity, run_id
 from drumline.producers.spool.location import spool_limits
 from drumline.schemas.batch import Batch, encode

@@ -11,9 +11,9 @@ from drumline.schemas.batch import Batch, decode, encode
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER, header
 from drumline.schemas.errors import RegistryUnavailable
-from drumline.schemas.joined.merged import MERGED
-from drumline.schemas.joined.parts import position
 from drumline.schemas.model import model
+from drumline.schemas.parts.merged import MERGED
+from drumline.schemas.parts.parts import position
 from drumline.schemas.tenants import SIGNATURE_HEADER, Tenant, TenantGuard
 from drumline.schemas.topics import Topic
 from drumline.sinks.intake import Intake

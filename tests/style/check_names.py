@@ -21,7 +21,7 @@ from pathlib import Path
 
 from glossary import ROOT, Glossary, read_glossary
 
-PRODUCT = ("client", "producers", "streams", "schemas", "sinks", "infra")
+PRODUCT = ("cli", "lab", "views", "producers", "streams", "sinks", "infra", "schemas")
 REST = (ROOT / "tests", ROOT / "docs")
 QUESTION_OPENERS = {"what", "who", "whose", "whom", "whether", "where", "when", "why", "how", "which"}
 EXEMPTION = re.compile(r"#\s*glossary:\s*\S")
@@ -40,7 +40,7 @@ GENERIC_MODULES = {
     "tls",
 }
 #: Folders whose modules are named after a command, benchmark, dashboard or alert group.
-CATALOGUES = ("infra/cli", "infra/bench/benchmarks", "infra/grafana/dashboards", "infra/grafana/alerts")
+CATALOGUES = ("cli", "lab/bench/benchmarks", "infra/grafana/dashboards", "infra/grafana/alerts")
 
 
 @dataclass(frozen=True, order=True)

@@ -6,7 +6,7 @@ import pytest
 from glossary import ROOT
 
 END, SINKS, STREAMS = "tests/end_to_end", "tests/sinks", "tests/streams"
-AGENT, INFRA = "tests/producers/agent", "tests/infra"
+AGENT, INFRA, VIEWS, LAB = "tests/producers/agent", "tests/infra", "tests/views", "tests/lab"
 CONTROL = "tests/producers/control"
 BOUNDS, HOSTILE = "tests/schemas/bounds/test_bounds.py", f"{AGENT}/test_hostile_spool.py"
 CONTENT = "test_content_that_takes_memory_or_time_is_rejected"
@@ -21,7 +21,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         f"{SINKS}/audit/test_audit.py::test_results_of_a_halted_worker_change_nothing_also_after_a_restart_of_the_sink",
     ),
     "one of two workers halts on three brokers": (
-        f"{INFRA}/chaos/test_chaos.py::test_a_chaos_run_that_halts_each_once_has_the_results_of_an_undisturbed_run",
+        f"{LAB}/chaos/test_chaos.py::test_a_chaos_run_that_halts_each_once_has_the_results_of_an_undisturbed_run",
     ),
     "a power loss takes the tail of Kafka's log": (
         f"{END}/test_lost_tail.py::test_records_after_a_power_loss_are_not_skipped",
@@ -129,7 +129,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         "test_the_file_is_never_longer_than_readers_take_and_both_kinds_have_a_place",
     ),
     "a forged answer to a pull": (
-        f"{INFRA}/control/test_pulls.py::test_answers_of_other_hosts_end_nothing_and_take_the_place_of_none",
+        f"{VIEWS}/control/test_pulls.py::test_answers_of_other_hosts_end_nothing_and_take_the_place_of_none",
     ),
     # Readers
     "a table function of Python": (
@@ -138,44 +138,44 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     ),
     "terminal escapes in names": (
         f"{INFRA}/runtime/test_terminal.py::test_commands_write_text_by_this_module_only",
-        f"{INFRA}/cli/query/test_sql.py::test_cells_with_control_characters_are_printed_escaped_and_in_full",
-        f"{INFRA}/top/test_top.py::test_names_with_control_characters_are_shown_escaped_in_a_table_that_fits",
+        "tests/cli/query/test_sql.py::test_cells_with_control_characters_are_printed_escaped_and_in_full",
+        f"{VIEWS}/top/test_top.py::test_names_with_control_characters_are_shown_escaped_in_a_table_that_fits",
     ),
     "control characters in a report": (
-        f"{INFRA}/report/test_report.py::test_names_with_control_characters_are_drawn_and_shown_escaped",
+        f"{VIEWS}/report/test_report.py::test_names_with_control_characters_are_drawn_and_shown_escaped",
     ),
     "stored names of 200 kB in a message": (
-        f"{INFRA}/report/test_report.py::test_a_message_lists_some_stored_names_and_the_begin_of_long_ones",
+        f"{VIEWS}/report/test_report.py::test_a_message_lists_some_stored_names_and_the_begin_of_long_ones",
     ),
     "a job whose name is SQL": (
         f"{INFRA}/grafana/test_queries.py::"
         "test_variables_choose_the_jobs_and_runs_that_are_shown_whatever_their_names_hold",
     ),
     "many tabs on the pages of live jobs": (
-        f"{INFRA}/serve/test_queries_of_views.py::test_every_view_has_few_queries_a_tick_and_one_set_for_all_tabs",
-        f"{INFRA}/serve/test_views.py::test_pages_are_loaded_again_within_their_share_of_a_core",
+        f"{VIEWS}/serve/test_queries_of_views.py::test_every_view_has_few_queries_a_tick_and_one_set_for_all_tabs",
+        f"{VIEWS}/serve/test_views.py::test_pages_are_loaded_again_within_their_share_of_a_core",
         f"{INFRA}/localstack/clickhouse/test_engine.py::test_what_the_page_reads_is_not_counted_against_people",
     ),
     "slow readers of files of the web page": (
-        f"{INFRA}/serve/test_downloads.py::test_all_connections_are_free_while_files_are_read",
-        f"{INFRA}/serve/test_connections.py::"
+        f"{VIEWS}/serve/test_downloads.py::test_all_connections_are_free_while_files_are_read",
+        f"{VIEWS}/serve/test_connections.py::"
         "test_a_browser_that_reads_no_answer_is_closed_and_one_that_reads_slowly_is_served",
     ),
     "silent connections to the web page": (
-        f"{INFRA}/serve/test_connections.py::test_a_request_that_never_ends_is_closed_however_often_bytes_come",
-        f"{INFRA}/serve/test_connections.py::test_beyond_the_limit_the_connection_that_waits_longest_goes",
+        f"{VIEWS}/serve/test_connections.py::test_a_request_that_never_ends_is_closed_however_often_bytes_come",
+        f"{VIEWS}/serve/test_connections.py::test_beyond_the_limit_the_connection_that_waits_longest_goes",
     ),
     "names that a spreadsheet calculates": (
-        f"{INFRA}/sqlshell/test_spreadsheet.py::"
+        f"{VIEWS}/sqlshell/test_spreadsheet.py::"
         "test_no_cell_begins_a_formula_wherever_the_answer_is_cut_and_all_others_stay",
-        f"{INFRA}/cli/query/test_sql.py::test_files_of_sql_hold_no_formula",
+        "tests/cli/query/test_sql.py::test_files_of_sql_hold_no_formula",
     ),
     "a password of other letters than ASCII": (
-        f"{INFRA}/serve/test_access.py::test_a_password_of_any_bytes_is_rejected_without_a_traceback",
+        f"{VIEWS}/serve/test_access.py::test_a_password_of_any_bytes_is_rejected_without_a_traceback",
     ),
     "an answer of 15,000 columns to an agent": (
-        f"{INFRA}/mcp/test_answers.py::test_columns_have_a_size_and_rows_have_no_others",
-        f"{INFRA}/mcp/test_answers.py::test_no_answer_has_more_bytes_than_an_agent_reads_and_what_is_cut_is_named",
+        f"{VIEWS}/mcp/test_answers.py::test_columns_have_a_size_and_rows_have_no_others",
+        f"{VIEWS}/mcp/test_answers.py::test_no_answer_has_more_bytes_than_an_agent_reads_and_what_is_cut_is_named",
     ),
     # Recording and supply
     "a job closes the recorder's descriptors and opens sockets": (

@@ -101,7 +101,7 @@ def test_classes_of_one_name_and_modules_of_one_package_are_reported(tmp_path, m
         "streams/a": "Reader",
         "streams/b": "Reader",
         "sinks": "Sink",
-        "infra/cli": "Command",
+        "cli": "Command",
         "infra/kafka": "Kafka",
     }
     for folder, name in classes.items():

@@ -8,7 +8,7 @@ TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def test_every_path_exists():
-    paths = re.findall(r"`((?:docs|infra|producers|schemas|sinks|streams|tests)/[^` ]*)`", TEXT)
+    paths = re.findall(r"`((?:docs|cli|lab|views|infra|producers|schemas|sinks|streams|tests)/[^` ]*)`", TEXT)
     assert len(paths) > 30
     assert not [path for path in paths if not list(ROOT.glob(path.rstrip("/")))]
 

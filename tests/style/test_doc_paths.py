@@ -48,7 +48,7 @@ def test_pages_named_in_code_exist():
 @pytest.mark.parametrize("page", pages(ROOT / name for name in PAGES), ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_named_in_pages_exist(page):
     pattern = (
-        r"(?<![\w/.])(?:tests|docs|producers|streams|schemas|sinks|infra)/[\w/.-]+\."
+        r"(?<![\w/.])(?:tests|docs|cli|lab|views|producers|streams|schemas|sinks|infra)/[\w/.-]+\."
         r"(?:py|c|sh|md|avsc|sql|json(?:\.gz)?)\b"
     )
     assert not missing(re.sub(r"https?://\S+", "", page.read_text()), pattern)

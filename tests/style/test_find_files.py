@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("client", "producers", "streams", "schemas", "sinks", "infra")
+PACKAGES = ("cli", "lab", "views", "producers", "streams", "sinks", "infra", "schemas")
 MOST_CANDIDATES = 3
 LEAST_FOUND = 0.83
 
@@ -40,7 +40,7 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     "infer steps without markers": (("step", "infer"), "producers/derive/steps/inference.py"),
     "time budget of a step": (("step", "budget"), "producers/derive/steps/budget.py"),
     "NVTX ranges": (("derive|producers", "nvtx|range"), "producers/derive/nvtx.py"),
-    "emit rows of a live process once": (("live", "emit"), "producers/live/emitter.py"),
+    "emit rows of a live process once": (("live", "emit"), "producers/live_matching/emitter.py"),
     # spool, agent, replay
     "limit how much disk the spool takes": (("spool", "quota|limit|size"), "producers/spool/quota.py"),
     "remove spools of exited processes": (("spool", "evict|clean"), "producers/spool/eviction.py"),
@@ -105,28 +105,28 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     "straggler dashboard": (("dashboard", "stragg"), "infra/grafana/dashboards/stragglers.py"),
     "alert rules of GPUs": (("alert", "device|gpu"), "infra/grafana/alerts/device.py"),
     "contact points of Grafana": (("grafana", "contact"), "infra/grafana/provisioning/contacts.py"),
-    "score verdicts on a recording": (("evaluat", "scor"), "infra/evaluate/scoring.py"),
-    "published method NVRx": (("evaluat|method", "nvrx"), "infra/evaluate/methods/nvrx.py"),
-    "charts of the report": (("report", "chart"), "infra/report/charts.py"),
-    "benchmark of the sink": (("bench", "sink"), "infra/bench/benchmarks/sink.py"),
-    "overhead on a training step": (("bench", "overhead"), "infra/bench/overhead/benchmark.py"),
-    "kill targets of chaos runs": (("chaos", "target"), "infra/chaos/targets.py"),
-    "command `drumline topics`": (("cli", "topics"), "infra/cli/operate/topics.py"),
-    "exit with a message": (("cli", "console|exit"), "infra/cli/console.py"),
+    "score verdicts on a recording": (("evaluat", "scor"), "lab/evaluate/scoring.py"),
+    "published method NVRx": (("evaluat|method", "nvrx"), "lab/evaluate/methods/nvrx.py"),
+    "charts of the report": (("report", "chart"), "views/report/charts.py"),
+    "benchmark of the sink": (("bench", "sink"), "lab/bench/benchmarks/sink.py"),
+    "overhead on a training step": (("bench", "overhead"), "lab/bench/overhead/benchmark.py"),
+    "kill targets of chaos runs": (("chaos", "target"), "lab/chaos/targets.py"),
+    "command `drumline topics`": (("cli", "topics"), "cli/operate/topics.py"),
+    "exit with a message": (("cli", "console|exit"), "cli/console.py"),
     "retry with backoff": (("retry|backoff", "runtime|util|common"), "infra/runtime/retry.py"),
     "stop at SIGTERM": (("signal|sigterm", "runtime|util|common"), "infra/runtime/signals.py"),
     # hard to find, and kept for that
     "state of a straggler stage": (("stragg", "state"), "streams/stragglers/state.py"),
     "error classes of the sink": (("sink", "error"), "sinks/errors.py"),
-    "report of the demo": (("demo", "report|result"), "infra/demo/report.py"),
+    "report of the demo": (("demo", "report|result"), "lab/demo/report.py"),
     "table definitions of the sink": (("sink", "table"), "sinks/tables/tables.py"),
-    "replay dead letters": (("dlq|dead.?letter", "replay"), "infra/deadletters/replay.py"),
+    "replay dead letters": (("dlq|dead.?letter", "replay"), "views/deadletters/replay.py"),
     "records that never decode": (("worker|stream", "poison|dead.?letter"), "streams/worker/output.py"),
     "clock that never steps back": (("monotonic|clock", "stream"), "streams/worker/clock.py"),
     "give memory back to the system": (("memory|heap", "runtime|util"), "infra/runtime/malloc.py"),
     "resume after a rebalance": (("sink", "rebalance|assign"), "sinks/kafka/assignment.py"),
-    "lost step markers": (("marker", "lost|missing"), "producers/live/emitter.py"),
-    "heartbeat of an idle process": (("heartbeat|idle", "process"), "producers/batches/live.py"),
+    "lost step markers": (("marker", "lost|missing"), "producers/live_matching/emitter.py"),
+    "heartbeat of an idle process": (("heartbeat|idle", "process"), "producers/batching/live.py"),
 }
 
 

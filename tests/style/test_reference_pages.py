@@ -15,7 +15,7 @@ import metrics_page
 import pytest
 import settings_page
 
-from drumline.infra.cli.app import MODULES
+from drumline.cli.app import MODULES
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.unknown_variables import setting_names
 

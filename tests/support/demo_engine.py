@@ -8,14 +8,14 @@ from pathlib import Path
 
 from support import migrated_database
 
-from drumline.infra.bench.direct_load import JobCopy, load
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.localstack.clickhouse.engine import temporary_engine
 from drumline.infra.localstack.ephemeral import ephemeral_settings
+from drumline.lab.bench.direct_load import JobCopy, load
 
-RECORDING = Path(__file__).parents[2] / "infra" / "demo" / "ddp-gpu-bound"
+RECORDING = Path(__file__).parents[2] / "lab" / "demo" / "ddp-gpu-bound"
 #: Rank -> cause that was injected (phases of the recording).
 FAULTS = {0: "host_stall", 1: "slow_compute", 2: "slow_compute", 3: "slow_copy"}
 FOR_EVER = RetentionSettings(**dict.fromkeys(RetentionSettings.model_fields, 0))

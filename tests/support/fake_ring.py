@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from drumline.infra.bench.processes.ring_writer import MS, RingWriter
+from drumline.lab.bench.processes.ring_writer import MS, RingWriter
 from drumline.producers.rings.ring_file import HeaderField, Kind
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from support import migrated_database
 from support.recordings import folder, to_present_ns
 
-from drumline.infra.bench.direct_load import JobCopy, load
-from drumline.infra.bench.grafana_macros import PanelRequest, expand, expand_alert
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.settings import Settings
+from drumline.lab.bench.direct_load import JobCopy, load
+from drumline.lab.bench.grafana_macros import PanelRequest, expand, expand_alert
 
 JOB, RUN = "mesh-2x2", "r1"
 #: Of a wide job.

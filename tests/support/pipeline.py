@@ -42,7 +42,7 @@ class Pipeline:
 
     def drumline(self, *args: str, ok: tuple[int, ...] = (0,)) -> str:
         """Run a command to its end. Fails the test with its output."""
-        command = [sys.executable, "-m", "drumline.infra.cli.app", *args]
+        command = [sys.executable, "-m", "drumline.cli.app", *args]
         done = subprocess.run(
             command, capture_output=True, text=True, env=self.environment, timeout=WAIT_S, check=False
         )
@@ -50,7 +50,7 @@ class Pipeline:
         return done.stdout
 
     def start_replay(self, *args: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "drumline.infra.cli.app", "replay", str(DEMO_RECORDING), "--json", *args]
+        command = [sys.executable, "-m", "drumline.cli.app", "replay", str(DEMO_RECORDING), "--json", *args]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self.environment)
 
     @contextmanager

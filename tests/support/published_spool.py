@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from drumline.infra.chaos.load import is_agents_spool
+from drumline.lab.chaos.load import is_agents_spool
 from drumline.producers.rings.ring_file import SUFFIX
 
 

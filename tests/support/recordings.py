@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from drumline.infra.evaluate.scoring import VerdictRow, evaluate_phases
 from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.evaluate.scoring import VerdictRow, evaluate_phases
 from drumline.producers.derive.rows import derive
 from drumline.producers.replay import recording as recorded
 from drumline.producers.replay.trace import read_trace

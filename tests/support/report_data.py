@@ -2,7 +2,7 @@
 
 import json
 
-from drumline.infra.report.data import ReportData
+from drumline.views.report.data import ReportData
 
 #: A name that must arrive as text, in HTML text, in attributes and in SVG.
 HOSTILE = (

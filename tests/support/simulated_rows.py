@@ -2,8 +2,8 @@
 
 from support.straggler_simulator import batches, ddp, simulate
 
-from drumline.infra.evaluate.curve.job_rows import job_rows
-from drumline.infra.evaluate.curve.timings import runs_of_steps
+from drumline.lab.evaluate.curve.job_rows import job_rows
+from drumline.lab.evaluate.curve.timings import runs_of_steps
 from drumline.schemas.columns import filled
 from drumline.schemas.model import model
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.table import MergedParts
+from drumline.schemas.parts.table import MergedParts
 from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import StragglerConfig
 

@@ -9,7 +9,7 @@ from statistics import median  # of some samples: 10 times as fast as NumPy's
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.joined.table import MergedParts
+from drumline.schemas.parts.table import MergedParts
 from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import StragglerConfig
 

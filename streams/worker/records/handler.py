@@ -16,8 +16,8 @@ from drumline.schemas.bounds.merged_check import is_inside
 from drumline.schemas.codec import Codec, JoinedRecord, Parts, Received
 from drumline.schemas.dead_letters import is_counted
 from drumline.schemas.errors import BadRecord, RegistryUnavailable
-from drumline.schemas.joined.merged import Ints
-from drumline.schemas.joined.table import MergedParts
+from drumline.schemas.parts.merged import Ints
+from drumline.schemas.parts.table import MergedParts
 from drumline.schemas.tenants import is_signed
 from drumline.schemas.topics import DERIVED_TOPICS, KEPT_TOPICS, RAW_TOPICS
 from drumline.streams.core.batch_dedup import checksum

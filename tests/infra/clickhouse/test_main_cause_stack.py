@@ -8,8 +8,8 @@ from support import migrated_database
 from drumline.infra.clickhouse.client import command, connect, rows
 from drumline.infra.clickhouse.main_cause import main_cause
 from drumline.infra.grafana.catalog import statements
-from drumline.infra.report import queries as report_queries
-from drumline.infra.serve import queries
+from drumline.views.report import queries as report_queries
+from drumline.views.serve import queries
 
 pytestmark = pytest.mark.stack
 #: Windows of one episode: (cause, detail, lost ms). The last and the costliest one are not of the cause that cost most.

@@ -12,7 +12,6 @@ from support import migrated_database
 from support.pipeline import Pipeline
 from support.wait_limit import WAIT_S
 
-from drumline.infra.bench.direct_load import JobCopy, load
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import rows
 from drumline.infra.clickhouse.queries import queries
@@ -21,9 +20,10 @@ from drumline.infra.config.local_credentials import local_password
 from drumline.infra.localstack.clickhouse.config import prepare_engine
 from drumline.infra.localstack.clickhouse.engine import answers, temporary_engine, wait_until
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings
-from drumline.infra.report.deep_window import EPISODE, deep_window
-from drumline.infra.report.queries import EPISODES
+from drumline.lab.bench.direct_load import JobCopy, load
 from drumline.sinks.tables.tables import SEVERITIES
+from drumline.views.report.deep_window import EPISODE, deep_window
+from drumline.views.report.queries import EPISODES
 
 pytestmark = pytest.mark.stack
 #: Queries whose results depend on how often results were sent, on when, or on the engine's files.
@@ -199,7 +199,7 @@ SHARD = """<shard><replica><host>127.0.0.1</host><port>{port}</port>
 
 def distribute(settings):
     """Run the command on a server; what it prints."""
-    command = [sys.executable, "-m", "drumline.infra.cli.app", "cluster", "distribute", "both"]
+    command = [sys.executable, "-m", "drumline.cli.app", "cluster", "distribute", "both"]
     done = subprocess.run(
         command, env=environment(settings), capture_output=True, text=True, check=False, timeout=WAIT_S
     )

@@ -7,10 +7,10 @@ import pytest
 from support.grafana_stack import JOB
 from support.offender_jobs import BAD_GPU, BAD_HOST, JOBS, offender_jobs
 
-from drumline.infra.bench.grafana_macros import ALL_VALUES, PanelRequest
 from drumline.infra.clickhouse.client import rows
 from drumline.infra.clickhouse.queries import queries
 from drumline.infra.grafana.dashboards.devices import OFFENDERS
+from drumline.lab.bench.grafana_macros import ALL_VALUES, PanelRequest
 
 pytestmark = pytest.mark.stack
 

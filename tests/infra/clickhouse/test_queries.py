@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from drumline.infra.clickhouse.queries import THEMES, BadParameters, UnknownQuery, adhoc, parse, queries, query
-from drumline.infra.demo import report as demo_report
-from drumline.infra.report import queries as report_queries
-from drumline.infra.top import data as top_data
+from drumline.lab.demo import report as demo_report
+from drumline.views.report import queries as report_queries
+from drumline.views.top import data as top_data
 
 FILE = """-- What is asked?
 -- theme: Kernels

@@ -13,7 +13,7 @@ from drumline.infra.clickhouse import replicas
 from drumline.infra.clickhouse.client import TransientError, command, connect, rows
 from drumline.infra.clickhouse.replicas import Lack, TopicState, missing
 from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings
-from drumline.infra.config.replicas import NoSuchReplica, of_each, of_replica
+from drumline.infra.config.replica_settings import NoSuchReplica, of_each, of_replica
 from drumline.infra.config.settings import Settings
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic

@@ -112,7 +112,7 @@ def test_rows_that_kafka_got_before_the_retention_are_counted_by_the_sink_and_ex
     report = pipeline.audit()
     assert report.findings == []
     assert {a.topic: a.rows_expired for a in report.topics if a.rows_expired} == dict.fromkeys(topics, 50)
-    command = [sys.executable, "-m", "drumline.infra.cli.app", "audit"]
+    command = [sys.executable, "-m", "drumline.cli.app", "audit"]
     audit = subprocess.run(command, env=pipeline.environment, capture_output=True, text=True, timeout=WAIT_S)
     last = "100 rows expired (older than retention); of the rest nothing is lost or doubled"
     assert (audit.returncode, audit.stdout.splitlines()[-1]) == (0, last)

@@ -7,7 +7,7 @@ from support import migrated_database
 
 from drumline.infra.clickhouse.client import command, connect, rows
 from drumline.infra.clickhouse.coverage import MOST_LISTED, MOST_WORLD
-from drumline.infra.report.queries import LABELS
+from drumline.views.report.queries import LABELS
 
 pytestmark = pytest.mark.stack
 

@@ -17,7 +17,7 @@ import pytest
 import typer.main
 import yaml
 
-from drumline.infra.cli.app import MODULES
+from drumline.cli.app import MODULES
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.unknown_variables import setting_names
 from drumline.infra.runtime.signals import LONGEST_S
@@ -161,7 +161,7 @@ def command_lines():
 )
 def test_every_command_line_is_one_of_drumline(service, arguments):
     name, *rest = arguments
-    command = typer.main.get_command(importlib.import_module(f"drumline.infra.cli.{MODULES[name]}").app)
+    command = typer.main.get_command(importlib.import_module(f"drumline.cli.{MODULES[name]}").app)
     if hasattr(command, "commands"):
         name, *rest = rest
         command = command.commands[name]

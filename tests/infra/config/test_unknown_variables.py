@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 
 def drumline(*arguments, **variables):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DRUMLINE_")}
-    command = [sys.executable, "-m", "drumline.infra.cli.app", *arguments]
+    command = [sys.executable, "-m", "drumline.cli.app", *arguments]
     return subprocess.run(command, env=kept | variables, capture_output=True, text=True, check=False)
 
 

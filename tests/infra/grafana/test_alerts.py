@@ -867,7 +867,7 @@ def test_a_job_that_may_lose_some_rows_raises_an_alert_when_it_loses_more(db):
 
 def test_limits_are_set_shown_and_cleared_by_the_command(db, environment_of):
     def drumline(*args, code=0):
-        command = [sys.executable, "-m", "drumline.infra.cli.app", "limits", *args]
+        command = [sys.executable, "-m", "drumline.cli.app", "limits", *args]
         done = subprocess.run(command, env=environment_of(db.settings), capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stderr
         return done.stdout

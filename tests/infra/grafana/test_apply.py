@@ -6,7 +6,7 @@ import pytest
 from support.fakes.grafana import TOKEN, FakeGrafana
 from typer.testing import CliRunner
 
-from drumline.infra.cli.operate import grafana as command_grafana
+from drumline.cli.operate import grafana as command_grafana
 from drumline.infra.config.settings import settings
 from drumline.infra.grafana.catalog import DASHBOARDS, GENERATED
 from drumline.infra.grafana.provisioning.contacts import policies, receiver

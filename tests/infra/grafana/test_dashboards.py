@@ -12,7 +12,6 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import dashboard as sdk
 
-from drumline.infra.bench.grafana_macros import PanelRequest, expand_alert
 from drumline.infra.config.settings import StreamSettings
 from drumline.infra.grafana import thresholds as limits
 from drumline.infra.grafana.alerts.rule import CONDITION
@@ -21,6 +20,7 @@ from drumline.infra.grafana.provisioning.contacts import RECEIVER
 from drumline.infra.grafana.provisioning.files import provisioning_files
 from drumline.infra.grafana.provisioning.rules import GROUPS, group_for_http, rules
 from drumline.infra.grafana.render.dashboard import dashboard_json, panel_ids
+from drumline.lab.bench.grafana_macros import PanelRequest, expand_alert
 from drumline.sinks.tables.tables import SEVERITIES
 from drumline.streams.core.thresholds import CRITICAL, INSUFFICIENT, WARNING, StragglerConfig
 from drumline.streams.stragglers.alarm import STATES

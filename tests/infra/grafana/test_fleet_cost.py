@@ -5,10 +5,10 @@ import time
 import pytest
 from support import migrated_database
 
-from drumline.infra.bench.grafana_macros import PanelRequest, expand_alert
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.grafana.limits import LIMITS
 from drumline.infra.grafana.provisioning.rules import rules
+from drumline.lab.bench.grafana_macros import PanelRequest, expand_alert
 
 pytestmark = [pytest.mark.long, pytest.mark.stack, pytest.mark.timeout(1200)]
 JOBS, PART, RANKS, DAY_S = 2000, 500, 8, 86_400

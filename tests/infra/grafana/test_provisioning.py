@@ -3,7 +3,7 @@
 import yaml
 from typer.testing import CliRunner
 
-from drumline.infra.cli.operate.grafana import app
+from drumline.cli.operate.grafana import app
 from drumline.infra.grafana.catalog import GENERATED
 from drumline.infra.grafana.provisioning.files import data_source, provisioning_files
 from drumline.infra.grafana.provisioning.rules import rules

@@ -8,10 +8,10 @@ from functools import cache
 import pytest
 from support.grafana_stack import JOB, RUN, stored
 
-from drumline.infra.bench.grafana_macros import ALL_VALUES, PanelRequest, expand
 from drumline.infra.grafana.bands import BANDS, WORST
 from drumline.infra.grafana.catalog import statements
 from drumline.infra.grafana.tokens import sql
+from drumline.lab.bench.grafana_macros import ALL_VALUES, PanelRequest, expand
 
 pytestmark = pytest.mark.stack
 STATEMENTS = {statement.id: statement for statement in statements()}

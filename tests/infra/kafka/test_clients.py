@@ -140,7 +140,7 @@ def test_ctrl_c_ends_a_program_that_still_looks_for_its_broker(program, tmp_path
         "DRUMLINE_KAFKA__BOOTSTRAP": "127.0.0.1:9", "DRUMLINE_LOCAL__STATE": str(tmp_path),
         f"DRUMLINE_{program.upper()}__METRICS_PORT": str(free_port()),
     }  # fmt: skip
-    command = [sys.executable, "-m", "drumline.infra.cli.app", program]
+    command = [sys.executable, "-m", "drumline.cli.app", program]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True)
     while "serving metrics" not in process.stderr.readline():
         assert process.poll() is None

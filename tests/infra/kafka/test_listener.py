@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from support.metrics_scraper import free_port
 from typer.testing import CliRunner
 
-from drumline.infra.cli.operate import audit, dlq, topics
-from drumline.infra.cli.record import replay
+from drumline.cli.operate import audit, dlq, topics
+from drumline.cli.record import replay
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.connect import BrokerUnreachable, require_listener
 from drumline.infra.runtime.listeners import connect_error

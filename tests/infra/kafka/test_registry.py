@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.fakes.registry import FakeRegistry
 
-from drumline.infra.cli import app as cli
+from drumline.cli import app as cli
 from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.registry import UNKNOWN_IDS, UNKNOWN_S, codec, connect, subject

@@ -25,8 +25,8 @@ from support.fakes.registry import FakeRegistry
 from support.secure_stack import Certificates, TlsFront
 from typer.testing import CliRunner
 
-from drumline.infra.cli import app as cli
-from drumline.infra.cli.operate import config as command_config
+from drumline.cli import app as cli
+from drumline.cli.operate import config as command_config
 from drumline.infra.clickhouse import tls as clickhouse_tls
 from drumline.infra.clickhouse.client import PermanentError, TransientError, failure
 from drumline.infra.config.clickhouse_settings import ClickHouseSettings

@@ -6,8 +6,8 @@ from support.labs.sink import any_batch
 
 from drumline.infra.kafka.tail import entries
 from drumline.schemas.codec import Codec
-from drumline.schemas.joined.merged import merged
 from drumline.schemas.model import model
+from drumline.schemas.parts.merged import merged
 from drumline.schemas.topics import Topic
 
 CODEC = Codec()

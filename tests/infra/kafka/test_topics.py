@@ -257,7 +257,7 @@ def test_a_broker_that_goes_silent_while_a_topic_is_read_to_its_end_is_not_waite
 
 def drumline(stack, *arguments):
     environment = {**os.environ, "DRUMLINE_KAFKA__BOOTSTRAP": stack.bootstrap}
-    program = [sys.executable, "-c", "from drumline.infra.cli.app import main; main()", "topics", *arguments]
+    program = [sys.executable, "-c", "from drumline.cli.app import main; main()", "topics", *arguments]
     return subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

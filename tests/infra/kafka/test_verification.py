@@ -15,8 +15,8 @@ from drumline.infra.kafka.config import producer_config
 from drumline.infra.kafka.partitioner import partition_of
 from drumline.infra.kafka.verification import VERIFIED, Verification
 from drumline.schemas.codec import Codec
-from drumline.schemas.joined.parts import JOINED_BY_AGENTS
 from drumline.schemas.keys import record_key
+from drumline.schemas.parts.parts import JOINED_BY_AGENTS
 from drumline.schemas.topics import Topic
 
 PARTITIONS = 4
@@ -108,7 +108,7 @@ def pipeline(clean_stack, environment_of):
 
 
 def verified(pipeline, *arguments):
-    program = [sys.executable, "-c", "from drumline.infra.cli.app import main; main()", "topics", "verify", *arguments]
+    program = [sys.executable, "-c", "from drumline.cli.app import main; main()", "topics", "verify", *arguments]
     done = subprocess.run(
         program, env={**os.environ, **pipeline.environment}, capture_output=True, text=True, timeout=WAIT_S, check=False
     )

@@ -12,7 +12,7 @@ import yaml
 
 from drumline.infra.kubernetes import node_taint
 from drumline.infra.kubernetes.node_taint import Cluster, Receiver
-from drumline.infra.offenders.webhook import Webhook, WebhookFailed
+from drumline.views.offenders.webhook import Webhook, WebhookFailed
 
 KEY = bytes(range(32))
 TEMPLATE = (Path(__file__).parents[3] / "infra/helm/drumline/templates/node-taint.yaml").read_text()

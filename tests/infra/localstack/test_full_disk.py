@@ -18,7 +18,6 @@ import pytest
 from support.pipeline import Pipeline
 from support.wait_limit import WAIT_S
 
-from drumline.infra.chaos.load import ReplayLoad
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.localstack.clickhouse.engine import wait_until
@@ -28,6 +27,7 @@ from drumline.infra.localstack.processes import own_processes
 from drumline.infra.localstack.status import status
 from drumline.infra.runtime.processes import ManagedProcess
 from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.chaos.load import ReplayLoad
 
 Environment = Callable[[Settings], dict[str, str]]
 #: Beyond what the empty stack writes; bytes.
@@ -73,7 +73,7 @@ def is_up(settings: Settings) -> bool:
 
 
 def run(settings: Settings, environment: Environment, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "drumline.infra.cli.app", *arguments]
+    command = [sys.executable, "-m", "drumline.cli.app", *arguments]
     return subprocess.run(command, env=environment(settings), capture_output=True, text=True, timeout=WAIT_S)
 
 
@@ -106,7 +106,7 @@ def test_up_where_no_file_can_be_written_is_one_line_without_a_traceback(
     private: Settings, environment_of: Environment
 ) -> None:
     """A quota or a limit, which the file system's free blocks do not show."""
-    command = f"ulimit -f 0; exec {sys.executable} -m drumline.infra.cli.app up"
+    command = f"ulimit -f 0; exec {sys.executable} -m drumline.cli.app up"
     environment = environment_of(private)
     done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=WAIT_S)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr

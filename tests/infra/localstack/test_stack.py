@@ -28,7 +28,7 @@ Environment = Callable[[Settings], dict[str, str]]
 
 
 def drumline(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from drumline.infra.cli.app import main; main()", *arguments]
+    command = [sys.executable, "-c", "from drumline.cli.app import main; main()", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S)
 
 
@@ -198,7 +198,7 @@ def test_a_port_in_use_is_named_with_the_setting_to_change(
 def test_foreground_with_a_broker_elsewhere_runs_the_engine_only(
     stack: Settings, private: Settings, environment_of: Environment
 ) -> None:
-    command = [sys.executable, "-c", "from drumline.infra.cli.app import main; main()", "up", "--foreground"]
+    command = [sys.executable, "-c", "from drumline.cli.app import main; main()", "up", "--foreground"]
     command += ["--bootstrap", stack.bootstrap]
     process = subprocess.Popen(command, env=environment_of(private), stderr=subprocess.PIPE, text=True)
     assert local_stack.wait_until(lambda: answers(private), WAIT_S, lambda: process.poll() is None)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from drumline.infra.cli.app import MODULES
+from drumline.cli.app import MODULES
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.unknown_variables import setting_names
 from drumline.infra.runtime.exit_codes import BAD_INPUT, RECORDS_LOST
@@ -56,7 +56,7 @@ def test_each_program_that_goes_on_has_a_unit():
 @each_unit
 def test_a_unit_runs_a_command_there_is_as_a_user_without_rights(name):
     command, *options = arguments(name)
-    parser = typer.main.get_command(importlib.import_module(f"drumline.infra.cli.{MODULES[command]}").app)
+    parser = typer.main.get_command(importlib.import_module(f"drumline.cli.{MODULES[command]}").app)
     parser.make_context(command, options)  # raises on an option that is none
     unit = dict(lines(name))
     assert (unit["User"], unit["CapabilityBoundingSet"], unit["NoNewPrivileges"]) == ("drumline", "", "yes")
@@ -75,7 +75,7 @@ def test_a_unit_starts_again_what_a_start_may_help_and_waits_for_a_clean_end(nam
 def test_a_replicas_sink_gets_its_options():
     [command] = [value for key, value in lines("drumline-sink@.service") if key == "ExecStart"]
     assert command.endswith(" $SINK_OPTIONS")
-    parser = typer.main.get_command(importlib.import_module(f"drumline.infra.cli.{MODULES['sink']}").app)
+    parser = typer.main.get_command(importlib.import_module(f"drumline.cli.{MODULES['sink']}").app)
     for options in re.findall(r"--(?:replica b|accept-loss)", UNITS["drumline-sink@.service"].read_text()):
         parser.make_context("sink", options.split())
 

@@ -90,7 +90,9 @@ def test_the_documentation_shows_the_list_as_it_is():
 
 def test_every_reason_that_readiness_may_name_is_documented():
     code = [
-        path.read_text() for part in ("infra", "producers", "sinks", "streams") for path in (ROOT / part).rglob("*.py")
+        path.read_text()
+        for part in ("cli", "lab", "views", "infra", "producers", "sinks", "streams")
+        for path in (ROOT / part).rglob("*.py")
     ]
     named = {name for text in code for name in re.findall(r'\.(?:set_reason|probe)\(\s*f?"([^"]+)"', text)}
     section = RUNBOOK.read_text().split("## Reasons in /readyz")[1].split("\n## ")[0]

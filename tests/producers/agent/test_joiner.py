@@ -9,7 +9,7 @@ from drumline.producers.agent.joiner import MERGED_RANKS, REGISTRY_S, RecordJoin
 from drumline.producers.rings.progress import STATES
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadSchema, RegistryUnavailable
-from drumline.schemas.joined.parts import MOST_PARTS, allowance_ns, interval_s
+from drumline.schemas.parts.parts import MOST_PARTS, allowance_ns, interval_s
 from drumline.schemas.topics import Topic
 
 

@@ -10,7 +10,7 @@ import pytest
 from support.torch_stub import TORCH
 from support.wait_limit import WAIT_S
 
-from drumline.producers.batches.process_record import process_record
+from drumline.producers.batching.process_record import process_record
 from drumline.producers.identity import identity
 from drumline.producers.launcher import LaunchOptions, environment
 

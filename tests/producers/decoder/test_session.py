@@ -22,7 +22,7 @@ from drumline.producers.decoder.remote_memory import NotAllowed, RemoteMemory
 from drumline.producers.decoder.session import FROM_RING, Session
 from drumline.producers.ipc.buffer_pool import DONE, FREE, HEADER_BYTES, KINDS, LENT, STATE, BufferPool, Header
 from drumline.producers.ipc.events import MARK
-from drumline.producers.live.launch_rows import LaunchRows
+from drumline.producers.live_matching.launch_rows import LaunchRows
 from drumline.producers.rings.ring_file import HeaderField
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.envelope import read_envelope

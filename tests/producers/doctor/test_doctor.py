@@ -13,13 +13,13 @@ import pytest
 from support.labs.spool import KERNEL, PROCESS, body
 from typer.testing import CliRunner
 
-from drumline.infra.cli.record import doctor as command_doctor
+from drumline.cli.record import doctor as command_doctor
 from drumline.infra.config.settings import AgentSettings, Settings, SpoolSettings
 from drumline.producers.agent.cursor import Cursor
 from drumline.producers.doctor import checks, kept_checks, nccl_checks
 from drumline.producers.doctor import spool_checks as checks_spool
-from drumline.producers.kept.folder import ROWS, KeptFolder
 from drumline.producers.rings.ring_file import LAYOUT, MAGIC, HeaderField
+from drumline.producers.rollup.folder import ROWS, KeptFolder
 from drumline.producers.spool import quota
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from support.fakes.nvml import FIELDS, FakeNvml, NVMLError_GpuIsLost, NVMLError_LibraryNotFound, NVMLError_NotSupported
 
-from drumline.producers.batches.sample_envelopes import SampleEnvelopes
+from drumline.producers.batching.sample_envelopes import SampleEnvelopes
 from drumline.producers.health import host_health as health
 from drumline.producers.health.host_health import check_batches, host_health
 from drumline.producers.health.model_table import COPY_SHARE, MATMUL_SHARE, MODELS, limits_of, pcie_gbytes

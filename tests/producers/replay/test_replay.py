@@ -11,7 +11,7 @@ import pytest
 from support.activity_builder import lockstep
 from typer.testing import CliRunner
 
-from drumline.infra.cli.record import replay as command_replay
+from drumline.cli.record import replay as command_replay
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka import acls as kafka_access
 from drumline.producers.replay import publisher as publisher_module

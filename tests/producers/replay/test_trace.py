@@ -76,7 +76,7 @@ def test_a_broken_folder_is_named(folder, name):
 
 
 def test_the_command_ends_with_2_and_the_reason(folder):
-    from drumline.infra.cli.record.replay import app
+    from drumline.cli.record.replay import app
 
     (folder / "kernel.parquet").unlink()
     result = CliRunner().invoke(app, [str(folder), "--speed", "max"])

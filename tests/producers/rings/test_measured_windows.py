@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.fake_ring import MS, FakeRing
 
-from drumline.producers.batches.live import BatchWriter
+from drumline.producers.batching.live import BatchWriter
 from drumline.producers.identity import Identity
 from drumline.producers.rings.ring_file import HeaderField
 from drumline.producers.rings.ring_rows import RingDerivation

@@ -12,7 +12,7 @@ from support.fake_nccl import COMPILER, FAKE, PROGRAMS
 from support.fake_ring import MS, FakeRing
 from support.wait_limit import WAIT_S
 
-from drumline.producers.batches.live import BatchWriter, FeedProgress
+from drumline.producers.batching.live import BatchWriter, FeedProgress
 from drumline.producers.identity import Identity
 from drumline.producers.nccl_profiler import library
 from drumline.producers.rings.host_rings import RingFolder

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drumline.infra.cli.query.evaluate import read_phases
+from drumline.cli.query.evaluate import read_phases
 from drumline.producers.replay.published import read_published
 from drumline.schemas.topics import Topic
 

@@ -253,7 +253,7 @@ def test_a_dead_letter_that_cannot_be_read_excuses_one_batch_of_its_own_key(pipe
 def test_exit_codes_and_json(pipeline):
     def run(*arguments, **environment):
         return subprocess.run(
-            [sys.executable, "-m", "drumline.infra.cli.app", "audit", *arguments],
+            [sys.executable, "-m", "drumline.cli.app", "audit", *arguments],
             env=pipeline.environment | environment, capture_output=True, text=True, timeout=WAIT_S,
         )  # fmt: skip
 

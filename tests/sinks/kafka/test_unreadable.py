@@ -7,10 +7,10 @@ import pytest
 from confluent_kafka import Producer
 from support.labs.sink import Pipeline, any_batch, process_id
 
-from drumline.infra.bench.overhead.job import peak_mb
 from drumline.infra.config.settings import Settings
 from drumline.infra.localstack.clickhouse.engine import wait_until
 from drumline.infra.telemetry import metrics
+from drumline.lab.bench.overhead.job import peak_mb
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.sinks import sink as sink_loop

@@ -16,9 +16,9 @@ from drumline.schemas.batch import encode
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER, header
 from drumline.schemas.epochs import write_epoch
-from drumline.schemas.joined.merged import MERGED, merged
-from drumline.schemas.joined.parts import JOINED_BY_AGENTS
 from drumline.schemas.model import model
+from drumline.schemas.parts.merged import MERGED, merged
+from drumline.schemas.parts.parts import JOINED_BY_AGENTS
 from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
 from drumline.schemas.topics import DERIVED_TOPICS, Topic
 from drumline.sinks import intake as intake_module

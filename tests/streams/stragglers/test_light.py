@@ -10,8 +10,8 @@ from support.recordings import folder, rows
 from support.straggler_simulator import MS, Fault, batches, ddp, mesh, overlapped, simulate
 from typer.testing import CliRunner
 
-from drumline.infra.cli.query.evaluate import app
-from drumline.infra.evaluate.scoring import light_phases
+from drumline.cli.query.evaluate import app
+from drumline.lab.evaluate.scoring import light_phases
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, WARNING, StragglerConfig
 from drumline.streams.offline import latest, verdicts
 

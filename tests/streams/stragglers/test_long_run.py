@@ -12,7 +12,7 @@ from types import FunctionType, ModuleType
 import numpy as np
 import pytest
 
-from drumline.infra.bench.simulated_job import STEP_NS, SimulatedJob, lateness, rank_batches
+from drumline.lab.bench.simulated_job import STEP_NS, SimulatedJob, lateness, rank_batches
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig

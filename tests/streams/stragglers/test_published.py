@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from drumline.infra.cli.query.evaluate import read_phases, straggler_rows
-from drumline.infra.evaluate.scoring import WARNING, evaluate_phases
+from drumline.cli.query.evaluate import read_phases, straggler_rows
+from drumline.lab.evaluate.scoring import WARNING, evaluate_phases
 from drumline.streams.core.thresholds import SUSPECT
 
 FOLDER = Path(__file__).parents[2] / "data" / "published"

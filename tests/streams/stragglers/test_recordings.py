@@ -11,8 +11,8 @@ import pytest
 from support.recordings import folder
 from typer.testing import CliRunner
 
-from drumline.infra.cli.query.evaluate import app
-from drumline.infra.evaluate.scoring import EvaluationReport, VerdictRow, evaluate_phases
+from drumline.cli.query.evaluate import app
+from drumline.lab.evaluate.scoring import EvaluationReport, VerdictRow, evaluate_phases
 from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drumline.infra.cli.query.evaluate import read_phases
-from drumline.infra.evaluate.scoring import INSUFFICIENT, evaluate_phases, light_phases
-from drumline.infra.evaluate.verdict_rows import verdict_rows
+from drumline.cli.query.evaluate import read_phases
+from drumline.lab.evaluate.scoring import INSUFFICIENT, evaluate_phases, light_phases
+from drumline.lab.evaluate.verdict_rows import verdict_rows
 from drumline.producers.replay.published import read_published
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.offline import verdicts

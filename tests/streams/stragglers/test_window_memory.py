@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 
-from drumline.infra.bench.jittery_jobs import windows
+from drumline.lab.bench.jittery_jobs import windows
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import run_key
 from drumline.streams.core.thresholds import StragglerConfig

@@ -12,7 +12,7 @@ from drumline.schemas.topics import Topic
 
 pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(1_800)]
 PROCESSES = 20_000
-COMMAND = [PYTHON, "-m", "drumline.infra.cli.app", "stream"]
+COMMAND = [PYTHON, "-m", "drumline.cli.app", "stream"]
 
 
 def test_the_windows_of_processes_that_fell_silent_together_leave_together(clean_stack, environment_of, tmp_path):

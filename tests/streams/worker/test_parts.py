@@ -11,8 +11,8 @@ from support.straggler_simulator import MS, Fault, batches, mesh, simulate
 from drumline.infra.config.settings import Settings
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
-from drumline.schemas.joined.parts import JOINED_BY_AGENTS, position
 from drumline.schemas.keys import record_key
+from drumline.schemas.parts.parts import JOINED_BY_AGENTS, position
 from drumline.schemas.tenants import SIGNATURE_HEADER
 from drumline.schemas.topics import Topic
 from drumline.streams.core.records import unpack_rows

@@ -25,8 +25,8 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic, dlq
 
 pytestmark = pytest.mark.stack
-RECORDING = Path(__file__).parents[3] / "infra" / "demo" / "ddp-gpu-bound"
-COMMAND = [PYTHON, "-m", "drumline.infra.cli.app", "stream"]
+RECORDING = Path(__file__).parents[3] / "lab" / "demo" / "ddp-gpu-bound"
+COMMAND = [PYTHON, "-m", "drumline.cli.app", "stream"]
 RAW = {Topic.KERNEL: (Topic.KERNEL_FREQUENCY, "launches"), Topic.MEMCPY: (Topic.MEMCPY_BANDWIDTH, "copies")}
 RESULTS = (Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH, Topic.STRAGGLER)
 
@@ -63,7 +63,7 @@ def bench(clean_stack, environment_of, tmp_path):
 #: Topics are looked at every second instead of every 30.
 WATCHFUL = """
 import drumline.streams.worker.checks.topic_watch as w
-from drumline.infra.cli.main import main
+from drumline.cli.main import main
 w.POLL_S = 1.0
 main()
 """
@@ -299,7 +299,7 @@ import time
 wall, wall_ns = time.time, time.time_ns
 time.time = lambda: wall() + {0} * 3600
 time.time_ns = lambda: wall_ns() + {0} * 3600 * 10**9
-from drumline.infra.cli.main import main
+from drumline.cli.main import main
 main()
 """
 

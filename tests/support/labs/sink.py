@@ -121,7 +121,7 @@ class Pipeline:
         """`drumline sink` as a process of its own."""
         environment = {**self.environment, **{f"DRUMLINE_SINK__{k.upper()}": str(v) for k, v in settings.items()}}
         process = subprocess.Popen(
-            [sys.executable, "-m", "drumline.infra.cli.app", "sink", *arguments],
+            [sys.executable, "-m", "drumline.cli.app", "sink", *arguments],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.sinks.append(process)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.activity_builder import ALL_GATHER, ALL_REDUCE, GEMM, Recorder, column
 
-from drumline.producers.batches.recorded import feeds
+from drumline.producers.batching.recorded import feeds
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.derive.nccl.calls import NcclCalls
 from drumline.producers.derive.rows import derive

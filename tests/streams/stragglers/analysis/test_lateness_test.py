@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from drumline.infra.bench.jittery_jobs import HEALTHY, STEP_NS, fault, lateness, named, verdicts, windows
+from drumline.lab.bench.jittery_jobs import HEALTHY, STEP_NS, fault, lateness, named, verdicts, windows
 from drumline.streams.core.chance import beyond, chance_of_sizes, likelihood_ratios, spread
 from drumline.streams.core.thresholds import CRITICAL, SUSPECT, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import attribute_lost_time

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from drumline.infra.bench.jittery_jobs import HEALTHY, STEP_NS, fault, lateness, named, verdicts, windows
+from drumline.lab.bench.jittery_jobs import HEALTHY, STEP_NS, fault, lateness, named, verdicts, windows
 
 LATE, STEPS = 1, 60
 #: Jitter of the kinds whose runs end within one window, however short it is.

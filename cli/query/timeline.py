@@ -1,0 +1,80 @@
+"""`drumline timeline`: steps of a job as a trace for Perfetto."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from drumline.cli.console import exit_on_error, exit_with, replaced
+from drumline.infra.config.settings import settings
+from drumline.infra.runtime.exit_codes import BAD_INPUT
+from drumline.infra.runtime.terminal import echo, escape_controls
+
+app = typer.Typer(add_completion=False)
+#: Most ranks that can be named.
+MOST_RANKS = 65_536
+
+
+@app.command()
+def timeline(
+    job: Annotated[str, typer.Option(help="The job's name; `drumline sql jobs` lists them.")],
+    steps: Annotated[str, typer.Option(help="Steps: 100-110, or one number.")],
+    run: Annotated[str, typer.Option(help="A run of it; default: the newest.")] = "",
+    ranks: Annotated[str, typer.Option(help="Ranks: 0,3 or 0-7; default: all.")] = "",
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")] = Path("timeline.pftrace"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as one JSON object.")] = False,
+) -> None:
+    """Write steps of a job as a trace, and open it at https://ui.perfetto.dev: the page reads the file in the browser.
+
+    Each rank is a process with tracks: verdicts, steps, NVTX ranges, collectives, the streams of its GPU, counters of
+    the GPU, and Python stacks that were sampled then. Arrows join a collective on all ranks. Ranks are aligned by
+    the ends of their collectives, not by their clocks. Kernels and copies are there where CUPTI recorded them.
+    The local engine is started if it is down.
+
+    Exit codes: 0 written. 1 ClickHouse does not answer. 2 no such job, run, step or rank, more rows than a trace may
+    have, or the file cannot be written.
+    """
+    from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows
+    from drumline.infra.config.state_dir import StackError
+    from drumline.infra.localstack.clickhouse.engine import ensure_engine
+    from drumline.views.control.ranks import BadRankList, ranks_of
+    from drumline.views.report.data import NoSuchRun
+    from drumline.views.timeline.job_trace import TooMuch
+    from drumline.views.timeline.job_trace import timeline as load
+
+    config = settings()
+    first, last = _steps(steps)
+    with exit_on_error("timeline", BadRankList, code=BAD_INPUT):
+        wanted = ranks_of(ranks, MOST_RANKS)
+    with (
+        exit_on_error("timeline", NoSuchRun, TooMuch, code=BAD_INPUT),
+        exit_on_error("timeline", ClickHouseFailed, StackError),
+        ensure_engine(config),
+    ):
+        client = connect(config, reader=True, database=config.clickhouse.database)
+        written = load(lambda sql, values: rows(client, sql, values), job, run, first, last, wanted)
+    with replaced("timeline", output) as part:
+        part.write_bytes(written.trace)
+    if as_json:
+        echo(json.dumps({"path": str(output.resolve()), "job": job, "run": written.run, "first_step": first,
+                         "last_step": last, "ranks": written.ranks, "unaligned_ranks": written.unaligned,
+                         "slices": written.slices}))  # fmt: skip
+        return
+    size = f"{len(written.ranks)} ranks, {written.slices:,} slices, {len(written.trace) / 1e6:.1f} MB"
+    echo(f"{escape_controls(job)}, run {escape_controls(written.run)}, steps {first} to {last}: {size}")
+    if written.unaligned:
+        echo(f"ranks {', '.join(map(str, written.unaligned))}: no collective joins them to the others; their own clock")
+    echo(f"timeline: {output.resolve()}; open it at https://ui.perfetto.dev")
+
+
+def _steps(text: str) -> tuple[int, int]:
+    """Return the bounds of "3" or "3-7". Exits with BAD_INPUT for another text."""
+    match = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", text)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if first > last:
+        exit_with("timeline", BAD_INPUT, f"--steps {text!r} is no span of numbers; for example: --steps 100-110")
+    return first, last

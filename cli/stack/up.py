@@ -1,0 +1,53 @@
+"""`drumline up`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from drumline.infra.config.settings import settings
+from drumline.infra.runtime.terminal import echo
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def up(
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when broker and engine answer.")] = True,
+    bootstrap: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Use this Kafka; start only the ClickHouse engine.")
+    ] = "",
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Run in the foreground until a signal (systemd, containers).")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as JSON.")] = False,
+) -> None:
+    """Start the local stack: Apache Kafka (KRaft, one small JVM) and the ClickHouse engine, both on loopback.
+
+    A detached supervisor runs and restarts them; `drumline down` stops it. A repetition changes nothing.
+    Needs Java 17 or newer; the first time, Maven fetches Kafka's jars (45 MB). Ports and the state
+    directory are settings (DRUMLINE_LOCAL__...; `drumline config`).
+    """
+    from drumline.cli.console import exit_on_error
+    from drumline.infra.config.state_dir import StackError
+    from drumline.infra.localstack import stack
+
+    chosen = settings()
+    if bootstrap:
+        chosen = chosen.model_copy(update={"kafka": chosen.kafka.model_copy(update={"bootstrap": bootstrap})})
+    with exit_on_error("up", StackError, interrupt_message="interrupted"):
+        addresses = stack.up(chosen, wait=wait, foreground=foreground)
+    for sentence in addresses["full"]:
+        echo(f"drumline up: {sentence}", err=True)
+    if as_json:
+        echo(json.dumps(addresses))
+        return
+    echo("already up" if addresses["already_running"] else "up" if wait else "starting")
+    echo(f"  Kafka               {addresses['kafka']}")
+    echo(f"  ClickHouse, HTTP    {addresses['clickhouse_http']}")
+    echo(f"  ClickHouse, native  {addresses['clickhouse_native']}")
+    echo(f"  state               {addresses['state']}")
+    if bootstrap:
+        echo(f"for the other commands: export DRUMLINE_KAFKA__BOOTSTRAP={bootstrap}")

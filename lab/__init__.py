@@ -1,0 +1,1 @@
+"""The demo, benchmarks, chaos runs and scores on recordings: programs that try and measure drumline."""

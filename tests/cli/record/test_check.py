@@ -1,0 +1,59 @@
+"""`drumline check` as a command: exit codes, JSON, and results that the agent publishes. NVML is a fake."""
+
+import json
+
+import pytest
+from support.fakes.nvml import FakeNvml, NVMLError_LibraryNotFound
+from typer.testing import CliRunner
+
+from drumline.cli.record import check
+from drumline.infra.config.settings import settings
+from drumline.producers.nvml import sampler
+from drumline.producers.spool.directory import SpoolDirectory
+from drumline.producers.spool.reader import Segment
+
+
+@pytest.fixture
+def nvml(monkeypatch, tmp_path):
+    fake = FakeNvml(2, CurrPcieLinkWidth=16, MaxPcieLinkWidth=16, MaxClockInfo=1_980, Serial="165")
+    monkeypatch.setattr(sampler, "pynvml", lambda: fake)
+    monkeypatch.setenv("DRUMLINE_SPOOL__ROOT", str(tmp_path / "spool"))
+    settings.cache_clear()
+    yield fake
+    settings.cache_clear()
+
+
+def run(*arguments):
+    return CliRunner().invoke(check.app, list(arguments))
+
+
+def test_a_host_that_is_well_ends_with_0_and_skips_what_it_cannot_check(nvml):
+    result = run("--gpus", "2", "--json")
+    answer = json.loads(result.stdout)
+    assert (result.exit_code, answer["failed"]) == (0, False)
+    loads = [item for item in answer["checks"] if item["name"] == "load"]
+    assert [item["state"] for item in loads] == ["skipped", "skipped"], "the fake's GPUs are in use"
+
+
+def test_a_missing_gpu_ends_with_1_and_states_it(nvml):
+    result = run("--gpus", "8", "--no-load")
+    assert result.exit_code == 1
+    assert "2 of 8 GPUs answer" in result.stdout
+    assert "load" not in result.stdout
+
+
+def test_a_host_without_a_driver_ends_with_1(nvml):
+    nvml.problem = NVMLError_LibraryNotFound("NVML Shared Library Not Found")
+    assert run("--json").exit_code == 1
+
+
+def test_results_are_left_for_the_agent(nvml, tmp_path):
+    assert run("--gpus", "2", "--no-load", "--publish").exit_code == 0
+    [folder] = [path for path in (tmp_path / "spool").iterdir() if (path / "identity.json").exists()]
+    frames = list(Segment(SpoolDirectory(folder), "000000000000.seg").read(True))
+    assert [frame.topic for frame in frames] == ["gpu.check.v1"] * 3
+
+
+def test_a_spool_that_cannot_be_written_ends_with_2(nvml, tmp_path):
+    (tmp_path / "spool").write_text("a file")
+    assert run("--gpus", "2", "--no-load", "--publish").exit_code == 2

@@ -1,0 +1,75 @@
+"""Each alert leads to a page that states what to do, in Grafana's files and in Prometheus'."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+from starlette.testclient import TestClient
+
+from drumline.infra.config.servers import WEB_PAGE
+from drumline.infra.config.settings import Settings
+from drumline.infra.grafana.provisioning.files import provisioning_files
+from drumline.infra.guidance.causes import CAUSES, WITHOUT_WINDOWS
+from drumline.infra.guidance.hangs import HANGS
+from drumline.views.serve.app import application
+
+ROOT = Path(__file__).parents[3]
+GRAFANA = next(text for path, text in provisioning_files().items() if path.name == "rules.yaml")
+RULES = [
+    rule["annotations"]
+    for text in (GRAFANA, (ROOT / "infra/prometheus/rules.yml").read_text())
+    for group in yaml.safe_load(text)["groups"]
+    for rule in group["rules"]
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    return TestClient(application(Settings()), base_url=WEB_PAGE)
+
+
+@pytest.mark.parametrize("annotations", RULES, ids=lambda annotations: annotations["runbook_url"].rsplit("/", 1)[1])
+def test_an_alert_states_cause_check_and_action_and_leads_to_its_page(browser, annotations):
+    assert len({annotations[name] for name in ("summary", "check", "act", "escalate")}) == 4
+    assert all(annotations[name].endswith((".", "?", "{{ end }}")) for name in ("check", "act"))
+    assert annotations.get("description", annotations["summary"])
+    page = browser.get(urlsplit(annotations["runbook_url"]).path)
+    assert page.status_code == 200
+    by_cause = "$values." in annotations["act"]
+    assert ("<dt>Check, do</dt>" if by_cause else "<dt>Do</dt>") in page.text
+    assert "<dt>Escalate</dt>" in page.text
+    assert "{{" not in page.text, "a template of Grafana"
+    assert "`" not in page.text, "what people type is shown as code"
+
+
+def test_a_message_has_all_texts_of_its_rule():
+    [text] = [t for p, t in provisioning_files().items() if p.name == "templates.yaml"]
+    for name in ("summary", "description", "check", "act", "escalate", "runbook_url", "dashboard"):
+        assert f"{{{{ .Annotations.{name} }}}}" in text
+
+
+def test_links_lead_to_the_web_page_of_the_settings():
+    [text] = [t for p, t in provisioning_files(web_page="https://drumline.example").items() if p.name == "rules.yaml"]
+    assert "https://drumline.example/alert/drumline-job-hung" in text
+    assert WEB_PAGE not in text
+
+
+def test_an_unknown_alert_is_not_found(browser):
+    assert browser.get("/alert/other").status_code == 404
+
+
+@pytest.mark.parametrize("entry", [*CAUSES, *WITHOUT_WINDOWS, *HANGS], ids=lambda entry: entry.page)
+def test_every_cause_that_an_alert_may_link_has_its_section(browser, entry):
+    address = urlsplit(entry.page)
+    page = browser.get(address.path)
+    assert page.status_code == 200
+    assert f'<section id="{address.fragment}"' in page.text
+
+
+def test_alerts_whose_text_depends_on_the_cause_link_its_section():
+    guides = [annotations["guide"] for annotations in RULES if "guide" in annotations]
+    stragglers, unevaluated, hung = sorted(guides, key=len, reverse=True)
+    assert all(f"}}}}{entry.page}{{{{" in stragglers for entry in CAUSES)
+    assert all(f"}}}}{entry.page}{{{{" in unevaluated for entry in WITHOUT_WINDOWS)
+    assert urlsplit(hung).path == "/cause/hung"

@@ -1,0 +1,1 @@
+"""Reports, pages, live views, traces, SQL, Python and MCP, dead letters, notices: all that people read and ask."""

@@ -1,0 +1,286 @@
+"""The application: addresses of the pages, and what a person sees where something is missing or down."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from importlib import metadata, resources
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from drumline.infra.clickhouse.client import ClickHouseFailed, with_hint
+from drumline.infra.clickhouse.error_codes import NOT_MIGRATED
+from drumline.infra.clickhouse.queries import UnknownQuery
+from drumline.infra.clickhouse.queries import query as named_query
+from drumline.infra.config.settings import Settings
+from drumline.infra.config.state_dir import StackError
+from drumline.views.report import charts, text
+from drumline.views.report.data import NoSuchRun
+from drumline.views.report.explanation import hang_lines
+from drumline.views.report.gaps import no_verdict
+from drumline.views.report.page import environment, sections, style
+from drumline.views.serve import fleet, guide, question_form, timeline
+from drumline.views.serve.access import Application, Guard
+from drumline.views.serve.addresses import BadAddress, job_url, number_of, times_of
+from drumline.views.serve.database import Database, FileRejected
+from drumline.views.serve.download import download
+from drumline.views.serve.job_page import MOST_RANKS, is_live, job_page
+from drumline.views.serve.rank_page import PARTS, rank_page
+from drumline.views.serve.reading import PageSource
+from drumline.views.serve.views import TICK_S, Views
+from drumline.views.sqlshell.questions import is_time
+from drumline.views.sqlshell.request import BadRequest
+from drumline.views.top.data import JOBS
+from drumline.views.top.view import age
+
+#: Time between two refreshes of a page while data come, and while none come; s.
+LIVE_S, STILL_S = TICK_S, 20
+#: Answers a request with what it reads from a source; runs on a thread.
+Handler = Callable[[Request, PageSource], Response]
+
+
+def application(settings: Settings) -> Application:
+    """Return the application behind its guard."""
+    pages = Pages(settings)
+    routes = [
+        Route("/", pages.shared(pages.fleet)),
+        Route("/job/{rest:path}", pages.shared(pages.of_job)),
+        Route("/questions", pages.questions),
+        Route("/question/{name}", pages.question_or_file),
+        Route("/causes", pages.causes),
+        Route("/cause/{name}", pages.cause),
+        Route("/alert/{name}", pages.alert),
+        Route("/static/{name}", pages.static),
+        Route("/healthz", pages.health),
+    ]
+    handlers: Mapping[Any, Any] = {**dict.fromkeys(PROBLEMS, pages.problem), 404: pages.not_found}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), settings.serve)
+
+
+#: Errors of a request that its page explains.
+PROBLEMS = (NoSuchRun, UnknownQuery, BadRequest, BadAddress, FileRejected, ClickHouseFailed, StackError)
+
+
+class Pages:
+    """The pages; safe for several threads. Each method answers one kind of address."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._price = settings.stream.price_per_gpu_hour
+        self._database = Database(settings)
+        self._views = Views(self._database)
+        folder = resources.files("drumline.views.serve") / "static"
+        self._files = {
+            "style.css": (str(style()) + (folder / "style.css").read_text("utf-8"), "text/css"),
+            "live.js": ((folder / "live.js").read_text("utf-8"), "text/javascript"),
+        }
+        # In their addresses, so that a browser keeps no file of an older version.
+        mark = hashlib.sha256("".join(content for content, _ in self._files.values()).encode()).hexdigest()[:12]
+        self._environment = environment("drumline.views.serve")
+        self._environment.globals.update(
+            text=text, job_url=job_url, fleet_url=_fleet_url,
+            age=lambda seconds: age(seconds).plain, words=_spaced, price=self._price,
+            cost=lambda seconds: text.cost(self._price, seconds), signed=_signed, mark=mark,
+            version=metadata.version("drumline"),
+        )  # fmt: skip
+
+    def shared(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a page that all tabs at an address share."""
+
+        async def endpoint(request: Request) -> Response:
+            pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+            path = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
+            address = repr((path.partition(b"?")[0], sorted(pair for pair in pairs if pair[0] != "token")))
+            return await self._views.answer(address, lambda source: self._explained(handler, request, source))
+
+        return endpoint
+
+    def _explained(self, handler: Handler, request: Request, source: PageSource) -> Response:
+        try:
+            try:
+                return handler(request, source)
+            except NoSuchRun as error:
+                return self._missing(404, str(error), self._job_names(source))
+        except PROBLEMS as error:
+            return self.problem(request, error)
+
+    def fleet(self, request: Request, source: PageSource) -> Response:
+        """Show the newest run of each job, or of those with the labels in the address."""
+        labels = {name: value for name, value in request.query_params.items() if name not in ("sort", "token")}
+        sort = request.query_params.get("sort", "")
+        jobs = fleet.fleet(source.query, sort, labels)
+        live = any(not job.has_ended for job in jobs)
+        return self._page(
+            "fleet.html", jobs=jobs, sort=sort or fleet.SORTS[0], most=fleet.MOST_JOBS,
+            every=LIVE_S if live else STILL_S,
+            chosen=labels,
+        )  # fmt: skip
+
+    def of_job(self, request: Request, source: PageSource) -> Response:
+        """Show a job, a rank of it, or a step of it: names may have any character, slashes too."""
+        path = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
+        parts = [unquote(part) for part in path.decode("latin-1").split("?")[0].strip("/").split("/")][1:]
+        run = request.query_params.get("run", "")
+        if len(parts) == 1 and parts[0]:
+            return self._job(request, source, parts[0], run)
+        if len(parts) == 3 and parts[1] == "rank":
+            return self._rank(request, source, parts[0], run, number_of("rank", parts[2]))
+        if len(parts) == 3 and parts[1] == "step":
+            rank = request.query_params.get("rank", "")
+            number = number_of("rank", rank) if rank else None
+            return self._step(source, parts[0], run, number_of("step", parts[2]), number)
+        return self.not_found(request, None)
+
+    def _job(self, request: Request, source: PageSource, job: str, run: str) -> Response:
+        since, until = times_of(request)
+        page = job_page(source.query, job, run, since, until, self._price)
+        shown = len(page.ranks) if request.query_params.get("ranks") == "all" else MOST_RANKS
+        stands = [row for row in page.data.hangs if row["lasts"]]
+        return self._page(
+            "job.html", p=page, shown=shown, given_run=run, summary=text.summary(page.data, most=1),
+            hangs=[hang_lines([row], job) for row in stands], rank_url=lambda rank: job_url(job, run, rank=rank),
+            every=LIVE_S if page.is_live else STILL_S, **{k: v for k, v in sections(page.data).items() if k != "text"},
+        )  # fmt: skip
+
+    def _rank(self, request: Request, source: PageSource, job: str, run: str, rank: int) -> Response:
+        since, until = times_of(request)
+        page = rank_page(source.query, job, run, rank, since, until)
+        name = page.run["run"]
+        drawn = None
+        if page.bad_step:
+            try:
+                step = timeline.step_page(source.query, job, name, page.bad_step[0], rank)
+                drawn = (step, _safe(timeline.svg(step)))
+            except NoSuchRun:
+                drawn = None
+        return self._page(
+            "rank.html", p=page, given_run=run, step=drawn, parts=PARTS, kinds=timeline.KINDS,
+            devices=[(caption, _safe(charts.svg(spec))) for caption, spec in page.devices.items()],
+            sentence=no_verdict(page.windows, rank, int(page.run["ranks"])),
+            every=LIVE_S if is_live(source.query, job, name) else STILL_S,
+            scope=f"--job {shlex.quote(job)} --run {shlex.quote(name)}",
+        )  # fmt: skip
+
+    def _step(self, source: PageSource, job: str, run: str, step: int, rank: int | None) -> Response:
+        page = timeline.step_page(source.query, job, run, step, rank)
+        drawn = _safe(timeline.svg(page))
+        return self._page("step.html", p=page, given_run=run, svg=drawn, kinds=timeline.KINDS, every=0)
+
+    def questions(self, _: Request) -> Response:
+        """List the named questions."""
+        return self._page("questions.html", themes=question_form.themes(), every=0)
+
+    async def question_or_file(self, request: Request) -> Response:
+        """Show the form of a question, or send its answer as a file."""
+        sent = dict(request.query_params)
+        if (ending := sent.pop("format", "")) not in question_form.FILES:
+            return await self.shared(self.question)(request)
+        named = named_query(request.path_params["name"])
+        return await run_in_threadpool(download, self._database, named, sent, ending)
+
+    def question(self, request: Request, source: PageSource) -> Response:
+        """Show the form of a question, and its answer once it was sent."""
+        named = named_query(request.path_params["name"])
+        sent = dict(request.query_params)
+        sent.pop("format", "")
+        answer = question_form.answer(source, named, sent) if sent else None
+        jobs = self._job_names(source)
+        command = " ".join(
+            ["drumline sql", named.name, *(f"--{k} {shlex.quote(v)}" for k, v in sent.items() if v.strip())]
+        )
+        query = urlencode(sent)
+        return self._page(
+            "question.html", q=named, sent=sent, answer=answer, most=question_form.MOST_ROWS, jobs=jobs,
+            command=command, query=query, hint=question_form.hint, is_time=is_time,
+            files=list(question_form.FILES), every=0, status=400 if answer and answer.problem else 200,
+        )  # fmt: skip
+
+    def causes(self, _: Request) -> Response:
+        """List the causes of verdicts and the reasons of a standstill."""
+        return self._page("causes.html", causes=guide.by_cause(), every=0)
+
+    def cause(self, request: Request) -> Response:
+        """Explain one cause and its details: the target of links in alerts."""
+        name = request.path_params["name"]
+        entries = guide.by_cause().get(name)
+        if entries is None:
+            return self.not_found(request, None)
+        return self._page("cause.html", name=name, entries=entries, every=0)
+
+    def alert(self, request: Request) -> Response:
+        """Explain one alert rule of Grafana (by its uid) or Prometheus (by its name): the target of `runbook_url`."""
+        if values := guide.alert(request.path_params["name"]):
+            return self._page("alert.html", **values, every=0)
+        return self.not_found(request, None)
+
+    def static(self, request: Request) -> Response:
+        """Return the style sheet or the script."""
+        content, media = self._files.get(request.path_params["name"], ("", ""))
+        if not media:
+            return self.not_found(request, None)
+        return Response(content, media_type=media, headers={"Cache-Control": "max-age=3600"})
+
+    def health(self, _: Request) -> Response:
+        """Answer a probe; it does not query."""
+        return Response("ok\n", media_type="text/plain")
+
+    def not_found(self, request: Request, _: Exception | None) -> Response:
+        """Answer for an address that is no page."""
+        return self._missing(404, f"There is no page {request.url.path}")
+
+    def problem(self, _: Request, error: Exception) -> Response:
+        """Answer for a value that is no run, time, number or question; or show what to start.
+
+        Then the page comes by itself when the server answers.
+        """
+        if isinstance(error, NoSuchRun | FileRejected):
+            return self._missing(404 if isinstance(error, NoSuchRun) else 503, str(error))
+        if not isinstance(error, ClickHouseFailed | StackError):
+            return self._missing(400, str(error))
+        code = getattr(error, "code", 0)
+        is_up = bool(code) and code not in NOT_MIGRATED
+        local = not self._settings.clickhouse.url and not code
+        return self._page(
+            "down.html",
+            status=500 if is_up else 503,
+            message=with_hint(error),
+            is_up=is_up,
+            is_local=local,
+            every=LIVE_S,
+        )
+
+    def _missing(self, status: int, message: str, jobs: list[str] | None = None) -> Response:
+        return self._page("missing.html", status=status, message=message, jobs=jobs or [], every=0)
+
+    def _job_names(self, source: PageSource) -> list[str]:
+        return [row["job"] for row in source.query(JOBS, {"job": "", "most": fleet.MOST_JOBS})]
+
+    def _page(self, template: str, *, status: int = 200, **variables: Any) -> Response:
+        now = f"{datetime.now(UTC):%H:%M:%S} UTC"
+        return HTMLResponse(self._environment.get_template(template).render(now=now, **variables), status)
+
+
+def _fleet_url(chosen: Mapping[str, str]) -> str:
+    return f"/?{urlencode(chosen)}" if chosen else "/"
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _signed(value: float) -> str:
+    return "0.00" if abs(value) < 0.005 else f"{value:+,.2f}"
+
+
+def _safe(svg: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(svg)
