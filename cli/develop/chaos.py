@@ -85,9 +85,9 @@ def chaos(
 def _run_hostile(count: int, seed: int | None, data: Path | None, as_json: bool, write: Path | None) -> NoReturn:
     """Run beside hostile records and print the report. Raises typer.Exit with the exit code."""
     from drumline.infra.config.state_dir import write_json
-    from drumline.infra.runtime.resources import DEMO_RECORDING
     from drumline.lab.chaos.hostile.hostile_run import run_hostile
     from drumline.lab.chaos.hostile.report import HostileReport
+    from drumline.lab.demo_recording import DEMO_RECORDING
 
     errors = terminal_console(stderr=True, highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -122,10 +122,10 @@ def _run(
 ) -> NoReturn:
     """Run the chaos run and print its report. Raises typer.BadParameter, and typer.Exit with the exit code."""
     from drumline.infra.config.state_dir import write_json
-    from drumline.infra.runtime.resources import DEMO_RECORDING
     from drumline.lab.chaos.chaos_run import PER_ROUND, Plan, run_chaos
     from drumline.lab.chaos.report import ChaosReport, show
     from drumline.lab.chaos.targets import SIGNALS, targets
+    from drumline.lab.demo_recording import DEMO_RECORDING
     from drumline.producers.replay.parquet import BadTrace
 
     errors = terminal_console(stderr=True, highlight=False)

@@ -24,9 +24,9 @@ from drumline.infra.grafana.model import Dashboard
 from drumline.infra.grafana.render.dashboard import dashboard_json
 from drumline.infra.localstack.clickhouse.engine import temporary_engine
 from drumline.infra.localstack.ephemeral import ephemeral_settings
-from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.lab.bench.direct_load import JobCopy, Repetition, load, repeat
 from drumline.lab.bench.grafana_macros import ALL_VALUES, PanelRequest, expand
+from drumline.lab.demo_recording import DEMO_RECORDING
 
 SOURCES = Path(__file__).parent / "dashboard_pictures"
 PICTURES = Path(__file__).parents[1] / "img" / "dashboards"

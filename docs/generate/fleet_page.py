@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from page import NOTE, REFERENCE, table, write
 
 from drumline.infra.config.clickhouse_settings import RetentionSettings
-from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.demo_recording import DEMO_RECORDING
 from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.topics import DAY_MS, TOPICS, Topic
 

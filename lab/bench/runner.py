@@ -16,10 +16,10 @@ import typer
 from confluent_kafka import KafkaException
 
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
-from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.infra.runtime.terminal import terminal_console
 from drumline.lab.bench.render import is_replaceable, show, write
 from drumline.lab.bench.result import BenchReport, Progress, machine
+from drumline.lab.demo_recording import DEMO_RECORDING
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -180,7 +180,7 @@ class Decoder:
         def get(name: str) -> Array:
             return records.field(cupti.MARKER, name)
 
-        self.labels.trim()  # PendingActivity copies the strings of the markers it keeps (live/pending.py)
+        self.labels.trim()  # PendingActivity copies the strings of the markers it keeps (live_matching/pending.py)
         columns = {
             "id": get("id"),
             "time_ns": get("timestamp").view(np.int64),

@@ -19,7 +19,7 @@ from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.localstack import stack as local_stack
 from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.infra.runtime.processes import ManagedProcess
-from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.demo_recording import DEMO_RECORDING
 
 pytestmark = [pytest.mark.stack, pytest.mark.cluster, pytest.mark.timeout(2_400)]
 #: How long the replica is away, and the bar for reads; s.

@@ -14,7 +14,7 @@ from support.pipeline import VOLATILE, Pipeline
 
 from drumline.infra.localstack.stack import wait_until
 from drumline.infra.runtime.processes import ManagedProcess
-from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.demo_recording import DEMO_RECORDING
 from drumline.producers.replay.recording import RecordedJob
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter

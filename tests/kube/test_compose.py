@@ -23,7 +23,7 @@ from drumline.infra.clickhouse.client import connect, rows
 from drumline.infra.config.local_credentials import local_password
 from drumline.infra.config.settings import Settings
 from drumline.infra.localstack.ephemeral import run_audit
-from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.demo_recording import DEMO_RECORDING
 
 pytestmark = [pytest.mark.kube, pytest.mark.stack, pytest.mark.timeout(3000)]
 FOLDER = Path(__file__).parents[2] / "infra" / "compose"

@@ -73,16 +73,20 @@ def test_a_gpu_nodes_programs_start_with_what_their_extra_brings_and_nothing_els
 @pytest.mark.parametrize(
     ("extra", "commands", "modules"),
     [
-        ("sql", ("sql", "report", "explain"), ("localstack.clickhouse.engine", "report.page", "sqlshell.output")),
-        ("serve", ("serve",), ("serve.web_server", "serve.app")),
-        ("mcp", ("mcp",), ("mcp.protocol",)),
+        (
+            "sql",
+            ("sql", "report", "explain"),
+            ("infra.localstack.clickhouse.engine", "views.report.page", "views.sqlshell.output"),
+        ),
+        ("serve", ("serve",), ("views.serve.web_server", "views.serve.app")),
+        ("mcp", ("mcp",), ("views.mcp.protocol",)),
     ],
 )
 def test_who_reads_a_remote_server_needs_no_engine(extra, commands, modules):
     hidden = hidden_without(extra)
     assert {"psutil", "chdb", "faust"} <= set(hidden)
     loaded = [f"drumline.cli.{MODULES[command]}" for command in commands]
-    loaded += [f"drumline.infra.{name}" for name in modules]
+    loaded += [f"drumline.{name}" for name in modules]
     child = [sys.executable, "-c", WITHOUT, json.dumps(hidden), *loaded]
     done = subprocess.run(child, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr[-800:]

@@ -11,7 +11,7 @@ from support.labs.light import light, light_batches
 from support.pipeline_simulator import simulate_pipeline
 from support.straggler_simulator import MS, Fault, batches, ddp, mesh, overlapped, simulate
 
-from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.demo_recording import DEMO_RECORDING
 from drumline.schemas.batch import Batch
 
 Stream = list[tuple[int, Batch]]

@@ -16,7 +16,7 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.localstack.ephemeral import run_audit
 from drumline.infra.runtime.processes import ManagedProcess, check_all
-from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.demo_recording import DEMO_RECORDING
 
 #: What may differ between two runs of the same recording: ids, Kafka places, how often a window was emitted.
 VOLATILE = {"run", "process_id", "revision", "published", "_topic_partition", "_offset", "_row"}

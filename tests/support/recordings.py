@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.demo_recording import DEMO_RECORDING
 from drumline.lab.evaluate.scoring import VerdictRow, evaluate_phases
 from drumline.producers.derive.rows import derive
 from drumline.producers.replay import recording as recorded

@@ -15,7 +15,7 @@ from drumline.cli.record import replay
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.connect import BrokerUnreachable, require_listener
 from drumline.infra.runtime.listeners import connect_error
-from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.demo_recording import DEMO_RECORDING
 
 
 @pytest.fixture

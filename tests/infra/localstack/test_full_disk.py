@@ -26,8 +26,8 @@ from drumline.infra.localstack.ephemeral import ephemeral_settings, run_audit, r
 from drumline.infra.localstack.processes import own_processes
 from drumline.infra.localstack.status import status
 from drumline.infra.runtime.processes import ManagedProcess
-from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.lab.chaos.load import ReplayLoad
+from drumline.lab.demo_recording import DEMO_RECORDING
 
 Environment = Callable[[Settings], dict[str, str]]
 #: Beyond what the empty stack writes; bytes.

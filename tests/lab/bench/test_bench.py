@@ -19,7 +19,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from drumline.cli.develop import bench as command_bench
-from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.lab.bench import runner as command
 from drumline.lab.bench.benchmarks import soak
 from drumline.lab.bench.benchmarks.codec import BOUNDS_TARGET, bench_codec
@@ -35,6 +34,7 @@ from drumline.lab.bench.processes.process_watch import ProcessWatch, over_time
 from drumline.lab.bench.processes.replay_process import replaying
 from drumline.lab.bench.render import HEAD, MARK, show, write
 from drumline.lab.bench.result import BenchReport, Result, machine, percentiles
+from drumline.lab.demo_recording import DEMO_RECORDING
 from drumline.producers.ipc.buffer_pool import DONE, FREE, STATE, BufferPool
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results" / "bench"

@@ -10,10 +10,10 @@ import pytest
 from support import migrated_database
 
 from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
-from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.lab.bench.benchmarks import agent, pipeline, queries, scale, sink, soak, stream
 from drumline.lab.bench.benchmarks.recorded_speed import Course
 from drumline.lab.bench.processes import child_process as children
+from drumline.lab.demo_recording import DEMO_RECORDING
 
 
 @pytest.fixture

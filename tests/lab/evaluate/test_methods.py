@@ -11,7 +11,7 @@ from support.recordings import phases
 from typer.testing import CliRunner
 
 from drumline.cli.query.evaluate import app
-from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.demo_recording import DEMO_RECORDING
 from drumline.lab.evaluate.compare import METHODS, MethodResult, compare
 from drumline.lab.evaluate.comparison_table import cell
 from drumline.lab.evaluate.methods import hta, ingero, longest, nvrx, traceml

@@ -11,7 +11,7 @@ import pytest
 from support import trace_mutations as mutations
 from support.recordings import folder
 
-from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.demo_recording import DEMO_RECORDING
 from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.table import Table
 from drumline.producers.batching.live import BatchWriter

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.recordings import DAY_NS, folder, to_present_ns
 
-from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.demo_recording import DEMO_RECORDING
 from drumline.producers.replay.anonymise import anonymise
 from drumline.producers.replay.recording import RecordedJob
 from drumline.producers.replay.trace import load_manifest

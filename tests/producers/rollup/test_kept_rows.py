@@ -12,8 +12,8 @@ from support.labs.agent import process as process_record
 
 from drumline.cli.record.agent import _stages
 from drumline.infra.config.settings import Settings
-from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.infra.telemetry import metrics
+from drumline.lab.demo_recording import DEMO_RECORDING
 from drumline.producers.agent.kept_rows import KeptRows
 from drumline.producers.replay.recording import RecordedJob
 from drumline.producers.rollup import kept_segments

@@ -14,7 +14,7 @@ import pytest
 from support import recordings
 from support.kept_streams import RECORDED, SIMULATED, Stream
 
-from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.demo_recording import DEMO_RECORDING
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.offline import verdicts
 

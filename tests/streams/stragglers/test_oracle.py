@@ -10,7 +10,7 @@ import pytest
 from support.recordings import other_recordings, phases, report, rows, stream, trace
 from support.straggler_oracle import costs, step_ms
 
-from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.demo_recording import DEMO_RECORDING
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.rows import derive
 from drumline.producers.replay.recording import measured_from

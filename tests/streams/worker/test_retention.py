@@ -18,7 +18,7 @@ from drumline.infra.kafka.worker_status import read_statuses
 from drumline.infra.localstack.clickhouse.engine import wait_until
 from drumline.infra.localstack.ephemeral import free_ports
 from drumline.infra.runtime.processes import ManagedProcess
-from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.demo_recording import DEMO_RECORDING
 from drumline.schemas.topics import Topic
 
 pytestmark = pytest.mark.stack

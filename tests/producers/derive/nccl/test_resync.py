@@ -10,7 +10,7 @@ import pytest
 from support import trace_mutations as mutations
 from support.recordings import jobs_to_damage, trace
 
-from drumline.infra.runtime.resources import DEMO_RECORDING
+from drumline.lab.demo_recording import DEMO_RECORDING
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.derive.nccl.kernels import NcclKernels
 from drumline.producers.derive.nccl.resync import whole_steps
