@@ -133,21 +133,6 @@ def agent(
 
 
 @app.command()
-def rings(
-    seconds: Annotated[float, typer.Option(min=1, help="how long the ranks write")] = 60.0,
-    rate: Annotated[float, typer.Option(min=1, help="NCCL operations/s of each rank")] = 2_000,
-    ranks: Annotated[int, typer.Option(min=1, help="training processes on the host")] = 8,
-    as_json: AsJson = False,
-    write: Write = None,
-) -> None:
-    """Measure the node agent beside processes that write rings, as under the light policy. Starts a private stack."""
-    from drumline.lab.bench.benchmarks.rings import bench_rings
-    from drumline.lab.bench.runner import run
-
-    run("rings", None, lambda _, show: bench_rings(seconds, rate, ranks, show), as_json, write)
-
-
-@app.command()
 def overhead(
     rounds: Annotated[int, typer.Option(min=1, help="processes of each mode, interleaved")] = 3,
     seconds: Annotated[float, typer.Option(min=0.5, help="time of each workload in each process")] = 4.0,
@@ -193,34 +178,6 @@ def soak(
     from drumline.lab.bench.runner import run
 
     run("soak", data, lambda folder, show: bench_soak(folder, minutes, rate, ranks, show), as_json, write)
-
-
-@app.command()
-def algebra(
-    ranks: Annotated[int, typer.Option(min=2, help="ranks of the job, all in one communicator")] = 1024,
-    steps: Annotated[int, typer.Option(min=20, help="steps, a second each")] = 40,
-    as_json: AsJson = False,
-    write: Write = None,
-) -> None:
-    """Measure the straggler algebra alone at 1,024 ranks and one step a second. Needs no Kafka."""
-    from drumline.lab.bench.benchmarks.straggler_algebra import bench_algebra
-    from drumline.lab.bench.runner import run
-
-    run("algebra", None, lambda _, show: bench_algebra(ranks, steps, progress=show), as_json, write)
-
-
-@app.command()
-def window(
-    ranks: Annotated[int, typer.Option(min=256, help="ranks of the job, a multiple of 128")] = 16384,
-    late: Annotated[int, typer.Option(min=1, help="late ranks")] = 1000,
-    as_json: AsJson = False,
-    write: Write = None,
-) -> None:
-    """Measure one window of 16,384 ranks with 1,000 late at once, from state to verdict. Needs no Kafka."""
-    from drumline.lab.bench.benchmarks.window import bench_window
-    from drumline.lab.bench.runner import run
-
-    run("window", None, lambda _, show: bench_window(ranks, late, progress=show), as_json, write)
 
 
 @app.command()

@@ -1,8 +1,8 @@
 """A ring as NCCL's profiler plugin writes it, written by a test: no NCCL, no C."""
 
 import numpy as np
+from support.ring_writer import MS, RingWriter
 
-from drumline.lab.bench.processes.ring_writer import MS, RingWriter
 from drumline.producers.rings.ring_file import HeaderField, Kind
 
 

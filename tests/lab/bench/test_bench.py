@@ -22,9 +22,7 @@ from drumline.cli.develop import bench as command_bench
 from drumline.lab.bench import runner as command
 from drumline.lab.bench.benchmarks import soak
 from drumline.lab.bench.benchmarks.codec import BOUNDS_TARGET, bench_codec
-from drumline.lab.bench.benchmarks.straggler_algebra import bench_algebra
 from drumline.lab.bench.benchmarks.verdict_latency import first_delays
-from drumline.lab.bench.benchmarks.window import bench_window
 from drumline.lab.bench.overhead import benchmark as overhead
 from drumline.lab.bench.overhead import job as overhead_job
 from drumline.lab.bench.overhead import paired
@@ -49,20 +47,6 @@ def test_codec_results_stand_beside_both_baselines():
     for result in report.results:
         assert np.isfinite(result.value)
         assert result is bounds or result.ratio == pytest.approx(result.value / result.baseline)
-
-
-def test_the_algebra_alone_names_the_late_rank_and_has_one_core_as_its_target():
-    report = bench_algebra(ranks=8, steps=40, collectives=3)
-    assert (report.results[0].unit, report.results[0].target, report.results[0].at_most) == ("cores", 1.0, True)
-    assert report.results[0].value > 0.0
-    assert "2 verdicts, ranks they name: [2]; late was [2]" in report.notes[0]
-
-
-def test_the_window_of_a_large_job_names_all_late_ranks_and_no_other():
-    values = {result.name: result.value for result in bench_window(ranks=512, late=24).results}
-    for component in ("idle", "compute"):
-        named = [values[f"late by {component}: {ranks} ranks named"] for ranks in ("late", "other")]
-        assert named == [24, 0]
 
 
 def test_a_target_is_met_from_its_side():
@@ -261,7 +245,7 @@ def measured(monkeypatch):
 
         return fake
 
-    elsewhere = {"algebra": "benchmarks.straggler_algebra", "overhead": "overhead.benchmark"}
+    elsewhere = {"overhead": "overhead.benchmark"}
     for kind in KINDS:
         module = importlib.import_module(f"drumline.lab.bench.{elsewhere.get(kind, f'benchmarks.{kind}')}")
         monkeypatch.setattr(module, f"bench_{kind}", instead(getattr(module, f"bench_{kind}")))
@@ -309,7 +293,7 @@ def test_who_names_no_benchmark_sees_which_there_are():
     answer = CliRunner().invoke(command_bench.app, ["nothing"])
     text = re.sub(r"[^\w,']+", " ", answer.output)
     assert answer.exit_code == 2
-    assert "no benchmark 'nothing' there are codec, sink, stream, pipeline, agent, rings, overhead" in text
+    assert "no benchmark 'nothing' there are codec, sink, stream, pipeline, agent, overhead" in text
 
 
 def test_what_ends_the_watching_is_raised():

@@ -1,11 +1,9 @@
-"""Writes rings as NCCL's profiler plugin does, without NCCL: `python -m ...ring_writer FOLDER RINGS RATE SECONDS`."""
+"""Write rings as NCCL's profiler plugin does, without NCCL."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,6 @@ from drumline.schemas.columns import Array
 FLOAT32 = 8
 MS = 1_000_000
 #: Operations of a step, and time between two writes; s.
-PER_STEP, TICK_S = 50, 0.02
 
 
 class RingWriter:
@@ -128,34 +125,3 @@ class RingWriter:
     def end(self) -> None:
         """Let the process end, in any way."""
         os.close(self.lock)
-
-
-def main(arguments: list[str]) -> None:
-    """Write operations evenly, then print how many were written and how many met a full ring."""
-    folder, count, rate, seconds = Path(arguments[0]), int(arguments[1]), float(arguments[2]), float(arguments[3])
-    rings = []
-    for rank in range(count):
-        launcher = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count}
-        environment = {"DRUMLINE_JOB": "bench", **{name: str(value) for name, value in launcher.items()}}
-        rings.append(RingWriter(folder, 1 << 15, time.time_ns(), environment, pid=rank + 1))
-        rings[-1].communicator(ranks=count, rank=rank)
-    print("ready", flush=True)
-    began, written = time.monotonic(), 0
-    while (spent := time.monotonic() - began) < seconds:
-        due = int(spent * rate) // 10 * 10
-        for first in range(written, due, 10):
-            now_ns = time.time_ns()
-            for ring in rings:
-                if first % PER_STEP == 0:
-                    ring.mark(first // PER_STEP, now_ns - 6 * MS)
-                call = now_ns - 5 * MS + np.arange(10) * (MS // 4)
-                ring.operations(call, call + MS // 10, call + MS // 5)
-        written = due
-        time.sleep(TICK_S)
-    for ring in rings:
-        ring.end()
-    print(count * written, sum(int(ring.header[HeaderField.DROPPED]) for ring in rings), flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
