@@ -7,26 +7,19 @@ from typing import Any, NamedTuple
 
 from drumline.schemas.avro_read import number_behind
 from drumline.schemas.batch import Batch, decode, encode
-from drumline.schemas.batch_table import BatchTable
 from drumline.schemas.bounds.check import check, check_columns, check_envelope, check_size, checks_together
+from drumline.schemas.bounds.merged_check import is_inside
 from drumline.schemas.compatibility import unreadable
 from drumline.schemas.confluent import HEADER, header, schema_id
 from drumline.schemas.dead_letters import Header
 from drumline.schemas.epochs import EPOCH_HEADER, is_ahead, read_epoch
-from drumline.schemas.errors import (
-    BadEnvelope,
-    BadRecord,
-    ForeignJob,
-    OutOfBounds,
-    Unencodable,
-    UnknownSchema,
-    WrongSchema,
-)
+from drumline.schemas.errors import BadRecord, ForeignJob, OutOfBounds, UnknownSchema, WrongSchema
 from drumline.schemas.model import JOB_ENVELOPE, RecordModel, model
-from drumline.schemas.parts.encoded import encoded
+from drumline.schemas.parts.encoded import part_values
 from drumline.schemas.parts.merged import MERGED, SHARED, merged
 from drumline.schemas.parts.parts import JOINED_BY_AGENTS, PARTS, joined, split
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.parts.table import MergedTable
+from drumline.schemas.record_table import BatchTable, RecordTable
 from drumline.schemas.registry import Registry, lock_file_registry
 from drumline.schemas.tenants import OF_HOSTS, Tenant, TenantGuard
 from drumline.schemas.topics import DERIVED_TOPICS
@@ -38,50 +31,29 @@ _IDS = 1 << 31
 
 
 class Received(NamedTuple):
-    """Holds a record of Kafka. `appended_ms`: when Kafka took it in."""
+    """Holds a record of Kafka. `appended_ms`: when Kafka took it in; 0 = unknown."""
 
-    value: bytes
-    appended_ms: int
+    value: bytes | None
+    appended_ms: int = 0
     key: bytes | None = None
     headers: Iterable[Header] | None = None
 
 
-class JoinedRecord(NamedTuple):
-    """Holds a record with parts that was checked, as a whole; its parts are not read yet.
+class OpenRecord(NamedTuple):
+    """Holds a record of which the kind is known: a batch, a list of parts, or a table of them. No part is read yet.
 
-    `job`: of all of them. `writer`, `id`: the schema of the parts of a table; None and 0 of a record whose parts have
-    schemas of their own. `tenant`: who signed it, where the host of each part must be one of its hosts.
+    `unit`: what records have in common that may be read together; None for one that is read by itself. `record`: the
+    record as a whole, None for a batch; `job`: of all of its parts. `writer`, `id`: the schema of the parts of a table.
+    `tenant`: who signed it, where the host of each part must be one of its hosts.
     """
 
-    job: str
-    record: Batch
+    received: Received
+    unit: tuple[int, str, str] | None = None
+    job: str = ""
+    record: Batch | None = None
     writer: RecordModel | None = None
     id: int = 0
     tenant: Tenant | None = None
-
-    @property
-    def unit(self) -> tuple[int, str, str] | None:
-        """Return what records have in common whose tables may be read together; None for one that is read alone."""
-        is_separate = self.writer is None or self.tenant is not None
-        return None if is_separate else (self.id, self.job, str(self.record.envelope["run"]))
-
-
-class Parts:
-    """Holds the parts of a record.
-
-    `job`: of all of them, checked as that of the record. `values`: of each. `merged`: all of them, of a record that has
-    them in one table; its parts are encoded once `values` is read. `tenant`: see JoinedRecord; then there is no table.
-    """
-
-    def __init__(
-        self,
-        job: str,
-        values: list[bytes] | None = None,
-        merged: MergedParts | None = None,
-        id: int = 0,
-        tenant: Tenant | None = None,
-    ):
-        self.job, self.merged, self.tenant, self._values, self._id = job, merged, tenant, values, id
 
     def check_origin(self, topic: str, envelope: Mapping[str, Any]) -> None:
         """Accept a part. Fatal for the record: ForeignJob, ForeignHost."""
@@ -89,21 +61,6 @@ class Parts:
             raise ForeignJob("the job is none of its record's", topic=topic, field="job")
         if self.tenant is not None:
             self.tenant.check_host(topic, envelope["host"])
-
-    @property
-    def values(self) -> list[bytes]:
-        """Return the value of each part. Raises BadRecord for parts that no producer can have encoded."""
-        if self._values is None:
-            assert self.merged is not None
-            of, frame = self.merged, header(self._id)
-            of.check_widths()
-            try:
-                self._values = encoded(of, frame) or [
-                    encode(of.writer, of.written(part), frame) for part in range(of.parts)
-                ]
-            except Unencodable as error:
-                raise BadEnvelope(f"a part of it: {error}", topic=of.topic) from None
-        return self._values
 
 
 class Codec:
@@ -146,72 +103,90 @@ class Codec:
             return None
         return self.encode(merged(schema, number, batches))
 
-    def parts(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        bounded: bool = True,
-        key: bytes | None = None,
-        headers: Iterable[Header] | None = None,
-    ) -> Parts | None:
-        """Return the parts of a record, each to be passed to `decode`; None if it is a batch itself.
-
-        Options and errors: see `decode`.
-        """
-        of = self.joined_record(topic, value, key, headers, bounded=bounded)
-        return None if of is None else self.parts_of(topic, of)
-
-    def joined_record(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
-        headers: Iterable[Header] | None = None,
-        *,
-        bounded: bool = True,
-    ) -> JoinedRecord | None:
-        """Return a record with parts; None if it is a batch itself. Options and errors: see `decode`."""
+    def open(self, topic: str, received: Received, *, bounded: bool = True) -> OpenRecord:
+        """Return a record with its kind. Option and errors: see `decode`, which names all errors of batches."""
+        value = received.value
         if topic not in JOINED_BY_AGENTS:
-            return None
+            return OpenRecord(received, self._unit_of_batch(topic, value))
         number = schema_id(value, topic)
         assert value is not None
         try:
             writer = self.registry.model_of(number)
-        except UnknownSchema:  # `decode` says so
-            return None
+        except UnknownSchema:
+            return OpenRecord(received)
         reader = self._shapes.get(writer.name)
         if reader is None:
-            return None
+            return OpenRecord(received, self._unit_of_batch(topic, value))
         if (number, reader.topic) not in self._readable:
             self._check_schema(number, writer, reader)
         if bounded:
-            check_size(topic, key, value, headers or ())
+            check_size(topic, received.key, value, received.headers or ())
         record = decode(writer, value, reader, HEADER.size)
         job = str(record.envelope["job"])
         tenant = None
         if bounded and self._guard is not None:
-            signer = self._guard.check(topic, key, value, headers or (), job)
+            signer = self._guard.check(topic, received.key, value, received.headers or (), job)
             tenant = signer if topic in OF_HOSTS else None
         if reader.topic == PARTS:
-            return JoinedRecord(job, record, tenant=tenant)
+            return OpenRecord(received, None, job, record, tenant=tenant)
         number = int(record.envelope["schema"])
         if not 0 <= number < _IDS:
             raise UnknownSchema(f"schema id {number} of its parts is none", topic=topic)
-        return JoinedRecord(job, record, self._writer(number, topic), number, tenant)
+        unit = number, job, str(record.envelope["run"])
+        return OpenRecord(received, unit, job, record, self._writer(number, topic), number, tenant)
 
-    def parts_of(self, topic: str, of: JoinedRecord) -> Parts:
-        """Return the parts of a record. Raises BadEnvelope for parts that are none."""
-        if of.writer is None:
-            return Parts(of.job, split(of.record, topic), tenant=of.tenant)
-        parts = Parts(of.job, merged=self.together(topic, [of]), id=of.id)
-        return parts if of.tenant is None else Parts(of.job, parts.values, tenant=of.tenant)
+    def _unit_of_batch(self, topic: str, value: bytes | None) -> tuple[int, str, str] | None:
+        """Return the unit of a record that is a batch: small ones of the current schema are read together."""
+        try:
+            number = schema_id(value)
+        except BadRecord:  # `decode` says so
+            return None
+        is_small = value is not None and len(value) <= SMALL_BYTES and checks_together(topic)
+        return (number, "", "") if is_small and self.registry.known(number) is model(topic) else None
 
-    def together(self, topic: str, records: Sequence[JoinedRecord]) -> MergedParts:
-        """Return all parts of records of one `unit`, which have tables, as one table. Raises as `MergedParts` does."""
+    def read(self, topic: str, records: Sequence[OpenRecord]) -> RecordTable:
+        """Return all parts of records of one `unit`, or of one record, as a table.
+
+        Raises BadRecord if one may be bad: `values` and `decode` show which one. Retry later: RegistryUnavailable.
+        """
+        first = records[0]
+        if first.writer is not None:
+            return self._read_tables(topic, records)
+        if first.record is not None:
+            values = split(first.record, topic)
+            table = BatchTable.of([self.decode_part(topic, value, first) for value in values])
+            table.sizes, table.rows_of = [table.parts], [table.rows]
+            return table
+        if len(records) > 1:
+            return self._read_batches(topic, [record.received for record in records])
+        return BatchTable.of([self.decode_part(topic, first.received.value, first)])
+
+    def _read_tables(self, topic: str, records: Sequence[OpenRecord]) -> MergedTable:
+        table = self.merged_table(topic, records)
+        if not is_inside(table, *(record.received.appended_ms for record in records)):
+            raise OutOfBounds("perhaps a part of it", topic=topic)
+        tenants = {id(record.tenant): record.tenant for record in records if record.tenant is not None}
+        for tenant in tenants.values():
+            for host in {*table.text("host")}:
+                tenant.check_host(topic, host)
+        return table
+
+    def merged_table(self, topic: str, records: Sequence[OpenRecord]) -> MergedTable:
+        """Return all parts of records of one `unit`, which have tables, unchecked. Raises as `MergedTable` does."""
         writer = records[0].writer
         assert writer is not None
-        return MergedParts([of.record for of in records], writer, model(topic))
+        return MergedTable([record.record for record in records if record.record is not None], writer, model(topic))
+
+    def values(self, topic: str, record: OpenRecord) -> list[bytes | None]:
+        """Return the value of each part of a record, for `decode`; of a batch, its own.
+
+        Raises BadRecord for parts that no producer can have encoded.
+        """
+        if record.record is None:
+            return [record.received.value]
+        if record.writer is None:
+            return [*split(record.record, topic)]
+        return [*part_values(self.merged_table(topic, [record]), record.id)]
 
     def decode(
         self,
@@ -222,7 +197,7 @@ class Codec:
         bounded: bool = True,
         key: bytes | None = None,
         headers: Iterable[Header] | None = None,
-        of: Parts | None = None,
+        of: OpenRecord | None = None,
     ) -> Batch:
         """Return the batch in a Kafka value read from `topic`.
 
@@ -248,29 +223,25 @@ class Codec:
                 of.check_origin(topic, batch.envelope)
         return batch
 
-    def decode_together(self, topic: str, records: Sequence[Received]) -> BatchTable | None:
-        """Return the batches of records that need no registry (`decodes_at_once`) as a table.
+    def decode_part(self, topic: str, value: bytes | None, of: OpenRecord, *, bounded: bool = True) -> Batch:
+        """Return one of the `values` of a record as a batch. Options and errors: see `decode`."""
+        _, appended_ms, key, headers = of.received
+        whole = None if of.record is None else of
+        return self.decode(topic, value, appended_ms, bounded=bounded, key=key, headers=headers, of=whole)
 
-        None where one of them is no batch of the topic's current schema within its bounds: `decode` shows which one.
-        """
+    def _read_batches(self, topic: str, records: Sequence[Received]) -> BatchTable:
+        """Return the batches of small records of the topic's current schema as a table. Raises BadRecord."""
         schema, known = model(topic), [record.appended_ms for record in records if record.appended_ms > 0]
-        if not checks_together(topic):
-            return None
-        try:
-            for record in records:
-                check_size(topic, record.key, record.value, record.headers or ())
-                if self._writer(schema_id(record.value, topic), topic) is not schema:
-                    return None
-            table = BatchTable(schema, [record.value for record in records], HEADER.size)
-            if table.rows:
-                rows = Batch(topic, {"rows": table.rows}, table.columns)
-                check_columns(rows, min(known, default=None), max(known, default=None))
-            for record, envelope in zip(records, table.envelopes, strict=True):
-                text_bytes = len(record.value) - envelope["rows"] * schema.row_bytes
-                check_envelope(topic, envelope, record.appended_ms, text_bytes)
-                self._check_origin(topic, record, envelope)
-        except BadRecord:
-            return None
+        for record in records:
+            check_size(topic, record.key, record.value, record.headers or ())
+        table = BatchTable.read(schema, [record.value or b"" for record in records], HEADER.size)
+        if table.rows:
+            rows = Batch(topic, {"rows": table.rows}, {**table.columns})
+            check_columns(rows, min(known, default=None), max(known, default=None))
+        for record, envelope in zip(records, table.envelopes, strict=True):
+            text_bytes = len(record.value or b"") - envelope["rows"] * schema.row_bytes
+            check_envelope(topic, envelope, record.appended_ms, text_bytes)
+            self._check_origin(topic, record, envelope)
         return table
 
     def _check_origin(self, topic: str, record: Received, envelope: Mapping[str, Any]) -> None:
@@ -279,12 +250,12 @@ class Codec:
             detail = f"{EPOCH_HEADER} is more than 24 hours after Kafka took the record in"
             raise OutOfBounds(detail, topic=topic)
         if self._guard is not None:
-            tenant = self._guard.check(topic, record.key, record.value, record.headers or (), envelope["job"])
+            tenant = self._guard.check(topic, record.key, record.value or b"", record.headers or (), envelope["job"])
             if tenant is not None:
                 tenant.check_host(topic, envelope["host"])
 
     def decodes_at_once(self, value: bytes | None) -> bool:
-        """Return True if `parts` and `decode` need no network: the schemas are in memory, or the bytes name none."""
+        """Return True if reading needs no network: the schemas are in memory, or the bytes name none."""
         try:
             number = schema_id(value)
             if not self.registry.in_memory(number):
@@ -298,7 +269,7 @@ class Codec:
             return True
 
     def reads_together(self, topic: str, value: bytes | None) -> bool:
-        """Return whether a record should be read with others: by `together`, or `decode_together` if it is small.
+        """Return whether a record should be read with others by `read`: a table, or a small batch.
 
         Such a record, and its parts, have current schemas that are known, so it never needs the network.
         """
@@ -306,7 +277,7 @@ class Codec:
             if value is None or (of := self.registry.known(schema_id(value))) is None:
                 return False
             if of is model(topic):
-                return len(value) <= SMALL_BYTES and checks_together(topic)
+                return self._unit_of_batch(topic, value) is not None
             if topic not in JOINED_BY_AGENTS or of is not model(MERGED):
                 return False
             of_parts = number_behind(JOB_ENVELOPE.values(), value, HEADER.size)

@@ -18,7 +18,7 @@ from drumline.schemas.errors import BadRecord, RegistryRejected, RegistryUnavail
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.ranges.dead_letter_limit import FLOOD_S, RUN_S, FloodGuard
 from drumline.sinks.ranges.partition import PartitionState
-from drumline.sinks.ranges.record import UNREADABLE, Disposition, RangeEntry, Record, read_all
+from drumline.sinks.ranges.record import UNREADABLE, Disposition, RangeEntry, Record, read_all, received
 from drumline.sinks.ranges.together import read_together
 from drumline.sinks.telemetry import SinkCounts
 
@@ -177,8 +177,8 @@ class Intake:
         if not known or not self.registry.attempt:
             return known
         try:
-            parts = self._codec.parts(record.topic, record.value, bounded=False)
-            values = [] if parts is None or parts.merged is not None else parts.values
+            opened = self._codec.open(record.topic, received(record), bounded=False)
+            values = [] if opened.writer is not None else self._codec.values(record.topic, opened)
         except BadRecord:
             return True
         return all(map(self._codec.decodes_at_once, values))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.record_table import BatchTable, Ints, RecordTable
 from drumline.schemas.topics import Topic
 from drumline.streams.core.stage import Stage
 from drumline.streams.core.thresholds import StragglerConfig
@@ -17,8 +17,16 @@ from drumline.streams.stragglers.stage import JobStage
 TICK_NS = 1_000_000_000
 
 
+def applied(stage: Stage, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:
+    """Return what a stage returns for a table. Raises the error of a unit that failed."""
+    out = stage.apply(table, offsets, now_ns)
+    for error in stage.failed.values():
+        raise error
+    return out
+
+
 def results(
-    batches: Iterable[tuple[int, Batch | MergedParts]], stages: Sequence[tuple[Collection[str], Stage]], idle_ns: int
+    batches: Iterable[tuple[int, Batch | RecordTable]], stages: Sequence[tuple[Collection[str], Stage]], idle_ns: int
 ) -> Iterator[Batch]:
     """Yield all batches that the stages return, all revisions; stages read each other's batches too.
 
@@ -27,15 +35,13 @@ def results(
     """
     now, ticked, offset = 0, 0, 0
 
-    def read(batch: Batch | MergedParts) -> Iterator[Batch]:
+    def read(batch: Batch | RecordTable) -> Iterator[Batch]:
         nonlocal offset
-        first, offset = offset + 1, offset + (batch.parts if isinstance(batch, MergedParts) else 1)
+        table = batch if isinstance(batch, RecordTable) else BatchTable.of([batch])
+        first, offset = offset + 1, offset + table.parts
         for topics, stage in stages:
-            if batch.topic in topics:
-                if isinstance(batch, MergedParts):
-                    yield from sent(stage, stage.on_merged(batch, np.arange(first, offset + 1), now))
-                else:
-                    yield from sent(stage, stage.on_batch(batch, first, now))
+            if table.topic in topics:
+                yield from sent(stage, applied(stage, table, np.arange(first, offset + 1), now))
 
     def sent(stage: Stage, returned: list[Batch]) -> Iterator[Batch]:
         for batch in returned:
@@ -59,7 +65,7 @@ def results(
             yield from returned
 
 
-def verdicts(batches: Iterable[tuple[int, Batch | MergedParts]], config: StragglerConfig) -> Iterator[Batch]:
+def verdicts(batches: Iterable[tuple[int, Batch | RecordTable]], config: StragglerConfig) -> Iterator[Batch]:
     """Return the gpu.straggler.v1 batches of the lateness stage and the straggler stage, all revisions."""
     stages: list[tuple[Collection[str], Stage]] = [
         ((Topic.COLLECTIVE,), CommunicatorStage({}, config)),

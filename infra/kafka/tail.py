@@ -16,7 +16,7 @@ from drumline.infra.kafka.acls import acl_error
 from drumline.infra.kafka.config import client_config
 from drumline.infra.kafka.connect import TIMEOUT_S, BrokerUnreachable, ConnectionProbe, to_error
 from drumline.schemas.batch import Batch
-from drumline.schemas.codec import Codec
+from drumline.schemas.codec import Codec, Received
 from drumline.schemas.errors import BadRecord
 from drumline.schemas.model import IDENTITY, has_schema, model
 
@@ -112,20 +112,17 @@ def entries(
         return [{**place, "bytes": len(value or b""), "headers": shown}]
     if value is None:
         return [{**place, "tombstone": True}]
-    signed: dict[str, Any] = {"key": message.key(), "headers": headers.items()}
-    appended_ms = message.timestamp()[1]
+    received = Received(value, message.timestamp()[1], message.key(), headers.items())
     try:
-        parts = codec.parts(topic, value, **signed)
-        if parts is None:
-            return _of_batch(codec.decode(topic, value, appended_ms, **signed), place, where, batches)
-        values = parts.values
+        record = codec.open(topic, received)
+        values = codec.values(topic, record)
     except BadRecord as bad:
         return [_bad(place, bad)]
     out: list[dict[str, Any]] = []
     for number, part in enumerate(values, 1):
-        of_part = {**place, "_part": number}
+        of_part = place if record.record is None else {**place, "_part": number}
         try:
-            batch = codec.decode(topic, part, appended_ms, of=parts, **signed)
+            batch = codec.decode_part(topic, part, record)
         except BadRecord as bad:
             out.append(_bad(of_part, bad))
         else:

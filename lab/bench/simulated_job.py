@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from drumline.producers.replay.recording import TimedBatch
 from drumline.schemas.batch import Batch, dictionary
-from drumline.schemas.codec import Codec
+from drumline.schemas.codec import Codec, Received
 from drumline.schemas.keys import derived_process_id, record_key
 from drumline.schemas.parts.parts import interval_s
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.record_table import RecordTable
 from drumline.schemas.topics import Topic
 from drumline.streams.core.records import run_key
 from drumline.streams.core.thresholds import StragglerConfig
@@ -231,7 +231,7 @@ def _evaluated(job: SimulatedJob, communicator: Communicator) -> list[Batch]:
     return list(results(_merged(job, communicator), [((Topic.COLLECTIVE,), stage)], config.idle_ns))
 
 
-def _merged(job: SimulatedJob, communicator: Communicator) -> Iterator[tuple[int, MergedParts]]:
+def _merged(job: SimulatedJob, communicator: Communicator) -> Iterator[tuple[int, RecordTable]]:
     """Yield (time, table) of the collectives of a communicator as the agents of its hosts join them."""
     codec, steps = Codec(), joined_steps(job.ranks)
     values: dict[str, list[bytes]] = {}
@@ -240,9 +240,8 @@ def _merged(job: SimulatedJob, communicator: Communicator) -> Iterator[tuple[int
         values.setdefault(str(timed.batch.envelope["host"]), []).append(codec.encode(timed.batch))
         if count % number == 0 or count == len(communicator.ranks) * job.steps:
             for batches in values.values():
-                parts = codec.parts(Topic.COLLECTIVE, codec.merge(Topic.COLLECTIVE, batches))
-                if parts is not None and parts.merged is not None:
-                    yield timed.time_ns, parts.merged
+                record = codec.open(Topic.COLLECTIVE, Received(codec.merge(Topic.COLLECTIVE, batches)))
+                yield timed.time_ns, codec.read(Topic.COLLECTIVE, [record])
             values = {}
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import structlog
 
 from drumline.infra.telemetry import metrics
@@ -26,6 +27,7 @@ from drumline.schemas.batch import Batch, decode
 from drumline.schemas.bounds.check import check
 from drumline.schemas.keys import record_key
 from drumline.schemas.model import RecordModel, model
+from drumline.schemas.record_table import BatchTable, Ints, RecordTable
 
 log = structlog.get_logger()
 
@@ -46,6 +48,7 @@ class WindowStage(Protocol):
     """
 
     incidents: list[Any]
+    failed: dict[int, Exception]
     quarantined_rows: int
     denied_rows: int
     repeated_rows: int
@@ -54,8 +57,8 @@ class WindowStage(Protocol):
     def open_windows(self) -> int:
         """Return the number of windows with changes that are not marked as sent."""
 
-    def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply a batch and return windows that are complete."""
+    def apply(self, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:
+        """Apply batches and return windows that are complete."""
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
         """Return the windows of silent processes."""
@@ -151,7 +154,9 @@ class HostWindows:
             batch = decode(writer, frame.body, model(frame.topic))
             check(batch, now_ns // 1_000_000)
             batch.content = zlib.crc32(frame.body) or 1
-            windows = stage.on_batch(batch, self._next_offset(), now_ns)
+            windows = stage.apply(BatchTable.of([batch]), np.array([self._next_offset()]), now_ns)
+            for failure in stage.failed.values():
+                raise failure
         except Exception as error:  # BadRecord; or the state of its process raised, and is in quarantine now
             log.error("a kept batch is in no window", topic=frame.topic, rows=frame.rows, problem=_described(error))
             metrics.AGENT_DROPPED.labels(frame.topic, "left_out").inc(frame.rows)

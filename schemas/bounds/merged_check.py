@@ -14,8 +14,9 @@ from drumline.schemas.bounds.plan import plan
 from drumline.schemas.columns import Column
 from drumline.schemas.errors import BadEnvelope
 from drumline.schemas.model import model
-from drumline.schemas.parts.merged import Ints, layout
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.parts.merged import layout
+from drumline.schemas.parts.table import MergedTable
+from drumline.schemas.record_table import Ints
 
 _NS_PER_MS = 1_000_000
 
@@ -88,7 +89,7 @@ def _ends(column: Column, bound: Bound) -> tuple[float, float]:
     return max(np.iinfo(column.dtype).min, bound.low), min(np.iinfo(column.dtype).max, bound.high)
 
 
-def is_inside(parts: MergedParts, *appended_ms: int | None) -> bool:
+def is_inside(parts: MergedTable, *appended_ms: int | None) -> bool:
     """Return whether all parts are surely within their bounds; if not, `check` says so of each part.
 
     `appended_ms`: when Kafka took their records in; without it, times are not compared with it.
@@ -110,7 +111,7 @@ def is_inside(parts: MergedParts, *appended_ms: int | None) -> bool:
     )
 
 
-def _are_columns_inside(parts: MergedParts, limits: _Limits, latest: float, earliest: float) -> bool:
+def _are_columns_inside(parts: MergedTable, limits: _Limits, latest: float, earliest: float) -> bool:
     # map() compares without Python code for each line, as `check` does.
     lowest, highest = parts.values.min(1).tolist(), parts.values.max(1).tolist()
     if not (all(map(le, limits.column_lows, lowest)) and all(map(le, highest, limits.column_highs))):
@@ -125,7 +126,7 @@ def _are_columns_inside(parts: MergedParts, limits: _Limits, latest: float, earl
     return True
 
 
-def _are_indices_inside(parts: MergedParts, limits: _Limits, sizes: Ints) -> bool:
+def _are_indices_inside(parts: MergedTable, limits: _Limits, sizes: Ints) -> bool:
     for line, field in limits.dictionaries.items():
         of_parts = sizes[parts.fields[field]]
         ends = np.repeat(of_parts, parts.counts) if of_parts.min() < of_parts.max() else of_parts[0]
@@ -134,7 +135,7 @@ def _are_indices_inside(parts: MergedParts, limits: _Limits, sizes: Ints) -> boo
     return True
 
 
-def _list_sizes(parts: MergedParts, limits: _Limits) -> Ints | None:
+def _list_sizes(parts: MergedTable, limits: _Limits) -> Ints | None:
     """Return the number of items of each text that is a list, None if one, or another text, is out of bounds."""
     of_lists = set(parts.fields[parts.layout.lists].ravel().tolist()) if parts.layout.lists else ()
     if max(len(parts.job), len(parts.run)) > limits.length:

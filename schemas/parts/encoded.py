@@ -7,12 +7,14 @@ from itertools import accumulate, groupby, pairwise
 
 import numpy as np
 
-from drumline.schemas.batch import max_rows
+from drumline.schemas.batch import encode, max_rows
 from drumline.schemas.columns import Array, Column
-from drumline.schemas.confluent import avro_length
+from drumline.schemas.confluent import avro_length, header
 from drumline.schemas.envelope import LIMITS
-from drumline.schemas.parts.merged import NUMBERS, SHARED, Ints
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.errors import BadEnvelope, Unencodable
+from drumline.schemas.parts.merged import NUMBERS, SHARED
+from drumline.schemas.parts.table import MergedTable
+from drumline.schemas.record_table import Ints
 
 _LISTS = "array<string>"
 #: Bits before each byte of a number, 7 in each of 10; the least numbers that need a second one, a third one, ...
@@ -20,7 +22,20 @@ _SHIFTS = np.arange(0, 70, 7, dtype=np.uint64)
 _LEAST = np.uint64(1) << _SHIFTS[1:]
 
 
-def encoded(of: MergedParts, frame: bytes) -> list[bytes] | None:
+def part_values(of: MergedTable, id: int) -> list[bytes]:
+    """Return the Kafka value of each part: the wire format's header with the schema's id, and the Avro body.
+
+    Raises BadRecord for parts that no producer can have encoded.
+    """
+    frame = header(id)
+    of.check_widths()
+    try:
+        return encoded(of, frame) or [encode(of.writer, of.written(part), frame) for part in range(of.parts)]
+    except Unencodable as error:
+        raise BadEnvelope(f"a part of it: {error}", topic=of.topic) from None
+
+
+def encoded(of: MergedTable, frame: bytes) -> list[bytes] | None:
     """Return the value of each part: `frame` and the Avro body, byte by byte as `batch.encode` returns it.
 
     None where that may raise: it names the field. Call `check_widths` before. Raises BadEnvelope for a text that is no
@@ -40,7 +55,7 @@ def encoded(of: MergedParts, frame: bytes) -> list[bytes] | None:
     return list(map(b"".join, zip(*chunks, strict=True)))
 
 
-def _are_encodable(of: MergedParts) -> bool:
+def _are_encodable(of: MergedTable) -> bool:
     kinds = of.layout.kinds
     if not {*kinds.values()} <= {*NUMBERS, "string", _LISTS}:
         return False
@@ -57,7 +72,7 @@ def _are_encodable(of: MergedParts) -> bool:
     return True
 
 
-def _differences(of: MergedParts) -> Ints:
+def _differences(of: MergedTable) -> Ints:
     """Return the values of all rows, where a column has differences those within its part, as `pack` has them."""
     delta = of.layout.delta
     if not len(delta) or not of.rows:
@@ -99,7 +114,7 @@ def _packed(values: Ints, dtype: str, counts: Ints) -> list[bytes]:
     return chunks
 
 
-def _fields(of: MergedParts, names: Iterable[str]) -> list[list[bytes]]:
+def _fields(of: MergedTable, names: Iterable[str]) -> list[list[bytes]]:
     """Return some fields, of each part."""
     fields, kinds, texts = list(names), of.layout.kinds, dict[tuple[int, bool], bytes]()
     numbers = [of.layout.line[name] for name in fields if kinds.get(name) in NUMBERS]

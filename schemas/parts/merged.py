@@ -7,16 +7,15 @@ encoded again to the bytes that were merged. docs/reference/record-format.md des
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array, Column
 from drumline.schemas.model import RecordModel
+from drumline.schemas.record_table import Ints, json_text
 
 #: Name of the schema; no topic has it.
 MERGED = "gpu.merged.v1"
@@ -24,7 +23,6 @@ MERGED = "gpu.merged.v1"
 SHARED = ("job", "run")
 #: Envelope types whose values stand in the table as they are.
 NUMBERS = frozenset({"int", "long"})
-Ints = NDArray[np.int64]
 
 
 class TableLayout(NamedTuple):
@@ -70,7 +68,7 @@ def merged(schema: RecordModel, number: int, batches: Sequence[Batch]) -> Batch:
     fields = np.empty((len(of.kinds), len(batches)), np.int64)
     for part, batch in enumerate(batches):
         fields[:, part] = [
-            value if kind in NUMBERS else texts.setdefault(value if kind == "string" else as_text(value), len(texts))
+            value if kind in NUMBERS else texts.setdefault(value if kind == "string" else json_text(value), len(texts))
             for kind, value in ((kind, batch.envelope[name]) for name, kind in of.kinds.items())
         ]
     values = np.empty((len(of.columns), sum(batch.rows for batch in batches)), np.int64)
@@ -84,13 +82,8 @@ def merged(schema: RecordModel, number: int, batches: Sequence[Batch]) -> Batch:
     return Batch(MERGED, head, {"numbers": numbers})
 
 
-def as_text(value: Any) -> str:
-    """Return an array as JSON."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
 def _as_integers(values: Array) -> Array:
-    """Return 64 bits of each value, from which `MergedParts` makes it again."""
+    """Return 64 bits of each value, from which `MergedTable` makes it again."""
     if values.dtype.kind == "f":
         return values.astype(np.float64).view(np.int64)
     return values.view(np.int64) if values.dtype == np.uint64 else values

@@ -17,8 +17,9 @@ from drumline.schemas.bounds.limits import MAX_BYTES
 from drumline.schemas.columns import Array, filled
 from drumline.schemas.errors import BadColumn, BadEnvelope
 from drumline.schemas.model import RecordModel
-from drumline.schemas.parts.merged import NUMBERS, SHARED, Ints, TableLayout, as_text, layout
+from drumline.schemas.parts.merged import NUMBERS, SHARED, TableLayout, layout
 from drumline.schemas.parts.parts import MOST_PARTS
+from drumline.schemas.record_table import Ints, RecordTable, json_text
 
 #: Characters of an array as JSON that is kept between records, and how many are kept.
 SHORT_TEXT, KEPT_LISTS = 4_096, 256
@@ -53,7 +54,7 @@ def _short_size(text: str) -> tuple[int, int] | None:
 class _Columns(dict[str, Array]):
     """Holds the columns of a table; each is made when it is read.
 
-    It refers to no `MergedParts`, which would be freed by a collection of garbage only.
+    It refers to no `MergedTable`, which would be freed by a collection of garbage only.
     """
 
     def __init__(self, values: Ints, of: TableLayout, reader: RecordModel) -> None:
@@ -69,17 +70,13 @@ class _Columns(dict[str, Array]):
         return self[name]
 
 
-class MergedParts:
+class MergedTable(RecordTable):
     """Holds the parts of records as a table: arrays over all parts, and over all rows.
 
-    Attributes:
-        topic: of all parts. job, run: of all parts.
-        parts, rows: numbers of parts, and of rows of all of them.
-        sizes: parts of each record, rows_of: its rows.
-        counts: rows of each part.
+    Attributes beside those of `RecordTable`:
+        job, run: of all parts.
         fields: [field, part], values [column, row]: as `layout` describes them.
         lowest, highest: of each field. longest: characters of the longest text, which may be the JSON of an array.
-        columns: name -> values of all rows, in the dtype of the topic's current schema.
 
     Read its rows after `bounds.merged_check.is_inside`, or after `check_widths`.
     """
@@ -153,10 +150,10 @@ class MergedParts:
         together.flags.writeable = False
         return together
 
-    def only(self, of: Ints) -> MergedParts:
+    def only(self, of: Ints) -> MergedTable:
         """Return some parts, rising, as a table that keeps nothing of the others in memory but texts."""
         result, rows = copy(self), np.isin(self.part_of, of)
-        for name in ("ranks", "part_of", "ends", "_envelopes"):
+        for name in ("ranks", "part_of", "ends", "record_of", "_envelopes"):
             result.__dict__.pop(name, None)
         result.fields, result.counts = self.fields[:, of], self.counts[of]
         result.parts, result.rows = len(of), int(result.counts.sum())
@@ -186,8 +183,8 @@ class MergedParts:
         """Return a text of the envelope, of each part, or of some; of an array, its JSON."""
         if name in self.layout.kinds:
             return [self.texts[index] for index in self.fields[self.layout.line[name]][of].tolist()]
-        value = self.reader.defaults[name]
-        return [value if isinstance(value, str) else as_text(value)] * len(self.counts[of])
+        value = {"job": self.job, "run": self.run}.get(name, self.reader.defaults.get(name))
+        return [value if isinstance(value, str) else json_text(value)] * len(self.counts[of])
 
     def has_text(self, name: str, text: str) -> NDArray[np.bool_]:
         """Return of each part whether a text of the envelope is this one."""
@@ -220,21 +217,6 @@ class MergedParts:
         text = self.texts[index]
         known = _short_size(text) if len(text) <= SIZED_TEXT else None
         return known or _size(self.list_of(index))  # which raises for a text that holds none
-
-    @cached_property
-    def ranks(self) -> Ints:
-        """Return the rank of each row."""
-        return self.number("rank")[self.part_of]
-
-    @cached_property
-    def part_of(self) -> Ints:
-        """Return the part of each row, from 0."""
-        return np.repeat(np.arange(self.parts), self.counts)
-
-    @cached_property
-    def ends(self) -> list[int]:
-        """Return the number of rows up to each part, and with the last one."""
-        return [0, *np.cumsum(self.counts).tolist()]
 
     @cached_property
     def _envelopes(self) -> list[list[int]]:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from drumline.schemas.batch import Batch
 from drumline.schemas.bounds.check import check_size, header_bytes
 from drumline.schemas.bounds.limits import MAX_KEY_BYTES
-from drumline.schemas.codec import Codec, Parts
+from drumline.schemas.codec import Codec, OpenRecord, Received
 from drumline.schemas.confluent import HEADER
 from drumline.schemas.epochs import read_epoch
 from drumline.schemas.errors import BadRecord
@@ -165,23 +165,26 @@ def read_all(
 ) -> list[RangeEntry]:
     """Decode and check a record: an entry for it, or for each of its parts.
 
-    `is_counted`: whether an intent counts a record or part as decoded. `is_buried`: whether one lists the record, as a
-    whole, as a dead letter. Retry later: RegistryUnavailable.
+    Duplicates are found later, when its range is cut. `is_counted`: whether an intent counts a record or part as
+    decoded. `is_buried`: whether one lists the record, as a whole, as a dead letter. Retry later: RegistryUnavailable.
     """
     counted = is_counted(record)
     try:
-        parts = codec.parts(
-            table.topic, record.value, bounded=not counted, key=record.key, headers=record.headers
-        )  # fmt: skip
-        values = [] if parts is None else parts.values
+        if record.value is None and table.upsert:  # a tombstone: the key was deleted from the compacted topic
+            if not counted:
+                check_size(table.topic, record.key, None, record.headers)
+            size, record.headers = record.size, []
+            return [RangeEntry(record, size, None, Disposition.EMPTY)]
+        opened = codec.open(table.topic, received(record), bounded=not counted)
+        values = codec.values(table.topic, opened)
     except BadRecord as error:
         return [_rejected(record, error)]
-    if parts is not None and is_buried(record):  # it decodes only now; the range is rebuilt as it was
+    if opened.record is None:
+        return [_read(record, opened, table, codec, bounded=not counted)]
+    if is_buried(record):  # it decodes only now; the range is rebuilt as it was
         return [RangeEntry(record, record.size, None, Disposition.DEAD_LETTER)]
-    if parts is None:
-        return [read(record, table, codec, bounded=not counted)]
-    numbered = [replace(record, value=value, part=number) for number, value in enumerate(values, 1)]
-    entries = [read(part, table, codec, bounded=not is_counted(part), of=parts) for part in numbered]
+    parts = [replace(record, value=value, part=number) for number, value in enumerate(values, 1)]
+    entries = [_read(part, opened, table, codec, bounded=not is_counted(part)) for part in parts]
     if is_signed(record.headers):
         for entry in entries:  # its dead letter has the value that was signed
             if entry.disposition is Disposition.DEAD_LETTER:
@@ -189,47 +192,31 @@ def read_all(
     return entries
 
 
-def read(
-    record: Record,
-    table: SinkTable,
-    codec: Codec,
-    *,
-    bounded: bool = True,
-    of: Parts | None = None,
-) -> RangeEntry:
-    """Decode and check a record, or a part of one.
+def received(record: Record) -> Received:
+    """Return a record as the codec takes it."""
+    return Received(record.value, record.timestamp_ms, record.key, record.headers)
 
-    Duplicates are found later, when its range is cut. `bounded`: False for a record that an intent counts as stored.
-    Retry later: RegistryUnavailable.
-    """
-    size = record.size
+
+def _read(record: Record, of: OpenRecord, table: SinkTable, codec: Codec, *, bounded: bool) -> RangeEntry:
+    """Decode and check a record, or a part of one. Retry later: RegistryUnavailable."""
     try:
-        if record.value is None and table.upsert:  # a tombstone: the key was deleted from the compacted topic
-            if bounded:
-                check_size(table.topic, record.key, None, record.headers)
-            record.headers = []
-            return RangeEntry(record, size, None, Disposition.EMPTY)
-        batch = codec.decode(
-            table.topic,
-            record.value,
-            record.timestamp_ms,
-            bounded=bounded,
-            key=record.key,
-            headers=record.headers,
-            of=of,
-        )
+        batch = codec.decode_part(table.topic, record.value, of, bounded=bounded)
     except BadRecord as error:
         return _rejected(record, error)
     reason = unstorable(table, batch)
     if reason:
-        return RangeEntry(record, size, batch, Disposition.DEAD_LETTER, error=("Unstorable", reason))
-    rows = row_count(table, batch)
-    content = content_hash(record.value or b"") if rows and not table.upsert else 0
-    first, last = time_span(table, batch)
-    disposition = Disposition.STORED if rows else Disposition.EMPTY
+        return RangeEntry(record, record.size, batch, Disposition.DEAD_LETTER, error=("Unstorable", reason))
+    return stored(record, table, record.value or b"", batch, time_span(table, batch))
+
+
+def stored(record: Record, table: SinkTable, value: bytes, batch: Batch, span: tuple[int, int]) -> RangeEntry:
+    """Return the entry of a batch that can be stored; its record keeps no bytes. `value`: of the record or part."""
+    rows, size = row_count(table, batch), len(value) + len(record.key or b"") + header_bytes(record.headers)
+    content = content_hash(value) if rows and not table.upsert else 0
     epoch, source = read_epoch(record.headers) if table.topic in DERIVED_TOPICS else (None, "")
+    disposition = Disposition.STORED if rows else Disposition.EMPTY
     record.value, record.headers = None, []
-    return RangeEntry(record, size, batch, disposition, rows, first, last, content=content, epoch=epoch, source=source)
+    return RangeEntry(record, size, batch, disposition, rows, *span, content=content, epoch=epoch, source=source)
 
 
 def _rejected(record: Record, error: BadRecord) -> RangeEntry:

@@ -7,16 +7,16 @@ where stages iterate over units, and the only one that catches their errors.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.batch_table import BatchTable
-from drumline.schemas.parts.merged import Ints
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.record_table import Ints, RecordTable
 from drumline.streams.core.budget import ChargedStore, OverBudget, StateBudget, Store
 from drumline.streams.core.records import UnreadableValue, split_run_key
 
@@ -44,6 +44,31 @@ class Incident:
     until_ns: int
 
 
+def by_unit(
+    table: RecordTable, offsets: Ints, units: Sequence[Unit]
+) -> Iterator[tuple[Unit, RecordTable, Ints, Sequence[int]]]:
+    """Yield each unit, its parts, their offsets, and the number of each one's record.
+
+    `units`: of each part, or the one that all have.
+    """
+    distinct = dict.fromkeys(units)
+    if len(distinct) == 1:
+        yield units[0], table, offsets, table.record_of
+        return
+    for unit in distinct:
+        parts = np.array([part for part, name in enumerate(units) if name == unit])
+        yield unit, table.only(parts), offsets[parts], [table.record_of[part] for part in parts.tolist()]
+
+
+class Work(NamedTuple, Generic[Unit]):
+    """Holds what some parts mean for a unit. `rows`: of input. `records`: number of the record of each part."""
+
+    unit: Unit
+    rows: int
+    run: Callable[[], list[Batch]]
+    records: Sequence[int]
+
+
 class IsolatedStage(ABC, Generic[Unit, State]):
     """A `Stage` whose state is kept per unit.
 
@@ -55,6 +80,7 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         states: unit -> its state.
         quarantine: unit -> its incident.
         incidents: those not reported yet; the worker takes them.
+        failed: number of a record of the last table -> its error.
         quarantined_rows, denied_rows: rows of units in quarantine, and rows that the budget did not take in.
     """
 
@@ -64,6 +90,7 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         self.states: dict[Unit, State] = {}
         self.quarantine: dict[Unit, Incident] = {}
         self.incidents: list[Incident] = []
+        self.failed: dict[int, Exception] = {}
         self.quarantined_rows, self.denied_rows = 0, 0
         self._stored: set[Unit] = set()  # in quarantine, and not deleted yet
         self._now_ns = 0
@@ -71,27 +98,15 @@ class IsolatedStage(ABC, Generic[Unit, State]):
 
     @abstractmethod
     def _unit_of(self, batch: Batch) -> Unit:
-        """Return the unit of an input batch or of a result."""
+        """Return the unit of a result."""
 
     @abstractmethod
     def _unit_of_key(self, name: str) -> Unit | None:
         """Return the unit that a key of the store belongs to; None = the stage's."""
 
     @abstractmethod
-    def _apply(self, unit: Unit, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply a batch to its unit (see `Stage.on_batch`)."""
-
-    def _unit_of_merged(self, parts: MergedParts) -> Unit:
-        """Return the unit of all parts, which have one Kafka key."""
-        return self._unit_of(parts.batch(0))
-
-    def _apply_merged(self, unit: Unit, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
-        """Apply all parts to their unit (see `Stage.on_merged`)."""
-        return [
-            result
-            for part, offset in enumerate(offsets.tolist())
-            for result in self._apply(unit, parts.batch(part), offset, now_ns)
-        ]
+    def _work_of(self, table: RecordTable, offsets: Ints, now_ns: int) -> Iterator[Work[Unit]]:
+        """Yield what the parts of a table mean for each unit."""
 
     @abstractmethod
     def _tick(self, unit: Unit, now_ns: int, caught_up: bool) -> list[Batch]:
@@ -124,36 +139,23 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         """Return the batches that were not acknowledged for too long."""
         return []
 
-    def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply an input batch (see `Stage`). Raises what the unit's state raised; the unit is in quarantine then."""
-        unit = self._unit_of(batch)
-        return self._take(unit, batch.rows, partial(self._apply, unit, batch, offset, now_ns), now_ns)
+    def apply(self, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:
+        """Apply the parts of input records (see `Stage`)."""
+        self.failed = {}
+        return [result for work in self._work_of(table, offsets, now_ns) for result in self._accept(work, now_ns)]
 
-    def on_merged(self, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
-        """Apply all parts (see `Stage`). Raises what the unit's state raised, as `on_batch` does."""
-        unit = self._unit_of_merged(parts)
-        return self._take(unit, parts.rows, partial(self._apply_merged, unit, parts, offsets, now_ns), now_ns)
-
-    def on_batches(self, table: BatchTable, offsets: Ints, now_ns: int) -> list[Batch]:
-        """Apply many input batches (see `Stage`). Raises what a unit's state raised, as `on_batch` does."""
-        return [
-            result
-            for number, offset in enumerate(offsets.tolist())
-            for result in self.on_batch(table.batch(number), offset, now_ns)
-        ]
-
-    def _take(self, unit: Unit, rows: int, work: Callable[[], list[Batch]], now_ns: int) -> list[Batch]:
-        """Return the results of rows of input, unless their unit takes none."""
+    def _accept(self, work: Work[Unit], now_ns: int) -> list[Batch]:
+        """Return the results of work, unless its unit takes none, or fails: then `failed` has the records."""
         self._set_clock(now_ns)
-        if unit in self.quarantine:
-            self.quarantined_rows += rows
+        if work.unit in self.quarantine:
+            self.quarantined_rows += work.rows
             return []
-        if self.budget.denies(self._job_of(unit)) or (self.budget.full and self._is_new(unit)):
-            self.denied_rows += rows
+        if self.budget.denies(self._job_of(work.unit)) or (self.budget.full and self._is_new(work.unit)):
+            self.denied_rows += work.rows
             return []
-        out, error = self._attempt(unit, work)
+        out, error = self._attempt(work.unit, work.run)
         if error is not None:
-            raise error
+            self.failed |= dict.fromkeys(work.records, error)
         return out or []
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from drumline.schemas.record_table import RecordTable
+
 Rows = NDArray[np.void]
 _PREFIX = struct.Struct("<BqI")
 #: Half as much work as json.loads, which searches for an encoding and for white space.
@@ -166,6 +168,12 @@ def _unescape(part: str) -> str:
 def run_key(job: str, run: str) -> str:
     """Return the text that names a run in state keys. Two jobs may use one run id: they are two runs."""
     return f"{len(job)}:{job}|{run}"
+
+
+def run_keys(table: RecordTable) -> list[str]:
+    """Return the `run_key` of each part of a table, or the one that all have."""
+    runs = [*zip(table.text("job"), table.text("run"), strict=True)]
+    return [run_key(*run) for run in (runs if len(set(runs)) > 1 else runs[:1])]
 
 
 def split_run_key(text: str) -> tuple[str, str]:

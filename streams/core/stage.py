@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.batch_table import BatchTable
-from drumline.schemas.parts.merged import Ints
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.record_table import Ints, RecordTable
 from drumline.streams.core.isolation import Incident
-
-
-class RecordsFailed(Exception):
-    """Some records of a table failed, those of other units are applied. `errors`: number of a record -> its error."""
-
-    def __init__(self, errors: Mapping[int, Exception]) -> None:
-        super().__init__(f"{len(errors)} records")
-        self.errors = errors
 
 
 class Stage(Protocol):
@@ -30,28 +19,20 @@ class Stage(Protocol):
     A stage may count dropped input in `too_old`, `quarantined_rows`, `denied_rows`, `repeated_rows` (rows) and
     `duplicates` (batches that were applied before), and in `conflicts` batches of which another one was applied too.
     An error in one unit concerns no other (isolation.py). `incidents`: units that went into
-    quarantine, until the worker takes them.
+    quarantine, until the worker takes them. `failed`: number of a record of the last table -> its error.
     """
 
     incidents: list[Incident]
+    failed: dict[int, Exception]
 
-    def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply an input batch and return the batches to produce.
+    def apply(self, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:
+        """Apply the parts of input records and return the batches to produce.
 
-        `offset` is that of the batch in its own topic and partition, `now_ns` the worker's clock.
+        `offsets`: of each part in its topic and partition, rising. `now_ns`: the worker's clock.
 
-        Idempotent: after a crash or rebalance the same (topic, offset) may be applied again. If it raises, the unit of
-        the batch is in quarantine; the input goes to the dead-letter topic, and the worker continues.
+        Idempotent: after a crash or rebalance the same (topic, offset) may be applied again. A unit that fails is in
+        quarantine; `failed` has the records of its parts, which go to the dead-letter topic, and the others go on.
         """
-
-    def on_merged(self, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
-        """Apply all parts of one record or more at once; see `on_batch`. `offsets`: of each part, rising.
-
-        May raise RecordsFailed; what the other records made comes with the next call.
-        """
-
-    def on_batches(self, table: BatchTable, offsets: Ints, now_ns: int) -> list[Batch]:
-        """Apply many input batches at once; see `on_batch`. `offsets`: of each, rising."""
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
         """Close what has timed out and return the batches to produce; called about once a second.

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.parts.merged import Ints
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.record_table import Ints, RecordTable
 
 #: States of a process that has ended.
 ENDED = frozenset({"killed", "exited"})
@@ -73,28 +72,6 @@ class ProcessProgress:
     size: int = 0
     read: Callable[[], Batch] | None = field(default=None, repr=False)
 
-    @classmethod
-    def of(cls, batch: Batch, now_ns: int) -> ProcessProgress:
-        """Return the progress in a batch that has rows."""
-        envelope, columns = batch.envelope, batch.columns
-        return cls(
-            int(envelope["rank"]),
-            envelope["host"],
-            envelope["gpu_uuid"],
-            int(envelope["sequence"]),
-            str(batch.strings("state", "states")[0]),
-            int(columns["quiet_ns"][0]),
-            now_ns,
-            b"".join(
-                (
-                    *(columns[name].tobytes() for name in _MOVING),
-                    *(text.encode() for name in ("communicators", "states") for text in envelope[name]),
-                )
-            ),
-            size=batch.rows,
-            read=lambda: batch,
-        )
-
     @property
     def has_ended(self) -> bool:
         """Return whether the process has ended."""
@@ -131,7 +108,7 @@ class Report(NamedTuple):
     parts: int = 1
 
 
-def processes_of(parts: MergedParts, now_ns: int, standing_ns: int) -> Iterator[Report]:
+def processes_of(parts: RecordTable, now_ns: int, standing_ns: int) -> Iterator[Report]:
     """Yield what parts report of their processes, in their order.
 
     A process that has been quiet for less than `standing_ns` has moved: it gets no mark, which nobody compares. Where
@@ -167,18 +144,18 @@ def processes_of(parts: MergedParts, now_ns: int, standing_ns: int) -> Iterator[
         yield Report(process_id, process, count)
 
 
-def _quiet(parts: MergedParts) -> tuple[Ints, Ints]:
+def _quiet(parts: RecordTable) -> tuple[Ints, Ints]:
     """Return for how long the process of each part was quiet, and its first row."""
     first: Ints = np.minimum(np.array(parts.ends[:-1]), parts.rows - 1)
     return parts.columns["quiet_ns"][first], first
 
 
-def _ended(parts: MergedParts) -> bool:
+def _ended(parts: RecordTable) -> bool:
     """Return whether some processes may have ended, by the states that parts name."""
     return not ENDED.isdisjoint(state for states in {*parts.text("states")} for state in json.loads(states))
 
 
-def _last_of_each(parts: MergedParts, sequences: Ints) -> tuple[Ints, Ints]:
+def _last_of_each(parts: RecordTable, sequences: Ints) -> tuple[Ints, Ints]:
     """Return the last part of each process, rising, and the number of its parts; all parts where they do not rise."""
     known: dict[str, int] = {}
     process = np.array([known.setdefault(name, len(known)) for name in parts.text("process_id")])

@@ -6,25 +6,26 @@ are never compared, and a delayed record is no standstill.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.parts.merged import Ints
 from drumline.schemas.parts.parts import allowance_ns
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.record_table import Ints, RecordTable
 from drumline.streams.core.budget import StateBudget, Store
 from drumline.streams.core.in_flight import InFlight
-from drumline.streams.core.isolation import IsolatedStage
+from drumline.streams.core.isolation import IsolatedStage, Work, by_unit
 from drumline.streams.core.records import (
     NO_ROWS,
     key,
     key_parts,
     pack_rows,
     run_key,
+    run_keys,
     split_run_key,
     unit_parts,
     unpack_rows,
@@ -111,19 +112,14 @@ class HangStage(IsolatedStage[str, JobProgress]):
             process = ProcessProgress.from_json(head["process"])
             state.processes[key_parts(name, 3)[1]], state.rows = process, state.rows + process.size
 
-    def _apply(self, unit: str, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Take in the newest progress of a process."""
-        process = ProcessProgress.of(batch, now_ns) if batch.rows else None
-        report = Report(str(batch.envelope["process_id"]), process)
-        return self._take_in(unit, [report], batch.envelope["world_size"], now_ns)
+    def _work_of(self, table: RecordTable, offsets: Ints, now_ns: int) -> Iterator[Work[str]]:
+        for unit, parts, of_parts, records in by_unit(table, offsets, run_keys(table)):
+            yield Work(unit, parts.rows, partial(self._apply, unit, parts, of_parts, now_ns), records)
 
-    def _unit_of_merged(self, parts: MergedParts) -> str:
-        return run_key(parts.job, parts.run)
-
-    def _apply_merged(self, unit: str, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
+    def _apply(self, unit: str, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:
         """Take in the newest progress of all parts."""
-        processes = processes_of(parts, now_ns, self.config.standing_ns)
-        return self._take_in(unit, processes, int(parts.number("world_size").max()), now_ns)
+        processes = processes_of(table, now_ns, self.config.standing_ns)
+        return self._take_in(unit, processes, int(table.number("world_size").max()), now_ns)
 
     def _take_in(self, unit: str, processes: Iterable[Report], world_size: int, now_ns: int) -> list[Batch]:
         """Take in what is told of processes, and return the results that change."""

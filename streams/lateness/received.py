@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array
-from drumline.schemas.parts.merged import Ints
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.record_table import Ints, RecordTable
 from drumline.streams.core.records import Rows
 from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND, OTHER, operation_number
 from drumline.streams.lateness.pieces import Piece, cut
@@ -46,54 +45,41 @@ class FromRanks(NamedTuple):
         pieces: the rows that belong to a step.
         rows_in: rows that came, also those that belong to no step.
         light: the light tier has measured some.
-        records: the numbers of the records that they came in.
+        parts: the parts that they came in.
     """
 
     reports: list[MemberReport]
     pieces: list[Piece]
     rows_in: int
     light: bool
-    records: list[int]
+    parts: list[int]
 
 
-def of_batch(batch: Batch, offset: int) -> FromRanks:
-    """Return what a gpu.collective.v1 batch tells of its communicator."""
-    envelope, rows = batch.envelope, _plain_rows(batch.columns, batch.rows)
-    light = envelope.get("source") == NCCL
-    rows["rank"], rows["light"] = envelope["rank"], light
-    if len(rows):
-        kinds, numbers = _operations(tuple(envelope["operations"]))
-        rows["lockstep"], rows["operation"] = kinds[batch.columns["operation"]], numbers[batch.columns["operation"]]
-    rank, world_size, complete = (int(envelope[name]) for name in ("rank", "world_size", "complete_step"))
-    report = MemberReport(rank, world_size, envelope["host"], envelope["gpu_uuid"], complete, offset)
-    return FromRanks([report], cut(rows).get(0, []), batch.rows, light, [0])
-
-
-def mixed_records(parts: MergedParts) -> list[int]:
-    """Return the numbers of records about several communicators, which no agent writes: they have other Kafka keys."""
-    names, ends = parts.text("communicator"), [*accumulate(parts.sizes, initial=0)]
-    return [at for at, (begin, end) in enumerate(pairwise(ends)) if len({*names[begin:end]}) > 1]
+def mixed_records(parts: RecordTable) -> set[int]:
+    """Return the parts of records about several communicators, which no agent writes: they have other Kafka keys."""
+    names, of_records = parts.text("communicator"), defaultdict[int, set[str]](set)
+    for name, record in zip(names, parts.record_of, strict=True):
+        of_records[record].add(name)
+    return {part for part, record in enumerate(parts.record_of) if len(of_records[record]) > 1}
 
 
 def received_of(
-    parts: MergedParts, offsets: Ints, max_steps: int, left_out: Collection[int]
+    parts: RecordTable, offsets: Ints, max_steps: int, left_out: Collection[int]
 ) -> Iterator[tuple[str, FromRanks]]:
     """Yield communicators, and what parts of gpu.collective.v1 records tell of each: of all of them together, unless
-    their steps are `max_steps` apart, or some records are left out.
+    their steps are `max_steps` apart, or some parts are left out.
     """
     steps = parts.columns["step"]
     steps = steps[steps >= 0]  # others belong to no step
     if not left_out and (not len(steps) or int(steps.max()) - int(steps.min()) < max_steps):
         yield from _of_communicators(parts, offsets)
         return
-    records = np.repeat(np.arange(len(parts.sizes)), parts.sizes).tolist()
-    for part, (record, offset) in enumerate(zip(records, offsets.tolist(), strict=True)):
-        if record not in left_out:
-            batch = parts.batch(part)
-            yield batch.envelope["communicator"], of_batch(batch, offset)._replace(records=[record])
+    for part in (part for part in range(parts.parts) if part not in left_out):
+        for name, received in _of_communicators(parts.only(np.array([part])), offsets[part : part + 1]):
+            yield name, received._replace(parts=[part])
 
 
-def _of_communicators(parts: MergedParts, offsets: Ints) -> Iterator[tuple[str, FromRanks]]:
+def _of_communicators(parts: RecordTable, offsets: Ints) -> Iterator[tuple[str, FromRanks]]:
     """Yield the communicators of gpu.collective.v1 records, and what their parts tell of each."""
     known: dict[str, int] = {}
     number = np.array([known.setdefault(name, len(known)) for name in parts.text("communicator")])
@@ -106,17 +92,16 @@ def _of_communicators(parts: MergedParts, offsets: Ints) -> Iterator[tuple[str, 
     reports, first_of = _reports(parts, offsets, order, new_communicator)
     lights = np.logical_or.reduceat(parts.has_text("source", NCCL)[order], first).tolist()
     counts = np.add.reduceat(parts.counts[order], first).tolist()
-    records = np.repeat(np.arange(len(parts.sizes)), parts.sizes)[order].tolist()
     bounds = pairwise([*first.tolist(), parts.parts])
     at_rank = np.searchsorted(first_of, np.append(first, parts.parts)).tolist()
     places = zip(known.items(), bounds, pairwise(at_rank), counts, lights, strict=True)
     for (name, at), (begin, end), (first_rank, last_rank), count, light in places:
         of_ranks = reports[first_rank:last_rank]
-        yield name, FromRanks(of_ranks, pieces.get(at, []), count, light, records[begin:end])
+        yield name, FromRanks(of_ranks, pieces.get(at, []), count, light, order[begin:end].tolist())
 
 
 def _reports(
-    parts: MergedParts, offsets: Ints, order: Ints, new_communicator: NDArray[np.bool_]
+    parts: RecordTable, offsets: Ints, order: Ints, new_communicator: NDArray[np.bool_]
 ) -> tuple[list[MemberReport], Ints]:
     """Return the reports of all ranks of all communicators, and the first part of each. `order`: of the parts."""
     ranks, completes = parts.number("rank")[order], parts.number("complete_step")[order]
@@ -131,7 +116,7 @@ def _reports(
     return reports, first
 
 
-def _rows(parts: MergedParts) -> Rows:
+def _rows(parts: RecordTable) -> Rows:
     """Return the COLLECTIVE_ROW rows of all parts."""
     rows = _plain_rows(parts.columns, parts.rows)
     rows["rank"] = parts.ranks

@@ -6,27 +6,25 @@ index from the store and emits all steps again, which changes nothing downstream
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.parts.merged import Ints
 from drumline.schemas.parts.parts import allowance_ns
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.record_table import Ints, RecordTable
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
-from drumline.streams.core.isolation import IsolatedStage
-from drumline.streams.core.records import NO_ROWS, UnreadableValue, key, pack_rows, run_key, unit_parts, unpack_rows
-from drumline.streams.core.stage import RecordsFailed
+from drumline.streams.core.isolation import IsolatedStage, Work, by_unit
+from drumline.streams.core.records import NO_ROWS, key, pack_rows, run_key, run_keys, unit_parts, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.cuts import Emission, cut_steps, passes
 from drumline.streams.lateness.emission import Matches, completed_step, lateness_batches, matches_of
 from drumline.streams.lateness.lateness_batch import MAX_ROWS
 from drumline.streams.lateness.open_run import OpenRun
-from drumline.streams.lateness.received import FromRanks, mixed_records, of_batch, received_of
+from drumline.streams.lateness.received import FromRanks, mixed_records, received_of
 from drumline.streams.lateness.state import CommunicatorState, Store
 
 Key = tuple[str, str]
@@ -94,31 +92,23 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
             else:
                 state.horizon = int(head["horizon"])
 
-    def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply a gpu.collective.v1 batch (see `Stage`), and return the lateness of steps that it completes.
+    def apply(self, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:
+        """Apply gpu.collective.v1 (see `Stage`), and return the lateness of steps that are completed.
 
         Communicators of a run complete a step at about one time, and are compared together: once the last of them
         completes one, since no window ends before, or at the next tick.
         """
-        out = super().on_batch(batch, offset, now_ns)
-        return out + self._emit_completed(self._unit_of(batch)[0], now_ns)
+        out = super().apply(table, offsets, now_ns)
+        return out + [result for run in dict.fromkeys(run_keys(table)) for result in self._emit_completed(run, now_ns)]
 
-    def on_merged(self, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
-        """Apply all parts of gpu.collective.v1 records, each record of one communicator; see `on_batch`."""
-        mixed, run_name = mixed_records(parts), run_key(parts.job, parts.run)
-        failed: dict[int, Exception] = dict.fromkeys(mixed, ValueError("a record about several communicators"))
-        for name, received in received_of(parts, offsets, self.config.max_steps, mixed):
-            unit = run_name, name
-            work = partial(self._apply_received, unit, received, now_ns)
-            try:
-                self._take(unit, received.rows_in, work, now_ns)
-            except UnreadableValue:
-                raise
-            except Exception as error:
-                failed |= dict.fromkeys(received.records, error)
-        if failed:
-            raise RecordsFailed(failed)
-        return self._emit_completed(run_name, now_ns)
+    def _work_of(self, table: RecordTable, offsets: Ints, now_ns: int) -> Iterator[Work[Key]]:
+        for run_name, parts, of_parts, records in by_unit(table, offsets, run_keys(table)):
+            mixed = mixed_records(parts)
+            error = ValueError("a record about several communicators")
+            self.failed |= {records[part]: error for part in mixed}
+            for name, received in received_of(parts, of_parts, self.config.max_steps, mixed):
+                unit, came_in = (run_name, name), [records[part] for part in received.parts]
+                yield Work(unit, received.rows_in, partial(self._apply_received, unit, received, now_ns), came_in)
 
     def _emit_completed(self, run_name: str, now_ns: int) -> list[Batch]:
         """Return the lateness of steps that the last communicator of a run has completed."""
@@ -137,9 +127,6 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
             units, ranks = run.take_ready(left)
             ready, left = ready + units, left - ranks
         return out + self._emit_units(ready, now_ns)
-
-    def _apply(self, unit: Key, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        return self._apply_received(unit, of_batch(batch, offset), now_ns)
 
     def _apply_received(self, unit: Key, received: FromRanks, now_ns: int) -> list[Batch]:
         """Apply what came of a communicator, and note whether it completes a step."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from drumline.schemas.batch import Batch
-from drumline.schemas.batch_table import BatchTable
 from drumline.schemas.bounds.limits import HIDDEN, KINDS
+from drumline.schemas.record_table import RecordTable
 from drumline.streams.core.records import Rows, as_json
 from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, slice_of
 
@@ -25,14 +24,14 @@ WHOLE = -1
 NO_LISTS = b'{"kinds":[],"hidden":[]}'
 
 
-def lateness_rows(of: Batch | BatchTable, counts: Sequence[int], envelopes: Sequence[Mapping[str, Any]]) -> Rows:
-    """Return the KEPT_ROW rows of gpu.lateness.v1 batches. `counts`, `envelopes`: of each batch."""
-    rows = np.zeros(of.rows, KEPT_ROW)
+def lateness_rows(table: RecordTable) -> Rows:
+    """Return the KEPT_ROW rows of gpu.lateness.v1."""
+    rows = np.zeros(table.rows, KEPT_ROW)
     for name in KEPT_ROW.names or ():
-        rows[name] = of.columns[name]
-    known = [_operations(tuple(envelope["operations"])) for envelope in envelopes]
-    begins = [*accumulate((len(numbers) for numbers in known[:-1]), initial=0)]  # of each batch's among all
-    operation = of.columns["worst_operation"] + np.repeat(begins, counts)
+        rows[name] = table.columns[name]
+    known = [_operations(tuple(names)) for names in table.lists("operations")]
+    begins = [*accumulate((len(numbers) for numbers in known[:-1]), initial=0)]  # of each part's among all
+    operation = table.columns["worst_operation"] + np.repeat(begins, table.counts)
     rows["worst_operation"] = np.concatenate(known)[operation]
     return rows
 

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drumline.schemas.batch import Batch
-from drumline.schemas.parts.merged import Ints
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.record_table import Ints, RecordTable
 from drumline.streams.core.records import Rows, StateRecord, pack_text, rows_begin, stacked, unpack_rows
 from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW, sample_rows
 from drumline.streams.stragglers.analysis.host_cause import HOST_ROW, host_rows
@@ -33,7 +31,7 @@ class SampleKind(NamedTuple):
 
     key: str
     dtype: np.dtype[Any]
-    rows_of: Callable[[Batch | MergedParts], Rows]
+    rows_of: Callable[[RecordTable], Rows]
 
     @property
     def wide(self) -> np.dtype[Any]:
@@ -84,20 +82,17 @@ class SampleState:
         self.store, self.run_key, self.kind = store, run_key, kind
         self.buckets: dict[int, set[int]] = {}
 
-    def apply(self, batch: Batch | MergedParts, offsets: Ints) -> SampledTimes:
-        """Apply a batch, or all parts of records, and return what its samples are about.
+    def apply(self, table: RecordTable, offsets: Ints) -> SampledTimes:
+        """Apply samples and return what its samples are about.
 
         A part that a bucket has already, by its offset, does not count again in it.
         """
-        sampled = self.kind.rows_of(batch)
+        sampled = self.kind.rows_of(table)
         rows = np.zeros(len(sampled), self.kind.narrow if self._is_narrow(sampled) else self.kind.wide)
         for name in self.kind.dtype.names or ():
             rows[name] = sampled[name]
-        if isinstance(batch, MergedParts):
-            rows["rank"], part_of = batch.ranks, batch.part_of
-        else:
-            rows["rank"], part_of = int(batch.envelope["rank"]), np.zeros(len(rows), np.int64)
-        for (bucket, part), new, of_rows in cut(rows, rows["time_ns"] // BUCKET_NS, part_of):
+        rows["rank"] = table.ranks
+        for (bucket, part), new, of_rows in cut(rows, rows["time_ns"] // BUCKET_NS, table.part_of):
             if not self._add(part, bucket, new, offsets[of_rows]):
                 continue
             kept = self.buckets.setdefault(part, set())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from drumline.schemas.parts.merged import Ints
+from drumline.schemas.record_table import Ints
 from drumline.streams.core.records import Rows
 
 #: Ranks whose rows are in one value: a record of a host, of 8 GPUs as a rule, changes one value, not one of each rank.

@@ -7,27 +7,24 @@ revision follows only if its result differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.batch_table import BatchTable
 from drumline.schemas.keys import derived_process_id
-from drumline.schemas.parts.merged import Ints
 from drumline.schemas.parts.parts import allowance_ns
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.record_table import Ints, RecordTable
 from drumline.schemas.topics import Topic
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
-from drumline.streams.core.isolation import IsolatedStage
-from drumline.streams.core.records import NO_ROWS, key, pack_rows, run_key
+from drumline.streams.core.isolation import IsolatedStage, Work, by_unit
+from drumline.streams.core.records import NO_ROWS, key, pack_rows, run_key, run_keys, split_run_key
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.analysis.verdict import WindowVerdict
-from drumline.streams.stragglers.lateness_rows import lateness_rows
 from drumline.streams.stragglers.open_windows import NEVER, first_kept, last_complete_step, window_of
 from drumline.streams.stragglers.restore import restore_key, unit_of_key
 from drumline.streams.stragglers.stalled import mark_silent, stalled_window
@@ -92,33 +89,11 @@ class JobStage(IsolatedStage[str, JobState]):
     def _restore_key(self, unit: str, name: str) -> None:
         restore_key(self._state(unit), name)
 
-    def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply an input batch (see `Stage`), except samples of a GPU that no job uses."""
-        if batch.topic == "gpu.device.v1" and not batch.envelope["job"]:
-            return []
-        return super().on_batch(batch, offset, now_ns)
-
-    def on_merged(self, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
-        """Apply all parts (see `Stage`), except samples of GPUs that no job uses."""
-        if parts.topic == "gpu.device.v1" and not parts.job:
-            return []
-        return super().on_merged(parts, offsets, now_ns)
-
-    def on_batches(self, table: BatchTable, offsets: Ints, now_ns: int) -> list[Batch]:
-        """Apply many input batches (see `Stage`): lateness of one run in one pass."""
-        units = {run_key(envelope["job"], envelope["run"]) for envelope in table.envelopes}
-        if table.topic != "gpu.lateness.v1" or len(units) > 1:
-            return super().on_batches(table, offsets, now_ns)
-        [unit] = units
-        return self._take(unit, table.rows, partial(self._apply_lateness, unit, table, offsets, now_ns), now_ns)
-
-    def _apply_lateness(self, unit: str, table: BatchTable, offsets: Ints, now_ns: int) -> list[Batch]:
-        """Apply batches of lateness and return the verdicts of windows that they complete."""
-        state, rows = self._state(unit), lateness_rows(table, table.counts, table.envelopes)
-        of_batches = zip(table.envelopes, table.begins, table.counts, offsets.tolist(), strict=True)
-        for envelope, begin, count, offset in of_batches:
-            state.apply_lateness(envelope, rows[begin : begin + count], offset, now_ns)
-        return self._evaluate_ready(state, now_ns)
+    def _work_of(self, table: RecordTable, offsets: Ints, now_ns: int) -> Iterator[Work[str]]:
+        """Yield the parts of each run; samples of GPUs that no job uses belong to none."""
+        for unit, parts, of_parts, records in by_unit(table, offsets, run_keys(table)):
+            if table.topic != Topic.DEVICE or split_run_key(unit)[0]:
+                yield Work(unit, parts.rows, partial(self._apply, unit, parts, of_parts, now_ns), records)
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
         """Close what has timed out (see `Stage`)."""
@@ -126,33 +101,20 @@ class JobStage(IsolatedStage[str, JobState]):
         self._reads_back &= not caught_up and now_ns - self._first_tick_ns < READ_BACK_NS
         return super().on_tick(now_ns, caught_up)
 
-    def _apply(self, unit: str, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply an input batch and return the verdicts of windows that it completes."""
-        if batch.topic == "gpu.step.v1":
-            self._state(unit).apply_steps(batch, offset, now_ns)
-        elif batch.topic == "gpu.lateness.v1":
-            rows = lateness_rows(batch, [batch.rows], [batch.envelope])
-            self._state(unit).apply_lateness(batch.envelope, rows, offset, now_ns)
+    def _apply(self, unit: str, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:
+        """Apply the parts of a run and return the verdicts of windows that they complete."""
+        if table.topic == Topic.STEP:
+            self._state(unit).apply_steps(table, offsets, now_ns)
+        elif table.topic == Topic.LATENESS:
+            self._state(unit).apply_lateness(table, offsets, now_ns)
         else:
             state = self.states.get(unit)  # samples do not begin a run
-            if state is not None and batch.topic == Topic.STACK:
-                state.apply_stacks(batch, offset)
+            if state is not None and table.topic == Topic.STACK:
+                state.apply_stacks(table, offsets)
             elif state is not None:
-                state.apply_samples(batch, np.array([offset]))
+                state.apply_samples(table, offsets)
             return []
         return self._evaluate_ready(self.states[unit], now_ns)
-
-    def _unit_of_merged(self, parts: MergedParts) -> str:
-        return run_key(parts.job, parts.run)
-
-    def _apply_merged(self, unit: str, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
-        """Apply all parts and return the verdicts of windows that they complete."""
-        if parts.topic == "gpu.step.v1":
-            self._state(unit).apply_merged_steps(parts, offsets, now_ns)
-            return self._evaluate_ready(self.states[unit], now_ns)
-        if unit in self.states:
-            self.states[unit].apply_samples(parts, offsets)
-        return []
 
     def _evaluate_ready(self, state: JobState, now_ns: int) -> list[Batch]:
         """Return the verdicts of windows that are complete."""

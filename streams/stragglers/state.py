@@ -18,9 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drumline.schemas.batch import Batch
-from drumline.schemas.parts.merged import Ints
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.record_table import Ints, RecordTable
 from drumline.schemas.topics import Topic
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import NO_ROWS, Rows, key, newest_steps, pack_rows, split_run_key
@@ -29,12 +27,12 @@ from drumline.streams.lateness.collective_join import PIPELINE
 from drumline.streams.stragglers.analysis.lateness_history import unexplained_windows
 from drumline.streams.stragglers.communicators import Communicators
 from drumline.streams.stragglers.inspection.sampled_stacks import SampledStacks
-from drumline.streams.stragglers.lateness_rows import KEPT_ROW, NO_LISTS, WHOLE, lists_of_steps, part_of
+from drumline.streams.stragglers.lateness_rows import KEPT_ROW, NO_LISTS, WHOLE, lateness_rows, lists_of_steps, part_of
 from drumline.streams.stragglers.lateness_state import LatenessState
 from drumline.streams.stragglers.lengths import WindowLengths
 from drumline.streams.stragglers.sample_state import DEVICE, HOST, SAMPLE_KINDS, SampleKind, SampleState
 from drumline.streams.stragglers.sources import Place, Sources
-from drumline.streams.stragglers.step_rows import STEP_ROW, merged_step_rows, step_rows
+from drumline.streams.stragglers.step_rows import STEP_ROW, step_rows
 from drumline.streams.stragglers.step_state import AppliedParts, Cells, RankReport, StepState
 
 Store = MutableMapping[str, bytes]
@@ -124,40 +122,28 @@ class JobState:
         missing = len(sources.ranks) < self.world_size or (self.world_size != 1 and not sources.communicators)
         return missing and not self.settled
 
-    def apply_steps(self, batch: Batch, offset: int, now_ns: int) -> None:
-        """Apply a gpu.step.v1 batch. A value that was written at this offset or later stays as it is."""
-        envelope, received = batch.envelope, step_rows(batch)
-        rows = newest_steps(received, self.config.max_steps)
-        self.counts.too_old += len(received) - len(rows)
-        report = RankReport(
-            int(envelope["complete_step"]), int(envelope["world_size"]), envelope["host"], envelope["gpu_uuid"],
-            envelope.get("steps_from") or "",
-        )  # fmt: skip
-        rank = int(envelope["rank"])
-        part_of, numbers = np.zeros(len(rows), np.int64), (np.array([rank]), np.array([report.complete]))
-        kept = {rank: self._update_rank(rank, report, now_ns)}
-        parts = AppliedParts(rows, part_of, *numbers, np.array([offset]))
-        self._note_changed(self.steps.apply(parts, kept, self.blocks, self.horizon), rows)
-
-    def apply_merged_steps(self, parts: MergedParts, offsets: Ints, now_ns: int) -> None:
-        """Apply all parts of gpu.step.v1 records at once."""
-        (rows, part_of), sizes = merged_step_rows(parts), parts.number("world_size")
-        spread = int(rows["step"].max() - rows["step"].min()) if len(rows) else 0
-        if spread >= self.config.max_steps or sizes.min() < sizes.max():  # each part has its own bounds then
-            for part, offset in enumerate(offsets.tolist()):
-                self.apply_steps(parts.batch(part), offset, now_ns)
-            return
-        ranks, completes = parts.number("rank"), parts.number("complete_step")
+    def apply_steps(self, table: RecordTable, offsets: Ints, now_ns: int) -> None:
+        """Apply gpu.step.v1. A value that was written at an offset or later stays as it is."""
+        (rows, part_of), sizes = step_rows(table), table.number("world_size")
+        if (len(rows) and int(rows["step"].max() - rows["step"].min()) >= self.config.max_steps) or len(set(sizes)) > 1:
+            if table.parts > 1:  # each part has its own bounds then
+                for part in range(table.parts):
+                    self.apply_steps(table.only(np.array([part])), offsets[part : part + 1], now_ns)
+                return
+            newest = newest_steps(rows, self.config.max_steps)
+            self.counts.too_old += len(rows) - len(newest)
+            rows, part_of = newest, part_of[: len(newest)]
+        ranks, completes = table.number("rank"), table.number("complete_step")
         of_ranks, first_of = np.unique(ranks, return_inverse=True)
         most, last = np.full(len(of_ranks), completes.min()), np.zeros(len(of_ranks), np.int64)
         np.maximum.at(most, first_of, completes)
-        np.maximum.at(last, first_of, np.arange(parts.parts))
+        np.maximum.at(last, first_of, np.arange(table.parts))
         origins = {}
-        named = np.flatnonzero(~parts.has_text("steps_from", ""))
+        named = np.flatnonzero(~table.has_text("steps_from", ""))
         if len(named):
-            origins = dict(zip(ranks[named].tolist(), parts.text("steps_from", named), strict=True))
+            origins = dict(zip(ranks[named].tolist(), table.text("steps_from", named), strict=True))
         kept, world_size = {}, int(sizes[0])
-        of_last = most.tolist(), parts.text("host", last), parts.text("gpu_uuid", last)
+        of_last = most.tolist(), table.text("host", last), table.text("gpu_uuid", last)
         for rank, complete, host, gpu_uuid in zip(of_ranks.tolist(), *of_last, strict=True):
             texts = intern(host), intern(gpu_uuid), origins.get(rank, "")  # one object in all windows
             report = RankReport(complete, world_size, *texts)
@@ -207,8 +193,14 @@ class JobState:
             return report
         return report._replace(complete=source.complete, steps_from=source.steps_from)
 
-    def apply_lateness(self, envelope: Mapping[str, Any], received: Rows, offset: int, now_ns: int) -> None:
-        """Apply a gpu.lateness.v1 batch: its steps replace the stored ones, except those from this offset or later.
+    def apply_lateness(self, table: RecordTable, offsets: Ints, now_ns: int) -> None:
+        """Apply gpu.lateness.v1."""
+        rows, parts = lateness_rows(table), zip(table.batches(), table.ends, offsets.tolist(), strict=False)
+        for batch, begin, offset in parts:
+            self._apply_lateness(batch.envelope, rows[begin : begin + batch.rows], offset, now_ns)
+
+    def _apply_lateness(self, envelope: Mapping[str, Any], received: Rows, offset: int, now_ns: int) -> None:
+        """Apply a batch: its steps replace the stored ones, except those from this offset or later.
 
         Of a communicator with more ranks than a record holds, it replaces its slice.
         """
@@ -252,25 +244,23 @@ class JobState:
         cells = self.blocks.get(self.config.block_of(step))
         return cells is not None and part in self.lateness.parts(cells.lateness, step, communicator)
 
-    def apply_samples(self, batch: Batch | MergedParts, offsets: Ints) -> None:
-        """Apply gpu.device.v1 or gpu.host.v1: windows whose cause depends on samples are evaluated again.
-
-        `offsets`: of the batch, or of each part.
-        """
-        kind = HOST if batch.topic == Topic.HOST else DEVICE
-        sampled = self.samples_of(kind).apply(batch, offsets)
+    def apply_samples(self, table: RecordTable, offsets: Ints) -> None:
+        """Apply gpu.device.v1 or gpu.host.v1: windows whose cause depends on samples are evaluated again."""
+        kind = HOST if table.topic == Topic.HOST else DEVICE
+        sampled = self.samples_of(kind).apply(table, offsets)
         first_ns = sampled.begin_ns - (DEVICE_BEHIND_NS if kind is DEVICE else 0)
         for window, of in self.watched.items():
             inside = (first_ns <= of.end_ns) & (of.start_ns <= sampled.time_ns)
             if np.isin(sampled.ranks[inside], of.ranks).any():
                 self.dirty.add(window)
 
-    def apply_stacks(self, batch: Batch, offset: int) -> None:
+    def apply_stacks(self, table: RecordTable, offsets: Ints) -> None:
         """Apply gpu.stack.v1: windows from the one that asked for the inspection are evaluated again."""
-        completed = self.stacks.apply(batch, offset)
-        if completed is not None and self.lengths.is_decided:
-            begin = self.lengths.window_of(completed.first_step)
-            self.dirty |= {window for window in self.published if window >= begin and self.has_rows(window)}
+        for batch, offset in zip(table.batches(), offsets.tolist(), strict=True):
+            completed = self.stacks.apply(batch, offset)
+            if completed is not None and self.lengths.is_decided:
+                begin = self.lengths.window_of(completed.first_step)
+                self.dirty |= {window for window in self.published if window >= begin and self.has_rows(window)}
 
     def samples_of(self, kind: SampleKind) -> SampleState:
         """Return the samples of a kind."""

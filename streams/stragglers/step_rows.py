@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from drumline.schemas.batch import Batch
-from drumline.schemas.columns import Array
-from drumline.schemas.parts.merged import Ints
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.record_table import Ints, RecordTable
 from drumline.streams.core.records import Rows
 from drumline.streams.lateness.received import NCCL
 
@@ -26,27 +20,15 @@ STEP_ROW = np.dtype(
 )
 
 
-def step_rows(batch: Batch) -> Rows:
-    """Return the STEP_ROW rows of a gpu.step.v1 batch that have a step number."""
-    rows = _rows(batch.columns, batch.envelope["rank"], batch.envelope.get("source") == NCCL)
-    numbered = rows["step"] >= 0
-    return rows if numbered.all() else rows[numbered]
-
-
-def merged_step_rows(parts: MergedParts) -> tuple[Rows, Ints]:
-    """Return the STEP_ROW rows of all parts of gpu.step.v1 records that have a step number, and the part of each."""
-    part_of = parts.part_of
-    rows = _rows(parts.columns, parts.ranks, parts.has_text("source", NCCL)[part_of])
-    numbered = rows["step"] >= 0
-    return (rows, part_of) if numbered.all() else (rows[numbered], part_of[numbered])
-
-
-def _rows(columns: Mapping[str, Array], rank: Any, light: Any) -> Rows:
-    rows = np.zeros(len(columns["step"]), STEP_ROW)
+def step_rows(table: RecordTable) -> tuple[Rows, Ints]:
+    """Return the STEP_ROW rows of gpu.step.v1 that have a step number, and the part of each."""
+    columns, part_of = table.columns, table.part_of
+    rows = np.zeros(table.rows, STEP_ROW)
     for name in ("step", "start_ns", "duration_ns", "skipped", *BUDGET):
         rows[name] = columns[name]
-    rows["rank"], rows["light"] = rank, light
-    return rows
+    rows["rank"], rows["light"] = table.ranks, table.has_text("source", NCCL)[part_of]
+    numbered = rows["step"] >= 0
+    return (rows, part_of) if numbered.all() else (rows[numbered], part_of[numbered])
 
 
 def rows_between(rows: Rows, first_step: int, last_step: int) -> Rows:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drumline.schemas.parts.merged import Ints
+from drumline.schemas.record_table import Ints
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import Rows, StateRecord, as_json, pack_text, stacked, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig

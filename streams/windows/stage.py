@@ -7,15 +7,18 @@ at once, or by checkpoints in the same order (process_state.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.record_table import Ints, RecordTable
 from drumline.streams.core.batch_dedup import Arrival
 from drumline.streams.core.budget import StateBudget
-from drumline.streams.core.isolation import IsolatedStage
-from drumline.streams.core.records import key, run_key, unit_parts
+from drumline.streams.core.isolation import IsolatedStage, Work, by_unit
+from drumline.streams.core.records import key, run_key, run_keys, unit_parts
 from drumline.streams.windows.panes import Array, Pane, coarsen, combine, pack_pane, unpack_pane
 from drumline.streams.windows.process_state import Names, ProcessState, RollingWindow, Store, identity_of, load_process
 from drumline.streams.windows.watermark import WindowConfig, accepted, advanced, latest_plausible
@@ -103,9 +106,18 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
         if name[0] == "w":
             process.panes.add(int(name.split("|", 2)[1]))
 
-    def _apply(self, unit: Key, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
+    def _work_of(self, table: RecordTable, offsets: Ints, now_ns: int) -> Iterator[Work[Key]]:
+        runs, processes = run_keys(table), table.text("process_id")
+        units = [*zip(processes, runs if len(runs) > 1 else runs * len(processes), strict=True)]
+        for unit, parts, of_parts, records in by_unit(table, offsets, units):
+            yield Work(unit, parts.rows, partial(self._apply, unit, parts, of_parts, now_ns), records)
+
+    def _apply(self, unit: Key, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:
         """Return the windows that a batch's watermark closes, and closed ones that late rows changed."""
-        process = self._process(unit)
+        process, parts = self._process(unit), zip(table.batches(), offsets.tolist(), strict=True)
+        return [result for batch, offset in parts for result in self._apply_batch(process, batch, offset, now_ns)]
+
+    def _apply_batch(self, process: ProcessState, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         process.seen_ns = now_ns
         arrival = Arrival.DUPLICATE
         if offset > process.offset:

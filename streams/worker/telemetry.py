@@ -11,8 +11,7 @@ import structlog
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
-from drumline.schemas.batch_table import BatchTable
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.record_table import RecordTable
 from drumline.streams.core.stage import Stage
 
 log = structlog.get_logger()
@@ -39,41 +38,21 @@ class Drops(NamedTuple):
     conflict: int = 0
 
 
-def count_input(batch: Batch, now_ns: int) -> None:
-    """Count a batch that was read, before it is applied."""
-    rows, batch_rows, delay = _input_metrics(batch.topic)
-    rows.inc(batch.rows)
-    batch_rows.observe(batch.rows)
-    sent_ns = int(batch.envelope["sent_ns"])
-    if sent_ns > 0:
-        delay.observe(max(0, now_ns - sent_ns) / 1e9)
+def count_input(table: RecordTable, now_ns: int) -> None:
+    """Count records that were read, before they are applied; their delay is that of the oldest."""
+    rows, batch_rows, delay = _input_metrics(table.topic)
+    rows.inc(table.rows)
+    for count in table.rows_of:
+        batch_rows.observe(count)
+    sent_ns = table.number("sent_ns")
+    if (sent_ns > 0).any():
+        delay.observe(max(0, now_ns - int(sent_ns[sent_ns > 0].min())) / 1e9)
 
 
 @cache
 def _input_metrics(topic: str) -> tuple[Any, Any, Any]:
     """Return the metrics of what is read from a topic: rows, rows of a record, its delay."""
     return metrics.STREAM_ROWS.labels(topic), metrics.STREAM_BATCH.labels(topic), metrics.STREAM_DELAY.labels(topic)
-
-
-def count_merged(parts: MergedParts, now_ns: int) -> None:
-    """Count the parts of records that were read, before they are applied; their delay is that of the oldest."""
-    rows, batch_rows, delay = _input_metrics(parts.topic)
-    rows.inc(parts.rows)
-    for count in parts.rows_of:
-        batch_rows.observe(count)
-    sent_ns = parts.number("sent_ns")
-    if (sent_ns > 0).any():
-        delay.observe(max(0, now_ns - int(sent_ns[sent_ns > 0].min())) / 1e9)
-
-
-def count_batches(table: BatchTable, now_ns: int) -> None:
-    """Count batches that were read, before they are applied; their delay is that of the oldest."""
-    rows, batch_rows, delay = _input_metrics(table.topic)
-    rows.inc(table.rows)
-    for count in table.counts:
-        batch_rows.observe(count)
-    if sent := [envelope["sent_ns"] for envelope in table.envelopes if envelope["sent_ns"] > 0]:
-        delay.observe(max(0, now_ns - min(sent)) / 1e9)
 
 
 def count_output(batch: Batch) -> None:

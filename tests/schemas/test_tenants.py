@@ -3,7 +3,7 @@
 import pytest
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.codec import Codec
+from drumline.schemas.codec import Codec, Received
 from drumline.schemas.errors import ForeignHost, ForeignJob, Unsigned
 from drumline.schemas.tenants import SIGNATURE_HEADER, TENANT_HEADER, Tenant, TenantGuard, signed_headers
 
@@ -98,10 +98,10 @@ def test_the_host_of_each_part_of_a_record_is_one_of_its_tenants(join):
     values = [device("node-a1", job="a/x"), device("node-b1", job="a/x")]
     whole = CODEC.join("a/x", values) if join == "join" else CODEC.merge(topic, values)
     headers = signed_headers("team-a", OLD, topic, KEY, whole)
-    joined = CODEC.joined_record(topic, whole, KEY, headers)
-    assert joined.unit is None, "read alone"
-    parts = CODEC.parts_of(topic, joined)
-    first, second = parts.values
-    assert CODEC.decode(topic, first, of=parts).envelope["host"] == "node-a1"
+    record = CODEC.open(topic, Received(whole, 0, KEY, headers))
     with pytest.raises(ForeignHost):
-        CODEC.decode(topic, second, of=parts)
+        CODEC.read(topic, [record])
+    first, second = CODEC.values(topic, record)
+    assert CODEC.decode_part(topic, first, record).envelope["host"] == "node-a1"
+    with pytest.raises(ForeignHost):
+        CODEC.decode_part(topic, second, record)

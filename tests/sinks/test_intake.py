@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support.labs.sink import NOW_NS, any_batch
+from support.tables import parts_of
 
 from drumline.infra.config.settings import SinkSettings
 from drumline.schemas.batch import Batch, decode, encode
@@ -134,7 +135,7 @@ def test_the_dead_letter_of_a_signed_part_has_the_value_that_was_signed():
 
 def test_a_merged_record_whose_parts_no_producer_encoded_is_a_dead_letter_while_the_registry_is_down():
     sent = merged(step(0), step(1))
-    table_ = CODEC.parts(Topic.STEP, sent.value).merged
+    table_ = parts_of(CODEC, Topic.STEP, sent.value).merged
     numbers = np.concatenate([table_.fields.ravel(), table_.values.ravel()])
     numbers[table_.fields.size + table_.layout.line["skipped"] * table_.rows] = 1 << 40
     record_ = decode(model(MERGED), sent.value, start=HEADER.size)

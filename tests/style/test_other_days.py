@@ -66,7 +66,7 @@ def run_ahead(clock, folder, moment, zone, *arguments):
 
 def test_records_are_classified_alike_in_400_days(clock, tmp_path):
     """The cheap one of these tests: of a file that failed so once."""
-    assert " passed" in run_ahead(clock, tmp_path, in_400_days, "UTC", "tests/schemas/test_batch_table.py")
+    assert " passed" in run_ahead(clock, tmp_path, in_400_days, "UTC", "tests/schemas/test_record_table.py")
 
 
 @pytest.mark.long

@@ -26,9 +26,13 @@ from drumline.streams.worker.partition_store import CheckpointOrder
 
 class Summing:
     def __init__(self, store):
-        self.store, self.incidents = store, []
+        self.store, self.incidents, self.failed = store, [], {}
 
-    def on_batch(self, batch, offset, now_ns):
+    def apply(self, table, offsets, now_ns):
+        parts = zip(table.batches(), offsets.tolist(), strict=True)
+        return [result for batch, offset in parts for result in self.applied(batch, offset)]
+
+    def applied(self, batch, offset):
         process = batch.envelope["process_id"]
         state = json.loads(self.store.get(process, b'{"offset": -1, "rows": 0}'))
         if offset <= state["offset"]:

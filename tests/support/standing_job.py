@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from support.tables import apply_batch
 
 from drumline.schemas.batch import Batch, decode, dictionary, encode
 from drumline.schemas.bounds.check import check
@@ -123,7 +124,7 @@ class Job:
     def publish(self, numbers=None):
         for rank in self.ranks.values():
             if not rank.silent and (numbers is None or rank.number in numbers):
-                self.take(self.stage.on_batch(self.batch(rank), rank.sequence, self.now))
+                self.take(apply_batch(self.stage, self.batch(rank), rank.sequence, self.now))
                 rank.silent = rank.state in ("killed", "exited")  # the last one
 
     def batch(self, rank):

@@ -9,8 +9,7 @@ from statistics import median  # of some samples: 10 times as fast as NumPy's
 import numpy as np
 from numpy.typing import NDArray
 
-from drumline.schemas.batch import Batch
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.record_table import RecordTable
 from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import StragglerConfig
 
@@ -33,11 +32,11 @@ SHARED_PERCENT = 20
 PEERS = 16
 
 
-def sample_rows(batch: Batch | MergedParts) -> Rows:
-    """Return the SAMPLE_ROW rows of a gpu.device.v1 batch, or of all parts of a record."""
-    rows = np.zeros(batch.rows, SAMPLE_ROW)
+def sample_rows(table: RecordTable) -> Rows:
+    """Return the SAMPLE_ROW rows of gpu.device.v1."""
+    rows = np.zeros(table.rows, SAMPLE_ROW)
     for name in SAMPLE_ROW.names or ():
-        rows[name] = np.minimum(batch.columns[name], _MOST[name])
+        rows[name] = np.minimum(table.columns[name], _MOST[name])
     return rows
 
 

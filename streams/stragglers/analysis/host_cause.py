@@ -8,8 +8,7 @@ from statistics import median  # of some samples: 10 times as fast as NumPy's
 
 import numpy as np
 
-from drumline.schemas.batch import Batch
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.record_table import RecordTable
 from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import StragglerConfig
 
@@ -38,11 +37,11 @@ LONGEST_FAULT_NS = 100_000_000
 FAULT_CPU_NS = 5_000
 
 
-def host_rows(batch: Batch | MergedParts) -> Rows:
-    """Return the HOST_ROW rows of a gpu.host.v1 batch, or of all parts of a record."""
-    rows = np.zeros(batch.rows, HOST_ROW)
+def host_rows(table: RecordTable) -> Rows:
+    """Return the HOST_ROW rows of gpu.host.v1."""
+    rows = np.zeros(table.rows, HOST_ROW)
     for name in HOST_ROW.names or ():
-        rows[name] = batch.columns[name]
+        rows[name] = table.columns[name]
     return rows
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -15,9 +15,9 @@ from drumline.infra.runtime.retry import backoff_s
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
-from drumline.schemas.codec import Codec, JoinedRecord, Parts
-from drumline.schemas.dead_letters import Header
+from drumline.schemas.codec import Codec, OpenRecord, Received
 from drumline.schemas.errors import BadRecord, RegistryRejected, RegistryUnavailable
+from drumline.schemas.record_table import RecordTable
 
 log = structlog.get_logger()
 Result = TypeVar("Result")
@@ -39,30 +39,22 @@ class RecordDecoder:
     ) -> None:
         self._codec, self._health, self._leaving, self._sleep = codec, health, leaving, sleep
 
-    async def joined_record(
-        self, topic: str, value: bytes | None, key: bytes | None, headers: Iterable[Header] | None
-    ) -> JoinedRecord | None:
-        """Return a record with parts, None if it is a batch itself. Errors: see `decode`."""
-        read = partial(self._codec.joined_record, topic, value, key, headers)
-        return await self._retried(topic, value, read)
+    async def open(self, topic: str, received: Received) -> OpenRecord:
+        """Return a record with its kind. Errors: see `decode`."""
+        return await self._retried(topic, received.value, partial(self._codec.open, topic, received))
 
-    async def decode(
-        self,
-        topic: str,
-        value: bytes | None,
-        appended_ms: int | None = None,
-        key: bytes | None = None,
-        headers: Iterable[Header] | None = None,
-        of: Parts | None = None,
-    ) -> Batch:
-        """Return the batch of a Kafka value; waits while the registry is down. Known schemas need no registry.
+    async def read(self, topic: str, records: Sequence[OpenRecord]) -> RecordTable:
+        """Return all parts of records of one unit, or of one record, as a table. Errors: see `decode`."""
+        value = records[0].received.value  # what needs the registry is read by itself
+        return await self._retried(topic, value, partial(self._codec.read, topic, records))
 
-        `appended_ms`: when Kafka took the record in. `key`, `headers`: the record's. `of`: whose part the value is.
+    async def decode(self, topic: str, value: bytes | None, of: OpenRecord) -> Batch:
+        """Return a part of a record, or the batch that it is; waits while the registry is down.
 
-        Fatal for the record: BadRecord. Fatal: RegistryRejected. Raises RegistryUnavailable when leaving.
+        Known schemas need no registry. Fatal for the record: BadRecord. Fatal: RegistryRejected. Raises
+        RegistryUnavailable when leaving.
         """
-        decode = partial(self._codec.decode, topic, value, appended_ms, key=key, headers=headers, of=of)
-        return await self._retried(topic, value, decode)
+        return await self._retried(topic, value, partial(self._codec.decode_part, topic, value, of))
 
     async def _retried(self, topic: str, value: bytes | None, decode: Callable[[], Result]) -> Result:
         """Return what `decode` does; repeat it while the registry is down."""

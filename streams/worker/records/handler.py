@@ -11,22 +11,19 @@ import numpy as np
 import structlog
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.batch_table import BatchTable
-from drumline.schemas.bounds.merged_check import is_inside
-from drumline.schemas.codec import Codec, JoinedRecord, Parts, Received
+from drumline.schemas.codec import Codec, OpenRecord, Received
 from drumline.schemas.dead_letters import is_counted
-from drumline.schemas.errors import BadRecord, RegistryUnavailable
-from drumline.schemas.parts.merged import Ints
-from drumline.schemas.parts.table import MergedParts
+from drumline.schemas.errors import BadRecord
+from drumline.schemas.record_table import BatchTable, Ints, RecordTable
 from drumline.schemas.tenants import is_signed
 from drumline.schemas.topics import DERIVED_TOPICS, KEPT_TOPICS, RAW_TOPICS
 from drumline.streams.core.batch_dedup import checksum
-from drumline.streams.core.stage import RecordsFailed, Stage
+from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import Delivery
 from drumline.streams.worker.output import OutputProducer, ProducerFailed
 from drumline.streams.worker.records.decoder import RecordDecoder
 from drumline.streams.worker.stage_runner import StageRunner
-from drumline.streams.worker.telemetry import count_batches, count_input, count_merged
+from drumline.streams.worker.telemetry import count_input
 
 log = structlog.get_logger()
 
@@ -61,72 +58,63 @@ class RecordHandler:
         return [runner.stage(message.partition) for runner in self._readers[message.topic]]
 
     async def handle(self, messages: Sequence[Any], delivery: Delivery) -> None:
-        """Process messages of one topic and partition, those that have tables of one unit and follow each other
-        together. Raises PartitionRevoked, ProducerFailed, RegistryUnavailable.
+        """Process messages of one topic and partition, those of one unit that follow each other together.
+
+        Raises PartitionRevoked, ProducerFailed, RegistryUnavailable.
         """
-        if len(messages) > 1 and messages[0].topic in DERIVED_TOPICS and await self._handle_batches(messages, delivery):
-            return
-        tables: list[tuple[Any, JoinedRecord]] = []
+        group: list[tuple[Any, OpenRecord]] = []
         stages = self._stages(messages[0])
         for message in messages:
             self._check_owned(message, stages)
             if message.topic in KEPT_TOPICS and is_counted(message.headers):
                 continue  # its host has published the windows of these rows
-            record: JoinedRecord | None = None
-            of_message = message.topic, message.value, message.key, message.headers
             try:
-                if len(messages) > 1:  # none of them needs the registry
-                    record = self._codec.joined_record(*of_message)
-                else:
-                    record = await self._decoder.joined_record(*of_message)
+                record = await self._decoder.open(message.topic, _received(message))
             except BadRecord as error:
                 await self._bury(message, delivery, error)
                 continue
-            unit = None if record is None else record.unit
-            if tables and unit != tables[0][1].unit:
-                await self._handle_tables(tables, stages, delivery)
-                tables = []
-            if record is None:
-                await self._handle_batch(message, delivery)
-            elif unit is None:
-                await self._handle_parts(message, delivery, record)
-            else:
-                tables.append((message, record))
-        if tables:
-            await self._handle_tables(tables, stages, delivery)
+            if group and (record.unit is None or record.unit != group[0][1].unit):
+                await self._handle_group(group, stages, delivery)
+                group = []
+            group.append((message, record))
+        if group:
+            await self._handle_group(group, stages, delivery)
 
-    async def _handle_tables(
-        self, tables: Sequence[tuple[Any, JoinedRecord]], stages: Sequence[Stage | None], delivery: Delivery
+    async def _handle_group(
+        self, group: Sequence[tuple[Any, OpenRecord]], stages: Sequence[Stage | None], delivery: Delivery
     ) -> None:
-        """Process messages whose tables are of one unit: as one, unless one of them is bad. Raises as `handle` does."""
-        messages = [message for message, _ in tables]
+        """Process messages of one unit as one table, unless one of them is bad. Raises as `handle` does."""
+        messages = [message for message, _ in group]
         self._check_owned(messages[0], stages)
-        if len(tables) > 1:
-            merged = None
-            with suppress(BadRecord):  # each by itself shows which one
-                merged = self._codec.together(messages[0].topic, [record for _, record in tables])
-            if merged is not None and is_inside(merged, *map(_appended_ms, messages)):
-                await self._handle_merged(messages, delivery, merged)
-                return
-        for message, record in tables:
-            self._check_owned(message, stages)
-            await self._handle_parts(message, delivery, record)
+        table: RecordTable | None = None
+        with suppress(BadRecord):  # each by itself shows which one
+            table = await self._decoder.read(messages[0].topic, [record for _, record in group])
+        if table is not None:
+            await self._apply(messages, delivery, table, 0 if group[0][1].record is None else 1)
+        elif len(group) > 1:
+            for single in group:
+                await self._handle_group([single], stages, delivery)
+        else:
+            await self._handle_parts(*group[0], stages, delivery)
 
-    async def _handle_parts(self, message: Any, delivery: Delivery, record: JoinedRecord) -> None:
-        """Process the parts of a message. Raises as `handle` does."""
+    async def _handle_parts(
+        self, message: Any, record: OpenRecord, stages: Sequence[Stage | None], delivery: Delivery
+    ) -> None:
+        """Process the parts of a message of which one is bad, each by itself. Raises as `handle` does."""
         try:
-            parts = self._codec.parts_of(message.topic, record)
-            if parts.merged is not None and is_inside(parts.merged, _appended_ms(message)):
-                await self._handle_merged([message], delivery, parts.merged)
-                return
-            values = parts.values
+            values = self._codec.values(message.topic, record)
         except BadRecord as error:
             await self._bury(message, delivery, error)
             return
-        stages = self._stages(message)
-        for number, value in enumerate(values, 1):
+        for part, value in enumerate(values, 0 if record.record is None else 1):
             self._check_owned(message, stages)
-            await self._handle_batch(message, delivery, number, value, parts)
+            of_part = value if part else None
+            try:
+                batch = await self._decoder.decode(message.topic, value, record)
+            except BadRecord as error:
+                await self._bury(message, delivery, error, part, of_part)
+            else:
+                await self._apply([message], delivery, BatchTable.of([batch]), part, of_part)
 
     def _check_owned(self, message: Any, stages: Sequence[Stage | None]) -> None:
         """Raise PartitionRevoked if a partition was revoked since it had these stages, and perhaps assigned again: the
@@ -135,71 +123,43 @@ class RecordHandler:
         if any(now is not before for now, before in zip(self._stages(message), stages, strict=True)):
             raise PartitionRevoked
 
-    async def _handle_batch(
-        self, message: Any, delivery: Delivery, part: int = 0, value: bytes | None = None, of: Parts | None = None
+    async def _apply(
+        self,
+        messages: Sequence[Any],
+        delivery: Delivery,
+        table: RecordTable,
+        first_part: int,
+        value: bytes | None = None,
     ) -> None:
-        """Process a batch. `part`, `value`, `of`: of a part of the message."""
-        bytes_of = message.value if value is None else value
+        """Apply the parts of messages to the stages that read them. Raises as `handle` does.
+
+        `first_part`: number of the first part of each message, 0 = a batch. `value`: of the part, where it is one.
+        """
+        last, failed = messages[-1], dict[int, Exception]()
+        if last.topic in RAW_TOPICS and isinstance(table, BatchTable):  # a worker's results replace each other
+            table.contents = [checksum(value or message.value) for message in messages] * (table.parts // len(messages))
         try:
-            batch = await self._decoder.decode(
-                message.topic, bytes_of, _appended_ms(message), message.key, message.headers, of
-            )  # fmt: skip
-            if message.topic in RAW_TOPICS:  # a worker's results replace each other
-                batch.content = checksum(bytes_of)
-            count_input(batch, self.clock())
-            for runner in self._owned(message):
-                if message.topic in DERIVED_TOPICS and runner.is_fenced(message):
+            count_input(table, self.clock())
+            for runner in self._owned(last):
+                taken = [not (last.topic in DERIVED_TOPICS and runner.is_fenced(message)) for message in messages]
+                numbers = [number for number, is_taken in enumerate(taken) if is_taken]
+                if not numbers:
                     continue
-                offset = runner.position(message.topic, message.partition, message.offset, part)
-                work = partial(_on_batch, batch=batch, offset=offset, now_ns=self.clock())
-                delivery.add(*await runner.apply(message.partition, work))
-        except BadRecord as error:
-            await self._bury(message, delivery, error, part, value)
-        except (PartitionRevoked, ProducerFailed, RegistryUnavailable):
+                parts = table if all(taken) else table.only(np.array(numbers))  # results are batches, of one part
+                first = [runner.position(last.topic, last.partition, messages[n].offset, first_part) for n in numbers]
+                offsets = np.concatenate([at + np.arange(size) for at, size in zip(first, parts.sizes, strict=True)])
+                stage = runner.stage(last.partition)
+                work = partial(_apply_table, table=parts, offsets=offsets, now_ns=self.clock())
+                delivery.add(*await runner.apply(last.partition, work))
+                if stage is not None:
+                    failed |= {numbers[record]: error for record, error in stage.failed.items()}
+        except (PartitionRevoked, ProducerFailed):
             raise
         except Exception as error:
-            await self._bury_failed(message, delivery, error, part, value)
-
-    async def _handle_batches(self, messages: Sequence[Any], delivery: Delivery) -> bool:
-        """Process messages with results of a stage as one, and return True; False where some are bad, or fenced: then
-        nothing was processed. Raises as `handle` does.
-        """
-        last = messages[-1]
-        received = [Received(of.value or b"", _appended_ms(of), of.key, of.headers) for of in messages]
-        table = self._codec.decode_together(last.topic, received)
-        if table is None or any(runner.is_fenced(of) for runner in self._owned(last) for of in messages):
-            return False
-        try:
-            count_batches(table, self.clock())
-            for runner in self._owned(last):
-                offsets = [runner.position(last.topic, last.partition, message.offset, 0) for message in messages]
-                work = partial(_on_batches, table=table, offsets=np.array(offsets), now_ns=self.clock())
-                delivery.add(*await runner.apply(last.partition, work))
-        except (PartitionRevoked, ProducerFailed):
-            raise
-        except Exception as error:  # as of `_handle_merged`
-            for message in messages:
-                await self._bury_failed(message, delivery, error)
-        return True
-
-    async def _handle_merged(self, messages: Sequence[Any], delivery: Delivery, parts: MergedParts) -> None:
-        """Process all parts of messages at once: they are within their bounds. Raises as `handle` does."""
-        last = messages[-1]
-        try:
-            count_merged(parts, self.clock())
-            for runner in self._owned(last):
-                first = [runner.position(last.topic, last.partition, message.offset, 1) for message in messages]
-                offsets = np.concatenate([at + np.arange(size) for at, size in zip(first, parts.sizes, strict=True)])
-                work = partial(_on_merged, parts=parts, offsets=offsets, now_ns=self.clock())
-                delivery.add(*await runner.apply(last.partition, work))
-        except (PartitionRevoked, ProducerFailed):
-            raise
-        except RecordsFailed as failed:
-            for number, error in sorted(failed.errors.items()):
-                await self._bury_failed(messages[number], delivery, error)
-        except Exception as error:  # their unit is in quarantine, with what all of them had told of it
-            for message in messages:
-                await self._bury_failed(message, delivery, error)
+            failed = dict.fromkeys(range(len(messages)), error)
+        for number in sorted(failed):
+            part = first_part if value is not None else 0
+            await self._bury_failed(messages[number], delivery, failed[number], part, value)
 
     def _owned(self, message: Any) -> Iterator[StageRunner]:
         """Yield the runners that read a message. Raises PartitionRevoked at one without its stage."""
@@ -228,18 +188,9 @@ class RecordHandler:
         delivery.writes.append(await self._output.send_dead_letter(message, error, part, value))
 
 
-def _on_batch(stage: Stage, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-    return stage.on_batch(batch, offset, now_ns)
+def _apply_table(stage: Stage, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:
+    return stage.apply(table, offsets, now_ns)
 
 
-def _on_batches(stage: Stage, table: BatchTable, offsets: Ints, now_ns: int) -> list[Batch]:
-    return stage.on_batches(table, offsets, now_ns)
-
-
-def _on_merged(stage: Stage, parts: MergedParts, offsets: Ints, now_ns: int) -> list[Batch]:
-    return stage.on_merged(parts, offsets, now_ns)
-
-
-def _appended_ms(message: Any) -> int:
-    """Return when Kafka took a message in."""
-    return round((message.timestamp or 0) * 1000)
+def _received(message: Any) -> Received:
+    return Received(message.value, round((message.timestamp or 0) * 1000), message.key, message.headers)

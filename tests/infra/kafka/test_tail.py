@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 from support.labs.sink import any_batch
+from support.tables import parts_of
 
 from drumline.infra.kafka.tail import entries
 from drumline.schemas.codec import Codec
@@ -34,7 +35,7 @@ def test_a_merged_record_whose_parts_no_producer_encoded_is_one_bad_record():
     parts = [any_batch(Topic.STEP, 2, f"p{number}", number) for number in range(2)]
     parts = [CODEC.decode(Topic.STEP, CODEC.encode(part)) for part in parts]
     record = merged(model(Topic.STEP), CODEC.registry.id_of(Topic.STEP), parts)
-    table = CODEC.parts(Topic.STEP, CODEC.encode(record)).merged
+    table = parts_of(CODEC, Topic.STEP, CODEC.encode(record)).merged
     record.columns["numbers"][table.fields.size + table.layout.line["skipped"] * table.rows] = 1 << 40
     [shown] = entries(CODEC, message(CODEC.encode(record)), {})
     assert shown["error"]["reason"] == "bad_column"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.labs.sink import any_batch, process_id
 from support.labs.windows import T0, S, kernels
+from support.tables import apply_batch
 
 from drumline.infra.clickhouse.client import TransientError
 from drumline.infra.telemetry import metrics
@@ -163,7 +164,7 @@ def test_late_and_doubled_batches_are_counted_once_each(rise):
 
     risen()
     for offset, batch in enumerate((first, late, late)):
-        stage.on_batch(batch, offset, T0 + 100 * S)
+        apply_batch(stage, batch, offset, T0 + 100 * S)
         counted = count_drops("test", stage, counted)
     assert risen() == (2, 1)
     count_drops("test", stage, counted)

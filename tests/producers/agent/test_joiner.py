@@ -3,6 +3,7 @@
 import pytest
 from confluent_kafka import KafkaError
 from support.labs.sink import any_batch
+from support.tables import parts_of
 
 from drumline.producers.agent import joiner as module
 from drumline.producers.agent.joiner import MERGED_RANKS, REGISTRY_S, RecordJoiner
@@ -38,7 +39,7 @@ class Host:
         """The batches of each message that was sent."""
         out = []
         for topic, _, value in self.sent:
-            parts = self.codec.parts(topic, value)
+            parts = parts_of(self.codec, topic, value)
             of = [value] if parts is None else parts.values
             out.append([self.codec.decode(topic, part, of=parts).envelope["sequence"] for part in of])
         return out
@@ -133,7 +134,7 @@ def test_parts_of_large_jobs_are_merged(host, ranks, is_merged):
         host.batch(sequence, world_size=ranks)
     host.joiner.flush()
     [(_, _, value)] = host.sent
-    assert (host.codec.parts(Topic.STEP, value).merged is not None) is is_merged
+    assert (parts_of(host.codec, Topic.STEP, value).merged is not None) is is_merged
     assert host.sequences() == [[0, 1, 2]]
 
 
@@ -142,7 +143,7 @@ def test_parts_that_cannot_be_merged_are_joined(host):
     value = host.codec.encode(any_batch(Topic.STEP, 2, "p1", 1))
     host.joiner.send(Topic.STEP, "job", value[:-3], lambda _: None)
     host.joiner.flush()
-    parts = host.codec.parts(Topic.STEP, host.sent[0][2])
+    parts = parts_of(host.codec, Topic.STEP, host.sent[0][2])
     assert (parts.merged, parts.values[1]) == (None, value[:-3])
 
 
@@ -164,7 +165,7 @@ def test_a_record_that_waits_for_a_full_queue_is_made_once(host, monkeypatch):
 def test_a_message_alone_is_sent_as_it_is(host):
     host.batch(0)
     host.joiner.flush()
-    assert host.codec.parts(Topic.STEP, host.sent[0][2]) is None
+    assert parts_of(host.codec, Topic.STEP, host.sent[0][2]) is None
 
 
 def test_other_topics_pass_at_once(host):
@@ -265,5 +266,5 @@ def test_without_an_id_for_merged_records_messages_are_joined_and_later_merged_a
     for sequence in range(20, 23):
         host.batch(sequence)
     assert host.joiner.flush()
-    tables = [host.codec.parts(Topic.STEP, value).merged for _, _, value in host.sent]
+    tables = [parts_of(host.codec, Topic.STEP, value).merged for _, _, value in host.sent]
     assert [table is not None for table in tables] == [False, False, True]

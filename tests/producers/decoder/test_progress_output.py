@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.tables import apply_batch
 from support.wait_limit import WAIT_S
 
 from drumline.producers.decoder.progress_output import INTERVAL_NS
@@ -43,7 +44,7 @@ class Spools:
             self.seen.add(place)
             if batch.rows:
                 self.newest[batch.envelope["run"], batch.envelope["rank"]] = batch
-            self.take(self.stage.on_batch(batch, 0, time.time_ns()))
+            self.take(apply_batch(self.stage, batch, 0, time.time_ns()))
 
     def are_silent(self, run):
         """Return whether the ranks of a job have published nothing for three times as long as they may."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.tables import apply_batch
 
 from drumline.producers.activity.table import Table
 from drumline.producers.batching.live import BatchWriter, FeedProgress
@@ -187,7 +188,7 @@ class Ranks:
             now = BEGIN + second * SECOND
             for number, rank in enumerate(self.ranks):
                 if rank.progress.is_on:
-                    self.take(self.stage.on_batch(rank.publish(now, state(number)), self.offset, now))
+                    self.take(apply_batch(self.stage, rank.publish(now, state(number)), self.offset, now))
                     self.offset += 1
             self.take(self.stage.on_tick(now, True))
         return self

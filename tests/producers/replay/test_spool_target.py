@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from support.labs.agent import Lab
+from support.tables import parts_of
 
 from drumline.producers.replay.recording import RecordedJob
 from drumline.producers.replay.replay import ReplayOptions, replay
@@ -25,7 +26,7 @@ def replayed(recording, root, **limits):
 def separate(lab):
     """(topic, key, value) of each batch, also of those that the agent has joined."""
     for topic, key, value in lab.kafka.log:
-        parts = lab.codec.parts(topic, value)
+        parts = parts_of(lab.codec, topic, value)
         for part in [value] if parts is None else parts.values:
             yield topic, key, part
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.fake_nccl import COMPILER, FAKE, PROGRAMS
 from support.fake_ring import MS, FakeRing
+from support.tables import apply_batch
 from support.wait_limit import WAIT_S
 
 from drumline.producers.batching.live import BatchWriter, FeedProgress
@@ -305,7 +306,7 @@ class Agent:
                     place = batch.envelope["process_id"], batch.envelope["sequence"]
                     if place not in self.seen:
                         self.seen.add(place)
-                        self._take(self.stage.on_batch(batch, 0, time.time_ns()))
+                        self._take(apply_batch(self.stage, batch, 0, time.time_ns()))
         self._take(self.stage.on_tick(time.time_ns(), True))
 
     def _take(self, batches):

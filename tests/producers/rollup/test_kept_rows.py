@@ -298,15 +298,15 @@ def test_without_a_place_to_keep_rows_they_are_published(tmp_path):
 
 def test_a_process_that_the_windows_cannot_count_ends_nothing_else(lab, monkeypatch):
     stage = lab.kept.windows._stages[Topic.KERNEL]
-    original, dropped = stage.on_batch, metrics.AGENT_DROPPED.labels(str(Topic.KERNEL), "left_out")
+    original, dropped = stage.apply, metrics.AGENT_DROPPED.labels(str(Topic.KERNEL), "left_out")
     first, before = recorded()[0][1].envelope["process_id"], dropped._value.get()
 
-    def fails(batch, *more):
-        if batch.envelope["process_id"] == first:
+    def fails(table, *more):
+        if table.envelopes[0]["process_id"] == first:
             raise RuntimeError("its state is broken")
-        return original(batch, *more)
+        return original(table, *more)
 
-    monkeypatch.setattr(stage, "on_batch", fails)
+    monkeypatch.setattr(stage, "apply", fails)
     host = Host(lab)
     host.write(200)
     host.close()

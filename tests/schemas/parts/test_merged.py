@@ -6,6 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from support.labs.sink import NOW_NS, any_batch
+from support.tables import parts_of
 
 from drumline.schemas.avro_read import number_behind
 from drumline.schemas.batch import Batch
@@ -53,7 +54,7 @@ def values(topic, count=3):
 
 
 def merged_of(topic, sent):
-    return CODEC.parts(topic, CODEC.merge(topic, sent)).merged
+    return parts_of(CODEC, topic, CODEC.merge(topic, sent)).merged
 
 
 def same(batch, other):
@@ -68,7 +69,7 @@ def same(batch, other):
 @pytest.mark.parametrize("topic", TOPICS)
 def test_each_part_is_what_was_merged(topic):
     sent = values(topic, 7)
-    parts = CODEC.parts(topic, CODEC.merge(topic, sent))
+    parts = parts_of(CODEC, topic, CODEC.merge(topic, sent))
     assert parts.values == encoded(parts.merged, sent[0][: HEADER.size]) == sent
     for part, value in enumerate(sent):
         same(parts.merged.batch(part), CODEC.decode(topic, value))
@@ -90,7 +91,7 @@ def test_the_limits_of_every_dtype_are_merged(topic):
             numbers = dice.integers(low, high, 2, dtype=column.dtype, endpoint=True)
             batch.columns[column.name] = np.array([high, low, *numbers], column.dtype)
     sent = [*values(topic, 2), CODEC.encode(batch)]
-    parts = CODEC.parts(topic, CODEC.merge(topic, sent))
+    parts = parts_of(CODEC, topic, CODEC.merge(topic, sent))
     assert parts.values == encoded(parts.merged, sent[0][: HEADER.size]) == sent
 
 
@@ -124,7 +125,7 @@ def test_numbers_and_texts_of_any_length_are_encoded_as_alone(topic):
             batch.envelope["communicators"] = [text] * (3 if at % 3 else at % 2)
             batch.columns |= {"communicator": np.arange(batch.rows)}
         sent.append(CODEC.encode(batch))
-    parts = CODEC.parts(topic, CODEC.merge(topic, sent)).merged
+    parts = parts_of(CODEC, topic, CODEC.merge(topic, sent)).merged
     assert encoded(parts, sent[0][: HEADER.size]) == sent
 
 
@@ -142,7 +143,7 @@ def test_what_has_no_common_schema_job_and_run_is_not_merged():
 
 def test_topics_that_agents_do_not_join_take_no_merged_record():
     record = CODEC.encode(merged(model(Topic.KERNEL), 1, batches(Topic.KERNEL)))
-    assert CODEC.parts(Topic.KERNEL, record) is None
+    assert parts_of(CODEC, Topic.KERNEL, record) is None
     with pytest.raises(WrongSchema):
         CODEC.decode(Topic.KERNEL, record)
 
@@ -150,14 +151,14 @@ def test_topics_that_agents_do_not_join_take_no_merged_record():
 def test_parts_of_another_topic_are_rejected():
     record = CODEC.merge(Topic.STEP, values(Topic.STEP))
     with pytest.raises(WrongSchema):
-        CODEC.parts(Topic.HOST, record)
+        parts_of(CODEC, Topic.HOST, record)
 
 
 def test_bytes_that_are_cut_anywhere_are_a_bad_record():
     record = CODEC.merge(Topic.PROGRESS, values(Topic.PROGRESS))
     for end in range(HEADER.size, len(record) - 1, 7):
         with pytest.raises(BadRecord):
-            CODEC.parts(Topic.PROGRESS, record[:end])
+            parts_of(CODEC, Topic.PROGRESS, record[:end])
 
 
 @pytest.mark.parametrize("count", [-1, 0, 2, 4, MOST_PARTS + 1, 1 << 30])
@@ -165,26 +166,26 @@ def test_a_record_that_is_no_table_of_its_parts_is_rejected(count):
     record = merged(model(Topic.STEP), CODEC.registry.id_of(Topic.STEP), batches(Topic.STEP))
     record.envelope["parts"] = count
     with pytest.raises(BadEnvelope):
-        CODEC.parts(Topic.STEP, CODEC.encode(record))
+        parts_of(CODEC, Topic.STEP, CODEC.encode(record))
 
 
 @pytest.mark.parametrize("number", [-1, 1, 4, 1 << 62, -(1 << 63)])
 def test_numbers_of_rows_that_are_not_those_of_the_table_are_rejected(number):
     record = merged(model(Topic.STEP), CODEC.registry.id_of(Topic.STEP), batches(Topic.STEP))
-    parts = CODEC.parts(Topic.STEP, CODEC.encode(record)).merged
+    parts = parts_of(CODEC, Topic.STEP, CODEC.encode(record)).merged
     at = parts.layout.line["rows"] * parts.parts
     record.columns["numbers"][at] = number
     with pytest.raises(BadEnvelope):
-        CODEC.parts(Topic.STEP, CODEC.encode(record))
+        parts_of(CODEC, Topic.STEP, CODEC.encode(record))
 
 
 @pytest.mark.parametrize("index", [-1, 1_000])
 def test_an_index_beyond_the_texts_is_rejected(index):
     record = merged(model(Topic.STEP), CODEC.registry.id_of(Topic.STEP), batches(Topic.STEP))
-    parts = CODEC.parts(Topic.STEP, CODEC.encode(record)).merged
+    parts = parts_of(CODEC, Topic.STEP, CODEC.encode(record)).merged
     record.columns["numbers"][parts.layout.line["host"] * parts.parts] = index
     with pytest.raises(BadEnvelope):
-        CODEC.parts(Topic.STEP, CODEC.encode(record))
+        parts_of(CODEC, Topic.STEP, CODEC.encode(record))
 
 
 @pytest.mark.parametrize("text", ["no JSON", "{}", "[1]", "[" * 10_000, '["' + "x" * 5_000 + '"]', r'["\ud800"]'])
@@ -192,7 +193,7 @@ def test_a_text_that_is_no_list_is_found(text):
     record = merged(model(Topic.PROGRESS), CODEC.registry.id_of(Topic.PROGRESS), batches(Topic.PROGRESS))
     at = next(at for at, known in enumerate(record.envelope["texts"]) if known.startswith("["))
     record.envelope["texts"][at] = text
-    parts = CODEC.parts(Topic.PROGRESS, CODEC.encode(record))
+    parts = parts_of(CODEC, Topic.PROGRESS, CODEC.encode(record))
     assert not is_inside(parts.merged, APPENDED_MS)
     with pytest.raises(BadRecord):
         _ = parts.values
@@ -213,7 +214,7 @@ def test_a_text_that_all_parts_use_is_rejected_before_they_are_made(topic, field
     tracemalloc.start()
     try:
         with pytest.raises(BadEnvelope, match="characters in the envelopes of its parts"):
-            CODEC.parts(topic, record)
+            parts_of(CODEC, topic, record)
         assert tracemalloc.get_traced_memory()[1] < 10 * len(record)
     finally:
         tracemalloc.stop()
@@ -222,7 +223,7 @@ def test_a_text_that_all_parts_use_is_rejected_before_they_are_made(topic, field
 def test_a_long_list_is_read_once_for_all_parts_that_have_it():
     batch = whole(any_batch(Topic.PROGRESS, 0, "p", 0))
     batch.envelope["operations"] = [f"operation {number}" for number in range(400)]
-    parts = CODEC.parts(Topic.PROGRESS, CODEC.merge(Topic.PROGRESS, [CODEC.encode(batch)] * 9)).merged
+    parts = parts_of(CODEC, Topic.PROGRESS, CODEC.merge(Topic.PROGRESS, [CODEC.encode(batch)] * 9)).merged
     lists = parts.lists("operations")
     assert lists[0] == batch.envelope["operations"]
     assert all(known is lists[0] for known in lists)
@@ -278,10 +279,10 @@ def test_no_part_outside_its_bounds_is_inside(topic):
 
 def test_an_index_beyond_the_dictionary_of_its_part_is_not_inside():
     record = merged(model(Topic.COLLECTIVE), CODEC.registry.id_of(Topic.COLLECTIVE), batches(Topic.COLLECTIVE))
-    parts = CODEC.parts(Topic.COLLECTIVE, CODEC.encode(record)).merged
+    parts = parts_of(CODEC, Topic.COLLECTIVE, CODEC.encode(record)).merged
     line = parts.layout.line["operation"]
     record.columns["numbers"][len(parts.layout.kinds) * parts.parts + line * parts.rows] = 200
-    parts = CODEC.parts(Topic.COLLECTIVE, CODEC.encode(record))
+    parts = parts_of(CODEC, Topic.COLLECTIVE, CODEC.encode(record))
     assert not is_inside(parts.merged, APPENDED_MS)
     with pytest.raises(BadRecord):
         _ = parts.values
@@ -296,7 +297,7 @@ def test_an_index_is_compared_with_the_dictionary_of_its_own_part(index, inside)
     long.columns["operation"][:] = 2
     short.columns["operation"][:] = index
     record = merged(model(Topic.COLLECTIVE), CODEC.registry.id_of(Topic.COLLECTIVE), [long, short])
-    parts = CODEC.parts(Topic.COLLECTIVE, CODEC.encode(record)).merged
+    parts = parts_of(CODEC, Topic.COLLECTIVE, CODEC.encode(record)).merged
     assert is_inside(parts, APPENDED_MS) is inside
 
 
@@ -304,10 +305,10 @@ def test_an_index_is_compared_with_the_dictionary_of_its_own_part(index, inside)
 @pytest.mark.parametrize("number", [-(1 << 40), 1 << 40])
 def test_a_value_wider_than_its_column_is_rejected_not_cut(topic, column, number):
     record = merged(model(topic), CODEC.registry.id_of(topic), batches(topic))
-    parts = CODEC.parts(topic, CODEC.encode(record)).merged
+    parts = parts_of(CODEC, topic, CODEC.encode(record)).merged
     line = parts.layout.line[column]
     record.columns["numbers"][len(parts.layout.kinds) * parts.parts + line * parts.rows] = number
-    parts = CODEC.parts(topic, CODEC.encode(record))
+    parts = parts_of(CODEC, topic, CODEC.encode(record))
     assert not is_inside(parts.merged, APPENDED_MS)
     with pytest.raises(BadColumn):
         _ = parts.values
@@ -317,14 +318,14 @@ def test_a_tenant_signs_the_record():
     codec = Codec(guard=TenantGuard({"a": Tenant((KEY,), ("job",), ("*",))}))
     record = CODEC.merge(Topic.STEP, values(Topic.STEP))
     with pytest.raises(Unsigned):
-        codec.parts(Topic.STEP, record, key=b"job", headers=[])
+        parts_of(codec, Topic.STEP, record, key=b"job", headers=[])
     headers = signed_headers("a", KEY, Topic.STEP, b"job", record)
-    assert codec.parts(Topic.STEP, record, key=b"job", headers=headers).job == "job"
+    assert parts_of(codec, Topic.STEP, record, key=b"job", headers=headers).job == "job"
     foreign = any_batch(Topic.STEP, 1, "p", 0)
     foreign.envelope["job"] = "other"
     other = CODEC.merge(Topic.STEP, [CODEC.encode(foreign)])
     with pytest.raises(ForeignJob):
-        codec.parts(Topic.STEP, other, key=b"k", headers=signed_headers("a", KEY, Topic.STEP, b"k", other))
+        parts_of(codec, Topic.STEP, other, key=b"k", headers=signed_headers("a", KEY, Topic.STEP, b"k", other))
 
 
 def test_parts_of_an_older_schema_have_the_fields_of_the_current_one():
@@ -334,7 +335,7 @@ def test_parts_of_an_older_schema_have_the_fields_of_the_current_one():
     batch = whole(any_batch(Topic.DEVICE, 2, "p", 0))
     envelope = {name: batch.envelope[name] for name in older.envelope}
     columns = {column.name: batch.columns[column.name] for column in older.columns}
-    parts = CODEC.parts(Topic.DEVICE, CODEC.encode(merged(older, number, [Batch(Topic.DEVICE, envelope, columns)])))
+    parts = parts_of(CODEC, Topic.DEVICE, CODEC.encode(merged(older, number, [Batch(Topic.DEVICE, envelope, columns)])))
     now = parts.merged.batch(0)
     same(now, CODEC.decode(Topic.DEVICE, parts.values[0]))
     new = {column.name for column in current.columns} - set(columns)
@@ -371,7 +372,7 @@ def test_no_registry_is_asked_for_a_schema_that_none_can_have(number):
     value, codec = CODEC.encode(record), Codec(Remote())
     assert codec.decodes_at_once(value)
     with pytest.raises(UnknownSchema):
-        codec.parts(Topic.STEP, value)
+        parts_of(codec, Topic.STEP, value)
 
 
 def test_no_topic_has_the_name_of_the_schema():

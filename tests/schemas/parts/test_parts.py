@@ -2,6 +2,7 @@
 
 import pytest
 from support.labs.sink import any_batch
+from support.tables import parts_of
 
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER, header
@@ -24,7 +25,7 @@ def values(topic, count=3):
 @pytest.mark.parametrize("topic", sorted(JOINED_BY_AGENTS))
 def test_a_record_is_split_into_the_values_that_were_joined(topic):
     sent = values(topic)
-    parts = CODEC.parts(topic, CODEC.join("job", sent))
+    parts = parts_of(CODEC, topic, CODEC.join("job", sent))
     assert (parts.job, parts.values) == ("job", sent)
     batches = [CODEC.decode(topic, value, of=parts) for value in parts.values]
     assert [batch.envelope["sequence"] for batch in batches] == [0, 1, 2]
@@ -32,7 +33,7 @@ def test_a_record_is_split_into_the_values_that_were_joined(topic):
 
 @pytest.mark.parametrize("topic", sorted(JOINED_BY_AGENTS))
 def test_a_record_that_is_a_batch_has_no_parts(topic):
-    assert CODEC.parts(topic, values(topic)[1]) is None
+    assert parts_of(CODEC, topic, values(topic)[1]) is None
 
 
 def test_a_part_may_have_an_older_schema():
@@ -41,13 +42,13 @@ def test_a_part_may_have_an_older_schema():
     assert len(older) > 1
     now = values(Topic.DEVICE)[0]
     written = header(older[0]) + b"".join([b"\0"] * 400)  # a schema that reads zeros as empty fields
-    parts = CODEC.parts(Topic.DEVICE, CODEC.join("", [now, written]))
+    parts = parts_of(CODEC, Topic.DEVICE, CODEC.join("", [now, written]))
     assert [int(HEADER.unpack_from(value)[1]) for value in parts.values] == [max(older), older[0]]
 
 
 def test_topics_that_agents_do_not_join_take_no_joined_record():
     record = CODEC.join("job", values(Topic.KERNEL))
-    assert CODEC.parts(Topic.KERNEL, record) is None
+    assert parts_of(CODEC, Topic.KERNEL, record) is None
     with pytest.raises(WrongSchema):
         CODEC.decode(Topic.KERNEL, record)
 
@@ -65,12 +66,12 @@ def test_a_foreign_schema_with_the_name_of_a_joined_one_is_refused(shape, kind, 
     foreign, codec = parse_model(shape, text.replace(kind, other, 1)), Codec()
     monkeypatch.setattr(codec.registry, "model_of", lambda number: foreign)
     with pytest.raises(WrongSchema):
-        codec.parts(Topic.STEP, header(4_000_000) + b"\0" * 40)
+        parts_of(codec, Topic.STEP, header(4_000_000) + b"\0" * 40)
 
 
 def test_a_joined_record_is_no_part():
     inner = CODEC.join("job", values(Topic.STEP))
-    parts = CODEC.parts(Topic.STEP, CODEC.join("job", [inner]))
+    parts = parts_of(CODEC, Topic.STEP, CODEC.join("job", [inner]))
     with pytest.raises(WrongSchema):
         CODEC.decode(Topic.STEP, parts.values[0], of=parts)
 
@@ -82,14 +83,14 @@ def test_sizes_that_are_not_those_of_the_content_are_rejected(sizes):
     if len(sizes) > MOST_PARTS:
         record = joined("job", [b"a"] * len(sizes))
     with pytest.raises(BadEnvelope, match="parts"):
-        CODEC.parts(Topic.STEP, CODEC.encode(record))
+        parts_of(CODEC, Topic.STEP, CODEC.encode(record))
 
 
 def test_bytes_that_are_cut_anywhere_are_a_bad_record():
     record = CODEC.join("job", values(Topic.STEP))
     for end in range(HEADER.size, len(record) - 1, 7):
         with pytest.raises(BadRecord):
-            CODEC.parts(Topic.STEP, record[:end])
+            parts_of(CODEC, Topic.STEP, record[:end])
 
 
 def test_a_tenant_signs_the_record_and_no_part_is_of_another_job():
@@ -98,15 +99,15 @@ def test_a_tenant_signs_the_record_and_no_part_is_of_another_job():
     foreign.envelope["job"] = "other"
     record = CODEC.join("job", [values(Topic.STEP)[1], CODEC.encode(foreign)])
     with pytest.raises(Unsigned):
-        codec.parts(Topic.STEP, record, key=b"job", headers=[])
+        parts_of(codec, Topic.STEP, record, key=b"job", headers=[])
     headers = signed_headers("a", KEY, Topic.STEP, b"job", record)
-    parts = codec.parts(Topic.STEP, record, key=b"job", headers=headers)
+    parts = parts_of(codec, Topic.STEP, record, key=b"job", headers=headers)
     assert codec.decode(Topic.STEP, parts.values[0], key=b"job", headers=headers, of=parts).rows == 1
     with pytest.raises(ForeignJob):
         codec.decode(Topic.STEP, parts.values[1], key=b"job", headers=headers, of=parts)
     other = CODEC.join("other", [CODEC.encode(foreign)])
     with pytest.raises(ForeignJob):
-        codec.parts(Topic.STEP, other, key=b"k", headers=signed_headers("a", KEY, Topic.STEP, b"k", other))
+        parts_of(codec, Topic.STEP, other, key=b"k", headers=signed_headers("a", KEY, Topic.STEP, b"k", other))
 
 
 def test_positions_rise_from_part_to_part():

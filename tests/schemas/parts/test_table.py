@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.labs.sink import any_batch
+from support.tables import open_all, parts_of
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.bounds.check import AHEAD_NS
@@ -29,14 +30,14 @@ def record(topic, rows, host=0):
 
 
 def read(topic, records):
-    return [CODEC.joined_record(topic, value) for value in records]
+    return [open_all(CODEC, topic, [value])[0] for value in records]
 
 
 @pytest.mark.parametrize("hosts", [[(3,)], [(2, 0, 4), (1,)], [(0,), (5, 2), (0, 0), (7,)], [(0, 0), (0,)]])
 @pytest.mark.parametrize("topic", TOPICS)
 def test_each_part_is_what_it_is_alone(topic, hosts):
     sent = [record(topic, rows, host) for host, rows in enumerate(hosts)]
-    together = CODEC.together(topic, read(topic, [value for value, _ in sent]))
+    together = CODEC.merged_table(topic, read(topic, [value for value, _ in sent]))
     assert (together.sizes, together.rows_of) == ([*map(len, hosts)], [*map(sum, hosts)])
     batches = [CODEC.decode(topic, value) for _, values in sent for value in values]
     assert together.parts == len(batches)
@@ -64,7 +65,7 @@ def in_lists(batch):
 @pytest.mark.parametrize("topic", TOPICS)
 def test_some_parts_alone_are_what_they_were_and_keep_no_other_rows(topic, kept):
     rows = [(5, 2), (1, 0, 3), (7,)]
-    together = CODEC.together(topic, read(topic, [record(topic, of, host)[0] for host, of in enumerate(rows)]))
+    together = CODEC.merged_table(topic, read(topic, [record(topic, of, host)[0] for host, of in enumerate(rows)]))
     assert together.ends[-1] == len(together.ranks)  # what is kept of all of them
     result = together.only(np.array(kept))
     assert [in_lists(result.batch(part)) for part in range(result.parts)] == [
@@ -82,7 +83,7 @@ def test_some_parts_alone_are_what_they_were_and_keep_no_other_rows(topic, kept)
 
 def test_texts_that_records_share_are_there_once():
     of_hosts = [record(Topic.PROGRESS, (1, 1), host)[0] for host in range(20)]
-    together = CODEC.together(Topic.PROGRESS, read(Topic.PROGRESS, of_hosts))
+    together = CODEC.merged_table(Topic.PROGRESS, read(Topic.PROGRESS, of_hosts))
     assert len(set(together.texts)) == len(together.texts)
 
 
@@ -106,12 +107,12 @@ def test_a_record_that_takes_rows_or_texts_of_another_is_no_table(spoil):
     value = CODEC.encode(Batch(bad.topic, bad.envelope, {"numbers": numbers}))
     for records in ([value], [good, value], [value, good]):
         with pytest.raises(BadEnvelope):
-            CODEC.together(Topic.STEP, read(Topic.STEP, records))
+            CODEC.merged_table(Topic.STEP, read(Topic.STEP, records))
 
 
 def test_times_are_compared_with_each_record_s_own():
     value, _ = record(Topic.STEP, (2,))
-    together = CODEC.together(Topic.STEP, read(Topic.STEP, [value, value]))
+    together = CODEC.merged_table(Topic.STEP, read(Topic.STEP, [value, value]))
     newest = int(max(together.number("base_time_ns").max(), together.columns["start_ns"].max()))
     late_ms, early_ms = newest // 1_000_000 + 1, (newest - 2 * AHEAD_NS) // 1_000_000
     assert is_inside(together, late_ms, late_ms)
@@ -122,18 +123,18 @@ def test_times_are_compared_with_each_record_s_own():
 @pytest.mark.parametrize(("fields", "inside"), [(("communicators",), True), (("communicators", "host"), False)])
 def test_a_text_that_is_a_list_of_one_field_is_no_name_in_another(fields, inside):
     value, _ = record(Topic.PROGRESS, (1,))
-    joined = CODEC.joined_record(Topic.PROGRESS, value)
+    joined = open_all(CODEC, Topic.PROGRESS, [value])[0]
     head, numbers = joined.record.envelope, joined.record.columns["numbers"].copy()
     texts = [*head["texts"], str(["a" * 250] * 6).replace("'", '"')]
-    lines = CODEC.together(Topic.PROGRESS, [joined]).layout.line
+    lines = CODEC.merged_table(Topic.PROGRESS, [joined]).layout.line
     numbers[[lines[field] for field in fields]] = len(head["texts"])
     spoiled = Batch(joined.record.topic, {**head, "texts": texts}, {"numbers": numbers})
-    assert is_inside(CODEC.together(Topic.PROGRESS, [joined._replace(record=spoiled)])) is inside
+    assert is_inside(CODEC.merged_table(Topic.PROGRESS, [joined._replace(record=spoiled)])) is inside
 
 
 def test_differences_begin_again_in_each_record():
     sent = [record(Topic.COLLECTIVE, rows, host)[0] for host, rows in enumerate([(0,), (3, 1), (0, 0), (2,), (0,)])]
-    together = CODEC.together(Topic.COLLECTIVE, read(Topic.COLLECTIVE, sent))
-    batches = [CODEC.parts(Topic.COLLECTIVE, value).merged for value in sent]
+    together = CODEC.merged_table(Topic.COLLECTIVE, read(Topic.COLLECTIVE, sent))
+    batches = [parts_of(CODEC, Topic.COLLECTIVE, value).merged for value in sent]
     assert len(together.layout.delta)
     assert together.values.tolist() == np.concatenate([of.values for of in batches], axis=1).tolist()

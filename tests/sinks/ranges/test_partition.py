@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.labs.sink import any_batch
+from support.tables import read_one
 
 from drumline.infra.config.settings import Settings, SinkSettings
 from drumline.schemas.batch import Batch
@@ -22,7 +23,7 @@ from drumline.sinks.ranges.offset_ranges import Intervals
 from drumline.sinks.ranges.partition import MAX_NAMES_PER_RANGE, RANGE_BYTES, PartitionState
 from drumline.sinks.ranges.pending_range import RangeStage
 from drumline.sinks.ranges.rebuild import ReplayImpossible
-from drumline.sinks.ranges.record import Disposition, RangeEntry, Record, read
+from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
 from drumline.sinks.tables.tables import table
 from drumline.sinks.telemetry import SinkCounts
@@ -358,7 +359,7 @@ def result(offset, epoch, source="windows:0"):
     """A record of a derived topic, as a worker with this epoch publishes it."""
     headers = [] if epoch is None else [write_epoch(epoch, source)]
     batch = any_batch(Topic.KERNEL_FREQUENCY, 2, "p", offset)
-    return read(Record(Topic.KERNEL_FREQUENCY, 0, offset, b"p", Codec().encode(batch), 0, headers), RESULT, Codec())
+    return read_one(Record(Topic.KERNEL_FREQUENCY, 0, offset, b"p", Codec().encode(batch), 0, headers), RESULT)
 
 
 RESULT = table(Topic.KERNEL_FREQUENCY)
@@ -403,7 +404,7 @@ def test_the_rest_of_a_range_that_is_split_is_fenced_as_before():
 def test_producers_cannot_fence_records():
     record = Record(Topic.KERNEL, 0, 0, b"p", Codec().encode(any_batch(Topic.KERNEL, 2, "p", 0)), 0, [])
     record.headers.append(write_epoch(5, "windows:0"))
-    assert read(record, KERNEL, Codec()).source == ""
+    assert read_one(record, KERNEL).source == ""
 
 
 def test_many_fenced_results_do_not_outgrow_an_intent():

@@ -1,13 +1,14 @@
 """A record and its disposition in the sink."""
 
 import pytest
+from support.tables import read_one
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.bounds.limits import MAX_KEY_BYTES
 from drumline.schemas.codec import Codec
 from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
 from drumline.schemas.topics import Topic
-from drumline.sinks.ranges.record import Disposition, Record, read
+from drumline.sinks.ranges.record import Disposition, Record
 from drumline.sinks.tables.tables import table
 
 TOPIC, SECRET = Topic.STEP, b"k" * 32
@@ -20,7 +21,7 @@ def test_a_record_that_its_jobs_tenant_has_not_signed_is_a_dead_letter_with_the_
         signed = signed_headers(tenant, SECRET, TOPIC, b"p", value)
 
         def entry(headers, value=value, **more):
-            return read(Record(TOPIC, 0, 7, b"p", value, 1_000, headers), table(TOPIC), codec, **more)
+            return read_one(Record(TOPIC, 0, 7, b"p", value, 1_000, headers), table(TOPIC), codec, **more)
 
         assert entry(signed).error[0] == error
         assert entry(signed).disposition is (Disposition.DEAD_LETTER if error else Disposition.EMPTY)
@@ -39,7 +40,7 @@ def test_key_and_headers_are_bounded_and_counted(topic):
     ):
         for content in values:
             record = Record(topic, 0, 7, key, content, 1_000, list(headers))
-            entry = read(record, table(topic), Codec())
+            entry = read_one(record, table(topic))
             assert entry.size == len(key) + len(content or b"") + sum(len(n) + len(v or b"") for n, v in headers)
             assert entry.disposition is (Disposition.DEAD_LETTER if part else Disposition.EMPTY)
             assert entry.error == (("OutOfBounds", f"{topic}: {part}") if part else ("", ""))

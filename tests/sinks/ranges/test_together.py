@@ -166,7 +166,7 @@ def test_bad_records_cost_no_more_than_two_further_reads_of_each(is_merged, inte
         value = CODEC.encode(batch)
         value = CODEC.merge(Topic.STEP, [value]) if is_merged else value
         records.append(Record(Topic.STEP, 0, offset, b"k", value, NOW_MS, []))
-    name = "together" if is_merged else "decode_together"
+    name = "_read_tables" if is_merged else "_read_batches"
     original, decode = getattr(codec, name), codec.decode
     monkeypatch.setattr(codec, name, lambda topic, of: (read.append(len(of)), original(topic, of))[1])
     monkeypatch.setattr(codec, "decode", lambda *of, **how: (read.append(0), decode(*of, **how))[1])

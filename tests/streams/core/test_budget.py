@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.labs.windows import Lab, S, kernels
 from support.straggler_simulator import batches, ddp, simulate
+from support.tables import apply_batch
 
 from drumline.infra.config.settings import Settings, StreamSettings
 from drumline.schemas.batch import Batch
@@ -43,7 +44,7 @@ def emitted(stage, job, steps, ranks):
     out = []
     for step in steps:
         for rank in range(ranks):
-            for batch in stage.on_batch(collective(job, rank, step, ranks), step * ranks + rank, 10**18):
+            for batch in apply_batch(stage, collective(job, rank, step, ranks), step * ranks + rank, 10**18):
                 stage.mark_sent(batch)
                 out += [
                     s for s in set(batch.columns["step"].tolist()) if batch.columns["step"].tolist().count(s) == ranks
@@ -83,7 +84,7 @@ def test_a_job_that_cannot_keep_less_grows_no_further_and_loses_nothing():
     stage = CommunicatorStage({}, StragglerConfig(), budget)
     assert emitted(stage, "large", range(2), 2) == [0, 1]
     for step in range(2, 200):  # of one rank: nothing can be emitted
-        stage.on_batch(collective("large", 0, step, 2), 2 * step, 10**18)
+        apply_batch(stage, collective("large", 0, step, 2), 2 * step, 10**18)
     assert budget.total < 1.3 * 100_000
     assert not stage.quarantine
     idle_ns = 10**18 + StragglerConfig().idle_ns + 1
@@ -174,7 +175,7 @@ def test_stragglers_cost_the_same_after_a_restart():
     config, budget = StragglerConfig(window_steps=5), StateBudget()
     stages = CommunicatorStage({}, config, budget), JobStage({}, config, budget)
     for offset, (now_ns, batch) in enumerate(batches(simulate(ddp(2), 30, ()))):
-        stages[batch.topic == "gpu.step.v1"].on_batch(batch, offset, now_ns)
+        apply_batch(stages[batch.topic == "gpu.step.v1"], batch, offset, now_ns)
     before = (budget.total, dict(budget.jobs))
     for stage in stages:
         stage.release()
@@ -196,7 +197,7 @@ _COLUMNS = next(b for _, b in batches(simulate(ddp(2), 3, ())) if b.topic == "gp
 def test_a_record_of_90000_windows_costs_no_more_than_the_steps_that_are_kept():
     """It blocked the worker's main loop for minutes, after every restart again."""
     stage, started = JobStage({}, StragglerConfig()), time.thread_time()
-    stage.on_batch(step(90_000, 20), 0, 10**18)
+    apply_batch(stage, step(90_000, 20), 0, 10**18)
     assert time.thread_time() - started < 10
     assert len(stage.store) <= 4096 // 20 + 3
     assert stage.too_old == 90_000 - 4096 // 20 - 1
@@ -205,8 +206,8 @@ def test_a_record_of_90000_windows_costs_no_more_than_the_steps_that_are_kept():
 def test_what_was_too_late_stays_counted_when_its_run_is_forgotten():
     """It was counted in each unit and summed after each record: with 5,000 runs in the partition that took 3 ms."""
     stage = JobStage({}, StragglerConfig())
-    stage.on_batch(step(5_000, 1), 0, 10**18)
-    stage.on_batch(step(5_000, 1), 0, 10**18)
+    apply_batch(stage, step(5_000, 1), 0, 10**18)
+    apply_batch(stage, step(5_000, 1), 0, 10**18)
     before = stage.too_old, stage.duplicates
     assert before == (2 * (5_000 - 4096), 1)
     for now_ns in (10**18, 10**18 + StragglerConfig().forget_ns + 1):
@@ -222,7 +223,7 @@ def test_a_record_of_300000_chunks_costs_no_more_than_the_steps_that_are_kept():
     columns = {name: np.zeros(n, np.int64) for name in ("ordinal", "operation", "bytes", "covered_ns")}
     columns |= {"step": np.arange(n) * 4, "start_ns": 10**18 + np.arange(n), "duration_ns": np.full(n, 1000)}
     stage, started = CommunicatorStage({}, StragglerConfig()), time.thread_time()
-    stage.on_batch(Batch("gpu.collective.v1", envelope, columns), 0, 10**18)
+    apply_batch(stage, Batch("gpu.collective.v1", envelope, columns), 0, 10**18)
     assert time.thread_time() - started < 10
     assert len(stage.store) <= 4096 // 4 + 2
     assert stage.too_old == n - 1024

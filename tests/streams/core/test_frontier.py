@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from support.straggler_simulator import batches, ddp, simulate
+from support.tables import apply_batch
 
 from drumline.streams.core.frontier import Frontier
 from drumline.streams.core.records import stacked
@@ -90,7 +91,7 @@ def test_steps_that_become_complete_at_once_go_out_in_records_that_kafka_takes(m
         monkeypatch.setattr(communicator_stage, "MAX_ROWS", rows_at_most)
         stage, out = CommunicatorStage({}, StragglerConfig()), []
         for offset, batch in enumerate(held_up):
-            out += stage.on_batch(batch, offset, 1 + offset)
+            out += apply_batch(stage, batch, offset, 1 + offset)
         for batch in out:
             stage.mark_sent(batch)
         assert stage.open_windows == 0

@@ -9,6 +9,7 @@ from support.labs.stage_feed import seen
 from support.labs.windows import CONFIG as WINDOWS
 from support.labs.windows import T0, Lab, S, kernels
 from support.straggler_simulator import MS, Fault, batches, ddp, simulate
+from support.tables import apply_batch
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
@@ -59,18 +60,18 @@ def published(stream, stores=None, skip=False):
     ]
     if skip:
         for _, stage in stages:
-            stage.on_batch = skipping(stage.on_batch)
+            stage.apply = skipping(stage)
     return list(results(stream, stages, CONFIG.idle_ns)), [stage for _, stage in stages]
 
 
-def skipping(on_batch):
-    def apply(batch, offset, now_ns):
-        try:
-            return on_batch(batch, offset, now_ns)
-        except ValueError:
-            return []
+def skipping(stage):
+    apply = stage.apply
 
-    return apply
+    def skip(table, offsets, now_ns):
+        out, stage.failed = apply(table, offsets, now_ns), {}
+        return out
+
+    return skip
 
 
 def failing(function, *names):
@@ -126,9 +127,9 @@ def test_negative_ordinals_of_one_job_hide_no_step_of_another():
     stage, steps = CommunicatorStage(store, CONFIG), set()
     for offset, rank in enumerate((0, 1)):
         with suppress(ValueError):
-            stage.on_batch(collective(POISON, rank, [5], [-10]), offset, 10**18)
+            apply_batch(stage, collective(POISON, rank, [5], [-10]), offset, 10**18)
         batch = collective("good", rank, [*range(40 - 10 * rank)], [0] * (40 - 10 * rank))
-        steps |= taken(stage, stage.on_batch(batch, offset + 2, 10**18))
+        steps |= taken(stage, apply_batch(stage, batch, offset + 2, 10**18))
     assert steps == set(range(30))
     restarted = CommunicatorStage(dict(store), CONFIG)
     assert steps | ticked(stage) == set(range(40))
@@ -142,7 +143,7 @@ def test_a_communicator_that_cannot_be_compared_costs_no_other_of_its_run():
     for offset, (name, rank) in enumerate((name, rank) for rank in (0, 1) for name in ("a", POISON, "b")):
         batch = collective("good", rank, [5, 6], [-10, -9] if name == POISON else [0, 0])
         batch.envelope["communicator"] = name
-        emitted += stage.on_batch(batch, offset, 10**18)
+        emitted += apply_batch(stage, batch, offset, 10**18)
     emitted += stage.on_tick(10**18 + S, True)
     steps = {batch.envelope["communicator"]: set(batch.columns["step"].tolist()) for batch in emitted}
     assert steps == {"a": {5, 6}, "b": {5, 6}}
@@ -176,20 +177,20 @@ def test_a_job_that_uses_the_ids_of_another_first_takes_nothing_from_it(topic, j
         inputs = [batch for batch in stream if batch.topic == topic][:4]
     undisturbed = build()
     for offset, batch in enumerate(inputs, 1):
-        undisturbed.on_batch(batch, offset, T0)
+        apply_batch(undisturbed, batch, offset, T0)
     expected = dict(store)
     store.clear()
     stage = build()
-    stage.on_batch(of_job(inputs[0], job), 0, T0)
+    apply_batch(stage, of_job(inputs[0], job), 0, T0)
     foreign = dict(store)
     for offset, batch in enumerate(inputs, 1):
-        stage.on_batch(batch, offset, T0)
+        apply_batch(stage, batch, offset, T0)
     assert store == foreign | expected
     assert not foreign.keys() & expected.keys()
     stage._isolate(stage._unit_of(of_job(inputs[0], job)), ValueError())
     restarted = build()
     for known in (stage, restarted):
-        known.on_batch(inputs[0], 9, T0)
+        apply_batch(known, inputs[0], 9, T0)
         known.on_tick(T0, True)
     assert set(store) == set(expected), "only the foreign job's state is dropped"
     assert [incident.job for incident in stage.incidents] == [job]
@@ -217,9 +218,9 @@ def test_a_state_key_without_a_job_is_not_dropped():
 def test_samples_of_a_gpu_without_a_job_reach_no_run():
     stage = JobStage({}, CONFIG)
     steps = next(batch for _, batch in STREAM if batch.topic == "gpu.step.v1")
-    stage.on_batch(steps, 0, T0)
+    apply_batch(stage, steps, 0, T0)
     before = dict(stage.store)
-    assert stage.on_batch(Batch("gpu.device.v1", {**steps.envelope, "job": ""}, {}), 1, T0) == []
+    assert apply_batch(stage, Batch("gpu.device.v1", {**steps.envelope, "job": ""}, {}), 1, T0) == []
     assert dict(stage.store) == before
 
 
@@ -299,7 +300,7 @@ def test_a_value_that_kafka_would_reject_is_its_units_error():
     budget = StateBudget(StateLimits(value_bytes=2_000))
     stage = CommunicatorStage({}, CONFIG, budget)
     with pytest.raises(OverBudget, match="a value of"):
-        stage.on_batch(collective(POISON, 0, [0] * 100, [*range(100)]), 0, 10**18)
+        apply_batch(stage, collective(POISON, 0, [0] * 100, [*range(100)]), 0, 10**18)
     assert [incident.reason for incident in stage.incidents] == ["budget"]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.standing_job import SECOND, Job
+from support.tables import apply_batch, open_all, parts_of
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.streams.hangs.stage import HangStage
+from drumline.streams.offline import applied
 
 WORLD = {"c0": [0, 1, 2, 3]}
 MINUTE = 60
@@ -157,7 +159,7 @@ def test_repeated_and_late_records_change_nothing():
     job.run_for(30)
     before = job.named
     for offset in range(3):
-        job.take(job.stage.on_batch(old, offset, job.now))
+        job.take(apply_batch(job.stage, old, offset, job.now))
     job.run_for(5)
     assert job.named == before
     assert job.stage.duplicates == 3
@@ -208,9 +210,9 @@ def test_a_merged_record_of_heartbeats_changes_nothing_and_fails_nothing():
     for rank in job.ranks.values():
         batch = job.batch(rank)
         values.append(codec.encode(Batch(batch.topic, {**batch.envelope, "rows": 0}, {})))
-    parts = codec.parts(Topic.PROGRESS, codec.merge(Topic.PROGRESS, values)).merged
+    parts = parts_of(codec, Topic.PROGRESS, codec.merge(Topic.PROGRESS, values)).merged
     assert (parts.parts, parts.rows) == (4, 0)
-    assert job.stage.on_merged(parts, np.arange(parts.parts), job.now) == []
+    assert applied(job.stage, parts, np.arange(parts.parts), job.now) == []
     assert not job.stage.quarantine
     [after] = [state.processes for state in job.stage.states.values()]
     assert after == before
@@ -225,7 +227,7 @@ def test_records_of_many_seconds_give_the_results_of_their_batches(ends):
     """A job moves, stands still, goes on and stands still again; a rank may end. Records are of 2 ranks."""
     job, codec = Job(WORLD), Codec()
     single, together = HangStage({}, job.config), HangStage({}, job.config)
-    out, offset, applied = [], 0, []
+    out, offset, counts = [], 0, []
     for seconds in (4, 8, 4, 30, 12, 4, 30):
         waiting = {0: [], 1: []}
         for _ in range(seconds):
@@ -241,13 +243,13 @@ def test_records_of_many_seconds_give_the_results_of_their_batches(ends):
             job.ranks[3].state = "exited"
         batches = [batch for batch_list in waiting.values() for batch in batch_list]
         values = [codec.merge(Topic.PROGRESS, [*map(codec.encode, batch_list)]) for batch_list in waiting.values()]
-        table = codec.together(Topic.PROGRESS, [codec.joined_record(Topic.PROGRESS, value) for value in values])
+        table = codec.merged_table(Topic.PROGRESS, [open_all(codec, Topic.PROGRESS, [value])[0] for value in values])
         of_both = [
-            [result for at, batch in enumerate(batches) for result in single.on_batch(batch, offset + at, job.now)],
-            together.on_merged(table, offset + np.arange(table.parts), job.now),
+            [result for at, batch in enumerate(batches) for result in apply_batch(single, batch, offset + at, job.now)],
+            applied(together, table, offset + np.arange(table.parts), job.now),
         ]
         offset += len(batches)
-        applied.append(len(batches))
+        counts.append(len(batches))
         for results, stage in zip(of_both, (single, together), strict=True):
             results += stage.on_tick(job.now, True)
         assert contents(of_both[0]) == contents(of_both[1])
@@ -256,5 +258,5 @@ def test_records_of_many_seconds_give_the_results_of_their_batches(ends):
     [states] = zip(single.states.values(), together.states.values(), strict=True)
     assert states[0].busy == states[1].busy
     assert [p.sequence for p in states[0].processes.values()] == [p.sequence for p in states[1].processes.values()]
-    assert together.on_merged(table, np.arange(table.parts), job.now) == []
-    assert together.duplicates == applied[-1]
+    assert applied(together, table, np.arange(table.parts), job.now) == []
+    assert together.duplicates == counts[-1]

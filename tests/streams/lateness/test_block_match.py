@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.labs.lateness import rows
 from support.straggler_simulator import batches, mesh, simulate
+from support.tables import apply_batch
 
 from drumline.streams.core.records import pack_rows, stacked
 from drumline.streams.core.thresholds import StragglerConfig
@@ -189,7 +190,7 @@ def test_the_communicators_of_a_job_are_compared_together(monkeypatch):
     stream.sort(key=lambda batch: (batch.columns["step"][0], order.random()))
     emitted = []
     for offset, batch in enumerate(stream):  # small communicators wait for more ranks at first
-        emitted += communicators.on_batch(batch, offset, 10**18 + offset * 50_000_000)
+        emitted += apply_batch(communicators, batch, offset, 10**18 + offset * 50_000_000)
     steps = {(b.envelope["communicator"], step) for b in emitted for step in b.columns["step"].tolist()}
     assert len(steps) == 13 * 30
     assert max(passes) == 13

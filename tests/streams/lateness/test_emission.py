@@ -2,6 +2,7 @@
 
 from support.labs.stage_feed import seen
 from support.straggler_simulator import MS, Fault, batches, mesh, simulate
+from support.tables import apply_batch
 
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
@@ -24,7 +25,7 @@ def test_what_a_call_leaves_follows_with_the_next_messages(monkeypatch):
     monkeypatch.setattr(module, "EMITTED_RANKS", 1)  # a communicator a call
     stage, units, emitted = CommunicatorStage({}, CONFIG), [], {}
     for offset, (time_ns, batch) in enumerate(collectives):
-        out = stage.on_batch(batch, offset, time_ns)
+        out = apply_batch(stage, batch, offset, time_ns)
         units.append(len({late.envelope["communicator"] for late in out}))
         for late in out:
             emitted[late.envelope["communicator"]] = late.envelope["complete_step"]

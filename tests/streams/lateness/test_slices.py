@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Producer
 from support.labs.stage_feed import seen
 from support.straggler_simulator import MS, Fault, batches, ddp, simulate
+from support.tables import apply_batch
 
 from drumline.infra.kafka.config import producer_config
 from drumline.schemas.batch import Batch
@@ -51,7 +52,7 @@ def test_slices_that_come_again_after_a_restart_change_nothing(seed, request):
     lateness, log = CommunicatorStage({}, CONFIG), []
     for offset, (time_ns, batch) in enumerate(STREAM):
         if batch.topic == Topic.COLLECTIVE:
-            log += [(time_ns, late) for late in lateness.on_batch(batch, offset, time_ns)]
+            log += [(time_ns, late) for late in apply_batch(lateness, batch, offset, time_ns)]
         else:
             log.append((time_ns, batch))
     assert len({tuple(b.envelope["rank_list"]) for _, b in log if b.topic == Topic.LATENESS}) >= 3
@@ -65,7 +66,7 @@ def test_slices_that_come_again_after_a_restart_change_nothing(seed, request):
 
     while at < len(log):
         time_ns, batch = log[at]
-        keep(jobs.on_batch(batch, at, time_ns))
+        keep(apply_batch(jobs, batch, at, time_ns))
         at += 1
         if chance.random() < 0.05:
             jobs, at = JobStage(store, CONFIG), max(0, at - chance.randrange(8))
@@ -79,7 +80,7 @@ def test_a_step_is_complete_with_its_last_slice(small_slices):
     lateness, complete = CommunicatorStage({}, CONFIG), {}
     for offset, (time_ns, batch) in enumerate(STREAM):
         if batch.topic == Topic.COLLECTIVE:
-            for late in lateness.on_batch(batch, offset, time_ns):
+            for late in apply_batch(lateness, batch, offset, time_ns):
                 for step in late.columns["step"].tolist():
                     complete.setdefault(step, []).append(late.envelope["complete_step"] >= step)
     assert {tuple(flags) for flags in complete.values()} == {(False, False, False, False, True)}
@@ -90,7 +91,7 @@ def test_slices_replace_whole_steps_and_are_replaced_by_offset(small_slices, mon
     lateness, jobs, name = CommunicatorStage({}, CONFIG), JobStage({}, CONFIG), run_key("job", "run")
     taken = [(time_ns, b) for time_ns, b in STREAM if b.topic == Topic.COLLECTIVE and b.columns["step"][0] == 0]
     for offset, (time_ns, batch) in enumerate(taken):
-        lateness.on_batch(batch, offset, time_ns)
+        apply_batch(lateness, batch, offset, time_ns)
     [state] = lateness.states.values()
 
     def emitted(most, time_ns=taken[-1][0] + SECOND):
@@ -110,7 +111,7 @@ def test_slices_replace_whole_steps_and_are_replaced_by_offset(small_slices, mon
     uncut, cut = (WHOLE,), (0, 1, 2)
     for form, first, parts in ((whole, 0, uncut), (slices, 1, cut), (whole, 4, uncut), (slices, 1, uncut)):
         for offset, batch in enumerate(form, first):
-            jobs.on_batch(batch, offset, SECOND)
+            apply_batch(jobs, batch, offset, SECOND)
         assert stored(parts) == [0, 1, 2, 3, 4]
 
 
@@ -135,7 +136,7 @@ def test_the_lateness_of_50_000_ranks_fits_into_records_that_the_broker_takes(st
     config = StragglerConfig()
     lateness, slices = CommunicatorStage({}, config), []
     for rank in range(RANKS):
-        slices += lateness.on_batch(collective(rank), rank, SECOND)
+        slices += apply_batch(lateness, collective(rank), rank, SECOND)
     limit = next(spec.config["max.message.bytes"] for spec in TOPICS if spec.topic == Topic.LATENESS)
     topic, codec = new_topic(**{"max.message.bytes": limit}), Codec()
     producer = Producer({**producer_config(stack, "test"), "compression.type": "none", "message.max.bytes": 10**8})
@@ -147,7 +148,7 @@ def test_the_lateness_of_50_000_ranks_fits_into_records_that_the_broker_takes(st
     assert errors == [None] * 13
     jobs = JobStage({}, config)
     for offset, batch in enumerate(slices):
-        jobs.on_batch(codec.decode(Topic.LATENESS, codec.encode(batch)), offset, SECOND)
+        apply_batch(jobs, codec.decode(Topic.LATENESS, codec.encode(batch)), offset, SECOND)
     [state] = jobs.states.values()
     assert (state.communicators.members["c"], state.sources.communicators["c"].complete) == (tuple(range(RANKS)), 0)
     parts = state.blocks[0].lateness[0, "c"]

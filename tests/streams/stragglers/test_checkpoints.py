@@ -7,6 +7,7 @@ import pytest
 from support.labs.light import light, light_batches
 from support.labs.stage_feed import seen
 from support.straggler_simulator import MS, Fault, batches, ddp, mesh, overlapped, simulate
+from support.tables import apply_batch
 
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
@@ -60,9 +61,9 @@ class Worker:
         for offset in range(self.read, min(self.read + count, len(self.stream))):
             batch = self.stream[offset][1]
             if batch.topic == Topic.STEP:
-                self.publish(self.jobs.on_batch(batch, offset, now))
+                self.publish(apply_batch(self.jobs, batch, offset, now))
             else:
-                self.pass_on(self.communicators.on_batch(batch, offset, now), now)
+                self.pass_on(apply_batch(self.communicators, batch, offset, now), now)
             self.read = offset + 1
         self.read_lateness(now)
 
@@ -74,7 +75,7 @@ class Worker:
 
     def read_lateness(self, now):
         while self.read_late < len(self.lateness):
-            self.publish(self.jobs.on_batch(self.lateness[self.read_late], self.read_late, now))
+            self.publish(apply_batch(self.jobs, self.lateness[self.read_late], self.read_late, now))
             self.read_late += 1
 
     def publish(self, batches):

@@ -11,6 +11,7 @@ from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
+from support.tables import apply_batch
 
 from drumline.lab.bench.simulated_job import STEP_NS, SimulatedJob, lateness, rank_batches
 from drumline.schemas.codec import Codec
@@ -95,7 +96,7 @@ def kept(small_blocks):
             if second % CHECKPOINT_S == 0:
                 write_checkpoint(store)
             counts[second] = *counted(stage), memory(stage.states, store) if second in (SHORT, LONG) else {}
-        for verdict in stage.on_batch(read_back(timed.batch), offset, now):
+        for verdict in apply_batch(stage, read_back(timed.batch), offset, now):
             stage.mark_sent(verdict)
     return counts, stage
 

@@ -8,6 +8,7 @@ from support import recordings
 from support.kept_streams import RECORDED, SIMULATED
 from support.labs.sink import any_batch
 from support.labs.stage_feed import seen
+from support.tables import apply_batch, open_all, parts_of
 
 from drumline.schemas.bounds.merged_check import is_inside
 from drumline.schemas.codec import Codec
@@ -16,7 +17,7 @@ from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.lateness.state import CommunicatorState
-from drumline.streams.offline import results, verdicts
+from drumline.streams.offline import applied, results, verdicts
 from drumline.streams.stragglers.stage import JobStage
 
 CODEC = Codec()
@@ -31,9 +32,9 @@ def tables(stream, seed):
         (last_ns, _), values, records = batches[-1], [value for _, value in batches], []
         while values:  # of several hosts, which consumers read together
             count = chance.randint(1, 4)
-            records.append(CODEC.joined_record(place[0], CODEC.merge(place[0], values[:count])))
+            records.append(open_all(CODEC, place[0], [CODEC.merge(place[0], values[:count])])[0])
             del values[:count]
-        merged = CODEC.together(place[0], records)
+        merged = CODEC.merged_table(place[0], records)
         assert is_inside(merged)
         return last_ns, merged
 
@@ -88,7 +89,7 @@ def test_tables_that_come_again_after_a_restart_change_nothing():
         for batch in returned:
             sent += 1
             if batch.topic == Topic.LATENESS:
-                deliver(stages[1], stages[1].on_batch(batch, sent, now_ns))
+                deliver(stages[1], apply_batch(stages[1], batch, sent, now_ns))
             else:
                 published.append(batch)
             stage.mark_sent(batch)
@@ -97,7 +98,7 @@ def test_tables_that_come_again_after_a_restart_change_nothing():
         now_ns, table = tabled[at]
         for stage, read in zip(stages, topics, strict=True):
             if table.topic in read:
-                deliver(stage, stage.on_merged(table, offsets[at] + np.arange(table.parts), now_ns))
+                deliver(stage, applied(stage, table, offsets[at] + np.arange(table.parts), now_ns))
         at += 1
         if chance.random() < 0.1:
             stages, at = built(), max(0, at - chance.randrange(5))
@@ -114,16 +115,16 @@ def test_results_take_tables():
     assert list(results(tables(stream, 0), stages, 5 * 10**9))
 
 
-@pytest.mark.parametrize(("steps", "applied"), [((-1, 90_000), 1), ((1, 90_000), 3)])
-def test_rows_of_no_step_do_not_take_a_table_apart(steps, applied, monkeypatch):
+@pytest.mark.parametrize(("steps", "calls"), [((-1, 90_000), 1), ((1, 90_000), 3)])
+def test_rows_of_no_step_do_not_take_a_table_apart(steps, calls, monkeypatch):
     values, taken, apply = [], [], CommunicatorState.apply
     for number in range(3):
         batch = any_batch(Topic.COLLECTIVE, 2, f"p{number}", number, seed=number)
         batch.columns["step"] = np.array(steps, batch.columns["step"].dtype)
         values.append(CODEC.encode(batch))
     monkeypatch.setattr(CommunicatorState, "apply", lambda *of: (taken.append(of), apply(*of))[1])
-    table = CODEC.parts(Topic.COLLECTIVE, CODEC.merge(Topic.COLLECTIVE, values)).merged
+    table = parts_of(CODEC, Topic.COLLECTIVE, CODEC.merge(Topic.COLLECTIVE, values)).merged
     stage = CommunicatorStage({}, StragglerConfig())
-    stage.on_merged(table, np.arange(table.parts), 1)
+    applied(stage, table, np.arange(table.parts), 1)
     [state] = stage.states.values()
-    assert (len(taken), sorted(state.members)) == (applied, [0, 1, 2])
+    assert (len(taken), sorted(state.members)) == (calls, [0, 1, 2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.straggler_simulator import Fault, batches, ddp, simulate
+from support.tables import apply_batch
 
 from drumline.streams.core.thresholds import OK, StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
@@ -41,9 +42,9 @@ class Worker:
             if batch.columns["step"][0] in restarts and batch.envelope["rank"] == 0:
                 self.restart()
             if batch.topic == "gpu.step.v1":
-                self._published(self.jobs.on_batch(batch, self.offset, self.now))
+                self._published(apply_batch(self.jobs, batch, self.offset, self.now))
             else:
-                self._late(self.communicators.on_batch(batch, self.offset, self.now))
+                self._late(apply_batch(self.communicators, batch, self.offset, self.now))
         for _ in range(10):
             self.tick()
 
@@ -56,7 +57,7 @@ class Worker:
         for batch in late:
             self.communicators.mark_sent(batch)
             self.offset += 1
-            self._published(self.jobs.on_batch(batch, self.offset, self.now))
+            self._published(apply_batch(self.jobs, batch, self.offset, self.now))
 
     def _published(self, verdicts):
         for batch in verdicts:

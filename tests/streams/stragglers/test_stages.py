@@ -12,6 +12,7 @@ from support.labs.light import light, light_batches
 from support.labs.sink import any_batch
 from support.labs.stage_feed import seen
 from support.straggler_simulator import MS, Fault, batches, ddp, mesh, overlapped, simulate
+from support.tables import apply_batch
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
@@ -85,7 +86,7 @@ def test_a_worker_that_catches_up_may_read_all_steps_before_any_collective(rate_
     jobs, now, result = JobStage({}, CONFIG), SECOND, []
     for offset, batch in enumerate([*steps, *late], 1):
         now += int(rate_s * SECOND)
-        result += [*jobs.on_batch(batch, offset, now), *jobs.on_tick(now, False)]
+        result += [*apply_batch(jobs, batch, offset, now), *jobs.on_tick(now, False)]
     for _ in range(3):
         now += 2 * CONFIG.idle_ns
         result += jobs.on_tick(now, True)
@@ -105,16 +106,16 @@ def test_a_job_that_comes_back_from_a_silence_may_be_read_rank_by_rank_and_topic
         nonlocal late
         for offset, batch in queue:
             if batch.topic == "gpu.step.v1":
-                result.extend(jobs.on_batch(batch, offset, now))
+                result.extend(apply_batch(jobs, batch, offset, now))
             else:
-                lateness(communicators.on_batch(batch, offset, now), now)
+                lateness(apply_batch(communicators, batch, offset, now), now)
 
     def lateness(batches, now):
         nonlocal late
         for batch in batches:
             communicators.mark_sent(batch)
             late += 1
-            result.extend(jobs.on_batch(batch, late, now))
+            result.extend(apply_batch(jobs, batch, late, now))
 
     read(enumerate(before), now)
     for caught_up, queue in ((True, ()), (True, ()), (False, enumerate(rest, len(before))), (True, ()), (True, ())):
@@ -191,9 +192,9 @@ class Kafka:
     def read(self, first: int, end: int, now_ns: int) -> None:
         for offset, (_, batch) in enumerate(self.stream[first:end], first):
             if batch.topic == "gpu.step.v1":
-                self.send_verdicts(self.jobs.on_batch(batch, offset, now_ns))
+                self.send_verdicts(apply_batch(self.jobs, batch, offset, now_ns))
             else:
-                self.send_lateness(self.communicators.on_batch(batch, offset, now_ns), now_ns)
+                self.send_lateness(apply_batch(self.communicators, batch, offset, now_ns), now_ns)
 
     def tick(self, now_ns: int) -> None:
         self.send_lateness(self.communicators.on_tick(now_ns, True), now_ns)
@@ -203,7 +204,7 @@ class Kafka:
         for batch in result:
             self.lateness.append(batch)
             self.communicators.mark_sent(batch)
-            self.send_verdicts(self.jobs.on_batch(batch, len(self.lateness), now_ns))
+            self.send_verdicts(apply_batch(self.jobs, batch, len(self.lateness), now_ns))
 
     def send_verdicts(self, result: list[Batch]) -> None:
         for batch in result:
@@ -277,10 +278,10 @@ def test_a_kill_between_two_changes_of_the_state_changes_nothing(seed):
                 if at < len(STREAM) and (read == len(lateness) or chance.random() < 0.7):
                     at += 1
                     of = jobs if STREAM[where[0]][1].topic == "gpu.step.v1" else communicators
-                    out = of.on_batch(STREAM[where[0]][1], where[0], now)
+                    out = apply_batch(of, STREAM[where[0]][1], where[0], now)
                 elif read < len(lateness):
                     read += 1
-                    out = jobs.on_batch(lateness[where[1]], where[1], now)
+                    out = apply_batch(jobs, lateness[where[1]], where[1], now)
                 else:
                     out = []
                 if chance.random() < 0.1:
@@ -301,7 +302,7 @@ def test_a_kill_between_two_changes_of_the_state_changes_nothing(seed):
     for second in (1, 7, 14):
         now = 10**18 + len(STREAM) * SECOND // 50 + second * SECOND
         lateness += communicators.on_tick(now, True)
-        result += [v for i, b in enumerate(lateness[read:], read) for v in jobs.on_batch(b, i, now)]
+        result += [v for i, b in enumerate(lateness[read:], read) for v in apply_batch(jobs, b, i, now)]
         read = len(lateness)
         result += jobs.on_tick(now, True)
     assert kills
@@ -310,7 +311,7 @@ def test_a_kill_between_two_changes_of_the_state_changes_nothing(seed):
 
 def test_what_was_not_acknowledged_is_returned_again():
     stage = CommunicatorStage({}, CONFIG)
-    out = [b for o, (t, x) in enumerate(STREAM) if x.topic == "gpu.collective.v1" for b in stage.on_batch(x, o, t)]
+    out = [b for o, (t, x) in enumerate(STREAM) if x.topic == "gpu.collective.v1" for b in apply_batch(stage, x, o, t)]
     now = STREAM[-1][0]
     assert out
     assert stage.on_tick(now + CONFIG.resend_ns + 1, False)
@@ -355,10 +356,10 @@ def test_memory_stays_bounded():
     stage, jobs, sizes = CommunicatorStage(stores[0], config), JobStage(stores[1], config), []
     for offset, (time_ns, batch) in enumerate(batches(simulate(ddp(4), 400, noise=0.0))):
         if batch.topic == "gpu.step.v1":
-            result = jobs.on_batch(batch, offset, time_ns)
+            result = apply_batch(jobs, batch, offset, time_ns)
         else:
-            late = stage.on_batch(batch, offset, time_ns)
-            result = [v for b in late for v in jobs.on_batch(b, offset, time_ns)]
+            late = apply_batch(stage, batch, offset, time_ns)
+            result = [v for b in late for v in apply_batch(jobs, b, offset, time_ns)]
             for b in late:
                 stage.mark_sent(b)
         for b in result:
@@ -370,7 +371,7 @@ def test_memory_stays_bounded():
 def test_every_batch_survives_the_codec():
     codec = Codec()
     stage = CommunicatorStage({}, CONFIG)
-    late = [b for o, (t, x) in enumerate(STREAM) if x.topic == "gpu.collective.v1" for b in stage.on_batch(x, o, t)]
+    late = [b for o, (t, x) in enumerate(STREAM) if x.topic == "gpu.collective.v1" for b in apply_batch(stage, x, o, t)]
     for batch in [*late, *verdicts(STREAM, CONFIG)]:
         back = codec.decode(batch.topic, codec.encode(batch))
         for name, column in batch.columns.items():
@@ -389,7 +390,7 @@ def beside_a_halted_worker(config, halt, paced):
     def read(stage, batch):
         nonlocal offset
         offset += 1
-        for result in stage.on_batch(batch, offset, now):
+        for result in apply_batch(stage, batch, offset, now):
             settle(stage, result)
 
     def settle(stage, result):
@@ -463,5 +464,5 @@ def test_a_window_is_evaluated_again_only_for_samples_that_its_verdict_rests_on(
     sample.columns["time_ns"] = np.array([state.watched[window].end_ns + seconds * SECOND])
     sample.columns["interval_ns"] = np.array([SECOND])
     assert not state.dirty
-    jobs.on_batch(sample, 1, SECOND)
+    apply_batch(jobs, sample, 1, SECOND)
     assert (window in state.dirty) == is_read

@@ -7,6 +7,7 @@ import json
 import pytest
 from support.labs.stage_feed import seen
 from support.straggler_simulator import MS, Fault, batches, ddp, simulate
+from support.tables import apply_batch
 
 from drumline.schemas.batch import Batch
 from drumline.streams.core.thresholds import CRITICAL, INSUFFICIENT, StragglerConfig
@@ -32,9 +33,9 @@ class Worker:
         for batch in stream:
             self.offset += 1
             if batch.topic == "gpu.step.v1":
-                self._published(self.jobs.on_batch(batch, self.offset, self.now))
+                self._published(apply_batch(self.jobs, batch, self.offset, self.now))
             else:
-                self._late(self.communicators.on_batch(batch, self.offset, self.now))
+                self._late(apply_batch(self.communicators, batch, self.offset, self.now))
 
     def wait(self, seconds, alive=(), interval=1):
         """`alive`: last batches of ranks that go on to publish batches without rows."""
@@ -51,7 +52,7 @@ class Worker:
         for batch in batches:
             self.communicators.mark_sent(batch)
             self.offset += 1
-            self._published(self.jobs.on_batch(batch, self.offset, self.now))
+            self._published(apply_batch(self.jobs, batch, self.offset, self.now))
 
     def _published(self, batches):
         for batch in batches:

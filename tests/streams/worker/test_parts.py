@@ -7,19 +7,21 @@ import numpy as np
 import pytest
 from support.labs.stage_feed import seen
 from support.straggler_simulator import MS, Fault, batches, mesh, simulate
+from support.tables import apply_batch, parts_of
 
 from drumline.infra.config.settings import Settings
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.keys import record_key
 from drumline.schemas.parts.parts import JOINED_BY_AGENTS, position
+from drumline.schemas.record_table import BatchTable
 from drumline.schemas.tenants import SIGNATURE_HEADER
 from drumline.schemas.topics import Topic
 from drumline.streams.core.records import unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.lateness.state import CommunicatorState
-from drumline.streams.offline import verdicts
+from drumline.streams.offline import applied, verdicts
 from drumline.streams.stragglers.stage import JobStage
 from drumline.streams.stragglers.step_rows import STEP_ROW
 from drumline.streams.worker.ack_queue import Delivery
@@ -113,6 +115,13 @@ async def handle(worker, records, lateness_together=1):
             await follow()
 
 
+def watched(worker, monkeypatch):
+    """The tables that the worker applies."""
+    tables, apply = [], worker.records._apply
+    monkeypatch.setattr(worker.records, "_apply", lambda *given: (tables.append(given[2]), apply(*given))[1])
+    return tables
+
+
 def merge(topic, values):
     """In one table, where agents do so."""
     return (CODEC.merge(topic, values) if topic in JOINED_BY_AGENTS else None) or CODEC.join("job", values)
@@ -139,24 +148,16 @@ def test_verdicts_on_joined_records_are_those_on_the_batches(worker, most):
 
 
 def test_verdicts_on_lateness_that_is_applied_together_are_those_on_each_record(worker, monkeypatch):
-    taken, handle_batches = [], worker.records._handle_batches
-
-    async def seen_together(messages, delivery):
-        done = await handle_batches(messages, delivery)
-        taken.append((len(messages), done))
-        return done
-
-    monkeypatch.setattr(worker.records, "_handle_batches", seen_together)
+    tables = watched(worker, monkeypatch)
     asyncio.run(handle(worker, joined(STREAM, 4), 3))
     assert seen(b for b in worker.published if b.topic == Topic.STRAGGLER) == seen(verdicts(STREAM, CONFIG))
     assert not worker.buried
-    assert {size for size, _ in taken} == {2, 3}
-    assert all(done for _, done in taken)
+    assert {table.parts for table in tables if table.topic == Topic.LATENESS} >= {2, 3}
 
 
 def test_lateness_that_is_bad_is_a_dead_letter_and_what_comes_with_it_counts(worker):
     stage = CommunicatorStage({}, CONFIG)
-    results = [b for at, batch in STREAM if batch.topic == Topic.COLLECTIVE for b in stage.on_batch(batch, at, at)]
+    results = [b for at, batch in STREAM if batch.topic == Topic.COLLECTIVE for b in apply_batch(stage, batch, at, at)]
     values = [CODEC.encode(batch) for batch in results[:3]]
     values.insert(1, values[0][:-3])
     worker.records.clock = lambda: STREAM[-1][0]
@@ -169,12 +170,12 @@ def test_lateness_that_is_bad_is_a_dead_letter_and_what_comes_with_it_counts(wor
 
 def test_lateness_on_which_its_stage_fails_is_all_dead_letters(worker, monkeypatch):
     stage = CommunicatorStage({}, CONFIG)
-    results = [b for at, batch in STREAM if batch.topic == Topic.COLLECTIVE for b in stage.on_batch(batch, at, at)]
+    results = [b for at, batch in STREAM if batch.topic == Topic.COLLECTIVE for b in apply_batch(stage, batch, at, at)]
 
     def fail(*_):
         raise ValueError
 
-    monkeypatch.setattr(worker.stages["job"], "_apply_lateness", fail)
+    monkeypatch.setattr(worker.stages["job"], "_apply", fail)
     worker.records.clock = lambda: STREAM[-1][0]
     messages = [message(Topic.LATENESS, "job", CODEC.encode(b), offset) for offset, b in enumerate(results[:2])]
     asyncio.run(worker.records.handle(messages, Delivery(lambda: None)))
@@ -183,15 +184,11 @@ def test_lateness_on_which_its_stage_fails_is_all_dead_letters(worker, monkeypat
 
 @pytest.mark.parametrize("most", [1, 4, 7])
 def test_verdicts_on_merged_records_are_those_on_the_batches(worker, monkeypatch, most):
-    expected, by_batch = seen(verdicts(STREAM, CONFIG)), []
-    handle_batch = worker.records._handle_batch
-    monkeypatch.setattr(
-        worker.records, "_handle_batch", lambda *of: (by_batch.append(of[0].topic), handle_batch(*of))[1]
-    )
+    expected, tables = seen(verdicts(STREAM, CONFIG)), watched(worker, monkeypatch)
     asyncio.run(handle(worker, joined(STREAM, most, merge)))
     assert seen(b for b in worker.published if b.topic == Topic.STRAGGLER) == expected
     assert not worker.buried
-    assert set(by_batch) == {Topic.LATENESS}
+    assert {table.topic for table in tables if isinstance(table, BatchTable)} == {Topic.LATENESS}
 
 
 def test_a_merged_part_outside_its_bounds_is_a_dead_letter_and_the_others_count(worker):
@@ -239,10 +236,8 @@ def test_collectives_of_many_communicators_that_are_applied_together_give_the_st
     worker.records.clock = lambda: STREAM[0][0]
     asyncio.run(worker.records.handle(messages, Delivery(lambda: None)))
     for of in messages:
-        merged = CODEC.parts(Topic.COLLECTIVE, of.value).merged
-        single.on_merged(
-            merged, np.array([position(of.offset, part + 1) for part in range(merged.parts)]), STREAM[0][0]
-        )
+        merged = parts_of(CODEC, Topic.COLLECTIVE, of.value).merged
+        applied(single, merged, np.array([position(of.offset, part + 1) for part in range(merged.parts)]), STREAM[0][0])
     assert len(single.states) > 2
     for unit, expected in single.states.items():
         state = worker.stages["communicator"].states[unit]
@@ -320,7 +315,10 @@ def test_no_part_or_record_goes_on_into_a_stage_that_was_built_while_one_was_in_
         return result
 
     monkeypatch.setattr(runner, "apply", rebuilt_meanwhile)
-    records = [CODEC.join("job", values)] if joined else values
+    if joined:
+        records = [CODEC.join("job", [*values, values[0][:-3]])]  # each part by itself, since one is bad
+    else:
+        records = [values[0], CODEC.merge(Topic.STEP, values[1:])]  # of two units
     messages = [message(Topic.STEP, "job", value, 4 + number) for number, value in enumerate(records)]
     with pytest.raises(PartitionRevoked):
         asyncio.run(worker.records.handle(messages, Delivery(lambda: None)))
@@ -353,7 +351,7 @@ def test_records_that_are_applied_together_give_the_state_that_they_give_one_by_
 
     asyncio.run(together())
     for number, (_, batch) in enumerate(steps):
-        single.on_batch(batch, number, STREAM[-1][0])
+        apply_batch(single, batch, number, STREAM[-1][0])
     of_both = [stage.states["3:job|run"] for stage in (worker.stages["job"], single)]
     assert {*of_both[0].blocks} == {*of_both[1].blocks}
     for window in of_both[0].blocks:
@@ -382,7 +380,7 @@ def test_records_on_which_their_stage_fails_are_all_dead_letters(worker, monkeyp
     def fail(*_):
         raise ValueError
 
-    monkeypatch.setattr(worker.stages["job"], "_apply_merged", fail)
+    monkeypatch.setattr(worker.stages["job"], "_apply", fail)
     worker.records.clock = lambda: STREAM[-1][0]
     messages = [message(Topic.STEP, "job", CODEC.merge(Topic.STEP, [v]), offset) for offset, v in enumerate(values)]
     asyncio.run(worker.records.handle(messages, Delivery(lambda: None)))

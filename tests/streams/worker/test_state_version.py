@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.pipeline_simulator import simulate_pipeline
 from support.straggler_simulator import batches, ddp, simulate
+from support.tables import apply_batch
 
 from drumline.schemas.topics import Topic
 from drumline.streams.core import records as packed_rows
@@ -71,7 +72,7 @@ def test_state_of_windows_of_another_length_is_refused():
     stage = JobStage(store, StragglerConfig(window_steps=5))
     for offset, (now_ns, batch) in enumerate(batches(simulate(ddp(2), 10, ()))):
         if batch.topic == "gpu.step.v1":
-            stage.on_batch(batch, offset, now_ns)
+            apply_batch(stage, batch, offset, now_ns)
     assert store
     JobStage(dict(store), StragglerConfig(window_steps=5))
     with pytest.raises(ValueError, match="windows of 5 steps were kept, DRUMLINE_STREAM__WINDOW_STEPS is 20"):

@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 from support.labs.windows import T0, S, kernels
+from support.tables import apply_batch
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.acls import ExistingTopic
@@ -73,15 +74,15 @@ def test_records_of_the_new_topic_are_counted_and_duplicates_recognised():
     store = {}
     stage, positions = windows(store), TopicPositions(store, {KERNEL: "a"})
     for sequence in range(5):
-        stage.on_batch(numbered(sequence), positions.position_of(KERNEL, sequence), T0)
-    assert stage.on_batch(numbered(4), positions.position_of(KERNEL, 4), T0) == []
+        apply_batch(stage, numbered(sequence), positions.position_of(KERNEL, sequence), T0)
+    assert apply_batch(stage, numbered(4), positions.position_of(KERNEL, 4), T0) == []
     assert stage.duplicates == 1
 
     stage, positions = windows(store), TopicPositions(store, {KERNEL: "b"})
     out = []
     for offset, sequence in enumerate([4, 5, 6]):  # the first was published into both
-        for result in stage.on_batch(
-            numbered(sequence, watermark=20), positions.position_of(KERNEL, offset), T0 + 30 * S
+        for result in apply_batch(
+            stage, numbered(sequence, watermark=20), positions.position_of(KERNEL, offset), T0 + 30 * S
         ):
             stage.mark_sent(result)
             out.append(result)

@@ -5,6 +5,7 @@ from collections import deque
 
 from confluent_kafka import KafkaError, KafkaException
 from support.labs.sink import any_batch
+from support.tables import parts_of
 
 from drumline.infra.config.settings import AgentSettings, Settings, SpoolSettings
 from drumline.infra.telemetry.health import Health
@@ -105,7 +106,7 @@ class Lab:
         """Of all records, and of the parts of those that have them."""
         batches = []
         for value in (value for t, _, value in self.kafka.log if t == topic):
-            parts = self.codec.parts(topic, value)
+            parts = parts_of(self.codec, topic, value)
             of = [value] if parts is None else parts.values
             batches += [self.codec.decode(topic, part, of=parts) for part in of]
         return batches

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+from support.tables import apply_batch
 
 from drumline.infra.config.settings import Settings, StreamSettings
 from drumline.schemas.batch import Batch
@@ -82,7 +83,7 @@ def main(kind, count, folder):
 
     def feed(stage_name, batch, offset):
         stage, store = worker.runners[stage_name]._parts[offset % PARTITIONS]
-        stage.on_batch(batch, offset, NOW)
+        apply_batch(stage, batch, offset, NOW)
         store.take_pending()
 
     for i in range(count):

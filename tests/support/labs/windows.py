@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+from support.tables import apply_batch
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.bounds.limits import DAY_NS
@@ -72,7 +73,7 @@ class Lab:
         if "sequence" not in batch.envelope:
             process = batch.envelope["process_id"]
             batch.envelope["sequence"] = self.sequences[process] = self.sequences.get(process, -1) + 1
-        return self.take(self.stage.on_batch(batch, self.offset, self.now), acknowledge)
+        return self.take(apply_batch(self.stage, batch, self.offset, self.now), acknowledge)
 
     def tick(self, seconds=1.0, caught_up=True, acknowledge=True):
         self.now += round(seconds * S)

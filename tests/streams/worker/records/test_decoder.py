@@ -7,7 +7,7 @@ import pytest
 
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
-from drumline.schemas.codec import Codec
+from drumline.schemas.codec import Codec, Received
 from drumline.schemas.errors import RegistryRejected, RegistryUnavailable, UnknownSchema, Unsigned
 from drumline.schemas.registry import LockFileRegistry
 from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
@@ -40,6 +40,12 @@ class Registry(LockFileRegistry):
 VALUE = Codec().encode(Batch(TOPIC, {"rows": 1}, {"bytes": np.array([9])}))
 
 
+async def decode(decoder, value=VALUE, key=None, headers=None):
+    """Read a record that is a batch."""
+    record = await decoder.open(TOPIC, Received(value, 0, key, headers))
+    return (await decoder.read(TOPIC, [record])).batch(0)
+
+
 def setup(away, leaving=lambda: False):
     waited, health = [], Health()
     health.set_reason("start", "")
@@ -53,12 +59,12 @@ def setup(away, leaving=lambda: False):
 
 def test_a_record_of_a_new_schema_waits_and_is_decoded_when_the_registry_is_back():
     decoder, registry, waited, health = setup(away=5)
-    assert asyncio.run(decoder.decode(TOPIC, VALUE)).columns["bytes"].tolist() == [9]
+    assert asyncio.run(decode(decoder)).columns["bytes"].tolist() == [9]
     assert len(waited) == 5
     assert all("registry" in reasons for _, reasons in waited)
     assert "registry" not in health.ready()
     registry.away = 9
-    asyncio.run(decoder.decode(TOPIC, VALUE))
+    asyncio.run(decode(decoder))
     assert registry.away == 9, "a known schema needs no registry"
 
 
@@ -66,7 +72,7 @@ def test_an_id_that_the_registry_does_not_have_is_bad_only_when_the_registry_ans
     decoder, registry, waited, health = setup(away=2)
     registry.unknown = True
     with pytest.raises(UnknownSchema):
-        asyncio.run(decoder.decode(TOPIC, VALUE))
+        asyncio.run(decode(decoder))
     assert len(waited) == 2
     assert "registry" not in health.ready()
 
@@ -74,7 +80,7 @@ def test_an_id_that_the_registry_does_not_have_is_bad_only_when_the_registry_ans
 def test_no_record_waits_for_it_when_partitions_move():
     decoder, _, waited, _ = setup(away=9, leaving=lambda: len(waited) == 3)
     with pytest.raises(RegistryUnavailable):
-        asyncio.run(decoder.decode(TOPIC, VALUE))
+        asyncio.run(decode(decoder))
     assert len(waited) == 3
 
 
@@ -82,7 +88,7 @@ def test_a_registry_that_refuses_is_not_asked_again():
     decoder, registry, waited, _ = setup(away=9)
     registry.error = RegistryRejected
     with pytest.raises(RegistryRejected):
-        asyncio.run(decoder.decode(TOPIC, VALUE))
+        asyncio.run(decode(decoder))
     assert waited == []
 
 
@@ -94,11 +100,11 @@ def test_a_record_that_its_jobs_tenant_has_not_signed_is_a_bad_record(away):
     async def no_sleep(_):
         pass
 
-    async def decode(headers):
+    async def signed(headers):
         decoder = RecordDecoder(Codec(Registry(away), guard), Health(), lambda: False, sleep=no_sleep)
-        return await decoder.decode(TOPIC, value, None, b"p", headers)
+        return await decode(decoder, value, b"p", headers)
 
-    assert asyncio.run(decode(signed_headers("a", secret, TOPIC, b"p", value))).envelope["job"] == "a/train"
+    assert asyncio.run(signed(signed_headers("a", secret, TOPIC, b"p", value))).envelope["job"] == "a/train"
     for headers in (None, [], signed_headers("a", b"x" * 32, TOPIC, b"p", value)):
         with pytest.raises(Unsigned):
-            asyncio.run(decode(headers))
+            asyncio.run(signed(headers))
