@@ -14,7 +14,7 @@ PROGRESS_S ?= 10
 LOCKS := infra/requirements
 EXTRAS_dev := dev
 EXTRAS_all := all gpu archive build
-EXTRAS_image := streams sinks gpu archive report serve build
+EXTRAS_image := streams sinks gpu archive report serve grafana build
 
 # Generators of docs/generate, each of one page of docs/reference.
 PAGES_MADE := chart_files occupancy_query prometheus_files settings_page cli_page metrics_page alerts_page causes_page dashboards_page collector_status_page bounds_page fleet_page tables_page cookbook dashboard_pictures
@@ -140,9 +140,12 @@ lock_for = rm -f $(LOCKS)/$(1).txt.new && $(BIN)/uv --no-config pip compile --qu
 	$(addprefix --extra ,$(EXTRAS_$(1))) pyproject.toml --output-file $(LOCKS)/$(1).txt.new \
 	&& mv $(LOCKS)/$(1).txt.new $(LOCKS)/$(1).txt
 
-release: $(VENV)/ready ## Build dist/: the wheel and its CycloneDX bill of materials
+release: $(VENV)/ready ## Build dist/: the wheel, its CycloneDX bill of materials, the Helm chart, Grafana's files
 	@rm -rf dist && $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
 		--output-file dist/drumline.cdx.json $(LOCKS)/all.txt
 	@$(BIN)/python -m drumline.infra.localstack.kafka.bom dist/drumline.cdx.json
+	@$(BIN)/drumline grafana write --out dist/grafana > /dev/null
+	@rm -rf infra/helm/drumline/files/grafana && cp -r dist/grafana infra/helm/drumline/files/grafana
+	@tar --create --gzip --dereference --directory infra/helm --file dist/drumline-chart.tgz drumline
 	@ls dist

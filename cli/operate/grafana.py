@@ -21,7 +21,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     help="Dashboards and alert rules of Grafana (12 or newer, with the ClickHouse plugin). With file access mount what "
-    "`generate` writes; else `apply` sends it. Settings: DRUMLINE_GRAFANA__URL, __TOKEN (a service account with role "
+    "`write` writes; else `apply` sends it. Settings: DRUMLINE_GRAFANA__URL, __TOKEN (a service account with role "
     "Admin), __CLICKHOUSE_URL, __CLICKHOUSE_PASSWORD, and __WEBHOOK, __SLACK, __PAGERDUTY for where alerts go.",
 )
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
@@ -93,10 +93,8 @@ def export(
 
 
 @app.command()
-def generate(
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for dashboards/ and provisioning/; default: here.")
-    ] = None,
+def write(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of dashboards/, provisioning/.")] = Path("grafana"),
     contact: Annotated[
         list[str] | None,
         typer.Option("--contact", help="webhook, slack, pagerduty; more than once. Addresses come from Grafana's own "
@@ -112,7 +110,7 @@ def generate(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 9 if a file would change.")] = False,
 ) -> None:  # fmt: skip
     """Write the dashboards' JSON and the provisioning files. The same sources give the same bytes."""
-    from drumline.infra.grafana.catalog import GENERATED, dashboard_files
+    from drumline.infra.grafana.catalog import dashboard_files
     from drumline.infra.grafana.provisioning.contacts import CONTACTS
     from drumline.infra.grafana.provisioning.files import provisioning_files
 
@@ -128,7 +126,7 @@ def generate(
             **dashboard_files(settings().serve.web_page),
             **provisioning_files(chosen, tls=tls, ca=ca, web_page=settings().serve.web_page),
         }.items():
-            target = (out or GENERATED) / path.relative_to(GENERATED)
+            target = out / path
             if target.is_file() and target.read_text() == content:
                 continue
             changed.append(target)

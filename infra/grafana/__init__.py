@@ -1,1 +1,1 @@
-"""Grafana over ClickHouse: dashboards and alert rules in Python, from which `generated/` is written."""
+"""Grafana over ClickHouse: dashboards and alert rules in Python, which `drumline grafana write` writes as files."""

@@ -22,7 +22,6 @@ from drumline.infra.grafana.dashboards.timeline import TIMELINE_BOARD
 from drumline.infra.grafana.model import Dashboard, Panel, PanelQuery
 from drumline.infra.grafana.render.dashboard import dashboard_json, text
 
-GENERATED = Path(__file__).parent / "generated"
 DASHBOARDS: tuple[Dashboard, ...] = (
     FLEET, JOB_BOARD, RANK_BOARD, STRAGGLERS, COMPARE, KERNELS, TIMELINE_BOARD, SCOPES, MEMCPY, DEVICES, COST, HEALTH,
 )  # fmt: skip
@@ -59,6 +58,6 @@ def statements() -> Iterator[Statement]:
 
 
 def dashboard_files(web_page: str = WEB_PAGE) -> dict[Path, str]:
-    """Return path -> content, as committed. `web_page`: address of `drumline serve`, for links."""
-    folder = GENERATED / "dashboards"
+    """Return path in the folder of files -> content. `web_page`: address of `drumline serve`, for links."""
+    folder = Path("dashboards")
     return {folder / f"{board.uid}.json": text(dashboard_json(board, web_page)) for board in DASHBOARDS}

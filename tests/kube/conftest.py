@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.kube import tools
-from support.kube.chart import CHART
+from support.kube.chart import CHART, write_grafana_files
 from support.kube.control_plane import ControlPlane
 from support.kube.null_device import check_null
 
@@ -57,6 +57,8 @@ def plane() -> Iterator[ControlPlane]:
 @pytest.fixture(scope="session")
 def render() -> Callable[..., str]:
     """render(values, *options): the chart's manifests, for a cluster with Strimzi's newest API or an older one."""
+
+    write_grafana_files()
 
     def template(values: Path, *options: str, version: str = tools.KUBERNETES, strimzi: str = "v1") -> str:
         groups = [f"--api-versions={group}" for group in (*GROUPS, f"kafka.strimzi.io/{strimzi}")]

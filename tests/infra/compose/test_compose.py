@@ -20,6 +20,7 @@ import yaml
 from drumline.cli.app import MODULES
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.unknown_variables import setting_names
+from drumline.infra.grafana.provisioning.files import provisioning_files
 from drumline.infra.runtime.signals import LONGEST_S
 
 ROOT = Path(__file__).parents[3]
@@ -141,8 +142,8 @@ def test_every_variable_of_our_programs_is_a_setting():
 
 def test_grafana_gets_exactly_what_its_provisioning_asks_for():
     queried = set()
-    for path in (ROOT / "infra/grafana/generated/provisioning").rglob("*.yaml"):
-        queried |= set(re.findall(r"\$\{?(DRUMLINE_\w+)", path.read_text()))
+    for text in provisioning_files().values():
+        queried |= set(re.findall(r"\$\{?(DRUMLINE_\w+)", text))
     assert {v for v in SERVICES["grafana"]["environment"] if v.startswith("DRUMLINE_")} == queried
 
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from drumline.cli.operate import grafana as command_grafana
 from drumline.infra.config.settings import settings
-from drumline.infra.grafana.catalog import DASHBOARDS, GENERATED
+from drumline.infra.grafana.catalog import DASHBOARDS, dashboard_files
 from drumline.infra.grafana.provisioning.contacts import policies, receiver
 from drumline.infra.grafana.provisioning.rules import GROUPS, group_for_http
 from drumline.infra.grafana.render.dashboard import dashboard_json
@@ -186,15 +186,14 @@ def test_a_missing_data_source_without_password_is_reported(grafana, monkeypatch
     assert "DRUMLINE_GRAFANA__CLICKHOUSE_PASSWORD" in call("apply").output
 
 
-def test_generate_writes_the_same_elsewhere_and_knows_contacts(tmp_path):
-    assert call("generate", "-o", str(tmp_path), "--contact", "slack").exit_code == 0
-    assert (tmp_path / "dashboards/drumline-job.json").read_bytes() == (
-        GENERATED / "dashboards/drumline-job.json"
-    ).read_bytes()
+def test_written_files_are_the_same_each_time_and_know_contacts(tmp_path):
+    assert call("write", "-o", str(tmp_path), "--contact", "slack").exit_code == 0
+    for path, text in dashboard_files().items():
+        assert (tmp_path / path).read_text() == text
     points = (tmp_path / "provisioning/alerting/contact-points.yaml").read_text()
     assert "$DRUMLINE_ALERT_SLACK" in points
     assert "WEBHOOK" not in points
-    assert call("generate", "-o", str(tmp_path), "--contact", "slack", "--check").exit_code == 0
+    assert call("write", "-o", str(tmp_path), "--contact", "slack", "--check").exit_code == 0
     (tmp_path / "dashboards/drumline-job.json").write_text("{}")
-    assert call("generate", "-o", str(tmp_path), "--contact", "slack", "--check").exit_code == 9
-    assert call("generate", "--contact", "pigeon").exit_code == 2
+    assert call("write", "-o", str(tmp_path), "--contact", "slack", "--check").exit_code == 9
+    assert call("write", "--contact", "pigeon").exit_code == 2

@@ -1,20 +1,21 @@
 """The provisioned data source: TLS where it is asked for, and nothing that keeps Grafana from starting."""
 
+from pathlib import Path
+
 import yaml
 from typer.testing import CliRunner
 
 from drumline.cli.operate.grafana import app
-from drumline.infra.grafana.catalog import GENERATED
 from drumline.infra.grafana.provisioning.files import data_source, provisioning_files
 from drumline.infra.grafana.provisioning.rules import rules
 
-FILE = GENERATED / "provisioning/datasources/clickhouse.yaml"
+FILE = Path("provisioning/datasources/clickhouse.yaml")
 
 
 def generated(folder, *options):
-    done = CliRunner().invoke(app, ["generate", "-o", str(folder), *options])
+    done = CliRunner().invoke(app, ["write", "-o", str(folder), *options])
     assert done.exit_code == 0, done.output
-    [source] = yaml.safe_load((folder / FILE.relative_to(GENERATED)).read_text())["datasources"]
+    [source] = yaml.safe_load((folder / FILE).read_text())["datasources"]
     return source
 
 
@@ -30,7 +31,7 @@ def test_tls_and_a_ca_of_ones_own_can_be_asked_for(tmp_path):
 
 
 def test_a_ca_without_tls_is_refused(tmp_path):
-    done = CliRunner().invoke(app, ["generate", "-o", str(tmp_path), "--ca"])
+    done = CliRunner().invoke(app, ["write", "-o", str(tmp_path), "--ca"])
     assert (done.exit_code, done.stderr) == (2, "drumline grafana: --ca is for --tls\n")
     assert [*tmp_path.iterdir()] == []
 
