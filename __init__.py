@@ -1,11 +1,15 @@
-"""The package `drumline`, and the four calls for a job's own code. They cost next to nothing while nothing is attached.
+"""The package `drumline`: four calls for a job's own code, which cost next to nothing while nothing is attached.
 
     drumline.attach()                 start collecting in this process (not needed under `drumline run`)
     drumline.step(n)                  begin step n
     with drumline.scope("evaluate"):  mark a named range
     drumline.status()                 state of collecting, as text
 
-Nothing else of the package is loaded before the job attaches or asks for the status.
+and one for those who ask for results, docs/guide/connect.md:
+
+    with drumline.connect() as db:    read what is stored, as Arrow tables
+
+Nothing else of the package is loaded before one of them is called.
 """
 
 from __future__ import annotations
@@ -17,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from drumline.producers.collector.attach import attach, status
+    from drumline.views.client.connection import connect
 
-__all__ = ["attach", "scope", "status", "step"]
+__all__ = ["attach", "connect", "scope", "status", "step"]
 
 _ATTACH = "drumline.producers.collector.attach"
 
@@ -44,6 +49,10 @@ def scope(name: str) -> Iterator[None]:
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'drumline' has no attribute {name!r}")
+    if name == "connect":
+        from drumline.views.client import connection
+
+        return connection.connect
     from drumline.producers.collector import attach as module
 
     return getattr(module, name)

@@ -1,6 +1,6 @@
 """Read drumline's results from Python, as Arrow tables.
 
-    from drumline.views.client import connect
+    from drumline import connect
 
     with connect() as db:                                # settings of the environment, else the local stack
         db.jobs().to_pandas()

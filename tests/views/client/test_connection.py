@@ -58,3 +58,9 @@ def test_a_server_that_is_away_may_come_back():
     [port] = free_ports(1)
     with pytest.raises(TransientError, match="does not answer"):
         connect(url=f"http://127.0.0.1:{port}", password="x")
+
+
+def test_the_package_has_the_call_that_opens_a_connection():
+    import drumline
+
+    assert drumline.connect is connect
