@@ -20,7 +20,7 @@ EXTRAS_image := streams sinks gpu archive report serve grafana build
 PAGES_MADE := chart_files occupancy_query prometheus_files settings_page cli_page metrics_page alerts_page causes_page dashboards_page collector_status_page bounds_page fleet_page tables_page cookbook dashboard_pictures
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java jars test test-long test-kube test-cluster demo docs lint lock release
+.PHONY: help setup java jars test test-long test-kube test-cluster demo docs site lint lock release
 
 ##@ drumline
 
@@ -89,6 +89,7 @@ lint-rest:
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check --quiet
 	@PYTHONPATH=.typing $(BIN)/lint-imports > /dev/null || PYTHONPATH=.typing $(BIN)/lint-imports
+	@$(BIN)/codespell
 	@$(BIN)/python tests/style/check_docs.py
 	@$(BIN)/python tests/style/check_names.py
 
@@ -128,6 +129,10 @@ test-cluster: setup ## Run real clusters on this machine: three brokers, two Cli
 
 docs: setup ## Write the generated pages of docs/reference (recordings through a real stack, every named query)
 	@for page in $(PAGES_MADE); do PYTHONPATH=tests $(BIN)/python docs/generate/$$page.py || exit 1; done
+
+site: $(VENV)/ready ## Build the documentation as a site with a search: dist/site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file infra/site/mkdocs.yml
+	@echo "dist/site/index.html"
 
 lock: $(VENV)/ready ## Renew infra/requirements: the newest packages that pyproject.toml allows, with their hashes
 	@$(call lock_for,dev,--upgrade)
