@@ -115,21 +115,14 @@ def printable(value: str) -> str:
 
 
 def run_id(environment: Mapping[str, str]) -> str:
-    """Return the run's id, the same on all ranks and another one after a restart; "" without one.
+    """Return the run's id, the same on all ranks and after a restart; "" without one.
 
-    It is DRUMLINE_RUN, else the launcher's id (of MPI: PMIX_NAMESPACE), else the one that `drumline run` generated. The
-    number of the restart follows: of Slurm's job, and then of torchrun in it, which counts from 0 after a requeue.
+    It is DRUMLINE_RUN, else the launcher's id (of MPI: PMIX_NAMESPACE), else the one that `drumline run` generated.
+    Restarts are attempts of the run. Launchers number them, but torchrun's agents on two nodes may count differently.
     """
     named = environment.get("SLURM_JOB_ID") or environment.get("TORCHELASTIC_RUN_ID", "").removeprefix("none")
     named = named or environment.get("PMIX_NAMESPACE", "")
-    run = environment.get("DRUMLINE_RUN") or named or environment.get("DRUMLINE_MINTED_RUN", "")
-    elastic = _number(environment, ("TORCHELASTIC_RESTART_COUNT",), 0)
-    requeued = _number(environment, ("SLURM_RESTART_COUNT",), 0)
-    if elastic:
-        attempt = f"-{requeued}-{elastic}" if environment.get("SLURM_JOB_ID") else f"-{elastic}"
-    else:
-        attempt = f"-{requeued}" if requeued else ""
-    return printable(f"{run}{attempt}" if run else run)
+    return printable(environment.get("DRUMLINE_RUN") or named or environment.get("DRUMLINE_MINTED_RUN", ""))
 
 
 def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device: int | None, now_ns: int) -> Identity:

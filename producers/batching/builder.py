@@ -56,6 +56,8 @@ def make_batch(topic: Topic, identity: Identity, header: BatchHeader, rows: Tabl
         "watermark_ns": header.watermark_ns,
         "sent_ns": header.closed_ns,
     }
+    if topic in (Topic.STEP, Topic.COLLECTIVE, Topic.PROGRESS):
+        envelope["process_start_ns"] = identity.start_ns
     if topic is Topic.COLLECTIVE:
         envelope["communicator"] = header.communicator
     if topic in (Topic.STEP, Topic.COLLECTIVE):

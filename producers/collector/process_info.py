@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import sys
 import time
@@ -26,7 +27,7 @@ def describe(cupti: cupti_library.Cupti) -> dict[str, Any]:
         versions["torch"] = str(getattr(torch, "__version__", ""))
         with contextlib.suppress(Exception):
             versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    return {"gpus": gpus(), "versions": versions, "cupti": cupti.path, "started_ns": started_ns()}
+    return {"gpus": gpus(), "versions": versions, "cupti": cupti.path, "started_ns": started_ns(os.getpid())}
 
 
 def gpus() -> list[dict[str, str]]:
@@ -64,10 +65,13 @@ def _sm(cuda: ctypes.CDLL, ordinal: int) -> str:
     return " ".join(values)
 
 
-def started_ns() -> int:
-    """Return the start time of this process from the kernel's clock ticks; ns since the epoch."""
+@functools.cache
+def started_ns(pid: int) -> int:
+    """Return the start time of this process, `pid`, from the kernel's clock ticks, the same at each call; ns since the
+    epoch.
+    """
     with contextlib.suppress(OSError, ValueError, IndexError):
-        with open("/proc/self/stat") as file:
+        with open(f"/proc/{pid}/stat") as file:
             ticks = int(file.read().rsplit(")", 1)[1].split()[19])
         since_boot = ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + since_boot

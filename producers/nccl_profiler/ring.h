@@ -42,6 +42,7 @@ enum header { /* words */
   PAUSED = 18,    /* 1 = the job has switched the recording of its operations off (drumline_record) */
   UNTIMED_STEPS = 19, /* steps begun without the GPU's times (timed_steps.h) */
   TIMES_REQUESTED = 20, /* until then all steps have the GPU's times; ns, written by the agent */
+  STARTED_NS = 21, /* start of the process by the kernel's clock ticks, 0 = not known */
   ENVIRONMENT = 64, /* byte 512: NAME=VALUE texts, each ended by a zero byte; an empty one is the last */
 };
 

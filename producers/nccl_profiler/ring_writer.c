@@ -34,6 +34,23 @@ uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* As process_info.started_ns computes it: the rows of both tiers are of one process. */
+static uint64_t process_started_ns(void) {
+  FILE *file = fopen("/proc/self/stat", "re");
+  char text[1024];
+  size_t length = file ? fread(text, 1, sizeof text - 1, file) : 0;
+  if (file) fclose(file);
+  text[length] = 0;
+  unsigned long long ticks = 0;
+  const char *behind = strrchr(text, ')'); /* the name of the program may hold anything */
+  const char *skipped = ") %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu";
+  if (!behind || sscanf(behind, skipped, &ticks) != 1) return 0;
+  struct timespec since_boot;
+  clock_gettime(CLOCK_BOOTTIME, &since_boot);
+  uint64_t boot = now_ns() - ((uint64_t)since_boot.tv_sec * 1000000000u + (uint64_t)since_boot.tv_nsec);
+  return boot + ticks * (1000000000u / (uint64_t)sysconf(_SC_CLK_TCK));
+}
+
 static size_t file_bytes(void) { return HEADER_BYTES + MAX_COMMS * COMM_BYTES + ring_capacity * RECORD_BYTES; }
 
 /* A forked child writes nothing into its parent's file, and does not keep its lock. It may open one of its own. */
@@ -50,8 +67,7 @@ static void forget(void) {
 static void copy_environment(uint8_t *base) {
   static const char *const names[] = {
     "DRUMLINE_JOB", "DRUMLINE_RUN", "DRUMLINE_MINTED_RUN", "RANK", "LOCAL_RANK", "WORLD_SIZE",
-    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_NAME", "SLURM_JOB_ID", "SLURM_RESTART_COUNT",
-    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+    "TORCHELASTIC_RUN_ID", "SLURM_JOB_NAME", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
     "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
     "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_SIZE", "JOB_NAME", "POD_NAME", "POD_NAMESPACE",
     "CONTAINER_NAME", "KUBERNETES_SERVICE_HOST", "HOSTNAME", "DRUMLINE_HOST", "CUDA_VISIBLE_DEVICES", "DRUMLINE_LABELS",
@@ -154,6 +170,7 @@ static void open_file(void) {
   atomic_store(&header[VERSION], LAYOUT);
   atomic_store(&header[PID], (uint64_t)getpid());
   atomic_store(&header[CREATED_NS], created);
+  atomic_store(&header[STARTED_NS], process_started_ns());
   atomic_store(&header[CAPACITY], ring_capacity);
   atomic_store(&header[STEP], (uint64_t)-1);
   copy_environment(base);

@@ -27,7 +27,8 @@ def ring_identity(header: RingHeader, communicators: Array, generation: int, gpu
     whose state is lost; the sequences of its batches are not known, so what follows is another source. `gpu`: uuid and
     model, as far as they are known.
     """
-    started_ns = header[HeaderField.CREATED_NS]
+    created_ns = header[HeaderField.CREATED_NS]
+    started_ns = header[HeaderField.STARTED_NS] or created_ns  # of a plugin that was installed before
     attached: dict[str, Any] = {"pid": header[HeaderField.PID] & 0x7FFFFFFF, "started_ns": started_ns}
     if len(communicators) and not names_rank(header.environment):
         largest = communicators[int(np.argmax(communicators["ranks"]))]
@@ -35,7 +36,7 @@ def ring_identity(header: RingHeader, communicators: Array, generation: int, gpu
     if gpu:
         attached["gpus"] = [gpu]
     environment = {"DRUMLINE_HOST": os.environ.get("DRUMLINE_HOST", ""), **header.environment}  # both are on one host
-    return replace(identity(environment, attached, None, started_ns + generation), source=NCCL)
+    return replace(identity(environment, attached, None, created_ns + generation), source=NCCL)
 
 
 def ring_record(

@@ -57,6 +57,7 @@ class HeaderField(IntEnum):
     PAUSED = 18
     UNTIMED_STEPS = 19
     TIMES_REQUESTED = 20
+    STARTED_NS = 21
 
 
 class Kind(IntEnum):

@@ -118,7 +118,7 @@ def _kinds(bound: Bound) -> Bound:
 #: Bound -> its fields. `topic:field` counts more than `field`. Indices of a dictionary are not listed: INDEX.
 _FIELDS: tuple[tuple[Bound, str], ...] = (
     (IDENTITY, "job run host gpu_uuid process_id communicator k8s_namespace k8s_pod slurm_job sampled_process"),
-    (IDENTITY, "parent_uuid k8s_container evaluation"),
+    (IDENTITY, "parent_uuid k8s_container evaluation lead_process"),
     (IDENTITIES, "hosts gpu_uuids communicators"),
     (LABEL, "gpu_model serial model source steps_from point_to_point gpu.hang.v1:state verdict role"),
     (LABELS, "causes details states groups confidences reasons gpu.hang.v1:notes"),
@@ -131,7 +131,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (EVIDENCE, "evidence"),
     (NOTE, "policy"),
     (NOTES, "labels versions collector"),
-    (RANK, "rank local_rank gpu_index gpu_instance comm_rank peer named_rank"),
+    (RANK, "rank local_rank gpu_index gpu_instance comm_rank peer named_rank lead_rank"),
     (RANKS, "world_size ranks ranks_seen waiting"),
     (RANK_LIST, "rank_list"),
     (NUMBER, "pid ordinal worst_ordinal gpu.lateness.v1:collectives"),
@@ -143,6 +143,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (COUNT, "called ended elements last_elements number episode"),
     (STEP, "step complete_step first_step last_step episode_first_step episode_last_step"),
     (CLOCK, "base_time_ns watermark_ns sent_ns window_end_ns gpu.process.v1:start_ns"),
+    (CLOCK, "process_start_ns attempt_start_ns lead_start_ns"),
     (ROW_TIME, "start_ns gpu_start_ns time_ns"),
     (WINDOW_START, "window_start_ns"),
     (DURATION, "duration_ns gpu_duration_ns covered_ns min_ns max_ns p50_ns p95_ns p99_ns"),

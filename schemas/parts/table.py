@@ -157,7 +157,9 @@ class MergedTable(RecordTable):
             result.__dict__.pop(name, None)
         result.fields, result.counts = self.fields[:, of], self.counts[of]
         result.parts, result.rows = len(of), int(result.counts.sum())
-        result.sizes, result.rows_of = [result.parts], [result.rows]
+        sizes = np.bincount(np.array(self.record_of)[of], minlength=len(self.sizes))
+        rows_of = np.bincount(np.array(self.record_of)[of], result.counts, len(self.sizes)).astype(int)
+        result.sizes, result.rows_of = sizes[sizes > 0].tolist(), rows_of[sizes > 0].tolist()
         result.values = self.values[:, rows]
         result.values.flags.writeable = False
         result.columns = _Columns(result.values, self.layout, self.reader)

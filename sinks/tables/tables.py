@@ -29,7 +29,9 @@ AVRO_NUMBERS = {"int": ("Int32", "<i4"), "long": ("Int64", "<i8")}
 #: in its columns; rows lack those that the record lacks. Other shared fields go to the ledger only.
 ROW_IDENTITY = ("job", "run", "rank", "host", "gpu_uuid", "process_id")
 #: Envelope fields that are notes between producers and stream processors.
-NOT_STORED = frozenset({"complete_step", "rank_list", "late_rows"})
+NOT_STORED = frozenset(
+    {"complete_step", "rank_list", "late_rows", "process_start_ns", "lead_rank", "lead_process", "lead_start_ns"}
+)
 
 
 class ColumnSource(StrEnum):

@@ -99,6 +99,16 @@ class ChargedStore(MutableMapping[str, bytes]):
         self.job = ""
         self.charged: dict[str, int] = {}
 
+    @property
+    def is_full(self) -> bool:
+        """Return whether no new unit may be taken in."""
+        return self._budget.full
+
+    @property
+    def is_denied(self) -> bool:
+        """Return whether the job may not grow."""
+        return self._budget.denies(self.job)
+
     def charge(self, cost: int) -> None:
         """Add a cost to the job."""
         self._budget.charge(self.job, cost)

@@ -153,7 +153,7 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         if self.budget.denies(self._job_of(work.unit)) or (self.budget.full and self._is_new(work.unit)):
             self.denied_rows += work.rows
             return []
-        out, error = self._attempt(work.unit, work.run)
+        out, error = self._charged(work.unit, work.run)
         if error is not None:
             self.failed |= dict.fromkeys(work.records, error)
         return out or []
@@ -169,7 +169,7 @@ class IsolatedStage(ABC, Generic[Unit, State]):
             if number >= self.budget.limits.tick_units or len(out) >= self.budget.limits.tick_results:
                 self._resume = unit
                 break
-            results, _ = self._attempt(unit, partial(self._tick, unit, now_ns, caught_up))
+            results, _ = self._charged(unit, partial(self._tick, unit, now_ns, caught_up))
             out += results or []
         self._purge(now_ns)
         return out
@@ -178,7 +178,7 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         """Record that the broker acknowledged a returned batch (see `Stage`)."""
         unit = self._unit_of(batch)
         if unit not in self.quarantine:
-            self._attempt(unit, partial(self._mark_sent, unit, batch))
+            self._charged(unit, partial(self._mark_sent, unit, batch))
 
     def reject(self, batch: Batch, error: Exception) -> None:
         """Put the unit of a result that cannot be published in quarantine."""
@@ -188,7 +188,7 @@ class IsolatedStage(ABC, Generic[Unit, State]):
 
         unit = self._unit_of(batch)
         if unit not in self.quarantine:
-            self._attempt(unit, fail)
+            self._charged(unit, fail)
 
     def forget_after(self, forget_ns: int) -> int:
         """Return the silence after which a unit is forgotten: `forget_ns`, or less while no new unit is taken in."""
@@ -217,7 +217,7 @@ class IsolatedStage(ABC, Generic[Unit, State]):
             self.store.job = self._job_of(unit)
             self.store.charge(self._memory(unit))
 
-    def _attempt(self, unit: Unit, work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
+    def _charged(self, unit: Unit, work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
         """Return (result, error) of work on a unit, charged to its job."""
         before, self.store.job = self._memory(unit), self._job_of(unit)
         outcome = self._guard(unit, work)

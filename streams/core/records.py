@@ -26,7 +26,7 @@ _write_json = json.JSONEncoder(separators=(",", ":")).encode
 _BEFORE_LENGTH = struct.calcsize("<Bq")
 #: Raise it with every change of the packed data: fields of rows, names in heads, meaning of offsets.
 #: test_state_version.py guards it.
-_VERSION = 19
+_VERSION = 20
 _OTHER_VERSION = f"state value of version {{}}, this program reads {_VERSION}"
 #: Type of the rows of a value that has a head only.
 NO_ROWS = np.dtype([("none", "u1")])
@@ -165,9 +165,9 @@ def _unescape(part: str) -> str:
     return part.replace(_ESCAPE + "1", "|").replace(_ESCAPE + "0", _ESCAPE)
 
 
-def run_key(job: str, run: str) -> str:
-    """Return the text that names a run in state keys. Two jobs may use one run id: they are two runs."""
-    return f"{len(job)}:{job}|{run}"
+def run_key(job: str, run: str, attempt: int = 0) -> str:
+    """Return the text that names a run in state keys, or one attempt of it. Two jobs may use one run id: two runs."""
+    return f"{len(job)}:{job}@{attempt}|{run}" if attempt else f"{len(job)}:{job}|{run}"
 
 
 def run_keys(table: RecordTable) -> list[str]:
@@ -178,10 +178,22 @@ def run_keys(table: RecordTable) -> list[str]:
 
 def split_run_key(text: str) -> tuple[str, str]:
     """Return (job, run). Raises UnreadableValue for another text, as older versions wrote it."""
+    job, _, run = _parts_of_run(text)
+    return job, run
+
+
+def attempt_of_key(text: str) -> int:
+    """Return the attempt that a `run_key` names, 0 = none. Raises UnreadableValue as `split_run_key` does."""
+    return _parts_of_run(text)[1]
+
+
+def _parts_of_run(text: str) -> tuple[str, int, str]:
     length, _, rest = text.partition(":")
-    if not (length.isdecimal() and len(length) < 10 and rest[int(length) : int(length) + 1] == "|"):
-        raise UnreadableValue(f"a state key of another version: it names the run {text[:200]!r} without its job")
-    return rest[: int(length)], rest[int(length) + 1 :]
+    if length.isdecimal() and len(length) < 10:
+        job, (attempt, separator, run) = rest[: int(length)], rest[int(length) :].partition("|")
+        if separator and (not attempt or (attempt[0] == "@" and attempt[1:].isdecimal())):
+            return job, int(attempt[1:] or 0), run
+    raise UnreadableValue(f"a state key of another version: it names the run {text[:200]!r} without its job")
 
 
 def job_of_key(name: str) -> str:

@@ -129,7 +129,8 @@ def hang_batch(rows: Sequence[HangRow], envelope: dict[str, Any]) -> Batch:
     columns = {name: np.array(texts[name][1], "<u4") for name in _TEXTS}
     columns |= {name: np.array([getattr(row, name) for row in rows], dtype) for name, dtype in _NUMBERS.items()}
     dictionaries = {_TEXTS[name]: strings for name, (strings, _) in texts.items()}
-    process = derived_process_id(Topic.HANG, run_key(envelope["job"], envelope["run"]))
+    run_name = run_key(envelope["job"], envelope["run"], envelope["attempt_start_ns"])
+    process = derived_process_id(Topic.HANG, run_name)
     return Batch(Topic.HANG, {**envelope, "process_id": process, "rows": len(rows), **dictionaries}, columns)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.schemas.parts.parts import allowance_ns
 from drumline.schemas.record_table import Ints, RecordTable
+from drumline.streams.core.attempts import Attempts, sightings_of
 from drumline.streams.core.budget import StateBudget, Store
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.isolation import IsolatedStage, Work, by_unit
@@ -24,8 +25,6 @@ from drumline.streams.core.records import (
     key,
     key_parts,
     pack_rows,
-    run_key,
-    run_keys,
     split_run_key,
     unit_parts,
     unpack_rows,
@@ -84,6 +83,7 @@ class HangStage(IsolatedStage[str, JobProgress]):
         self.config = config
         self.duplicates = 0
         self._in_flight: InFlight[str, tuple[Batch, dict[str, Any]]] = InFlight()  # with the head to store
+        self.attempts = Attempts(self.store)
         self._restore()
 
     @property
@@ -92,7 +92,7 @@ class HangStage(IsolatedStage[str, JobProgress]):
         return len(self._in_flight)
 
     def _unit_of(self, batch: Batch) -> str:
-        return run_key(batch.envelope["job"], batch.envelope["run"])
+        return self.attempts.unit_of_result(batch.envelope)
 
     def _unit_of_key(self, name: str) -> str | None:
         parts = unit_parts(name, _RUN_AT)
@@ -108,18 +108,27 @@ class HangStage(IsolatedStage[str, JobProgress]):
         state, head = self.states.setdefault(unit, JobProgress()), unpack_rows(self.store[name], NO_ROWS).head
         if name[0] == "h":
             state.head, state.world_size = head["published"], head["world_size"]
+            self.attempts.of_unit(unit).published_ns = head["published"]["attempt"]
         else:
             process = ProcessProgress.from_json(head["process"])
             state.processes[key_parts(name, 3)[1]], state.rows = process, state.rows + process.size
 
     def _work_of(self, table: RecordTable, offsets: Ints, now_ns: int) -> Iterator[Work[str]]:
-        for unit, parts, of_parts, records in by_unit(table, offsets, run_keys(table)):
+        for unit, parts, of_parts, records in by_unit(
+            table, offsets, self.attempts.units_of(table, sightings_of(table))
+        ):
             yield Work(unit, parts.rows, partial(self._apply, unit, parts, of_parts, now_ns), records)
 
     def _apply(self, unit: str, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:
         """Take in the newest progress of all parts."""
         processes = processes_of(table, now_ns, self.config.standing_ns)
         return self._take_in(unit, processes, int(table.number("world_size").max()), now_ns)
+
+    def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
+        """Evaluate all runs (see `Stage`)."""
+        out = super().on_tick(now_ns, caught_up)
+        self.attempts.keep(self.states, self.quarantine)
+        return out
 
     def _take_in(self, unit: str, processes: Iterable[Report], world_size: int, now_ns: int) -> list[Batch]:
         """Take in what is told of processes, and return the results that change."""
@@ -170,6 +179,8 @@ class HangStage(IsolatedStage[str, JobProgress]):
     def _evaluate(self, unit: str, state: JobProgress, now_ns: int, silent_ns: int = 0) -> list[Batch]:
         """Return what changed. `silent_ns`: time without any record of the run."""
         config = self.config
+        if self.attempts.is_over(unit):  # the job has restarted
+            return self._publish_end(unit, state, OVER, "", now_ns)
         if state.busy:
             return self._publish_end(unit, state, MOVING, "", now_ns)
         if now_ns - state.first_seen_ns < config.join_ns + allowance_ns(state.world_size):
@@ -209,7 +220,9 @@ class HangStage(IsolatedStage[str, JobProgress]):
         before, now = state.head, digest(name, rows)
         if before.get("digest") == now and before["state"] == name:
             return []
+        started_ns = self.attempts.of_unit(unit).started_ns()
         head = {
+            "attempt": started_ns,
             "episode": before["episode"] + (not state.stands),
             "revision": before["revision"] + 1 if state.stands else 0,
             "state": name,
@@ -226,6 +239,7 @@ class HangStage(IsolatedStage[str, JobProgress]):
             "sequence": before["sequence"],
             "base_time_ns": now_ns,
             "sent_ns": now_ns,
+            "attempt_start_ns": started_ns,
             "episode": head["episode"],
             "revision": head["revision"],
             "state": name,

@@ -10,7 +10,7 @@ import numpy as np
 
 from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.keys import derived_process_id
-from drumline.streams.core.records import Rows
+from drumline.streams.core.records import Rows, run_key
 from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, SLICE_RANKS, slice_of
 from drumline.streams.lateness.gap_changes import HiddenPart
 from drumline.streams.lateness.state import CommunicatorState
@@ -49,14 +49,20 @@ def lateness_batch(
     """Return the batch of some ranks, in the state's next sequence number. `ranks`: rising; `rows`: of them only."""
     hosts, host_of = dictionary(state.members[rank].host for rank in ranks)
     gpus, gpu_of = dictionary(state.members[rank].gpu_uuid for rank in ranks)
+    (lead, process), started_ns = state.attempt.lead(ranks), state.attempt.started_ns()
+    source = (state.communicator, run_key(state.job, state.run, started_ns))
     envelope: dict[str, Any] = {
         "job": state.job,
         "run": state.run,
         "world_size": state.world_size,
-        "process_id": derived_process_id(TOPIC, state.communicator, state.run_key),
+        "process_id": derived_process_id(TOPIC, *source),
         "sequence": state.sequence,
         "rows": len(rows),
         "sent_ns": now_ns,
+        "attempt_start_ns": started_ns,
+        "lead_rank": lead,
+        "lead_process": process.process_id,
+        "lead_start_ns": process.start_ns,
         "communicator": state.communicator,
         "complete_step": state.emitted,
         "ranks": len(state.members),

@@ -14,11 +14,21 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.schemas.parts.parts import allowance_ns
 from drumline.schemas.record_table import Ints, RecordTable
+from drumline.streams.core.attempts import Attempts, sightings_of
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.isolation import IsolatedStage, Work, by_unit
-from drumline.streams.core.records import NO_ROWS, key, pack_rows, run_key, run_keys, unit_parts, unpack_rows
+from drumline.streams.core.records import (
+    NO_ROWS,
+    key,
+    pack_rows,
+    run_key,
+    run_keys,
+    split_run_key,
+    unit_parts,
+    unpack_rows,
+)
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.cuts import Emission, cut_steps, passes
 from drumline.streams.lateness.emission import Matches, completed_step, lateness_batches, matches_of
@@ -36,6 +46,11 @@ MEMBER_BYTES = 1_000
 _UNIT_AT = {"m": 3, "e": 1, "h": 1}
 
 
+def _run_of(unit: Key) -> str:
+    """Return the run of a communicator, of whatever attempt."""
+    return run_key(*split_run_key(unit[0]))
+
+
 class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
     """Emits the lateness of each rank from gpu.collective.v1, once all live ranks have completed a step. A `Stage`.
 
@@ -48,6 +63,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         self._in_flight: InFlight[Key, list[int]] = InFlight()  # steps of each batch
         self._runs: dict[str, OpenRun] = {}
         self._changed = 0  # communicators that became ready in this tick
+        self.attempts = Attempts(self.store)
         self._restore()
         for state in self.states.values():
             state.dirty = {step for step in state.dirty if step >= state.horizon}
@@ -68,7 +84,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         return self.counts.duplicates
 
     def _unit_of(self, batch: Batch) -> Key:
-        return run_key(batch.envelope["job"], batch.envelope["run"]), batch.envelope["communicator"]
+        return self.attempts.unit_of_result(batch.envelope), batch.envelope["communicator"]
 
     def _unit_of_key(self, name: str) -> Key | None:
         parts = unit_parts(name, _UNIT_AT, 2)
@@ -89,6 +105,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
             head = unpack_rows(self.store[name], NO_ROWS).head
             if name[0] == "e":
                 state.emitted, state.sequence = head["emitted"], head["sequence"]
+                state.attempt.published_ns = head["attempt"]
             else:
                 state.horizon = int(head["horizon"])
 
@@ -102,7 +119,8 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         return out + [result for run in dict.fromkeys(run_keys(table)) for result in self._emit_completed(run, now_ns)]
 
     def _work_of(self, table: RecordTable, offsets: Ints, now_ns: int) -> Iterator[Work[Key]]:
-        for run_name, parts, of_parts, records in by_unit(table, offsets, run_keys(table)):
+        units = self.attempts.units_of(table, sightings_of(table))
+        for run_name, parts, of_parts, records in by_unit(table, offsets, units):
             mixed = mixed_records(parts)
             error = ValueError("a record about several communicators")
             self.failed |= {records[part]: error for part in mixed}
@@ -111,7 +129,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
                 yield Work(unit, received.rows_in, partial(self._apply_received, unit, received, now_ns), came_in)
 
     def _emit_completed(self, run_name: str, now_ns: int) -> list[Batch]:
-        """Return the lateness of steps that the last communicator of a run has completed."""
+        """Return the lateness of steps that the last communicator of a run has completed, of all its attempts."""
         run = self._runs.get(run_name)
         if run is not None and run.ready and run.advances():
             return self._emit_units(run.take_ready(EMITTED_RANKS)[0], now_ns)
@@ -121,6 +139,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         """Mark silent ranks, and return the lateness of completed and of changed steps (see `Stage`)."""
         self._changed = 0
         out = super().on_tick(now_ns, caught_up)
+        self.attempts.keep({unit for unit, _ in self.states}, {unit for unit, _ in self.quarantine})
         ready: list[Key] = []
         left = EMITTED_RANKS
         for run in self._runs.values():
@@ -132,7 +151,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         """Apply what came of a communicator, and note whether it completes a step."""
         self._state(unit).apply(received, now_ns)
         if self._update(self.states[unit], now_ns) > self.states[unit].emitted:
-            self._runs[unit[0]].ready[unit] = None
+            self._run(unit).ready[unit] = None
         return []
 
     def _resend(self, now_ns: int) -> list[Batch]:
@@ -155,7 +174,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         if frontier > state.emitted or any(step <= frontier for step in state.dirty):
             if self._changed < self.budget.limits.tick_results:
                 self._changed += 1
-                self._runs[unit[0]].ready[unit] = None
+                self._run(unit).ready[unit] = None
         elif self.budget.presses(state.job):  # what was acknowledged since
             self._drop_emitted(state, frontier)
         return []
@@ -165,14 +184,22 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         envelope = batch.envelope
         if self._in_flight.settle(unit, int(envelope["sequence"])) is None:
             return
-        head = {"emitted": int(envelope["complete_step"]), "sequence": int(envelope["sequence"]) + 1}
+        head = {
+            "emitted": int(envelope["complete_step"]),
+            "sequence": int(envelope["sequence"]) + 1,
+            "attempt": int(envelope["attempt_start_ns"]),
+        }
         self.store[key("e", unit[1], unit[0])] = pack_rows(-1, head, np.zeros(0, NO_ROWS))
 
     def _state(self, unit: Key) -> CommunicatorState:
         if unit not in self.states:
-            self.states[unit] = CommunicatorState(self.store, *unit, self.config.max_steps, self.counts)
-            self._runs.setdefault(unit[0], OpenRun()).add(unit, self.states[unit])
+            attempt, most = self.attempts.of_unit(unit[0]), self.config.max_steps
+            self.states[unit] = CommunicatorState(self.store, attempt, unit[1], most, self.counts)
+            self._runs.setdefault(_run_of(unit), OpenRun()).add(unit, self.states[unit])
         return self.states[unit]
+
+    def _run(self, unit: Key) -> OpenRun:
+        return self._runs[_run_of(unit)]
 
     def _isolate(self, unit: Key, error: Exception) -> None:
         super()._isolate(unit, error)
@@ -180,15 +207,15 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
 
     def _leave(self, unit: Key) -> None:
         """Forget that a communicator belongs to a run."""
-        run = self._runs.get(unit[0])
+        run = self._runs.get(_run_of(unit))
         if run is not None and not run.remove(unit):
-            del self._runs[unit[0]]
+            del self._runs[_run_of(unit)]
 
     def _update(self, state: CommunicatorState, now_ns: int) -> int:
         """Set and return the step that all live ranks of a communicator have completed."""
         frontier = completed_step(state, self.config, now_ns)
         silent = frontier < 0 or state.frontier.lowest() is None
-        self._runs[state.run_key].update(state, frontier, silent)
+        self._run((state.run_key, state.communicator)).update(state, frontier, silent)
         return frontier
 
     def _emit_units(self, units: Iterable[Key], now_ns: int) -> list[Batch]:
@@ -196,14 +223,14 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         cuts: list[Emission] = []
         for unit in units:
             if unit in self.states:
-                of_unit, _ = self._attempt(unit, partial(self._cuts, unit, now_ns))
+                of_unit, _ = self._charged(unit, partial(self._cuts, unit, now_ns))
                 cuts += of_unit or []
         out: list[Batch] = []
         for together in passes(cuts):
             for cut, matches in zip(together, matches_of(together, self.config), strict=True):
                 if cut.unit in self.states:
                     state = self.states[cut.unit]
-                    batches, _ = self._attempt(cut.unit, partial(self._emit, state, cut, matches, now_ns))
+                    batches, _ = self._charged(cut.unit, partial(self._emit, state, cut, matches, now_ns))
                     out += batches or []
         return out
 

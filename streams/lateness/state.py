@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from drumline.streams.core.attempts import Attempt
 from drumline.streams.core.frontier import Frontier
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import (
@@ -68,6 +69,7 @@ class CommunicatorState:
     """Keeps the state of one communicator of a run: the index in memory, and access to the store.
 
     Attributes:
+        attempt: of the run, which it is part of.
         members: rank -> its progress.
         complete: step that all live ranks have completed, -1 before the first; see `CommunicatorStage`.
         silent: it has no live ranks, or waits for more.
@@ -84,13 +86,14 @@ class CommunicatorState:
     """
 
     __slots__ = (
-        *("_deleted_before", "_max_steps", "check_ns", "chunks", "communicator", "complete", "counts", "dirty"),
+        *("_deleted_before", "_max_steps", "attempt", "check_ns", "chunks", "communicator", "complete", "counts"),
         *("emitted", "first_seen_ns", "frontier", "horizon", "light", "members", "patterns", "run_key", "sequence"),
-        *("silent", "store", "world_size"),
+        *("dirty", "silent", "store", "world_size"),
     )
 
-    def __init__(self, store: Store, run_key: str, communicator: str, max_steps: int, counts: InputCounts) -> None:
-        self.store, self.run_key, self.communicator, self._max_steps = store, run_key, communicator, max_steps
+    def __init__(self, store: Store, attempt: Attempt, communicator: str, max_steps: int, counts: InputCounts) -> None:
+        self.store, self.attempt, self.communicator, self._max_steps = store, attempt, communicator, max_steps
+        self.run_key = run_key = attempt.unit
         self.counts = counts
         self.world_size = 0
         self.members: dict[int, Member] = {}

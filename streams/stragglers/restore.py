@@ -60,6 +60,7 @@ def restore_key(state: JobState, name: str) -> None:
         head = unpack_rows(store[name], NO_ROWS).head
         state.published[int(parts[0])] = head
         state.sequence = max(state.sequence, head["sequence"])
+        state.attempt.published_ns = head["attempt"]
     elif kind == "w":
         state.lengths.restore()
     else:

@@ -18,11 +18,12 @@ from drumline.schemas.keys import derived_process_id
 from drumline.schemas.parts.parts import allowance_ns
 from drumline.schemas.record_table import Ints, RecordTable
 from drumline.schemas.topics import Topic
+from drumline.streams.core.attempts import Attempts, leads_of, sightings_of
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.isolation import IsolatedStage, Work, by_unit
-from drumline.streams.core.records import NO_ROWS, key, pack_rows, run_key, run_keys, split_run_key
+from drumline.streams.core.records import NO_ROWS, key, pack_rows, run_key, split_run_key
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.analysis.verdict import WindowVerdict
 from drumline.streams.stragglers.open_windows import NEVER, first_kept, last_complete_step, window_of
@@ -54,6 +55,7 @@ class JobStage(IsolatedStage[str, JobState]):
         self.config, self.counts = config, InputCounts()
         self._evaluation = f"{app_id}/{config.window_steps}" if app_id else ""
         self._in_flight: InFlight[str, tuple[Batch, dict[str, Any]]] = InFlight()  # with the head to store
+        self.attempts = Attempts(self.store)
         self._restore()
         self._reads_back, self._first_tick_ns = bool(self.states), 0
         for state in self.states.values():
@@ -75,7 +77,7 @@ class JobStage(IsolatedStage[str, JobState]):
         return self.counts.duplicates
 
     def _unit_of(self, batch: Batch) -> str:
-        return run_key(batch.envelope["job"], batch.envelope["run"])
+        return self.attempts.unit_of_result(batch.envelope)
 
     def _unit_of_key(self, name: str) -> str | None:
         return unit_of_key(name)
@@ -90,8 +92,13 @@ class JobStage(IsolatedStage[str, JobState]):
         restore_key(self._state(unit), name)
 
     def _work_of(self, table: RecordTable, offsets: Ints, now_ns: int) -> Iterator[Work[str]]:
-        """Yield the parts of each run; samples of GPUs that no job uses belong to none."""
-        for unit, parts, of_parts, records in by_unit(table, offsets, run_keys(table)):
+        """Yield the parts of each attempt; samples of GPUs that no job uses belong to none."""
+        if table.topic in (Topic.STEP, Topic.LATENESS):
+            sightings = sightings_of(table) if table.topic == Topic.STEP else leads_of(table)
+            units = self.attempts.units_of(table, sightings)
+        else:
+            units = self.attempts.units_at(table)  # samples begin no run
+        for unit, parts, of_parts, records in by_unit(table, offsets, units):
             if table.topic != Topic.DEVICE or split_run_key(unit)[0]:
                 yield Work(unit, parts.rows, partial(self._apply, unit, parts, of_parts, now_ns), records)
 
@@ -99,7 +106,9 @@ class JobStage(IsolatedStage[str, JobState]):
         """Close what has timed out (see `Stage`)."""
         self._first_tick_ns = self._first_tick_ns or now_ns
         self._reads_back &= not caught_up and now_ns - self._first_tick_ns < READ_BACK_NS
-        return super().on_tick(now_ns, caught_up)
+        out = super().on_tick(now_ns, caught_up)
+        self.attempts.keep(self.states, self.quarantine)
+        return out
 
     def _apply(self, unit: str, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:
         """Apply the parts of a run and return the verdicts of windows that they complete."""
@@ -151,7 +160,8 @@ class JobStage(IsolatedStage[str, JobState]):
         held = {w for w in state.published if self._reads_back or self._rests(state, w, now_ns)}
         ready = [w for w in state.dirty if w <= through and w not in held]
         out = self._evaluate(state, ready, now_ns)
-        if stopped and (stop := stalled_window(state, now_ns, self.config)):
+        is_last = not self.attempts.is_over(unit)  # that a job stopped which restarted is no news
+        if stopped and is_last and (stop := stalled_window(state, now_ns, self.config)):
             _, end_ns = load_window(state, stop[0] - 1).span_ns
             out += self._publish(state, *stop, (end_ns, end_ns), now_ns)
         return out
@@ -185,7 +195,7 @@ class JobStage(IsolatedStage[str, JobState]):
 
     def _state(self, unit: str) -> JobState:
         if unit not in self.states:
-            self.states[unit] = JobState(self.store, unit, self.config, self.counts)
+            self.states[unit] = JobState(self.store, self.attempts.of_unit(unit), self.config, self.counts)
         return self.states[unit]
 
     def _evaluate(self, state: JobState, windows: Iterable[int], now_ns: int) -> list[Batch]:
@@ -216,7 +226,8 @@ class JobStage(IsolatedStage[str, JobState]):
         if batch is None:
             return []
         if self._evaluation:
-            process = derived_process_id(Topic.STRAGGLER, state.run_key, self._evaluation)
+            run_name = run_key(state.job, state.run, int(batch.envelope["attempt_start_ns"]))
+            process = derived_process_id(Topic.STRAGGLER, run_name, self._evaluation)
             batch.envelope.update(evaluation=self._evaluation, process_id=process)
         sent = batch, dict(state.published[window])
         self._in_flight.add(state.run_key, batch.envelope["sequence"], sent, now_ns)

@@ -20,6 +20,7 @@ import numpy as np
 
 from drumline.schemas.record_table import Ints, RecordTable
 from drumline.schemas.topics import Topic
+from drumline.streams.core.attempts import Attempt
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import NO_ROWS, Rows, key, newest_steps, pack_rows, split_run_key
 from drumline.streams.core.thresholds import StragglerConfig
@@ -82,13 +83,14 @@ class JobState:
     """
 
     __slots__ = (
-        *("blocks", "communicators", "config", "counts", "dirty", "evaluated_ns", "horizon", "lateness", "lengths"),
+        *("attempt", "blocks", "communicators", "config", "counts", "dirty", "evaluated_ns", "horizon", "lateness"),
         *("published", "run_key", "samples", "sequence", "settled", "sources", "stacks", "steps", "store", "watched"),
-        "world_size",
+        *("lengths", "world_size"),
     )
 
-    def __init__(self, store: Store, run_key: str, config: StragglerConfig, counts: InputCounts) -> None:
-        self.store, self.run_key, self.config, self.counts = store, run_key, config, counts
+    def __init__(self, store: Store, attempt: Attempt, config: StragglerConfig, counts: InputCounts) -> None:
+        self.store, self.attempt, self.config, self.counts = store, attempt, config, counts
+        self.run_key = run_key = attempt.unit
         self.world_size, self.sequence = 0, 0
         self.settled = False
         self.sources = Sources()

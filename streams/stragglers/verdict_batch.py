@@ -97,8 +97,9 @@ def verdict_batch(
         "money_lost": np.array([row.money_lost for row in rows], "<f8"),
         "evidence_json": np.array(texts["evidence"][1], "<u4"),
     }
+    run_name = run_key(envelope["job"], envelope["run"], envelope.get("attempt_start_ns", 0))
     complete_envelope = {
-        "process_id": derived_process_id(TOPIC, run_key(envelope["job"], envelope["run"])),
+        "process_id": derived_process_id(TOPIC, run_name),
         **envelope,
         "rows": len(rows),
         "ranks_seen": verdict.ranks_seen,

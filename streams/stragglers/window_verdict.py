@@ -73,6 +73,7 @@ def publish_verdict(
     head = state.published.get(window)
     summaries |= {row.rank: summarize(row, alarms[row.rank]) for row in verdict.rows}
     kept = {
+        "attempt": envelope["attempt_start_ns"],
         "digest": digest(batch),
         "alarms": stored_alarms(alarms),
         "summaries": list(by_value(summaries)),
@@ -99,6 +100,7 @@ def _envelope(state: JobState, window: int, span_ns: tuple[int, int], now_ns: in
         "sequence": state.sequence,
         "base_time_ns": start_ns,
         "sent_ns": now_ns,
+        "attempt_start_ns": state.attempt.started_ns(),
         "first_step": state.lengths.first_step_of(window),
         "last_step": state.lengths.last_step_of(window),
         "window_start_ns": start_ns,

@@ -15,6 +15,9 @@ from support import recordings
 from support.kept_streams import RECORDED, SIMULATED, Stream
 
 from drumline.lab.demo_recording import DEMO_RECORDING
+from drumline.schemas.keys import derived_process_id
+from drumline.schemas.topics import Topic
+from drumline.streams.core.records import run_key
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.offline import verdicts
 
@@ -22,11 +25,16 @@ DIGESTS = Path(__file__).parents[2] / "data" / "verdicts" / "digests.json"
 
 
 def digest(stream: Stream, window_steps: int) -> str:
-    """Return a hash of all verdicts, all revisions. Floats count to 9 digits: the last bits are the processor's."""
+    """Return a hash of all verdicts, all revisions, whatever their attempt is named.
+
+    Floats count to 9 digits: the last bits are the processor's.
+    """
     out = hashlib.blake2b(digest_size=12)
     for batch in verdicts(stream, StragglerConfig(window_steps=window_steps)):
         columns = {name: column.tolist() for name, column in batch.columns.items()}
-        text = json.dumps([batch.envelope, columns], sort_keys=True, default=str)
+        envelope = {name: value for name, value in batch.envelope.items() if name != "attempt_start_ns"}
+        envelope["process_id"] = derived_process_id(Topic.STRAGGLER, run_key(envelope["job"], envelope["run"]))
+        text = json.dumps([envelope, columns], sort_keys=True, default=str)
         rounded = json.loads(text, parse_float=lambda number: f"{float(number):.9g}")
         out.update(json.dumps(rounded, sort_keys=True).encode())
     return out.hexdigest()

@@ -5,6 +5,7 @@ import tracemalloc
 import numpy as np
 
 from drumline.lab.bench.jittery_jobs import windows
+from drumline.streams.core.attempts import Attempt
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import run_key
 from drumline.streams.core.thresholds import StragglerConfig
@@ -32,7 +33,7 @@ def step_rows(ranks, steps):
 
 def stored(*records):
     """Return the state of a run that got rows of steps, record by record."""
-    state = JobState({}, run_key("j", "r"), CONFIG, InputCounts())
+    state = JobState({}, Attempt(run_key("j", "r"), 0, 0), CONFIG, InputCounts())
     for offset, rows in enumerate(records):
         ranks, part_of = np.unique(rows["rank"], return_inverse=True)
         parts = AppliedParts(rows, part_of, ranks, np.full(len(ranks), -1), np.full(len(ranks), offset))
