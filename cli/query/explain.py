@@ -42,7 +42,7 @@ def explain(
     from drumline.views.report.data import NoSuchRun
     from drumline.views.report.explanation import MOST_RANKS, also_late_line, hang_lines
     from drumline.views.report.explanation import explain as load
-    from drumline.views.report.gaps import no_verdict, unreported_text
+    from drumline.views.report.gaps import attempts_text, no_verdict, unreported_text
     from drumline.views.report.text import OWNERS, labelled
 
     config = settings()
@@ -59,7 +59,8 @@ def explain(
     if as_json:
         verdicts = [text.as_json() for text in texts]
         counts = {"windows": int(windows["windows"]), "evaluated": int(windows["evaluated"])}
-        echo(json.dumps({"job": job, "run": chosen["run"], "labels": chosen["labels"], **counts, "hangs": hangs,
+        echo(json.dumps({"job": job, "run": chosen["run"], "labels": chosen["labels"], **counts,
+                         "attempts": chosen["attempts"], "hangs": hangs,
                          "verdicts": verdicts, "unreported": chosen["unreported"],
                          "unreported_ranks": chosen["unreported_ranks"], "world": chosen["world"],
                          "other_late_ranks": [text.rank for text in also_late],
@@ -68,7 +69,7 @@ def explain(
     owner = labelled(chosen["labels"], OWNERS)
     echo(escape_controls(f"{job}, run {chosen['run']}, {chosen['ranks']} ranks" + (f"; {owner}" if owner else "")))
     shown = hangs if everything else hangs[:1]
-    lines = [unreported_text(chosen)] if chosen["unreported_ranks"] else []
+    lines = [text for text in (attempts_text(chosen, job), unreported_text(chosen)) if text]
     lines += hang_lines(shown, job)
     if len(shown) < len(hangs):
         lines.append(f"It stood still {len(hangs) - len(shown)} times more; --all shows them.")

@@ -53,6 +53,7 @@ GROUPS = {
         "stragglers",
         "coverage",
         "job_coverage",
+        "attempts",
         "offenders",
         "faults",
         "hot_stacks",

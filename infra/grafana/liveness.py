@@ -42,6 +42,10 @@ IN_FORCE = (
     f"window_end > $__toTime_ms - toIntervalSecond(greatest({VERDICT_S}, {VERDICT_WINDOWS} * "
     "dateDiff('second', window_start, window_end)))"
 )
+#: Newest attempt of each run: verdicts of an earlier one are no news.
+NEWEST_ATTEMPTS = """
+    SELECT job, run, max(attempt_start) FROM evaluations WHERE begun <= $__toTime_ms GROUP BY job, run
+"""
 #: Ranks of active runs: place and last report of their newest process, and the seconds for which the job continued
 #: after it. Ranks whose process reported its end, and replays, which report once, are left out.
 RANKS = f"""
@@ -70,9 +74,10 @@ LAST_RECORD = f"""
 #: Ranks that active jobs are hung for at the end of the range; rank -1 = the job as a whole.
 HUNG_RANKS = f"""
     SELECT h.job AS job, h.run AS run, h.rank AS rank FROM hangs AS h
-    WHERE h.state = 'hung' AND (h.job, h.run) IN ({ACTIVE_RUNS}) AND (h.job, h.run, h.episode, h.revision) IN (
-        SELECT n.job, n.run, max((n.time, n.episode, n.revision)).2, max((n.time, n.episode, n.revision)).3
-        FROM hangs AS n WHERE n.time <= $__toTime_ms GROUP BY n.job, n.run)
+    WHERE h.state = 'hung' AND (h.job, h.run) IN ({ACTIVE_RUNS})
+        AND (h.job, h.run, (h.attempt_start, h.time, h.episode, h.revision)) IN (
+            SELECT n.job, n.run, max((n.attempt_start, n.time, n.episode, n.revision))
+            FROM hangs AS n WHERE n.time <= $__toTime_ms GROUP BY n.job, n.run)
 """
 #: Runs with a record in the range.
 RECORDED_RUNS = "SELECT DISTINCT job, run FROM records_per_minute WHERE @minute AND run != ''"

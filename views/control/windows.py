@@ -24,15 +24,15 @@ ANSWERS = ("", ACCEPTED, RUNNING, DONE, REJECTED)
 
 _RUN = "job = {job:String} AND run = {run:String}"
 NEWEST = f"""
-SELECT max(step) AS last, quantileExact(0.5)(duration_ns) AS step_ns,
+SELECT argMax(step, start) AS last, quantileExact(0.5)(duration_ns) AS step_ns,
        dateDiff('millisecond', max(end_time), now64(3)) / 1e3 AS age_s
 FROM steps WHERE {_RUN} AND step >= 0 AND duration_ns > 0 AND start > now64(3) - 60 HAVING count() > 0
 """
 CULPRIT = f"""
 SELECT rank, host, s.severity >= 'suspect' AS is_late, s.lost_ns AS lost_ns,
        JSONExtract(evidence_json, 'peers', 'Array(Int32)') AS peers FROM stragglers AS s
-WHERE {_RUN} AND rank >= 0 AND first_step = (
-    SELECT max(first_step) FROM stragglers WHERE {_RUN} AND severity >= 'ok'
+WHERE {_RUN} AND rank >= 0 AND (s.attempt_start, first_step) = (
+    SELECT max((attempt_start, first_step)) FROM stragglers WHERE {_RUN} AND severity >= 'ok'
 ) ORDER BY is_late DESC, lost_ns DESC, rank
 """
 PROCESSES = f"""

@@ -17,7 +17,7 @@ from drumline.views.client.connection import JOBS, Connection
 from drumline.views.mcp.answers import MOST_ROWS, ROWS, plain, short_type, table
 from drumline.views.report.data import NoSuchRun
 from drumline.views.report.explanation import explain
-from drumline.views.report.gaps import no_verdict, unreported_text
+from drumline.views.report.gaps import attempts_text, no_verdict, unreported_text
 from drumline.views.sqlshell.hints import HINTS, unsupported_statement_hint
 from drumline.views.sqlshell.interactive import DESCRIBE
 from drumline.views.sqlshell.output import has_format
@@ -135,6 +135,7 @@ class Tools:
             "other_late_ranks": [text.rank for text in also_late],
             "is_cut": explained.is_cut,
             "stages": unequal_stages_text(windows["stages"]) if rank is None else "",
+            "attempts": attempts_text(chosen, job),
             "unreported": unreported_text(chosen),
             "note": "" if texts else no_verdict(windows, rank, int(chosen["ranks"]), hangs),
         }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from drumline.infra.guidance.causes import INSUFFICIENT_DATA, guidance
+from drumline.infra.runtime.terminal import escape_controls
 from drumline.views.report.data import LISTED, Row
 
 #: What to do about ranks that never reported.
@@ -54,6 +56,21 @@ def spans(numbers: Sequence[tuple[int, int]]) -> str:
             joined.append([first, last])
     texts = [f"{first} to {last}" if first < last else f"{first}" for first, last in joined[:LISTED]]
     return ", ".join(texts) + ", ..." * (len(joined) > LISTED)
+
+
+def attempts_text(run: Row, job: str) -> str:
+    """Return the sentence on a run that restarted; "" for one attempt. `run`: with LABELS' columns."""
+    attempts = run.get("attempts", [])
+    if len(attempts) < 2:
+        return ""
+    number, started, *_ = attempts[-1]
+    earlier = [f"attempt {of} (steps {first} to {last})" for of, _, first, last in reversed(attempts[:-1])]
+    quoted = shlex.quote(escape_controls(job))
+    more = f" and {len(earlier) - LISTED} more" if len(earlier) > LISTED else ""
+    return (
+        f"Attempt {number} of this run, since {started[:19]} UTC; before it: {', '.join(earlier[:LISTED])}{more}. "
+        f"Costs are those of all. `drumline sql attempts --job {quoted}` has them by attempt."
+    )
 
 
 def unreported_text(run: Row) -> str:

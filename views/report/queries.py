@@ -24,9 +24,12 @@ ORDER BY h.last_record DESC LIMIT 50
 
 RANKS = "SELECT DISTINCT rank FROM processes WHERE job = {job:String} AND run = {run:String} ORDER BY rank LIMIT 65536"
 
-# Labels of `drumline run --label NAME=VALUE`, and ranks that never reported.
+# Labels of `drumline run --label NAME=VALUE`, ranks that never reported, and attempts that have verdicts, in order.
 LABELS = f"""
-SELECT any(labels) AS labels, {UNREPORTED}
+SELECT any(labels) AS labels, {UNREPORTED},
+       (SELECT groupArray((attempt, toString(attempt_start), a.first_step, a.last_step)) FROM (
+            SELECT * FROM attempts WHERE job = {{job:String}} AND run = {{run:String}} ORDER BY attempt
+        ) AS a) AS attempts
 FROM processes WHERE job = {{job:String}} AND run = {{run:String}}
 """
 
@@ -106,7 +109,7 @@ SELECT count() AS windows, countIf(c.evaluated OR c.reason != 'no_past') AS meas
        sumIf(steps_used * step_ns, c.evaluated) / 1e9 AS evaluated_s, sum(steps_skipped) AS steps_skipped,
        {MAIN_REASON} AS reason,
        arraySort(groupArrayIf(1000)((first_step, last_step), NOT c.evaluated)) AS unevaluated,
-       (SELECT argMaxIf(evidence_json, first_step, JSONHas(evidence_json, 'stages')) FROM stragglers
+       (SELECT argMaxIf(evidence_json, window_end, JSONHas(evidence_json, 'stages')) FROM stragglers
         WHERE {SCOPE} AND {_WINDOW} AND rank = -1) AS stages
 FROM coverage AS c WHERE {SCOPE} AND {_WINDOW}
 """
@@ -120,7 +123,7 @@ def episodes(where: str) -> str:
     `where` selects rows of `stragglers`.
     """
     return f"""
-SELECT rank, episode_first_step, anyLast(s.host) AS host, max(s.group) AS late_with,
+SELECT rank, episode_first_step, attempt_start, anyLast(s.host) AS host, max(s.group) AS late_with,
        min(s.first_step) AS first_step, max(s.last_step) AS last_step, toString(min(window_start)) AS started,
        toString(max(window_end)) AS ended, count() AS windows,
        ['suspect', 'warning', 'critical'][max(indexOf(['suspect', 'warning', 'critical'], s.state))] AS state,
@@ -128,17 +131,18 @@ SELECT rank, episode_first_step, anyLast(s.host) AS host, max(s.group) AS late_w
        worst.1 AS cause, worst.2 AS detail, worst.3 AS confidence, worst.4 AS evidence, sum(s.lost_ns) / 1e9 AS lost_s,
        sum(s.gpu_seconds_lost) AS gpu_seconds, max(s.lost_share) AS lost_share
 FROM (
-    SELECT *, sum(lost_ns) OVER (PARTITION BY rank, episode_first_step, cause) AS by_cause,
-           sum(lost_ns) OVER (PARTITION BY rank, episode_first_step, cause, detail) AS by_detail
+    SELECT *, sum(lost_ns) OVER (PARTITION BY rank, attempt_start, episode_first_step, cause) AS by_cause,
+           sum(lost_ns) OVER (PARTITION BY rank, attempt_start, episode_first_step, cause, detail) AS by_detail
     FROM stragglers WHERE {where} AND severity >= 'suspect'
-) AS s GROUP BY rank, episode_first_step"""
+) AS s GROUP BY rank, attempt_start, episode_first_step"""
 
 
 def first_episodes(where: str, order: str, most: str) -> str:
     """Return the query of the `most` episodes that are first by `order`. Evidence, most bytes, is read of no other."""
-    chosen = f"""SELECT rank, episode_first_step FROM stragglers WHERE {where} AND severity >= 'suspect'
-GROUP BY rank, episode_first_step ORDER BY {order}, rank, episode_first_step LIMIT {most}"""
-    return episodes(f"{where} AND (rank, episode_first_step) IN ({chosen})")
+    keys = "rank, attempt_start, episode_first_step"
+    chosen = f"""SELECT {keys} FROM stragglers WHERE {where} AND severity >= 'suspect'
+GROUP BY {keys} ORDER BY {order}, {keys} LIMIT {most}"""
+    return episodes(f"{where} AND ({keys}) IN ({chosen})")
 
 
 def _most_expensive(where: str) -> str:
@@ -164,7 +168,7 @@ SELECT h.episode AS episode, maxIf(h.state = 'hung', h.rank = -1) AS hung,
 FROM hangs AS h WHERE {SCOPE}
     AND subtractSeconds(h.start, 60) <= {{until:DateTime64(9, 'UTC')}}
     AND h.time >= {{since:DateTime64(9, 'UTC')}}
-GROUP BY episode HAVING hung OR lasts ORDER BY episode DESC LIMIT 5
+GROUP BY attempt_start, episode HAVING hung OR lasts ORDER BY attempt_start DESC, episode DESC LIMIT 5
 """
 
 

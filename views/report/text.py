@@ -19,7 +19,7 @@ from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.guidance.stages import unequal_stages_text
 from drumline.infra.runtime.terminal import escape_controls
 from drumline.views.report.data import ReportData, Row
-from drumline.views.report.gaps import spans, unreported_text
+from drumline.views.report.gaps import attempts_text, spans, unreported_text
 
 #: Labels that name who is responsible for a job.
 OWNERS = ("team", "user")
@@ -161,7 +161,8 @@ def summary(data: ReportData, most: int = 5, web_page: str = "") -> list[str]:
     """Return sentences, the most important first. `web_page`: of `drumline serve`, which has the guides; "" = none."""
     unreported = [unreported_text(data.run)] if data.run.get("unreported_ranks") else []
     hangs = [hang(row) + _guide(row["reason"], web_page) for row in data.hangs]
-    return [*hangs, *unreported, *_late_ranks(data, most)]
+    attempts = [attempts_text(data.run, data.job)] if len(data.run.get("attempts", [])) > 1 else []
+    return [*hangs, *attempts, *unreported, *_late_ranks(data, most)]
 
 
 def hang(row: Row) -> str:

@@ -20,12 +20,12 @@ FROM (
 ) AS r GROUP BY job, run
 """
 
-# Of each run: the worst rank of its newest window of steps. The key of the table has first_step: no older one is read.
+# Of each run: the worst rank of the newest window of steps of its newest attempt.
 FLEET_NOW = f"""
 SELECT job, run, argMax((rank, s.host, s.state, s.cause, s.detail, s.lost_share), ({_LEVEL}, s.lost_ns)) AS now
-FROM stragglers AS s WHERE (job, run, first_step) IN (
-    SELECT job, run, max(first_step) FROM stragglers WHERE (job, run) IN ({_RUNS}) AND severity >= 'ok'
-    GROUP BY job, run
+FROM stragglers AS s WHERE (job, run, (s.attempt_start, first_step)) IN (
+    SELECT job, run, max((attempt_start, first_step)) FROM stragglers
+    WHERE (job, run) IN ({_RUNS}) AND severity >= 'ok' GROUP BY job, run
 ) GROUP BY job, run
 """
 
@@ -142,10 +142,13 @@ SELECT rank, host, source, toString(gpu_start) AS begin, gpu_duration_ns / 1e6 A
 FROM steps WHERE {_SCOPE} AND step = {{step:Int64}} AND {_TIME} AND gpu_duration_ns > 0 ORDER BY rank
 """
 
-# Lateness of the ranks in a step; the largest number of it first.
+# Lateness of the ranks in a step, of the attempt that ran then; the largest number of it first.
 STEP_LATENESS = f"""
-SELECT rank, sum(lateness_ns) / 1e6 AS late_ms, sum(wait_ns) / 1e6 AS wait_ms FROM lateness
-WHERE {_SCOPE} AND step = {{step:Int64}} GROUP BY rank ORDER BY late_ms DESC
+SELECT rank, sum(lateness_ns) / 1e6 AS late_ms, sum(wait_ns) / 1e6 AS wait_ms FROM lateness AS l
+WHERE {_SCOPE} AND step = {{step:Int64}} AND (communicator, l.attempt_start) IN (
+    SELECT communicator, max(attempt_start) FROM lateness WHERE {_SCOPE} AND step = {{step:Int64}}
+      AND attempt_start <= {{until:DateTime64(9, 'UTC')}} GROUP BY communicator
+) GROUP BY rank ORDER BY late_ms DESC
 """
 
 # What ran in each of `bins` parts of the step, by rank: ns of each kind.
@@ -177,7 +180,7 @@ SELECT rank, bin, kind, sum(part) AS ns FROM (
 STEP_COLLECTIVES = f"""
 SELECT rank, communicator, operation, bytes, ordinal, toInt64(toUnixTimestamp64Nano(start)) AS begin_ns,
        duration_ns AS ns, min(duration_ns) OVER (PARTITION BY communicator, ordinal) AS shortest_ns
-FROM collectives WHERE {_SCOPE} AND step = {{step:Int64}} AND rank IN ({{ranks:Array(Int32)}})
+FROM collectives WHERE {_SCOPE} AND step = {{step:Int64}} AND rank IN ({{ranks:Array(Int32)}}) AND {_TIME}
 ORDER BY rank, ns DESC LIMIT 4000
 """
 

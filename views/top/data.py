@@ -28,11 +28,12 @@ _RUN = "job = {job:String} AND run = {run:String}"
 # The step that each rank has reached; and its step time on the GPU, of the steps that its lateness is of: those of the
 # newest window. Without one, of the last minute of the run's own time.
 STEPS = f"""
-SELECT rank, anyLast(s.host) AS host, max(s.step) AS step,
+SELECT rank, anyLast(s.host) AS host, argMax(s.step, s.start) AS step,
        quantileExactInclusiveOrNullIf(0.5)(
            s.gpu_duration_ns, s.step BETWEEN {{first:Int64}} AND {{last:Int64}}) / 1e6 AS step_ms
 FROM steps AS s WHERE {_RUN}
   AND start >= least(subtractSeconds({{ended:DateTime64(9, 'UTC')}}, 60), {{since:DateTime64(9, 'UTC')}})
+  AND start >= {{attempt:DateTime64(9, 'UTC')}}
   AND skipped = 0 AND gpu_duration_ns > 0 GROUP BY rank ORDER BY rank
 """
 
@@ -40,9 +41,10 @@ FROM steps AS s WHERE {_RUN}
 def _newest_window(where: str) -> str:
     return f"""
 SELECT rank, host, toString(s.window_start) AS since, first_step, last_step, severity, state, cause,
-       detail, lost_share, step_ns / 1e6 AS step_ms, lateness_ns / greatest(steps_used, 1) / 1e6 AS late_ms
-FROM stragglers AS s
-WHERE {_RUN} AND first_step = (SELECT max(first_step) FROM stragglers WHERE {_RUN} AND severity >= 'ok')
+       detail, lost_share, toString(s.attempt_start) AS attempt,
+       step_ns / 1e6 AS step_ms, lateness_ns / greatest(steps_used, 1) / 1e6 AS late_ms
+FROM stragglers AS s WHERE {_RUN} AND (s.attempt_start, first_step) = (
+    SELECT max((attempt_start, first_step)) FROM stragglers WHERE {_RUN} AND severity >= 'ok')
 {where}ORDER BY rank >= 0, lateness_ns DESC, rank LIMIT 4096
 """
 
@@ -62,7 +64,7 @@ HANG = f"""
 SELECT anyIf(h.state, h.rank = -1) AS state, anyIf(h.reason, h.rank = -1) AS reason, anyIf(h.note, h.rank = -1) AS note,
        dateDiff('second', minIf(h.start, h.rank = -1), now64(3)) AS seconds,
        arraySort(groupArrayIf(h.rank, h.rank >= 0)) AS awaited
-FROM hangs_now AS h WHERE {_RUN} GROUP BY h.episode HAVING state IN ('standing', 'hung')
+FROM hangs_now AS h WHERE {_RUN} GROUP BY h.attempt_start, h.episode HAVING state IN ('standing', 'hung')
 """
 
 # Whether its windows of steps could be evaluated lately.
@@ -87,7 +89,8 @@ JOBS_SHOWN, VERDICTS_SHOWN = 8, 6
 class Detail:
     """Holds one run: ranks, the newest window of steps, the newest verdicts, losses, and whether it stands still.
 
-    coverage: see clickhouse/coverage.py, as for world, unreported and unreported_ranks.
+    attempts: see report/queries.py, LABELS. coverage: see clickhouse/coverage.py, as for world, unreported and
+    unreported_ranks.
     """
 
     job: str
@@ -101,6 +104,7 @@ class Detail:
     late_rows: int = 0
     hang: list[Row] = field(default_factory=list)
     labels: Mapping[str, str] = field(default_factory=dict)
+    attempts: list[tuple[int, str, int, int]] = field(default_factory=list)
     coverage: list[Row] = field(default_factory=list)
     world: int = 0
     unreported: list[int] = field(default_factory=list)
@@ -135,10 +139,12 @@ def snapshot(query: Query, job: str, selected: str = "") -> TopSnapshot:
     scope = {"job": chosen["job"], "run": chosen["run"]}
     remainder = _meanwhile(lambda: _remainder(query, scope, chosen["ended"]))
     window = query(WINDOW, scope)
-    unbounded = {"since": chosen["ended"], "first_step": -(1 << 63), "last_step": (1 << 63) - 1}
+    steps_of_all = {"first_step": -(1 << 63), "last_step": (1 << 63) - 1}
+    unbounded = {"since": chosen["ended"], **steps_of_all, "attempt": "1970-01-01"}
     newest = window[0] if window else unbounded
     times = {
         "ended": chosen["ended"], "since": newest["since"], "first": newest["first_step"], "last": newest["last_step"],
+        "attempt": newest["attempt"],
     }  # fmt: skip
     steps = query(STEPS, {**scope, **times})
     return TopSnapshot(jobs, Detail(**scope, steps=steps, window=window, **remainder.result()))

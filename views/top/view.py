@@ -15,7 +15,7 @@ from drumline.infra.clickhouse.coverage import is_too_little
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.runtime.terminal import escape_controls, terminal_console
 from drumline.views.report.data import Row
-from drumline.views.report.gaps import unreported_text
+from drumline.views.report.gaps import attempts_text, unreported_text
 from drumline.views.report.text import LEVELS, OWNERS, action, labelled, unevaluated
 from drumline.views.top.data import Detail, TopSnapshot
 from drumline.views.top.keys import HELP, ViewState
@@ -149,6 +149,8 @@ def _heading(seen: TopSnapshot, width: int, web_page: str) -> list[RenderableTyp
     for row in detail.coverage:
         if is_too_little(row["windows"], row["evaluated"], row["reason"]):
             lines.append(Text(escape_controls(unevaluated(row, detail.job)), style="bold yellow"))
+    if restarted := attempts_text(vars(detail), detail.job):
+        lines.append(Text(restarted, style="dim"))
     if unreported := unreported_text(vars(detail)):
         lines.append(Text(unreported, style="bold yellow"))
     return [Text(title, style="bold"), *lines]

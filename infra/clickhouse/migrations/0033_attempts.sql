@@ -1,7 +1,7 @@
 -- A job that restarts under one run id begins a new attempt, whose steps count from anywhere again: no row of one attempt
 -- replaces a row of another.
 ALTER TABLE {database}.lateness_versions
-    ADD COLUMN IF NOT EXISTS attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = an older worker' CODEC(Delta(8), ZSTD(1)) AFTER gpu_uuid,
+    ADD COLUMN IF NOT EXISTS attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process, of the ranks that this worker joins; 1970 = an older worker' CODEC(Delta(8), ZSTD(1)) AFTER gpu_uuid,
     MODIFY ORDER BY (job, run, communicator, step, rank, attempt_start);
 ALTER TABLE {database}.stragglers_versions
     ADD COLUMN IF NOT EXISTS attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = an older worker' CODEC(Delta(8), ZSTD(1)) AFTER gpu_uuid,
@@ -46,7 +46,7 @@ CREATE OR REPLACE VIEW {database}.lateness
     rank Int32 COMMENT 'rank that the row is about',
     host LowCardinality(String) COMMENT 'its host',
     gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of its GPU',
-    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = an older worker',
+    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process, of the ranks that this worker joins; 1970 = an older worker',
     communicator LowCardinality(String) COMMENT 'NCCL communicator hash, 16 hex digits',
     ranks Int32 COMMENT 'ranks seen in the communicator',
     point_to_point LowCardinality(String) COMMENT 'sends and receives seen: "" none, exchange = all ranks do the same (a ring, an all-to-all), pipeline = what one sends the other receives',
@@ -199,8 +199,7 @@ CREATE OR REPLACE VIEW {database}.hangs_now
     _offset UInt64 COMMENT 'offset of its record',
     _row UInt32 COMMENT 'number of the row in its record'
 )
-AS SELECT * FROM {database}.hangs_versions FINAL WHERE (job, run, attempt_start, episode, revision) IN (
-    SELECT h.job, h.run, max((h.attempt_start, h.time, h.episode, h.revision)).1,
-        max((h.attempt_start, h.time, h.episode, h.revision)).3, max((h.attempt_start, h.time, h.episode, h.revision)).4
+AS SELECT * FROM {database}.hangs_versions FINAL WHERE (job, run, (attempt_start, time, episode, revision)) IN (
+    SELECT h.job, h.run, max((h.attempt_start, h.time, h.episode, h.revision))
     FROM {database}.hangs_versions AS h GROUP BY h.job, h.run)
 COMMENT 'the newest state of each run in hangs';

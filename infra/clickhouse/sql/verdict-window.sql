@@ -8,13 +8,13 @@
 -- Values are ms of work in a second of a rank's records, and the mean clock. `idle`: neither a kernel nor a copy. `peers`: all others that were recorded then and that the verdict does not name; their mean.
 WITH
     (
-        SELECT argMax((run, rank, window_end, first_step), (window_end, lost_ns)) FROM stragglers
+        SELECT argMax((run, rank, window_end, first_step, attempt_start), (window_end, lost_ns)) FROM stragglers
         WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND rank >= 0 AND changed AND severity >= 'warning'
             AND ({rank:Int32} < 0 OR rank = {rank:Int32}) AND ({first_step:Int64} < 0 OR first_step = {first_step:Int64})
     ) AS late,
     (
         SELECT groupArray(rank) FROM stragglers
-        WHERE job = {job:String} AND run = late.1 AND first_step = late.4 AND rank != late.2 AND severity >= 'suspect'
+        WHERE job = {job:String} AND run = late.1 AND first_step = late.4 AND attempt_start = late.5 AND rank != late.2 AND severity >= 'suspect'
     ) AS named,
     (
         SELECT min(start) FROM kernels

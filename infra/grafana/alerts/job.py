@@ -10,7 +10,7 @@ from drumline.infra.grafana.alerts.unevaluated import NEVER_REPORTED, UNEVALUATE
 from drumline.infra.grafana.limits import BANDWIDTH as BANDWIDTH_LIMIT
 from drumline.infra.grafana.limits import PAGEABLE as PAGEABLE_LIMIT
 from drumline.infra.grafana.limits import STRAGGLER, limits_of_jobs
-from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_FORCE, places
+from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_FORCE, NEWEST_ATTEMPTS, places
 from drumline.infra.grafana.thresholds import BANDWIDTH_RATIO, LEVEL_WARNING, PAGEABLE_SHARE
 from drumline.infra.guidance.entry import JOB, NETWORK, cause_page
 
@@ -27,6 +27,7 @@ def _late(value: str, more: str = "", names: str = "") -> str:
             SELECT job, run, s.rank AS number, if(number < 0, 'all', toString(number)) AS rank,
                 if(number < 0, 'all hosts', argMax(s.host, window_end)) AS host, toFloat64({value}) AS value{more}
             FROM stragglers AS s WHERE (job, run) IN ({ACTIVE_RUNS}) AND @window AND {IN_FORCE}
+                AND (job, run, s.attempt_start) IN ({NEWEST_ATTEMPTS})
             GROUP BY job, run, number HAVING countIf(@bad) > 0
         ) AS late LEFT JOIN ({places("job, run, rank", "number")}) AS places USING (job, run, number)
     """

@@ -299,7 +299,8 @@ def test_two_of_its_queries_run_at_a_time_and_an_error_of_either_ends_it():
         rows = {top_data.JOBS: [dict(JOB)], report_queries.LABELS: [{"labels": {"team": "vision"}}],
                 top_data.QUALITY: [{"dead": 1, "duplicates": 2, "dropped_rows": 3}],
                 top_data.LATE: [{"late_rows": 4}]}  # fmt: skip
-        return rows.get(sql, [{"since": "2026-01-02", "first_step": 20, "last_step": 39, "of": sql}])
+        window = {"since": "2026-01-02", "attempt": "2026-01-01", "first_step": 20, "last_step": 39}
+        return rows.get(sql, [{**window, "of": sql}])
 
     detail = top_data.snapshot(query, "").detail
     assert [rows[0]["of"] for rows in (detail.window, detail.steps, detail.verdicts, detail.hang)] == [
