@@ -1,6 +1,7 @@
 """A job that restarts under one run name is one run with attempts, in the tables and on the command line."""
 
 import time
+from random import Random
 
 import pytest
 from support.pipeline import Pipeline
@@ -9,7 +10,10 @@ from support.wait_limit import WAIT_S
 
 from drumline.infra.localstack.clickhouse.engine import wait_until
 from drumline.producers.identity import run_id
+from drumline.schemas.topics import Topic
 
+#: Of the long test: jobs, and restarts of each.
+JOBS, RESTARTS = 10, 5
 VERDICTS = """SELECT attempt_start, rank, count() AS windows FROM stragglers
 WHERE job = {job:String} AND rank >= 0 AND severity >= 'suspect' GROUP BY attempt_start, rank ORDER BY attempt_start"""
 
@@ -71,3 +75,61 @@ def test_nodes_that_count_restarts_differently_are_one_attempt(pipeline):
     assert row == {"runs": ["exp7"], "ranks": 4}
     assert "rank 1" in pipeline.drumline("explain", "case03")
     assert pipeline.audit("exp7")["findings"] == []
+
+
+def random_starts(number, begin_ns):
+    """Return (starts, ranks planted) of a job that is lost and restarts five times: a worker, or a node; more or fewer
+    ranks; from step 0 or from the middle. An attempt that ends before the third window names nobody.
+    """
+    random, starts, planted = Random(number), list[Start](), list[int]()
+    ranks, first, at = 4, 0, begin_ns
+    for _ in range(RESTARTS + 1):
+        steps, late = random.choice((60, 70, 85)), random.randrange(ranks)
+        lost = random.choice(((), (random.randrange(ranks),), tuple(range(ranks // 2, ranks))))
+        starts.append(Start(at, ranks=ranks, steps=steps, first_step=first, late=late, lost=lost))
+        planted.append(late)
+        first = random.choice((0, first + steps // 2, first + steps - 10))
+        ranks = random.choice((4, 2) if ranks == 4 else (4,))
+        at = starts[-1].end_ns + random.randrange(2, 20) * SECOND
+    return starts, planted
+
+
+@pytest.mark.long
+@pytest.mark.stack
+def test_fifty_random_restarts_are_attempts_of_their_runs(pipeline):
+    """Ten jobs of two hosts, five restarts each: attempts, verdicts, keys and sequences are right."""
+    now, jobs = time.time_ns(), {}
+    for number in range(JOBS):
+        jobs[f"elastic{number}"] = random_starts(number, now - 900 * SECOND)
+    sent = {}
+    for job, (starts, _) in jobs.items():
+        stream = restarted(job, "r", starts)
+        sent[job] = sum(batch.rows for _, batch in stream if batch.topic == Topic.STEP)
+        publish(pipeline.settings, stream)
+    wait_until(lambda: time.sleep(1) or all(named(pipeline, job) == ranks for job, (_, ranks) in jobs.items()), WAIT_S)
+    pipeline.wait_stored()
+    for job, (starts, ranks) in jobs.items():
+        assert named(pipeline, job) == ranks, job
+        attempts = pipeline.query(
+            "SELECT run, attempt, toUnixTimestamp64Nano(attempt_start) AS begin, last_step FROM attempts "
+            f"WHERE job = '{job}' ORDER BY attempt"
+        )
+        assert [(row["run"], row["attempt"], row["begin"]) for row in attempts] == [
+            ("r", number, start.begin_ns) for number, start in enumerate(starts, 1)
+        ]
+        sizes = pipeline.query(
+            f"SELECT max(ranks_seen) AS seen FROM stragglers WHERE job = '{job}' GROUP BY attempt_start "
+            "ORDER BY attempt_start"
+        )
+        assert [row["seen"] for row in sizes] == [start.ranks for start in starts]
+        [keys] = pipeline.query(
+            "SELECT count() AS rows, uniqExact(attempt_start, communicator, step, rank) AS keys, "
+            f"(SELECT count() FROM steps WHERE job = '{job}') AS steps FROM lateness WHERE job = '{job}'"
+        )
+        assert keys["steps"] == sent[job] < sum(start.ranks * start.steps for start in starts)
+        assert sent[job] >= keys["rows"] == keys["keys"] > sent[job] * 0.9
+        assert len(pipeline.query(f"SELECT run FROM jobs WHERE job = '{job}'")) == 1
+        text = pipeline.drumline("explain", job)
+        assert f"Attempt {len(starts)} of this run" in text
+        assert "never reported" not in text
+    assert pipeline.audit("r")["findings"] == []
