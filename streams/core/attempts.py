@@ -90,6 +90,7 @@ class Attempt:
     Attributes:
         unit: its `run_key`, by which state is kept.
         begin_ns: start of its first process, as far as it is known.
+        last_ns: time of the newest rows of all its processes while it was the only one; see RankProcess.
         published_ns: the same as results have it, which does not change any more; -1 = none has it yet.
         processes: by rank.
     """
@@ -98,6 +99,7 @@ class Attempt:
     begin_ns: int
     world_size: int
     published_ns: int = -1
+    last_ns: int = 0
     processes: dict[int, RankProcess] = field(default_factory=dict)
 
     def started_ns(self) -> int:
@@ -130,7 +132,8 @@ class _Run:
         self.attempts.sort(key=_begin)
         for attempt in self.attempts[:-1]:
             for process in attempt.processes.values():
-                process.until_ns = process.until_ns or process.last_ns + CARRIED_NS
+                newest_ns = max(process.last_ns, attempt.last_ns)
+                process.until_ns = process.until_ns or newest_ns + CARRIED_NS
 
     def attempt_of(self, seen: Sighting, start_ns: int) -> Attempt | None:
         """Return the attempt of a process that was not seen before; None = it begins one."""
@@ -145,7 +148,7 @@ class _Run:
         free = [attempt for attempt in self.attempts if seen.rank not in attempt.processes]
         nearest = min(free, key=lambda attempt: abs(attempt.begin_ns - start_ns), default=None)
         if nearest is newest and seen.start_ns and seen.world_size != newest.world_size:
-            last_ns = max(process.last_ns for process in newest.processes.values())
+            last_ns = max([newest.last_ns, *(process.last_ns for process in newest.processes.values())])
             return None if start_ns > last_ns else newest  # ranks meet before they work: it did not take part
         return nearest
 
@@ -182,6 +185,21 @@ class Attempts:
         """Return the unit of the attempt of each part. `sightings`: of each part."""
         of_parts = zip(table.text("job"), table.text("run"), sightings, strict=True)
         return [self.place(job, run, seen).unit for job, run, seen in of_parts]
+
+    def units_of_ranks(self, table: RecordTable) -> list[str]:
+        """Return the unit of the attempt of each part, each of one rank, or the one that all have.
+
+        As nearly always the run has one attempt, and all processes are known: then nothing is done for each part.
+        """
+        runs = set(zip(table.text("job"), table.text("run"), strict=True))
+        known = self._runs.get(run_key(*next(iter(runs)))) if len(runs) == 1 else None
+        if known is not None and len(known.attempts) == 1:
+            places = zip(table.number("rank").tolist(), table.text("process_id"), strict=True)
+            if all(map(known.of.__contains__, places)):
+                [attempt] = known.attempts
+                attempt.last_ns = max(attempt.last_ns, int(table.number("base_time_ns").max()))
+                return [attempt.unit]
+        return self.units_of(table, sightings_of(table))
 
     def units_at(self, table: RecordTable) -> list[str]:
         """Return the unit of the attempt at the time of each part, of what names no process of a rank."""

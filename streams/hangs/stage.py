@@ -16,7 +16,7 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.schemas.parts.parts import allowance_ns
 from drumline.schemas.record_table import Ints, RecordTable
-from drumline.streams.core.attempts import Attempts, sightings_of
+from drumline.streams.core.attempts import Attempts
 from drumline.streams.core.budget import StateBudget, Store
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.isolation import IsolatedStage, Work, by_unit
@@ -114,9 +114,7 @@ class HangStage(IsolatedStage[str, JobProgress]):
             state.processes[key_parts(name, 3)[1]], state.rows = process, state.rows + process.size
 
     def _work_of(self, table: RecordTable, offsets: Ints, now_ns: int) -> Iterator[Work[str]]:
-        for unit, parts, of_parts, records in by_unit(
-            table, offsets, self.attempts.units_of(table, sightings_of(table))
-        ):
+        for unit, parts, of_parts, records in by_unit(table, offsets, self.attempts.units_of_ranks(table)):
             yield Work(unit, parts.rows, partial(self._apply, unit, parts, of_parts, now_ns), records)
 
     def _apply(self, unit: str, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:

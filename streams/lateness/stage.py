@@ -14,7 +14,7 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.schemas.parts.parts import allowance_ns
 from drumline.schemas.record_table import Ints, RecordTable
-from drumline.streams.core.attempts import Attempts, sightings_of
+from drumline.streams.core.attempts import Attempts
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
@@ -119,7 +119,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         return out + [result for run in dict.fromkeys(run_keys(table)) for result in self._emit_completed(run, now_ns)]
 
     def _work_of(self, table: RecordTable, offsets: Ints, now_ns: int) -> Iterator[Work[Key]]:
-        units = self.attempts.units_of(table, sightings_of(table))
+        units = self.attempts.units_of_ranks(table)
         for run_name, parts, of_parts, records in by_unit(table, offsets, units):
             mixed = mixed_records(parts)
             error = ValueError("a record about several communicators")

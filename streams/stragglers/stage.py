@@ -18,7 +18,7 @@ from drumline.schemas.keys import derived_process_id
 from drumline.schemas.parts.parts import allowance_ns
 from drumline.schemas.record_table import Ints, RecordTable
 from drumline.schemas.topics import Topic
-from drumline.streams.core.attempts import Attempts, leads_of, sightings_of
+from drumline.streams.core.attempts import Attempts, leads_of
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
@@ -93,9 +93,10 @@ class JobStage(IsolatedStage[str, JobState]):
 
     def _work_of(self, table: RecordTable, offsets: Ints, now_ns: int) -> Iterator[Work[str]]:
         """Yield the parts of each attempt; samples of GPUs that no job uses belong to none."""
-        if table.topic in (Topic.STEP, Topic.LATENESS):
-            sightings = sightings_of(table) if table.topic == Topic.STEP else leads_of(table)
-            units = self.attempts.units_of(table, sightings)
+        if table.topic == Topic.STEP:
+            units = self.attempts.units_of_ranks(table)
+        elif table.topic == Topic.LATENESS:
+            units = self.attempts.units_of(table, leads_of(table))
         else:
             units = self.attempts.units_at(table)  # samples begin no run
         for unit, parts, of_parts, records in by_unit(table, offsets, units):
