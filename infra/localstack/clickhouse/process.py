@@ -19,6 +19,7 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from drumline.infra.localstack.clickhouse.sandbox import confine
 from drumline.infra.runtime.exit_codes import FAILED
 
 VERSION = "26.9.0"
+BINDING = "_chdb.abi3.so"
 RTLD_DEEPBIND = 0x8
 #: Files of the system that the engine reads: libraries, time zones, size and load of the machine. No secrets.
 SYSTEM = [
@@ -77,7 +79,7 @@ def load_binding(folder: Path) -> Any:
     Raises:
         RuntimeError: it cannot be loaded.
     """
-    library = folder / "_chdb.abi3.so"
+    library = folder / BINDING
     os.chdir(folder)  # its companions are found by relative path
     # As the wheel does it: its memory functions must come from itself, not from another library in this process.
     ctypes.CDLL(str(library), mode=sys.getdlopenflags() | RTLD_DEEPBIND)
@@ -89,17 +91,31 @@ def load_binding(folder: Path) -> Any:
     return module
 
 
+def load_write_check() -> Callable[[bytes, bytes, int], int] | None:
+    """Return the function that has the process end at the first write that fails; None if it was not built."""
+    built = importlib.util.find_spec("drumline.infra.localstack.clickhouse._failed_writes")
+    if built is None or built.origin is None:
+        return None
+    check: Callable[[bytes, bytes, int], int] = ctypes.CDLL(built.origin).end_at_failed_writes
+    return check
+
+
 def main() -> int:
     """Run the engine until its stdin is closed; return the exit code."""
     folder, logs, database = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve(), sys.argv[3]
     os.umask(0o077)
     wheel = wheel_folder()
+    write_check = load_write_check()  # before the folder with it cannot be read any more
     python = [Path(sys.prefix), Path(sys.base_prefix)]
     if not confine(
         writable=[folder / "data", logs], readable=[folder / "conf", wheel.parent, *python, *map(Path, SYSTEM)]
     ):
         print("no Landlock in this kernel: users of the engine can read your files by SQL", file=sys.stderr)
     binding = load_binding(wheel)
+    if write_check is None or not write_check(bytes(wheel / BINDING), bytes(folder / "data"), FAILED):
+        print(
+            "a write that fails is not noticed, as on a full disk: install drumline with a C compiler", file=sys.stderr
+        )
     os.chdir(folder / "conf")  # config.xml is read from the working directory
     # TabSeparated becomes the default format of HTTP answers, which clients rely on.
     binding.query(STATEMENTS.format(database=database), "TabSeparated", path=str(folder / "data"))
