@@ -1,4 +1,4 @@
-"""`drumline chaos`: kill programs under load, and prove that nothing was lost."""
+"""`drumline chaos`: disturb programs under load, and prove that nothing was lost."""
 
 from __future__ import annotations
 
@@ -30,11 +30,16 @@ def chaos(
         typer.Option(
             metavar="A,B+C",
             help="sink, second-sink, engine, worker, second (unnamed worker), broker, agent; of three brokers also "
-            "broker-leader, two-brokers, rolling; A+B: both at once",
+            "broker-leader, two-brokers, rolling; logs (a disk); A+B: both at once",
         ),
     ] = "sink,sink+engine,worker,broker",
     signals: Annotated[
-        str, typer.Option("--signal", metavar="kill|stop|both", help="stop: halts of 5 to 30 s (SIGSTOP, SIGCONT)")
+        str,
+        typer.Option(
+            "--signal",
+            metavar="kill|stop|both|full|step|all",
+            help="stop: halts of 5 to 30 s (SIGSTOP, SIGCONT); both: kill, stop; full: disks; step: clocks",
+        ),
     ] = "kill",
     brokers: Annotated[int, typer.Option(min=1, max=3, help="3: topics have three replicas; each is a target")] = 1,
     kills: Annotated[int, typer.Option(min=0, help="end after that many; 0: when the time is over")] = 0,
@@ -50,20 +55,24 @@ def chaos(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
     write: Annotated[Path | None, typer.Option(metavar="FILE", help="write the result there, as JSON")] = None,
 ) -> None:
-    """Kill or halt programs at random moments under load and prove, round by round, that nothing was lost or doubled.
+    """Disturb programs at random moments under load and prove, round by round, that nothing was lost or doubled.
 
     Runs on a private stack. Replays of a recorded job keep a worker and a sink busy; they are suspended while those lag
-    far behind. With agent among the targets, replays go through spools and `drumline agent`. A round is eight kills, or
-    kills and halts. Then everything is drained, `drumline audit` runs, stored rows are counted against published rows,
-    and every window and verdict is compared with an undisturbed reference run. Each is reported with the work in
+    far behind. With agent among the targets, replays go through spools and `drumline agent`. A round is eight kills or
+    other disturbances. Then everything is drained, `drumline audit` runs, stored rows are counted against published
+    rows, and every window and verdict is compared with an undisturbed reference run. Each is reported with the work in
     flight, and the time until recovery.
 
     Of three brokers, broker-leader is the one with the sinks' commits, two-brokers any two at once, and rolling a clean
     restart of each in turn, once all replicas are in sync.
 
-    With halts (--signal stop or both) a second worker and a second sink run, which take over from one that is halted
-    longer than its session. With --signal stop a round halts each target once, in random order, for 5 to 30 s. Most
-    halts overlap with the next ones; two brokers are never halted at once. The last replay ends during the last halt.
+    With disturbances that last (all but kill) a second worker and a second sink run, which take over from one that is
+    halted longer than its session. Without kills a round has each target once, in random order. Most overlap with the
+    next ones; never are two brokers away at once. The last replay ends during the last one.
+
+    full: the disk of broker, engine or logs (all programs) has no free block for 3 to 15 s. As root only: each is a
+    tmpfs. step: the clock of a program (sink, worker, agent and so on) is 2 s to an hour ahead or behind, then right
+    again. A C compiler builds the library that does it. With --signal all each target has every signal that it can.
 
     With --hostile nothing is killed. A job is replayed at its recorded speed, three times in turn alone and beside
     records that are generated from the Avro schemas: extremes in every field, wrong lengths, garbage, foreign process
@@ -123,6 +132,8 @@ def _run(
     """Run the chaos run and print its report. Raises typer.BadParameter, and typer.Exit with the exit code."""
     from drumline.infra.config.state_dir import write_json
     from drumline.lab.chaos.chaos_run import PER_ROUND, Plan, run_chaos
+    from drumline.lab.chaos.clocks import missing_compiler
+    from drumline.lab.chaos.disks import unmountable
     from drumline.lab.chaos.report import ChaosReport, show
     from drumline.lab.chaos.targets import SIGNALS, targets
     from drumline.lab.demo_recording import DEMO_RECORDING
@@ -137,8 +148,11 @@ def _run(
         raise typer.BadParameter(str(error), param_hint="--kill") from None
     if kills and rounds:
         raise typer.BadParameter("give --kills or --rounds, not both", param_hint="--rounds")
-    per_round = len(chosen) if signals == "stop" else PER_ROUND
+    per_round = PER_ROUND if "kill" in SIGNALS[signals] else len(chosen)
     kills = kills or rounds * per_round
+    kinds = {target.signal for target in chosen}
+    if missing := (unmountable() if "full" in kinds else "") or (missing_compiler() if "step" in kinds else ""):
+        raise typer.BadParameter(missing, param_hint="--signal")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a private stack must not outlive its chaos run
     report = ChaosReport(secrets.randbelow(1 << 31) if seed is None else seed, kills)
     errors.print(f"seed {report.seed}")

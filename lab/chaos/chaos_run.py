@@ -1,7 +1,8 @@
-"""Runs rounds of kills and halts under load; after each round it drains, audits and compares all rows."""
+"""Runs rounds of disturbances under load; after each round it drains, audits and compares all rows."""
 
 from __future__ import annotations
 
+import math
 import random
 import shlex
 import shutil
@@ -21,10 +22,12 @@ from drumline.infra.config.state_dir import StackError
 from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.localstack.ephemeral import environment, run_audit
 from drumline.infra.runtime.processes import ProcessFailed, check_all
+from drumline.lab.chaos import clocks, disks
 from drumline.lab.chaos.halts import LONGEST_S, SHORTEST_S
 from drumline.lab.chaos.load import bytes_in
 from drumline.lab.chaos.reference import ReferenceRun, reference_results
 from drumline.lab.chaos.report import ChaosReport, Kill, Round
+from drumline.lab.chaos.spans import LONGEST_S, SHORTEST_S
 from drumline.lab.chaos.system import Stuck, System, running, settings_in
 from drumline.lab.chaos.targets import KillTarget
 
@@ -33,13 +36,13 @@ LOOPS, SPEEDS = 2, ("max", "3")
 DRAIN_S = 600.0
 #: Further audits, at most: a worker reports a silent job by its clock, so a record may come after the drain.
 LATE_AUDITS = 2
-#: Size on disk from which a new stack replaces the old one.
-DISK_BYTES = 4 << 30
+#: Size on disk from which a new stack replaces the old one; less where the disk is memory that can be full.
+DISK_BYTES, FULL_DISK_BYTES = 4 << 30, 1 << 30
 #: Share of kills that hit a program before it has recovered from the kill before.
 REPEATED = 0.25
-#: Share of halts during which the next target is hit, and time until then, at most.
+#: Share of halts, and of all else that lasts, during which the next target is hit, and time until then, at most.
 OVERLAPPING, GAP_S = 0.8, 8.0
-#: Kills in a round. A round with nothing but halts halts each target once.
+#: Kills in a round. A round with nothing but disturbances that last has each target once.
 PER_ROUND = 8
 #: Pieces of work, at most, that a program completes before it is killed.
 PIECES = 3
@@ -54,8 +57,8 @@ class Plan:
     """Describes a chaos run.
 
     seconds: no further round begins after that; infinite for no bound.
-    kills: kills and halts in all; 0 for no bound.
-    per_round: kills and halts in a round.
+    kills: disturbances in all; 0 for no bound.
+    per_round: disturbances in a round.
     brokers: of the private stack.
     """
 
@@ -96,7 +99,8 @@ def run_chaos(plan: Plan, report: ChaosReport, log: Log) -> None:
             with running(settings, plan.recording, LOOPS, plan.targets) as system:
                 client = clickhouse.connect(settings)
                 reference = ReferenceRun(settings, client, expected)
-                while may_continue() and bytes_in(folder) < DISK_BYTES:
+                has_full = any(target.signal == "full" for target in plan.targets)
+                while may_continue() and bytes_in(folder) < (FULL_DISK_BYTES if has_full else DISK_BYTES):
                     round_ = Round()
                     report.rounds.append(round_)
                     left = plan.kills - len(report.kills) if plan.kills else plan.per_round
@@ -140,24 +144,25 @@ def _round(
     victims, broker_halted_s = list(targets), 0.0
     for number, target in enumerate(victims, 1):
         is_repeated = bool(round_.kills) and round_.kills[-1].recovery_s is None
-        if target.has_broker:  # one at a time: with two halted nothing is acknowledged, and jobs would seem silent
+        if target.has_broker:  # one at a time: with two away nothing is acknowledged, and jobs would seem silent
             system.tick_for(broker_halted_s - time.monotonic())
-        gap = GAP_S if target.signal == "stop" else _mean_recovery(round_)
+        gap = GAP_S if target.lasts else _mean_recovery(round_)
         delay = rng.uniform(0, gap) if is_repeated else rng.random() * PIECES * rng.choice(_cycles(system, target))
         if not is_repeated:
             _wait(lambda: system.is_busy(target), f"{target.name} has nothing to do")  # noqa: B023  # called at once
         system.tick_for(delay)
-        halt_s = round(rng.uniform(SHORTEST_S, LONGEST_S), 1) if target.signal == "stop" else 0.0
-        in_flight, runs_s, seen = system.disturb(target, rng, halt_s)
+        lasts_s, step_s = _extent(target, rng)
+        in_flight, runs_s, seen = system.disturb(target, rng, lasts_s, step_s)
         broker_halted_s = runs_s if target.has_broker else broker_halted_s
-        system.load.ending = halt_s > 0 and number == len(victims)  # sources fall silent during the last halt
+        system.load.ending = target.lasts and number == len(victims)  # sources fall silent during the last one
         recovery = None
-        if number == len(victims) or rng.random() >= (OVERLAPPING if halt_s else REPEATED):
+        if number == len(victims) or rng.random() >= (OVERLAPPING if target.lasts else REPEATED):
             recovery = round(system.wait_recovered(target, runs_s, seen), 3)
-        round_.kills.append(Kill(target.name, round(delay, 3), is_repeated, in_flight, recovery, halt_s))
-        text = f"{target.name} for {halt_s} s" if halt_s else f"killed {target.name}"
+        round_.kills.append(Kill(target.name, round(delay, 3), is_repeated, in_flight, recovery, lasts_s, step_s))
+        text = f"{target.name}{f' by {step_s:+} s' if step_s else ''} for {lasts_s} s"
+        text = text if target.lasts else f"killed {target.name}"
         log(f"{text}: {in_flight}" + (f"; back after {recovery:.1f} s" if recovery else ""))
-    _wait(lambda: (system.tick(), system.halts.is_over)[1], "a halt does not end")
+    _wait(lambda: (system.tick(), system.spans.is_over)[1], "a disturbance does not end")
     system.load.ending = True
     _wait(lambda: (system.tick(), system.load.is_over)[1], "the replay does not end")
     log("draining")
@@ -166,6 +171,18 @@ def _round(
         raise Stuck(f"not drained within {DRAIN_S:.0f} s: {waited.reason}")
     log("auditing")
     _evaluate(round_, system, reference)
+
+
+def _extent(target: KillTarget, rng: random.Random) -> tuple[float, int]:
+    """Return how long a disturbance lasts, 0 for a kill, and how far a clock steps; s."""
+    if not target.lasts:
+        return 0.0, 0
+    shortest, longest = (disks.SHORTEST_S, disks.LONGEST_S) if target.signal == "full" else (SHORTEST_S, LONGEST_S)
+    lasts_s = round(rng.uniform(shortest, longest), 1)
+    if target.signal != "step":
+        return lasts_s, 0
+    size = math.exp(rng.uniform(math.log(clocks.SMALLEST_S), math.log(clocks.LARGEST_S)))
+    return lasts_s, rng.choice((-1, 1)) * round(size)
 
 
 def _wait(until: Callable[[], object], otherwise: str) -> None:

@@ -17,14 +17,15 @@ from drumline.lab.chaos.reference import Difference
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Holds one kill, or halt.
+    """Holds one kill, or a disturbance that lasts.
 
     delay_s: how long the target had worked.
     again: it was hit before the target before had recovered.
     in_flight: its work then (interrupted_work.py).
-    recovery_s: time from the kill, or from the end of the halt, until it made progress; None where the next kill was
+    recovery_s: time from the kill, or from the end of what lasts, until it made progress; None where the next kill was
     before that.
-    halted_s: length of a halt; 0 for a kill.
+    halted_s: length of a halt, a full disk or a step of a clock; 0 for a kill.
+    step_s: how far a clock was ahead; 0 where none stepped.
     """
 
     target: str
@@ -33,11 +34,12 @@ class Kill:
     in_flight: str
     recovery_s: float | None
     halted_s: float = 0.0
+    step_s: int = 0
 
 
 @dataclass
 class Round:
-    """Holds some kills and halts, and the comparison after them.
+    """Holds some disturbances, and the comparison after them.
 
     lost, doubled: rows of raw topics, stored against published.
     duplicates: Kafka records that the sink recognised as published twice.
@@ -94,7 +96,7 @@ class ChaosReport:
 
     @property
     def kills(self) -> list[Kill]:
-        """Return the kills and halts of all rounds."""
+        """Return the disturbances of all rounds."""
         return [kill for round_ in self.rounds for kill in round_.kills]
 
     @property
@@ -112,11 +114,11 @@ class ChaosReport:
 
     @property
     def missing(self) -> int:
-        """Return the number of kills and halts that were requested and not made."""
+        """Return the number of disturbances that were requested and not made."""
         return max(0, self.requested - len(self.kills))
 
     def targets(self) -> dict[str, dict[str, Any]]:
-        """Return, by target and signal: kills or halts, work in flight, recovery times (s), and time halted (s)."""
+        """Return, by target and signal: how often, work in flight, recovery times (s), and how long in all (s)."""
         by_target: dict[str, dict[str, Any]] = {}
         for name in dict.fromkeys(kill.target for kill in self.kills):
             kills = [kill for kill in self.kills if kill.target == name]
@@ -157,7 +159,7 @@ class ChaosReport:
 def show(report: ChaosReport, console: Console) -> None:
     """Print the report."""
     table = Table(box=None, pad_edge=False)
-    for name in ("target", "times", "while recovering", "back after s, p50", "max", "halted s"):
+    for name in ("target", "times", "while recovering", "back after s, p50", "max", "lasted s"):
         table.add_column(name, justify="left" if name == "target" else "right")
     by_target = report.targets()
     for name, line in by_target.items():

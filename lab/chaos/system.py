@@ -1,4 +1,4 @@
-"""Runs all parts of a chaos run on a private stack: workers, sinks, agent, load; kills, halts and restarts them."""
+"""Runs all parts of a chaos run on a private stack: workers, sinks, agent, load; disturbs and restarts them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,22 @@ from drumline.infra.localstack.ephemeral import environment, ephemeral_settings,
 from drumline.infra.localstack.kafka.broker import broker_name, numbers
 from drumline.infra.localstack.processes import own_processes
 from drumline.infra.runtime.processes import ManagedProcess, check_all
-from drumline.lab.chaos import interrupted_work
+from drumline.lab.chaos import clocks, disks, interrupted_work
 from drumline.lab.chaos.brokers import Brokers
-from drumline.lab.chaos.halts import Halts
 from drumline.lab.chaos.load import ReplayLoad
 from drumline.lab.chaos.progress import PipelineProgress, ProgressSnapshot
-from drumline.lab.chaos.targets import OPTIONAL, PROGRAMS, ROLLING, STATUSES, STORING, SUCCESSORS, KillTarget
+from drumline.lab.chaos.spans import Span, Spans, halt
+from drumline.lab.chaos.targets import (
+    ENDED,
+    LEADER,
+    OPTIONAL,
+    PROGRAMS,
+    ROLLING,
+    STATUSES,
+    STORING,
+    SUCCESSORS,
+    KillTarget,
+)
 
 TICK_S = 0.2
 RECOVERY_S = 600.0
@@ -42,7 +52,7 @@ def settings_in(folder: Path, targets: Iterable[KillTarget], brokers: int = 1) -
     s of the default: a replay that is suspended, or whose agent or broker is halted, is silent for longer. Every drain
     waits for that long.
     """
-    idle_s = 60 if any(target.signal == "stop" for target in targets) else 45
+    idle_s = 60 if any(target.lasts for target in targets) else 45
     return ephemeral_settings(
         folder / "state",
         brokers=brokers,
@@ -55,25 +65,31 @@ def settings_in(folder: Path, targets: Iterable[KillTarget], brokers: int = 1) -
 class System:
     """Owns the programs and the load; one thread calls it, and calls `tick` whenever it waits.
 
-    programs: by part. halts: of programs and servers that will go on by themselves.
+    programs: by part. spans: disturbances that end by themselves. clocks: by part, if they step.
     """
 
     def __init__(self, settings: Settings, recording: Path, loops: int, targets: Iterable[KillTarget]) -> None:
         self.settings, self.env = settings, environment(settings)
         targets = list(targets)
         named = {part for target in targets for part in target.parts}
-        named |= SUCCESSORS if any(target.signal == "stop" for target in targets) else set()
+        named |= SUCCESSORS if any(target.lasts for target in targets) else set()
         logs = settings.local.state / "logs"
         self.programs = {
             part: ManagedProcess(args[0], list(args), logs / f"chaos-{part}.log", self.env, restarts=100)
             for part, args in PROGRAMS.items()
             if part in named or part not in OPTIONAL
         }
+        self.clocks: dict[str, clocks.SteppingClock] = {}
+        if any(target.signal == "step" for target in targets):
+            library = clocks.build(settings.local.state)
+            self.clocks = {part: clocks.SteppingClock(library, part) for part in self.programs}
+            for part, clock in self.clocks.items():
+                self.programs[part].add_environment(clock.environment())
         spool = settings.spool.root if "agent" in named else None
         self.load = ReplayLoad(recording, self.env, logs / "chaos-replay.log", loops, spool)
         self.progress = PipelineProgress(settings)
         self.brokers = Brokers(settings)
-        self.halts = Halts()
+        self.spans = Spans()
         self._ticked = 0.0
 
     def tick(self) -> ProgressSnapshot | None:
@@ -115,17 +131,16 @@ class System:
             lag = {**seen.lag, "published": len(self.load.spools())}
             if all(seen.done[group] > base.done[group] or lag[group] == 0 for group in target.stalls):
                 return time.monotonic() - killed_s
-        text = "was halted and woken" if target.signal == "stop" else "was killed"
-        groups = ", ".join(sorted(target.stalls))
-        raise Stuck(f"{target.name} {text}, and after {RECOVERY_S:.0f} s {groups} does not move")
+        groups, parts = ", ".join(sorted(target.stalls)), "+".join(target.parts)
+        raise Stuck(f"{parts} {ENDED[target.signal]}, and after {RECOVERY_S:.0f} s {groups} does not move")
 
     def disturb(
-        self, target: KillTarget, rng: random.Random, halt_s: float = 0.0
+        self, target: KillTarget, rng: random.Random, lasts_s: float = 0.0, step_s: int = 0
     ) -> tuple[str, float, ProgressSnapshot | None]:
-        """Kill all parts of the target at once (SIGKILL) and restart them, or halt them for `halt_s` (SIGSTOP).
+        """Kill all parts of the target at once (SIGKILL) and restart them, or do to them what lasts for `lasts_s`.
 
         Returns the work in flight, when the parts run again (monotonic; s), and the progress at a kill. Does not wait
-        for the end of a halt; a rolling restart is over.
+        for the end of what lasts; a rolling restart is over.
         """
         servers = own_processes(self.settings)
         parts = [name for part in target.parts for name in self.brokers.chosen(part, rng)]
@@ -135,9 +150,8 @@ class System:
         loaded, spools = self.load.is_flowing, self.load.spools()
         victims = [*(psutil.Process(program.pid) for program in programs if program.pid), *stack]
         rng.shuffle(victims)
-        is_halt = target.signal == "stop"
-        if is_halt:
-            runs_s = self.halts.halt(victims, halt_s)
+        if target.lasts:
+            runs_s = self.spans.begin(self._spans(target, parts, victims, step_s), lasts_s)
         else:
             runs_s = time.monotonic()
             for process in victims:
@@ -149,7 +163,7 @@ class System:
                 self._restart_brokers()
                 runs_s = time.monotonic()
         self.progress.restart_cycles()
-        seen = None if is_halt and target.has_broker else self.progress.poll()
+        seen = None if target.lasts and target.has_broker else self.progress.poll()
         in_flight = []
         if target.has_broker:
             in_flight.append("publishing" if loaded else "replay between two runs or held back")
@@ -160,10 +174,19 @@ class System:
             in_flight.append(interrupted_work.of_agent(spools))
         if seen is not None and not STORING.isdisjoint(target.parts):
             in_flight.append(self._of_sink(seen, target, rng))
-        if not is_halt:
+        if not target.lasts:
             for program in programs:
                 program.start()
-        return "; ".join(in_flight), runs_s, None if is_halt else seen
+        return "; ".join(in_flight), runs_s, None if target.lasts else seen
+
+    def _spans(self, target: KillTarget, parts: list[str], victims: list[psutil.Process], step_s: int) -> list[Span]:
+        """Return what lasts: full disks, steps of clocks, or halts."""
+        if target.signal == "full":
+            folders = disks.folders(self.settings)
+            return [disks.full(folders[part]) for part in parts]
+        if target.signal == "step":
+            return [self.clocks[part].stepped(step_s) for part in parts]
+        return [halt(process) for process in victims]
 
     def _restart_brokers(self) -> None:
         """Stop one broker after the other cleanly, each once all replicas are in sync. Raises Stuck."""
@@ -184,7 +207,7 @@ class System:
 
         Half of the time the sink restarts before its engine does; then ClickHouse cannot be queried either.
         """
-        if "engine" in target.parts and (target.signal == "stop" or rng.random() < 0.5):
+        if "engine" in target.parts and (target.lasts or rng.random() < 0.5):
             return interrupted_work.of_sink(seen, None, "")
         local_stack.wait_for_stack(self.settings)
         client = clickhouse.connect(self.settings)
@@ -194,8 +217,8 @@ class System:
             client.close()
 
     def stop(self) -> None:
-        """Stop load and programs; what is halted goes on."""
-        self.halts.end()
+        """Stop load and programs; what lasts ends."""
+        self.spans.end()
         self.load.stop()
         for program in self.programs.values():
             program.stop()
@@ -205,7 +228,11 @@ class System:
 @contextmanager
 def running(settings: Settings, recording: Path, loops: int, targets: Iterable[KillTarget]) -> Iterator[System]:
     """Yield the running system; stop it at the end and keep its data. Raises StackError."""
-    with running_stack(settings):
+    targets = list(targets)
+    full = {part for target in targets if target.signal == "full" for part in target.parts}
+    if LEADER in full:
+        full |= set(disks.folders(settings))
+    with disks.mounted(settings, full), running_stack(settings):
         system = System(settings, recording, loops, targets)
         try:
             for program in system.programs.values():

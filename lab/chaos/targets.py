@@ -1,4 +1,4 @@
-"""The targets of kills and halts, and the groups whose progress shows that they have recovered."""
+"""The targets of disturbances, and the groups whose progress shows that they have recovered."""
 
 from __future__ import annotations
 
@@ -6,9 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Signal = Literal["kill", "stop"]
-#: `--signal` -> what is sent. stop: SIGSTOP, and SIGCONT after a while.
-SIGNALS: dict[str, tuple[Signal, ...]] = {"kill": ("kill",), "stop": ("stop",), "both": ("kill", "stop")}
+from drumline.lab.chaos.disks import LOGS
+
+Signal = Literal["kill", "stop", "full", "step"]
+#: `--signal` -> what happens to targets. For a while: stop: a halt (SIGSTOP, SIGCONT). full: the disk of a server, or
+#: of all logs, has no free block. step: the clock of a program is ahead or behind.
+SIGNALS: dict[str, tuple[Signal, ...]] = {
+    "kill": ("kill",),
+    "stop": ("stop",),
+    "both": ("kill", "stop"),
+    "full": ("full",),
+    "step": ("step",),
+    "all": ("kill", "stop", "full", "step"),
+}
+#: How a sentence names a disturbance that is over.
+ENDED: dict[Signal, str] = {
+    "kill": "was killed", "stop": "was halted and woken", "full": "had a full disk", "step": "had a stepping clock",
+}  # fmt: skip
 
 #: Part -> groups that make no progress without it: commits of the sink, commits of the worker, records in Kafka.
 #: The second worker has no name: its exit and its return move partitions, which those of a named one do not.
@@ -20,6 +34,7 @@ PARTS = {
     "second": ("worker",),
     "broker": ("sink", "worker"),
     "agent": ("published",),
+    LOGS: (),
 }
 #: Parts of which all that run are meant where `--kill` names the first: broker is each of three.
 BROKERS = ("broker", "broker2", "broker3")
@@ -30,6 +45,9 @@ LEADER, TWO, ROLLING = CHOSEN = ("broker-leader", "two-brokers", "rolling")
 PARTS |= dict.fromkeys(CHOSEN, PARTS["broker"])
 #: Without two brokers nothing is acknowledged, so a halt of them proves nothing that a kill does not.
 ONLY_KILLED = {TWO, ROLLING}
+#: Parts whose disk can be full. A spool is left out: what it cannot write is counted as dropped, so that nothing could
+#: be compared.
+WITH_DISK = {*BROKERS, LEADER, "engine", LOGS}
 #: Parts that the chaos run starts; the others run under the local stack's supervisor.
 PROGRAMS = {
     "sink": ("sink",),
@@ -57,8 +75,13 @@ class KillTarget:
 
     @property
     def name(self) -> str:
-        """Return the name as in `--kill`, with "stop" for a halt."""
-        return "+".join(self.parts) + (" stop" if self.signal == "stop" else "")
+        """Return the name as in `--kill`, with the signal unless it is a kill."""
+        return "+".join(self.parts) + ("" if self.signal == "kill" else f" {self.signal}")
+
+    @property
+    def lasts(self) -> bool:
+        """Return whether the disturbance takes time, and ends by itself."""
+        return self.signal != "kill"
 
     @property
     def has_broker(self) -> bool:
@@ -86,8 +109,18 @@ def targets(text: str, signals: Sequence[Signal] = ("kill",), brokers: int = 1) 
                 needs = f"{part} needs --brokers {len(BROKERS)}" if part in CHOSEN else f"no target is called {part!r}"
                 raise ValueError(f"{needs}; there are {', '.join(existing)}, or A+B for both")
         wanted = [(broker,) for broker in BROKERS[:brokers]] if parts == ("broker",) else [parts]
-        fitting = [signal for signal in signals if signal == "kill" or ONLY_KILLED.isdisjoint(parts)]
+        fitting = [signal for signal in signals if _fits(signal, {*parts})]
         if not fitting:
-            raise ValueError(f"{name} is killed, not halted: --signal kill or both")
+            fits = [signal for signal in SIGNALS["all"] if _fits(signal, {*parts})]
+            raise ValueError(f"{name} goes with --signal {', '.join(fits) or 'none'}, not with {', '.join(signals)}")
         chosen += [KillTarget(names, signal) for names in wanted for signal in fitting]
     return list(dict.fromkeys(chosen))
+
+
+def _fits(signal: Signal, parts: set[str]) -> bool:
+    """Return whether a signal has a meaning for all of these parts."""
+    if signal == "full":
+        return parts <= WITH_DISK
+    if signal == "step":
+        return parts <= PROGRAMS.keys()
+    return LOGS not in parts and (signal == "kill" or ONLY_KILLED.isdisjoint(parts))

@@ -1,6 +1,7 @@
 """kill -9 under load: nothing lost, nothing doubled, the results of an undisturbed run; and a chaos run can fail."""
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -22,16 +23,18 @@ from typer.testing import CliRunner
 from drumline.cli.develop import chaos as command_chaos
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.state_dir import StackError
+from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.infra.runtime.processes import ManagedProcess, ProcessFailed
-from drumline.lab.chaos import chaos_run, load, system
+from drumline.lab.chaos import chaos_run, clocks, disks, load, system
 from drumline.lab.chaos.brokers import java_hash
 from drumline.lab.chaos.chaos_run import Plan, deck
-from drumline.lab.chaos.halts import SHORTEST_S, Halts
+from drumline.lab.chaos.halts import SHORTEST_S
 from drumline.lab.chaos.interrupted_work import of_sink, of_worker, pending
 from drumline.lab.chaos.load import ReplayLoad
 from drumline.lab.chaos.progress import ProgressSnapshot
 from drumline.lab.chaos.reference import Difference
 from drumline.lab.chaos.report import ChaosReport, Kill, Round, show
+from drumline.lab.chaos.spans import SHORTEST_S, Spans, halt
 from drumline.lab.chaos.system import Stuck
 from drumline.lab.chaos.targets import SIGNALS, targets
 from drumline.sinks.ranges.intent import Intent, write_done, write_intent
@@ -132,8 +135,73 @@ def test_brokers_that_are_chosen_at_the_moment_need_three_and_only_one_of_them_i
     assert all(target.has_broker and target.stalls == {"sink", "worker"} for target in targets(names, brokers=3))
     with pytest.raises(ValueError, match="two-brokers needs --brokers 3; there are sink, "):
         targets("sink,two-brokers", brokers=2)
-    with pytest.raises(ValueError, match="rolling is killed, not halted"):
+    with pytest.raises(ValueError, match="rolling goes with --signal kill, not with stop"):
         targets("rolling", SIGNALS["stop"], 3)
+
+
+def test_disks_of_servers_and_of_all_logs_can_be_full_and_clocks_of_programs_can_step():
+    names = "sink,engine,broker,agent,logs,sink+engine"
+    assert [target.name for target in targets(names, SIGNALS["all"])] == [
+        "sink", "sink stop", "sink step", "engine", "engine stop", "engine full", "broker", "broker stop",
+        "broker full", "agent", "agent stop", "agent step", "logs full", "sink+engine", "sink+engine stop",
+    ]  # fmt: skip
+    [logs] = targets("logs", SIGNALS["full"])
+    assert (logs.lasts, logs.stalls) == (True, frozenset())
+    with pytest.raises(ValueError, match="logs goes with --signal full, not with kill, stop"):
+        targets("logs", SIGNALS["both"])
+    with pytest.raises(ValueError, match="engine goes with --signal kill, stop, full, not with step"):
+        targets("engine", SIGNALS["step"])
+
+
+@pytest.mark.parametrize(("signals", "missing"), [("full", "unmountable"), ("step", "missing_compiler")])
+def test_what_a_disturbance_needs_and_is_missing_is_stated_before_anything_starts(monkeypatch, signals, missing):
+    monkeypatch.setattr(f"drumline.lab.chaos.{'disks' if signals == 'full' else 'clocks'}.{missing}", lambda: "absent")
+    monkeypatch.setattr(chaos_run, "running", lambda *_: pytest.fail("a stack starts"))
+    answer = CliRunner().invoke(command_chaos.app, ["--kill", "logs,sink", "--signal", "all"])
+    assert (answer.exit_code, "absent" in answer.output) == (2, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
+def test_a_disk_is_full_until_it_is_not_and_what_it_has_stays_in_the_folder(tmp_path):
+    settings = ephemeral_settings(tmp_path)
+    folder = disks.folders(settings)["logs"]
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", tmp_path], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    subprocess.run(["umount", tmp_path], check=True)
+    with disks.mounted(settings, ["logs"]):
+        (folder / "kept").write_bytes(b"x" * 100_000)
+        spans = Spans()
+        spans.begin([disks.full(folder)], 60)
+        with pytest.raises(OSError, match="No space left"):
+            (folder / "more").write_bytes(b"x" * 100_000)
+        spans.end()
+        (folder / "more").write_bytes(b"x" * 100_000)
+    assert not os.path.ismount(folder)
+    assert {path.name: path.stat().st_size for path in folder.iterdir()} == {"kept": 100_000, "more": 100_000}
+
+
+def test_a_clock_steps_forward_and_back_while_its_program_runs(tmp_path):
+    clock = clocks.SteppingClock(clocks.build(tmp_path), "probe")
+    program = "import sys, time\nfor _ in sys.stdin: print(time.time(), time.monotonic(), flush=True)"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=os.environ | clock.environment(), text=True, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as probe:  # fmt: skip
+
+        def ahead():
+            """How far its wall clock, and its monotonic one, are ahead of this process's; s."""
+            probe.stdin.write("\n")
+            probe.stdin.flush()
+            wall, monotonic = map(float, probe.stdout.readline().split())
+            return round((wall - time.time()) / 60), round((monotonic - time.monotonic()) / 60)
+
+        spans, seen = Spans(), [ahead()]
+        for step_s in (3_600, -1_800):
+            spans.begin([clock.stepped(step_s)], 600)
+            seen.append(ahead())
+        spans.end()
+        assert [*seen, ahead()] == [(0, 0), (60, 0), (-30, 0), (0, 0)]
+        probe.stdin.close()
 
 
 def test_a_group_is_placed_by_javas_hash():
@@ -142,20 +210,20 @@ def test_a_group_is_placed_by_javas_hash():
 
 
 def test_what_is_halted_twice_goes_on_at_the_later_end_and_what_died_is_forgotten():
-    halts = Halts()
+    spans = Spans()
     with subprocess.Popen(["sleep", "60"]) as victim, subprocess.Popen(["sleep", "60"]) as exited:
         try:
             process = psutil.Process(victim.pid)
-            later = halts.halt([process, psutil.Process(exited.pid)], 0.6)
-            assert halts.halt([process], 0.1) == later
+            later = spans.begin([halt(process), halt(psutil.Process(exited.pid))], 0.6)
+            assert spans.begin([halt(process)], 0.1) == later
             exited.kill()
             time.sleep(0.3)
             assert process.status() == psutil.STATUS_STOPPED
             time.sleep(0.5)
             assert process.status() != psutil.STATUS_STOPPED
-            assert halts.is_over
-            halts.halt([process], 60)
-            halts.end()
+            assert spans.is_over
+            spans.begin([halt(process)], 60)
+            spans.end()
             assert process.status() != psutil.STATUS_STOPPED
         finally:
             victim.kill()
@@ -249,7 +317,7 @@ def test_two_brokers_are_never_halted_at_once_and_replays_end_with_the_last_halt
         now_s[0] += max(0.0, seconds)
         return True
 
-    def disturb(target, rng, halt_s):
+    def disturb(target, rng, halt_s, step_s):
         assert not load_.ending
         halted.append((target, now_s[0], now_s[0] + halt_s))
         return "collecting", now_s[0] + halt_s, None
@@ -262,7 +330,7 @@ def test_two_brokers_are_never_halted_at_once_and_replays_end_with_the_last_halt
     system = SimpleNamespace(
         load=load_, progress=SimpleNamespace(cycles=defaultdict(lambda: [1.0, 2.0, 3.0])), tick=lambda: tick_for(0.2),
         tick_for=tick_for, disturb=disturb, wait_recovered=wait_recovered, is_busy=lambda _: True,
-        halts=SimpleNamespace(is_over=True), settings=None, programs={},
+        spans=SimpleNamespace(is_over=True), settings=None, programs={},
     )  # fmt: skip
     monkeypatch.setattr(chaos_run.time, "monotonic", lambda: now_s[0])
     monkeypatch.setattr(chaos_run, "wait_stored", lambda *_: True)
