@@ -25,6 +25,7 @@ from drumline.infra.runtime.processes import ProcessFailed, check_all
 from drumline.lab.chaos import clocks, disks
 from drumline.lab.chaos.halts import LONGEST_S, SHORTEST_S
 from drumline.lab.chaos.load import bytes_in
+from drumline.lab.chaos.progress import GROUPS
 from drumline.lab.chaos.reference import ReferenceRun, reference_results
 from drumline.lab.chaos.report import ChaosReport, Kill, Round
 from drumline.lab.chaos.spans import LONGEST_S, SHORTEST_S
@@ -193,7 +194,7 @@ def _wait(until: Callable[[], object], otherwise: str) -> None:
 
 
 def _cycles(system: System, target: KillTarget) -> list[float]:
-    return [seconds for group in sorted(target.stalls) for seconds in system.progress.cycles[group]]
+    return [seconds for group in sorted(target.stalls) or GROUPS for seconds in system.progress.cycles[group]]
 
 
 def _mean_recovery(round_: Round) -> float:
