@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import zlib
 from collections.abc import MutableMapping
 from contextlib import suppress
 
@@ -17,6 +18,8 @@ from drumline.producers.ipc.plain_file import AGENT_USER, make_public_folder
 
 #: Folder in the root of the spool: a file for each process that waits, with the name of its job.
 WAITING = ".waiting"
+#: Most characters of a job's name in an announcement.
+MOST_OF_NAME = 1_024
 #: Path of this process's announcement; its end is random, so that no user lays a file there before.
 _announcement = ""
 _NAMES = ("DRUMLINE_JOB", "SLURM_JOB_NAME", "JOB_NAME")
@@ -59,11 +62,17 @@ def announce(root: str, job: str) -> None:
         except (FileNotFoundError, PermissionError):
             make_public_folder(root)
             make_public_folder(folder)
-            path = os.path.join(folder, f"{socket.gethostname()}-{os.getpid()}"[-200:] + f"-{os.urandom(4).hex()}")
+            name = f"{socket.gethostname()}-{os.getpid()}"[-180:]
+            path = os.path.join(folder, f"{mark(job)}-{name}-{os.urandom(4).hex()}")
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
             _announcement = path
             with open(descriptor, "w", encoding="utf-8", errors="replace") as file:
-                file.write(job[:1_024])
+                file.write(job[:MOST_OF_NAME])
+
+
+def mark(job: str) -> str:
+    """Return what the names of a job's announcements begin with: the agent reads one of each job."""
+    return f"{zlib.crc32(job[:MOST_OF_NAME].encode(errors='replace')):08x}"
 
 
 def withdraw() -> None:

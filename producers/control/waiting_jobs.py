@@ -8,16 +8,18 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from drumline.producers.collector.late import WAITING
+from drumline.producers.collector.late import WAITING, mark
 from drumline.producers.spool.files import open_file, opened
 from drumline.producers.spool.layout import BadSpool
 from drumline.producers.spool.location import make_root
 
+#: Characters of a name that are its job's mark.
+MARK = len(mark(""))
 #: Age from which an announcement does not count; one is renewed once a second at most, at a step; s.
 ALIVE_S = 300.0
 #: Age at which the agent removes one whose process ended without; s.
 LEFT_S = 86_400.0
-#: Most announcements of a user that are read, the newest; most bytes of one.
+#: Most announcements of a user that are read: the newest of each job, then the newest; most bytes of one.
 MOST_OF_USER, MOST_BYTES = 256, 4_096
 #: Most that are listed. Of a longer list a user's share stays, the rest is removed: a flood ends.
 MOST_LISTED = 1 << 16
@@ -39,7 +41,7 @@ def waiting_jobs(root: Path, now_s: float | None = None) -> set[str]:
     with suppress(OSError), opened(root / WAITING) as folder:
         users, is_cut = _by_user(folder)
         for announcements in users.values():
-            announcements.sort(reverse=True)
+            announcements = _by_share(announcements)
             for changed_s, name in announcements[:MOST_OF_USER]:
                 with suppress(OSError, BadSpool):
                     jobs |= {_job(folder, name)} if now_s - changed_s <= ALIVE_S else set()
@@ -59,6 +61,19 @@ def _by_user(folder: int) -> tuple[dict[int, list[tuple[float, str]]], bool]:
                 about = entry.stat(follow_symlinks=False)
                 users.setdefault(about.st_uid, []).append((about.st_mtime, entry.name))
         return users, next(entries, None) is not None
+
+
+def _by_share(announcements: list[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Return the newest announcement of each job, then the others, the newest first.
+
+    A name begins with its job's mark, so that a job of many processes hides no other of its user.
+    """
+    by_job: dict[str, tuple[float, str]] = {}
+    ordered = sorted(announcements, reverse=True)
+    for announcement in ordered:
+        by_job.setdefault(announcement[1][:MARK], announcement)
+    newest = set(by_job.values())
+    return [*by_job.values(), *(announcement for announcement in ordered if announcement not in newest)]
 
 
 def _job(folder: int, name: str) -> str:

@@ -10,12 +10,14 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from drumline.producers.ipc.plain_file import NotTrusted, open_trusted
+from drumline.producers.ipc.plain_file import NotTrusted, open_trusted, untrusted
 
 #: Name of the file in the spool's root.
 FILE = ".control"
@@ -25,6 +27,8 @@ LEASE_NS = 4_000_000_000
 TIMES = "times"
 #: Most bytes of the file, policies in it, and as many other requests: the agent writes no more, and no more are read.
 MAX_BYTES, MAX_OF_KIND = 1 << 18, 64
+#: Most entries of the root that are looked through for the agent's file.
+MOST_LISTED = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -90,9 +94,8 @@ def read_requests(root: Path, now_ns: int = 0) -> list[ControlRequest]:
 
     Raises OSError where it may not be read, ValueError for a text that no agent writes.
     """
-    try:
-        descriptor = open_trusted(root / FILE)
-    except (FileNotFoundError, NotADirectoryError, NotTrusted):
+    descriptor = _opened(root)
+    if descriptor < 0:
         return []
     try:
         about = os.fstat(descriptor)
@@ -107,6 +110,29 @@ def read_requests(root: Path, now_ns: int = 0) -> list[ControlRequest]:
         return [_request(item) for item in json.loads(text)[: 2 * MAX_OF_KIND]]
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{root / FILE} is no control file ({type(error).__name__})") from None
+
+
+def _opened(root: Path) -> int:
+    """Return the descriptor of the file that counts, -1 without one. Raises OSError.
+
+    A user may have laid the file who decides nothing. Where the agent may not replace it, its file has a longer name.
+    """
+    try:
+        return open_trusted(root / FILE)
+    except (FileNotFoundError, NotADirectoryError):
+        return -1
+    except NotTrusted:
+        pass
+    newest: tuple[int, str] = (0, "")
+    with os.scandir(root) as entries:
+        for entry in islice(entries, MOST_LISTED):
+            if entry.name.startswith(f"{FILE}.") and not untrusted(root / entry.name):
+                with suppress(OSError):  # it is gone
+                    newest = max(newest, (entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))
+    try:
+        return open_trusted(root / newest[1]) if newest[1] else -1
+    except (FileNotFoundError, NotTrusted):
+        return -1
 
 
 def _request(item: Mapping[str, Any]) -> ControlRequest:

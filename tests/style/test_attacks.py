@@ -109,12 +109,18 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         f"{END}/test_hostile_user.py::"
         "test_a_hostile_user_stops_neither_job_nor_agent_and_nothing_of_root_is_read_or_written",
         f"{CONTROL}/test_shared_file.py::test_a_link_in_place_of_a_file_that_it_writes_is_not_followed",
+        f"{CONTROL}/test_shared_file.py::test_a_users_file_in_its_place_is_neither_obeyed_nor_in_its_way",
         f"{CONTROL}/test_waiting_jobs.py::test_a_user_with_thousands_of_announcements_takes_no_place_of_another",
+        f"{CONTROL}/test_waiting_jobs.py::test_the_processes_of_one_job_hide_no_other_job_of_their_user",
         "tests/producers/ipc/test_plain_file.py::test_a_link_laid_while_a_folder_is_created_opens_nothing_to_others",
     ),
     "a policy or requests of a user who decides nothing": (
         "tests/producers/ipc/test_plain_file.py::"
         "test_a_policy_and_requests_of_a_foreign_user_do_not_count_and_the_reason_is_stated",
+    ),
+    "a disk is full under an insert or a merge": (
+        f"{INFRA}/localstack/clickhouse/test_failed_writes.py::"
+        "test_rows_whose_write_failed_are_not_answered_as_stored",
     ),
     # Requests
     "a request with another name than its key, or times that are made up": (

@@ -2,14 +2,19 @@
 
 import os
 import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
+from drumline.producers.control.requests_in_force import as_file
 from drumline.producers.control.shared_file import ControlFile
-from drumline.producers.ipc.control import FILE
+from drumline.producers.ipc.control import FILE, read_requests
+from drumline.producers.ipc.plain_file import AGENT_USER
 from drumline.producers.spool.layout import AGENT_FOLDER
+from drumline.schemas.control import POLICY, Control
 
-FOREIGN = 4_301
+FOREIGN, AGENT = 4_301, 4_302
 
 
 @pytest.fixture
@@ -110,6 +115,50 @@ def test_what_a_user_without_rights_may_not_replace_is_an_error_and_untouched(ro
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
     assert (root / FILE).read_text() == "[9]"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+def test_a_users_file_in_its_place_is_neither_obeyed_nor_in_its_way(monkeypatch):
+    """In a sticky root of root, an agent without rights may not replace what a user has laid there before."""
+    monkeypatch.setenv(AGENT_USER, str(AGENT))
+    with TemporaryDirectory() as above:
+        os.chmod(above, 0o755)
+        root = Path(above) / "spool"
+        root.mkdir()
+        root.chmod(0o1777)
+        check_beside_a_users_file(root)
+
+
+def check_beside_a_users_file(root):
+    (root / FILE).write_text(as_file([request("his")])[0])
+    os.chown(root / FILE, FOREIGN, FOREIGN)
+    for number in range(2_000):
+        (root / f"{FILE}.{number:08x}").write_text("[]")
+        os.chown(root / f"{FILE}.{number:08x}", FOREIGN, FOREIGN)
+    file = ControlFile(root)
+    for key in ("first", "first", "second"):
+        as_user(AGENT, lambda key=key: file.write(as_file([request(key)])[0]))
+        assert [asked.key for asked in read_requests(root)] == [key]
+    as_user(AGENT, file.remove)
+    assert read_requests(root) == []
+    assert sum(path.stat().st_uid == AGENT for path in root.iterdir()) == 1, "its folder"
+
+
+def request(key):
+    """A policy that is in force."""
+    now_ns = time.time_ns()
+    return Control(
+        key=key, kind=POLICY, policy="off", job="*", run="", host="*", ranks=(), start_ns=now_ns - 10**9,
+        until_ns=now_ns + 10**12, requested_by="x", requested_ns=now_ns,
+    )  # fmt: skip
+
+
+def as_user(user, action):
+    os.seteuid(user)
+    try:
+        action()
+    finally:
+        os.seteuid(0)
 
 
 def test_a_link_in_place_of_the_root_is_not_followed(root, tmp_path):

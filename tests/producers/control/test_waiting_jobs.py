@@ -45,6 +45,15 @@ def test_the_newest_of_a_user_count(tmp_path, folder):
     assert waiting_jobs(tmp_path) == {"old", "new"}
 
 
+def test_the_processes_of_one_job_hide_no_other_job_of_their_user(tmp_path):
+    for number, job in enumerate(["small", *["large"] * 2 * MOST_OF_USER, "new"]):
+        late.forget()
+        late.announce(str(tmp_path), job)
+        os.utime(late._announcement, (time.time() - 100 + number / 10,) * 2)
+    late.forget()
+    assert waiting_jobs(tmp_path) == {"small", "large", "new"}
+
+
 @AS_ROOT
 def test_a_flood_beyond_what_is_listed_is_removed_down_to_the_share(tmp_path, folder, monkeypatch):
     monkeypatch.setattr(module, "MOST_LISTED", 1_000)
