@@ -14,7 +14,7 @@ import structlog
 from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.host.cgroups import PRESSURES, Cgroup, CgroupPlace, Pressure, cgroup_place, increase
 from drumline.producers.host.counters import ProcessCounters, ProcessEnded
-from drumline.producers.host.targets import NotReadable, RecordedProcess, boot_ns, find_pid
+from drumline.producers.host.targets import BOOT_TIMES, NotReadable, RecordedProcess, find_pid
 
 log = structlog.get_logger()
 
@@ -54,7 +54,6 @@ class HostSamples:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proc, self._mounted, self._clock = proc, cgroups, clock
-        self._boot_ns = boot_ns()
         self._has_delays = _enabled(proc / "sys/kernel/task_delayacct")
         self._host = Pressure(proc / "pressure", PRESSURES, "host_")
         self._sampled: dict[str, _Sampled] = {}
@@ -72,6 +71,7 @@ class HostSamples:
         """Read these processes from now on; what may not be read is logged once."""
         wanted: dict[str, RecordedProcess] = {}
         places, users = set(), Counter[int]()
+        boot_times = BOOT_TIMES.observed()
         for process in processes:
             place = (process.record["job"], process.record["run"], process.record["rank"])
             if place not in places:  # a process with two sources is read once
@@ -89,7 +89,7 @@ class HostSamples:
         self._left_out &= wanted.keys()
         for name in wanted.keys() - self._sampled.keys() - self._left_out:
             try:
-                pid = find_pid(wanted[name], self._proc, self._boot_ns, os.geteuid())
+                pid = find_pid(wanted[name], self._proc, boot_times, os.geteuid())
                 counters = ProcessCounters(self._proc / str(pid), self._has_delays)
             except (NotReadable, OSError, ValueError, IndexError, StopIteration) as error:
                 self._left_out.add(name)

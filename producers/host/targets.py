@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from drumline.schemas.topics import Topic
 
 #: Largest difference between the start of a process and what its record states: ticks, and clocks that were set; ns.
 SAME_START_NS = 2_000_000_000
+#: From when on a clock has stepped; it is slewed by less in the time between two looks; ns. The most steps to know.
+STEP_NS, MOST_STEPS = 500_000_000, 16
 #: Fields of /proc/PID/stat behind the name of the program, from 0 (proc_pid_stat(5) counts them from 3).
 STATE, MAJOR_FAULTS, THREADS, START_TICKS, RSS_PAGES, BLOCK_IO_TICKS = 0, 9, 17, 19, 21, 39
 
@@ -81,10 +84,28 @@ def boot_ns() -> int:
     return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def find_pid(process: RecordedProcess, proc: Path, started_ns: int, user: int) -> int:
+class BootTimes:
+    """Knows when this host was started, by all that its clock has stated since the agent's start.
+
+    The kernel has a process's start since that time, and a record has it by the clock of then: once that has stepped,
+    it fits the earlier time only. Any thread may call it.
+    """
+
+    def __init__(self, clock: Callable[[], int] = boot_ns) -> None:
+        self._clock, self._seen = clock, deque[int](maxlen=MOST_STEPS)
+
+    def observed(self) -> tuple[int, ...]:
+        """Return the times, the newest first; ns since the epoch."""
+        now_ns = self._clock()
+        if not self._seen or abs(now_ns - self._seen[0]) > STEP_NS:
+            self._seen.appendleft(now_ns)
+        return tuple(self._seen)
+
+
+def find_pid(process: RecordedProcess, proc: Path, started_ns: Collection[int], user: int) -> int:
     """Return the number of a recorded process below `proc`. Raises NotReadable, OSError.
 
-    `started_ns`: time at which this host was started. `user`: of the agent, who reads its own processes, root all. A
+    `started_ns`: when this host was started (BootTimes). `user`: of the agent, who reads its own processes, root all. A
     process in a container has another number here: it is found by start and the number that it sees itself.
     """
     if user not in (0, process.user):
@@ -101,10 +122,14 @@ def find_pid(process: RecordedProcess, proc: Path, started_ns: int, user: int) -
     raise NotReadable(f"no process {process.pid} of user {process.user} is to be seen from here")
 
 
-def _is_same(folder: Path, process: RecordedProcess, started_ns: int) -> bool:
+def _is_same(folder: Path, process: RecordedProcess, started_ns: Collection[int]) -> bool:
     ticks = int(stat_fields((folder / "stat").read_bytes())[START_TICKS])
-    start_ns = started_ns + ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-    if abs(start_ns - int(process.record.get("start_ns", 0))) > SAME_START_NS:
+    booted_ns = int(process.record.get("start_ns", 0)) - ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    if all(abs(booted_ns - known_ns) > SAME_START_NS for known_ns in started_ns):
         return False
     numbers = next(line for line in (folder / "status").read_text().splitlines() if line.startswith("NSpid:"))
     return int(numbers.split()[-1]) == process.pid
+
+
+#: Of this process, which looks for its recorded processes in several threads.
+BOOT_TIMES = BootTimes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.producers.host.targets import START_TICKS, NotReadable, RecordedProcess, boot_ns, find_pid, stat_fields
+from drumline.producers.host.targets import BOOT_TIMES, START_TICKS, NotReadable, RecordedProcess, find_pid, stat_fields
 
 PROC = Path("/proc")
 #: Number of CAP_SYS_PTRACE (linux/capability.h).
@@ -63,7 +63,7 @@ def subject(process: RecordedProcess, agent_user: int, may_all: bool, proc: Path
             "that user, or with CAP_SYS_PTRACE"
         )
     try:
-        pid = find_pid(process, proc, boot_ns(), process.user)
+        pid = find_pid(process, proc, BOOT_TIMES.observed(), process.user)
     except (NotReadable, OSError, ValueError, IndexError, StopIteration) as error:
         raise NoProcess(str(error)) from None
     return Subject.of(pid, int(process.record.get("pid", 0)), proc)

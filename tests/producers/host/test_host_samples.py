@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,14 @@ from drumline.producers.host import counters, host_samples
 from drumline.producers.host.cgroups import Cgroup, Pressure, cgroup_place, increase
 from drumline.producers.host.host_samples import HostSamples
 from drumline.producers.host.process_sampler import HostBatches
-from drumline.producers.host.targets import NotReadable, RecordedProcess, find_pid, recorded_process, stat_fields
+from drumline.producers.host.targets import (
+    BootTimes,
+    NotReadable,
+    RecordedProcess,
+    find_pid,
+    recorded_process,
+    stat_fields,
+)
 from drumline.schemas.batch import decode, encode
 from drumline.schemas.keys import record_key
 from drumline.schemas.model import model
@@ -203,7 +211,7 @@ def test_a_record_that_no_producer_writes_is_about_no_process(wrong):
 def test_a_process_that_is_not_the_records_is_not_read(child):
     pid = child(IDLE).pid
     same = recorded(pid)
-    assert find_pid(same, Path("/proc"), BOOT_NS, os.geteuid()) == pid
+    assert find_pid(same, Path("/proc"), [BOOT_NS], os.geteuid()) == pid
     for wrong in (
         recorded(pid, start_ns=start_ns(pid) - 3 * S),
         RecordedProcess(same.record, 0, same.user),
@@ -211,14 +219,32 @@ def test_a_process_that_is_not_the_records_is_not_read(child):
         RecordedProcess(same.record, pid, same.user + 1, is_certain=True),
     ):
         with pytest.raises(NotReadable):
-            find_pid(wrong, Path("/proc"), BOOT_NS, 0)
+            find_pid(wrong, Path("/proc"), [BOOT_NS], 0)
+
+
+@pytest.mark.parametrize("step_s", [-3_600, 90])
+def test_processes_from_before_and_after_a_step_of_the_clock_are_found(child, step_s):
+    """What a record states of its process's start is by the clock of then; the kernel's is by the clock of now."""
+    now_ns = [BOOT_NS]
+    boot_times = BootTimes(lambda: now_ns[0])
+    before, after = (recorded(child(IDLE).pid) for _ in range(2))
+    assert find_pid(before, Path("/proc"), boot_times.observed(), os.geteuid()) == before.pid
+    now_ns[0] += step_s * S
+    after = replace(after, record={**after.record, "start_ns": after.record["start_ns"] + step_s * S})
+    for process in (before, after):
+        assert find_pid(process, Path("/proc"), boot_times.observed(), os.geteuid()) == process.pid
+    now_ns[0] += S // 10
+    assert len(boot_times.observed()) == 2, "a clock that is slewed has not stepped"
+    other = replace(before, record={**before.record, "start_ns": before.record["start_ns"] + 3 * S})
+    with pytest.raises(NotReadable):
+        find_pid(other, Path("/proc"), boot_times.observed(), 0)
 
 
 def test_an_agent_that_is_not_root_reads_its_own_users_processes_only():
     me = recorded(os.getpid())
-    assert find_pid(me, Path("/proc"), BOOT_NS, me.user) == os.getpid()
+    assert find_pid(me, Path("/proc"), [BOOT_NS], me.user) == os.getpid()
     with pytest.raises(NotReadable, match="the agent runs as user 4711"):
-        find_pid(me, Path("/proc"), BOOT_NS, 4711)
+        find_pid(me, Path("/proc"), [BOOT_NS], 4711)
 
 
 def test_what_may_not_be_read_is_logged_once():
@@ -239,7 +265,7 @@ def test_a_process_in_a_container_is_found_by_its_start_and_its_own_number(tmp_p
         (folder / "stat").write_text(stat.format(pid))
         (folder / "status").write_text(f"Name:\tpython\nNSpid:\t{pid}\t{inner}\n")
     record = {"start_ns": 700 * S // os.sysconf("SC_CLK_TCK")}
-    assert find_pid(RecordedProcess(record, 8, os.geteuid()), tmp_path, 0, 0) == 901
+    assert find_pid(RecordedProcess(record, 8, os.geteuid()), tmp_path, [0], 0) == 901
 
 
 def test_counters_of_a_cgroup_and_of_those_above_it(tmp_path):
