@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -67,6 +68,13 @@ class KafkaSettings(SettingsModel):
     def in_sync(self) -> int:
         """Replicas that have a record before it is acknowledged: two where there are two, so never one broker alone."""
         return self.min_insync_replicas or min(2, self.replication)
+
+    def current_password(self) -> str:
+        """Return the password of the SASL user as its file has it now: it may have been changed since the start."""
+        with suppress(ValueError):
+            secret = read_secret("KAFKA__SASL_PASSWORD", self.sasl_password, self.sasl_password_file)
+            return secret.get_secret_value() if secret else ""
+        return self.sasl_password.get_secret_value() if self.sasl_password else ""
 
     @model_validator(mode="after")
     def _secrets(self) -> KafkaSettings:

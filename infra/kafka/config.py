@@ -36,7 +36,7 @@ def client_config(settings: Settings, client_id: str) -> dict[str, str | int | f
     if kafka.security_protocol.startswith("SASL"):
         config["sasl.mechanism"] = kafka.sasl_mechanism
         config["sasl.username"] = kafka.sasl_username
-        config["sasl.password"] = kafka.sasl_password.get_secret_value() if kafka.sasl_password else ""
+        config["sasl.password"] = kafka.current_password()
     if kafka.security_protocol.endswith("SSL"):
         for name, path in (
             ("ssl.ca.location", kafka.ssl_ca),

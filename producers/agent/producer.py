@@ -61,6 +61,7 @@ class KafkaSender:
     ) -> None:
         self._settings, self._make, self._clock = settings, client, clock
         self._topics = frozenset(topics)
+        self._password = settings.kafka.current_password()
         self._client = client(settings, self._on_error)
         self._sign = signer(settings.kafka)
         self._fatal = self._denied = ""
@@ -125,6 +126,7 @@ class KafkaSender:
             self._fatal, self._replace_at = "", self._clock() + REPLACE_S
             self._client.purge()
             self._client.flush(PROBE_TIMEOUT_S)  # every message is answered: purged
+            self._password = self._settings.kafka.current_password()
             self._client = self._make(self._settings, self._on_error)
             self._ready = False
 
@@ -158,9 +160,17 @@ class KafkaSender:
             self._set(self._fatal)
         elif denied := to_access_error(self._settings, error):
             self._denied = str(denied)
+            self._renew_password()
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and not self._denied:
             self._ready = False  # probed again, so that recovery shows without messages to send
             self._set(self._no_broker)
+
+    def _renew_password(self) -> None:
+        """Let the client use the password that is in its file by now."""
+        if (password := self._settings.kafka.current_password()) != self._password:
+            self._password = password
+            self._client.set_sasl_credentials(self._settings.kafka.sasl_username, password)
+            log.info("kafka: the password has changed and is used from now on")
 
     def _missing_topics(self, missing: list[str]) -> str:
         """Return the reason for missing topics; Kafka does not list topics that a user may not write."""

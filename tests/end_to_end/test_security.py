@@ -248,6 +248,31 @@ def test_the_agent_publishes_over_tls_and_reports_which_server_denies_it(secure,
     assert not any(password in log + output for password in secure.passwords.values())
 
 
+def test_an_agent_uses_a_password_that_is_changed_while_it_runs(secure, programs, tmp_path):
+    """Sessions outlive a change in Kafka; at the next connection the file has the new one, or has it a little later."""
+    password, spool = tmp_path / "password", tmp_path / "spool"
+    spool.mkdir()
+    password.write_text("of before")
+    writer = SpoolWriter(spool, any_batch(Topic.PROCESS, 1, "rotated", 0).envelope)
+    writer.append(Topic.KERNEL, "rotated", encode(model(Topic.KERNEL), any_batch(Topic.KERNEL, 50, "rotated", 0)), 50)
+    port = free_port()
+    environment = secure.environment_of("producer") | {
+        "DRUMLINE_AGENT__METRICS_PORT": str(port), "DRUMLINE_KAFKA__SASL_PASSWORD_FILE": str(password),
+    }  # fmt: skip
+    agent = ManagedProcess("agent", ["agent", "--spool", str(spool)], tmp_path / "log", environment, restarts=0)
+    agent.start()
+    try:
+        until(lambda: "rejects user producer" in get(port, "/readyz")[1])
+        password.write_text(secure.passwords["producer"])
+        published = of("drumline_agent_published_rows_total", Topic.KERNEL)
+        until(lambda: samples(port).get(published) == 50 and get(port, "/readyz")[0] == 200)
+        agent.check()
+        assert agent.exits == []
+    finally:
+        agent.stop()
+    assert secure.passwords["producer"] not in agent.log.read_text()
+
+
 CLICKHOUSE = {
     "other authority": ({"ca": "other_ca"}, "good", "not accepted: unable to get local.*DRUMLINE_CLICKHOUSE__CA must"),
     "expired": ({}, "expired", "not accepted: certificate has expired"),
