@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
+from types import ModuleType
 
 import structlog
 
@@ -19,11 +20,11 @@ from drumline.producers.batching.process_record import process_record
 from drumline.producers.identity import host_identity, host_name
 from drumline.producers.rollup.folder import ROWS, KeptFolder
 from drumline.producers.rollup.host_windows import HostWindows, MakeStages
-from drumline.producers.rollup.kept_segments import KeptSegments, writer_model
+from drumline.producers.rollup.kept_segments import MOST_SEGMENT, KeptSegments, writer_model
 from drumline.producers.rollup.puller import Puller
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.frames import Frame
-from drumline.producers.spool.layout import ProcessIdentity
+from drumline.producers.spool.layout import BadSpool, ProcessIdentity
 from drumline.producers.spool.quota import PROCESSES, SpoolLimits
 from drumline.producers.spool.reader import Segment
 from drumline.producers.spool.writer import SpoolWriter
@@ -109,6 +110,18 @@ def zstd() -> tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]:
             library = importlib.import_module(name)
         except ModuleNotFoundError:
             continue
-        return partial(library.compress, level=LEVEL), library.decompress
+        return partial(library.compress, level=LEVEL), partial(_decompressed, library)
     log.warning("rows that stay on this host are not compressed: pip install 'drumline[archive]'")
     return bytes, bytes
+
+
+def _decompressed(library: ModuleType, packed: bytes) -> bytes:
+    """Return the content of a segment. Raises BadSpool, also for more than a segment has."""
+    decompressor = library.ZstdDecompressor()
+    try:
+        content: bytes = decompressor.decompress(packed, max_length=MOST_SEGMENT + 1)
+    except library.ZstdError as error:
+        raise BadSpool(f"a kept segment cannot be unpacked: {error}") from None
+    if len(content) > MOST_SEGMENT or not decompressor.eof:
+        raise BadSpool("a kept segment is cut off, or has more than was ever kept")
+    return content

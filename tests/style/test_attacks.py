@@ -119,8 +119,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         "test_a_policy_and_requests_of_a_foreign_user_do_not_count_and_the_reason_is_stated",
     ),
     "a disk is full under an insert or a merge": (
-        f"{INFRA}/localstack/clickhouse/test_failed_writes.py::"
-        "test_rows_whose_write_failed_are_not_answered_as_stored",
+        f"{INFRA}/localstack/clickhouse/test_failed_writes.py::test_rows_whose_write_failed_are_not_answered_as_stored",
     ),
     # Requests
     "a request with another name than its key, or times that are made up": (

@@ -14,7 +14,7 @@ from drumline.cli.record.agent import _stages
 from drumline.infra.config.settings import Settings
 from drumline.infra.telemetry import metrics
 from drumline.lab.demo_recording import DEMO_RECORDING
-from drumline.producers.agent.kept_rows import KeptRows
+from drumline.producers.agent.kept_rows import KeptRows, zstd
 from drumline.producers.replay.recording import RecordedJob
 from drumline.producers.rollup import kept_segments
 from drumline.producers.rollup import pull as pulls
@@ -430,3 +430,62 @@ def test_rows_wait_in_the_spool_while_the_state_is_locked(lab):
     lab.tick()
     assert windows.is_ready
     assert not any(tail.problem for tail in lab.agent.tails.values())
+
+
+def flipped(path, other):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
+def cut(path, other):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def emptied(path, other):
+    path.write_bytes(b"")
+
+
+def exchanged(path, other):
+    path.write_bytes(other.read_bytes())
+
+
+def linked(path, other):
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+
+
+def made_a_folder(path, other):
+    path.unlink()
+    path.mkdir()
+
+
+def unpacked_to_more_than_was_kept(path, other):
+    path.write_bytes(zstd()[0](bytes(kept_segments.MOST_SEGMENT + (1 << 20))))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [flipped, cut, emptied, exchanged, linked, made_a_folder, unpacked_to_more_than_was_kept],
+    ids=lambda damage: damage.__name__,
+)
+def test_a_tampered_segment_is_answered_and_changes_no_row_of_another_process(kept, damage):
+    """Whoever may write into the folder may damage it; the agent goes on, and states what it cannot pull."""
+    segments, steps = kept.kept.segments, steps_of(1)
+    of = {segments.identity(name).process["rank"]: name for name in segments.processes()}
+    files = {rank: sorted(segments.path(name).glob("*.kept")) for rank, name in of.items()}
+    for path, other in zip(files[0], files[1], strict=False):
+        damage(path, other)
+    kept.kept.puller.add(request(steps[0], steps[-1]))
+    for _ in range(3):
+        kept.kept.puller.follow()
+        kept.tick()
+    wanted = kept_bodies(steps, rank=1)
+    assert {place: body for place, body in pulled(kept).items() if body in wanted.values()} == wanted
+    own = {*wanted.values(), *kept_bodies(steps_of(0), rank=0).values()}
+    assert {*pulled(kept).values()} <= own, "nothing that was not written is published"
+    answer = answers(kept)
+    assert answer["pull-1 rank 1"].startswith("done: ")
+    assert not answer.get("pull-1 rank 0", "").startswith(f"done: {len(steps)} steps"), answer
+    if damage is unpacked_to_more_than_was_kept:
+        assert answer["pull-1 rank 0"] == "rejected: a kept segment is cut off, or has more than was ever kept"
