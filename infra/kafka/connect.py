@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import State, held
+from drumline.infra.kafka.advertised import addresses, advertised_error
 from drumline.infra.runtime import tls
 from drumline.infra.runtime.listeners import connect_error
 
@@ -29,6 +30,11 @@ DENIED = frozenset({
 })  # fmt: skip
 #: The broker rejects the client's credentials.
 UNKNOWN_USER = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
+
+#: No broker answers, or not the one that is needed.
+UNANSWERED = frozenset({
+    KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE,
+})  # fmt: skip
 
 
 class BrokerUnreachable(ConnectionError):
@@ -59,9 +65,11 @@ def to_access_error(settings: Settings, error: KafkaError, right: str = "") -> K
 
 def to_error(settings: Settings, error: KafkaException, right: str = "") -> BrokerUnreachable:
     """Return KafkaAccessDenied where `error` rejects the client, else BrokerUnreachable, with a readable message."""
-    return to_access_error(settings, error.args[0], right) or BrokerUnreachable(
-        f"{_place(settings)} failed: {_sentence(error.args[0])} ({error.args[0].name()})"
-    )
+    if denied := to_access_error(settings, error.args[0], right):
+        return denied
+    if error.args[0].code() in UNANSWERED and (text := advertised_error(settings)):
+        return BrokerUnreachable(text)
+    return BrokerUnreachable(f"{_place(settings)} failed: {_sentence(error.args[0])} ({error.args[0].name()})")
 
 
 def silence_librdkafka(config: dict[str, Any]) -> dict[str, Any]:
@@ -153,6 +161,8 @@ class ConnectionProbe:
 
     def _unreachable(self, error: KafkaError) -> BrokerUnreachable:
         settings, protocol = self._settings, self._settings.kafka.security_protocol
+        if text := advertised_error(settings):
+            return BrokerUnreachable(text)
         encrypted = next((tls.accepts_tls(host, port) for host, port in addresses(settings)), False)
         if encrypted and "PLAINTEXT" in protocol:
             hint = f"the listener there uses TLS, and DRUMLINE_KAFKA__SECURITY_PROTOCOL is {protocol}"
@@ -164,12 +174,6 @@ class ConnectionProbe:
             hint = HINT
         where = f"{settings.bootstrap} within {self._timeout_s:g} s ({error.name()})"
         return BrokerUnreachable(f"no Kafka broker answers at {where}. {hint}")
-
-
-def addresses(settings: Settings) -> list[tuple[str, int]]:
-    """Return (host, port) of each bootstrap server that has that form."""
-    matches = (re.fullmatch(r"\s*\[?([^\]]+?)\]?:(\d+)\s*", server) for server in settings.bootstrap.split(","))
-    return [(match[1], int(match[2])) for match in matches if match]
 
 
 def _place(settings: Settings) -> str:

@@ -14,6 +14,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.kafka.advertised import unreachable
 from drumline.infra.kafka.config import producer_config
 from drumline.infra.kafka.connect import principal, to_access_error
 from drumline.infra.kafka.lost_brokers import with_broker_watch
@@ -85,10 +86,11 @@ class KafkaSender:
         """Return whether Kafka has answered and has the topics; probes it at most every PROBE_PERIOD_S."""
         if not self._ready and self._clock() >= self._probe_at:
             try:
-                topics = self._client.list_topics(timeout=PROBE_TIMEOUT_S).topics
-                missing = sorted(self._topics - set(topics))
-                self._set(self._missing_topics(missing) if missing else "")
-                self._ready = not missing
+                answer = self._client.list_topics(timeout=PROBE_TIMEOUT_S)
+                missing = sorted(self._topics - set(answer.topics))
+                problem = unreachable(self._settings, answer.brokers.values())
+                self._set(problem or (self._missing_topics(missing) if missing else ""))
+                self._ready = not self.problem
             except KafkaException:
                 self._pump(0)  # error callbacks may give the reason
                 self._set(self._denied or self._no_broker)

@@ -38,7 +38,7 @@ class FakeKafka:
     def list_topics(self, timeout):
         if self.topics is None:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-        return type("Metadata", (), {"topics": dict.fromkeys(self.topics)})
+        return type("Metadata", (), {"topics": dict.fromkeys(self.topics), "brokers": {}})
 
     def produce(self, topic, value, key, on_delivery, headers=()):
         if len(self.queue) >= self.capacity:
