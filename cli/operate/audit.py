@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from drumline.infra.runtime.terminal import echo, escape_controls, terminal_cons
 
 if TYPE_CHECKING:
     from drumline.infra.config.settings import Settings
+    from drumline.sinks.audit.acknowledgements import Decision
     from drumline.sinks.audit.compare import ReplicaDifference
     from drumline.sinks.audit.report import AuditReport
 
@@ -32,6 +34,14 @@ def audit(
     compare: Annotated[
         bool, typer.Option("--compare", help="Also compare the rows of all replicas, by number and hash.")
     ] = False,
+    acknowledge: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Of a finding that cannot be fixed: it does not count any more."),
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why nothing is left to do; needed to acknowledge.")] = "",
+    withdraw: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Of an acknowledged finding: it counts again.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Prove that no row was lost or doubled, from Kafka and from the tables.
@@ -45,12 +55,27 @@ def audit(
     Each replica of DRUMLINE_CLICKHOUSE__REPLICAS is audited, against the commits of its own group. --compare reads all
     rows of each.
 
+    --acknowledge keeps in ClickHouse who decided when and why that nothing is left to do about a finding, until
+    --withdraw. It is shown, and the audit does not fail by it. A finding that states another number is another one,
+    and counts. What may still pass (not drained, windows open, unknown) is not acknowledged.
+
     Run it while no sink writes: a range that has its rows and not yet its ledger entry looks doubled.
 
-    Exit codes: 0 clean. 1 not clean; each finding is named. 10 undecided: Kafka or ClickHouse does not answer.
+    Exit codes: 0 clean. 1 not clean; each finding is named. 2 no such finding. 10 undecided: Kafka or ClickHouse does
+    not answer.
     """
+    from drumline.infra.control.control_topic import user_name
+    from drumline.sinks.audit.acknowledgements import Decision
+
+    if acknowledge and not reason.strip():
+        raise typer.BadParameter("state why nothing is left to do", param_hint="--reason")
+    by = f"{user_name()}@{socket.gethostname()}"
+    decision = Decision(tuple(acknowledge or ()), tuple(withdraw or ()), reason.strip(), by)
     replicas = of_each(settings())
-    reports = {name: _audit(config, job, run) for name, config in replicas.items()}
+    answers = {name: _audit(config, job, run, decision) for name, config in replicas.items()}
+    if unknown := sorted(set.intersection(*(missing for _, missing in answers.values()))):
+        raise typer.BadParameter(f"there is no finding {', '.join(unknown)}", param_hint="--acknowledge, --withdraw")
+    reports = {name: report for name, (report, _) in answers.items()}
     differing = _compare(replicas, job, run) if compare else []
     clean = all(report.clean for report in reports.values()) and not differing
     if as_json:
@@ -87,8 +112,11 @@ def _compare(replicas: dict[str, Settings], job: str, run: str) -> list[ReplicaD
     return differences(compared)
 
 
-def _audit(config: Settings, job: str, run: str) -> AuditReport:
-    """Return the report of one replica. Raises typer.Exit with UNDECIDED if Kafka or ClickHouse does not answer."""
+def _audit(config: Settings, job: str, run: str, decision: Decision) -> tuple[AuditReport, set[str]]:
+    """Return the report of one replica, after a decision, and the ids that it does not know.
+
+    Raises typer.Exit with UNDECIDED if Kafka or ClickHouse does not answer, and typer.BadParameter.
+    """
     from drumline.infra.kafka.connect import BrokerUnreachable, require_listener
 
     try:
@@ -98,6 +126,7 @@ def _audit(config: Settings, job: str, run: str) -> AuditReport:
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect, with_hint
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
+    from drumline.sinks.audit.acknowledgements import Acknowledgements, NotAcknowledgeable
     from drumline.sinks.audit.audit import audit as check
     from drumline.sinks.audit.kafka_side import KafkaFacts, KafkaUnreachable
     from drumline.sinks.audit.queries import Queries
@@ -107,9 +136,15 @@ def _audit(config: Settings, job: str, run: str) -> AuditReport:
             queries = Queries(connect(config, timeout_s=300), config, job, run)
             kafka = KafkaFacts(config)
             try:
-                return check(kafka, queries)
+                report = check(kafka, queries)
             finally:
                 kafka.close()
+            kept = Acknowledgements(queries.client, queries.database)
+            unknown = kept.decide(report, decision)
+            kept.apply(report)
+            return report, unknown
+    except NotAcknowledgeable as error:
+        raise typer.BadParameter(str(error), param_hint="--acknowledge") from None
     except (ClickHouseFailed, KafkaUnreachable, StackError) as error:
         exit_with("audit", UNDECIDED, f"cannot decide: {with_hint(error)}")
 
@@ -154,12 +189,21 @@ def _print(report: AuditReport) -> None:
     console.print("rollups: " + ", ".join(f"{name} {rows:,}" for name, rows in report.rollups.items()), highlight=False)
     for finding in report.findings:
         text = escape(f"{finding.where}: {finding.text}")  # names in it are of jobs: no markup
-        console.print(f"[bold red]{finding.kind}[/] {text}", highlight=False)
+        console.print(f"[bold red]{finding.kind}[/] {text} ({finding.id})", highlight=False)
+    for known in report.acknowledged:
+        text = f"{known.finding.where}: {known.finding.text} ({known.finding.id})"
+        console.print(
+            f"[yellow]acknowledged[/] {known.finding.kind} {escape(text)}\n"
+            f"    {escape(known.reason)} ({escape(known.decided_by)}, {known.time})", highlight=False,
+        )  # fmt: skip
     expired = f"{report.rows_expired:,} rows expired (older than retention)" if report.rows_expired else ""
     if not report.clean:
         console.print(
             *filter(None, (expired, f"[bold red]{len(report.findings)} findings[/]")), sep="\n", highlight=False
         )
+    elif report.acknowledged:
+        text = f"clean but for {len(report.acknowledged)} acknowledged findings"
+        console.print(*filter(None, (expired, f"[bold green]{text}[/]")), sep="\n", highlight=False)
     elif expired:
         console.print(f"{expired}; of the rest nothing is lost or doubled", highlight=False)
     else:

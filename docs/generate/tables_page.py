@@ -73,7 +73,7 @@ GROUPS = {
         "records_per_minute",
         "evaluations",
     ),
-    "Bookkeeping": ("ledger", "alert_limits", "offender_notices"),
+    "Bookkeeping": ("ledger", "acknowledgements", "alert_limits", "offender_notices"),
 }
 RETENTION = """## How the schema changes
 

@@ -25,6 +25,7 @@ SPREAD = {
     "stacks": BY_JOB,
     "alert_limits_versions": "cityHash64(name)",
     "offender_notices_versions": "cityHash64(host)",
+    "acknowledgements_versions": "cityHash64(id)",
 }
 BY_RANK = "cityHash64(job, rank)"
 #: A statement of a migration about columns: of a view, or of a table that may be there already.

@@ -149,7 +149,7 @@ class Queries:
             self.client,
             f"SELECT sumIf(want, expired = 0) AS published, sumIf(have, expired = 0) AS kept, countIf({bad}) AS bad, "
             "sumIf(want, expired = 1) AS expired_rows, countIf(expired = 0 AND have > want) AS more, "
-            f"groupArrayIf({SHOWN})((place, offset, want, have), {bad}) AS examples FROM ("
+            f"groupArraySortedIf({SHOWN})((place, offset, want, have), {bad}) AS examples FROM ("
             "SELECT place, offset, max(w) AS want, max(h) AS have, max(u) AS numbers, max(t) AS top, max(e) AS expired "
             "FROM ("
             "SELECT concat(topic_id, ':', toString(partition)) AS place, offset, sum(r) AS w, "

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+#: Kinds of findings that may pass by themselves, so that nothing is to be acknowledged.
+NOT_YET = frozenset({"not_drained", "windows_open", "unknown"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,30 @@ class Finding:
     kind: str
     where: str
     text: str
+
+    @property
+    def id(self) -> str:
+        """Return the name by which it is acknowledged: a finding that grows has another."""
+        return hashlib.sha256("\0".join((self.kind, self.where, self.text)).encode()).hexdigest()[:12]
+
+    def as_json(self) -> dict[str, str]:
+        """Return it for JSON."""
+        return {"id": self.id, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A finding that a person has acknowledged, or had. `time`: ISO 8601."""
+
+    finding: Finding
+    reason: str
+    decided_by: str
+    time: str
+    withdrawn: bool = False
+
+    def as_json(self) -> dict[str, str]:
+        """Return it for JSON."""
+        return {**self.finding.as_json(), "reason": self.reason, "decided_by": self.decided_by, "time": self.time}
 
 
 @dataclass(slots=True)
@@ -47,6 +75,7 @@ class AuditReport:
 
     `rollups`: rollup -> the rows that it counts. `dropped`: rows lost before publication, per topic and run.
     `kept`: rows that stay on their hosts, and those of them that are counted in windows, per process.
+    `acknowledged`: findings that do not count any more.
     """
 
     topics: list[TopicAccount] = field(default_factory=list)
@@ -55,6 +84,7 @@ class AuditReport:
     windows: list[dict[str, Any]] = field(default_factory=list)
     kept: list[dict[str, Any]] = field(default_factory=list)
     rollups: dict[str, int] = field(default_factory=dict)  # rows that they count
+    acknowledged: list[Acknowledged] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
@@ -71,7 +101,8 @@ class AuditReport:
         return {
             "clean": self.clean,
             "rows_expired": self.rows_expired,
-            "findings": [asdict(finding) for finding in self.findings],
+            "findings": [finding.as_json() for finding in self.findings],
+            "acknowledged": [acknowledged.as_json() for acknowledged in self.acknowledged],
             "topics": [asdict(account) for account in self.topics],
             "dropped_before_publication": self.dropped,
             "windows": self.windows,
