@@ -70,9 +70,9 @@ def chaos(
     halted longer than its session. Without kills a round has each target once, in random order. Most overlap with the
     next ones; never are two brokers away at once. The last replay ends during the last one.
 
-    full: the disk of broker, engine or logs (all programs) has no free block for 3 to 15 s. As root only: each is a
-    tmpfs. step: the clock of a program (sink, worker, agent and so on) is 2 s to an hour ahead or behind, then right
-    again. A C compiler builds the library that does it. With --signal all each target has every signal that it can.
+    With full the disk of broker, engine or logs (of all programs) has no free block for 3 to 15 s. Each is a tmpfs,
+    which root only can mount. With step the clock of a program is 2 s to an hour ahead or behind for a while. A C
+    compiler builds the library for it. With all each target has every signal that it can have.
 
     With --hostile nothing is killed. A job is replayed at its recorded speed, three times in turn alone and beside
     records that are generated from the Avro schemas: extremes in every field, wrong lengths, garbage, foreign process

@@ -64,8 +64,8 @@ def audit(
     Exit codes: 0 clean. 1 not clean; each finding is named. 2 no such finding. 10 undecided: Kafka or ClickHouse does
     not answer.
     """
-    from drumline.infra.control.control_topic import user_name
     from drumline.sinks.audit.acknowledgements import Decision
+    from drumline.views.control.control_topic import user_name
 
     if acknowledge and not reason.strip():
         raise typer.BadParameter("state why nothing is left to do", param_hint="--reason")

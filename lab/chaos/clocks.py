@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 from drumline.infra.config.state_dir import StackError
-from drumline.lab.chaos.spans import Span
+from drumline.lab.chaos.spans import Disturbance
 
 SOURCE = Path(__file__).with_name("clock_ahead.c")
 COMPILER = "cc"
@@ -47,9 +47,9 @@ class SteppingClock:
         """Return the variables by which a program has this clock."""
         return {"LD_PRELOAD": str(self._library), "CLOCK_STEP_FILE": str(self._file)}
 
-    def stepped(self, seconds: int) -> Span:
+    def stepped(self, seconds: int) -> Disturbance:
         """Return the state in which the clock is that far ahead; it steps back at the end."""
-        return Span(self._file, lambda: self._set(seconds), lambda: self._set(0))
+        return Disturbance(self._file, lambda: self._set(seconds), lambda: self._set(0))
 
     def _set(self, seconds: int) -> None:
         with self._file.open("r+b") as file, mmap.mmap(file.fileno(), 8) as shared:

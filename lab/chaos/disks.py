@@ -13,7 +13,7 @@ from pathlib import Path
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError, State
 from drumline.infra.localstack.kafka.broker import broker_folder, broker_name, numbers
-from drumline.lab.chaos.spans import Span
+from drumline.lab.chaos.spans import Disturbance
 
 #: Bytes of a disk that is not full; only what is written takes memory.
 SIZE = 3 << 30
@@ -50,9 +50,9 @@ def mounted(settings: Settings, parts: Iterable[str]) -> Iterator[None]:
         yield
 
 
-def full(folder: Path) -> Span:
+def full(folder: Path) -> Disturbance:
     """Return the state in which the disk of a folder has no free block."""
-    return Span(folder, lambda: _fill(folder), lambda: _resize(folder, SIZE))
+    return Disturbance(folder, lambda: _fill(folder), lambda: _resize(folder, SIZE))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ SHORTEST_S, LONGEST_S = 5.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Disturbance:
     """Describes a state by what it changes (`key`), how it begins and how it ends."""
 
     key: Hashable
@@ -29,10 +29,10 @@ class Spans:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._due: dict[Hashable, tuple[float, Span]] = {}
+        self._due: dict[Hashable, tuple[float, Disturbance]] = {}
         self._timers: list[Timer] = []
 
-    def begin(self, spans: Iterable[Span], seconds: float) -> float:
+    def begin(self, spans: Iterable[Disturbance], seconds: float) -> float:
         """Begin all of them; return when they end (monotonic; s). A later end of an earlier one with its key stays."""
         begun = list(spans)
         due = time.monotonic() + seconds
@@ -66,12 +66,12 @@ class Spans:
                     del self._due[key]
 
 
-def halt(process: psutil.Process) -> Span:
+def halt(process: psutil.Process) -> Disturbance:
     """Return a halt of a process: SIGSTOP, and SIGCONT at its end."""
-    return Span(process, _unless_gone(process.suspend), _unless_gone(process.resume))
+    return Disturbance(process, _unless_exited(process.suspend), _unless_exited(process.resume))
 
 
-def _unless_gone(action: Callable[[], Any]) -> Callable[[], None]:
+def _unless_exited(action: Callable[[], Any]) -> Callable[[], None]:
     def act() -> None:
         with suppress(psutil.NoSuchProcess):  # killed meanwhile; psutil compares start times
             action()

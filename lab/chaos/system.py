@@ -24,6 +24,12 @@ from drumline.lab.chaos.load import ReplayLoad
 from drumline.lab.chaos.progress import PipelineProgress, ProgressSnapshot
 from drumline.lab.chaos.spans import Span, Spans, halt
 from drumline.lab.chaos.targets import (
+from drumline.lab.chaos import clocks, disks, interrupted_work
+from drumline.lab.chaos.brokers import Brokers
+from drumline.lab.chaos.load import ReplayLoad
+from drumline.lab.chaos.progress import PipelineProgress, ProgressSnapshot
+from drumline.lab.chaos.spans import Disturbance, Spans, halt
+from drumline.lab.chaos.targets import (
     ENDED,
     LEADER,
     OPTIONAL,
@@ -179,7 +185,9 @@ class System:
                 program.start()
         return "; ".join(in_flight), runs_s, None if target.lasts else seen
 
-    def _spans(self, target: KillTarget, parts: list[str], victims: list[psutil.Process], step_s: int) -> list[Span]:
+    def _spans(
+        self, target: KillTarget, parts: list[str], victims: list[psutil.Process], step_s: int
+    ) -> list[Disturbance]:
         """Return what lasts: full disks, steps of clocks, or halts."""
         if target.signal == "full":
             folders = disks.folders(self.settings)

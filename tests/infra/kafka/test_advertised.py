@@ -37,9 +37,9 @@ def test_wrong_advertised_listeners_are_named_with_the_address(misled, environme
     sentence = advertised_error(settings)
     assert f"its brokers are at {stated}" in sentence
     assert "(connection refused): correct advertised.listeners" in sentence
-    for command in (["topics", "apply"], ["stream"], ["replay", "infra/demo/ddp-gpu-bound", "--job", "j"]):
+    for command in (["topics", "apply"], ["stream"], ["replay", "lab/demo/ddp-gpu-bound", "--job", "j"]):
         done = subprocess.run(
-            [sys.executable, "-m", "drumline.infra.cli.app", *command], env=environment_of(settings),
+            [sys.executable, "-m", "drumline.cli.app", *command], env=environment_of(settings),
             capture_output=True, text=True, timeout=WAIT_S,
         )  # fmt: skip
         assert done.returncode != 0
@@ -54,6 +54,6 @@ def test_brokers_that_are_reached_are_no_problem(stack):
     assert advertised_error(stack) == ""
     [port] = free_ports(1)
     nowhere = type("Broker", (), {"host": "127.0.0.1", "port": port})
-    there = type("Broker", (), {"host": "localhost", "port": stack.local.kafka_port})
-    assert unreachable(stack, [nowhere, there]) == "", "one is enough"
+    local = type("Broker", (), {"host": "localhost", "port": stack.local.kafka_port})
+    assert unreachable(stack, [nowhere, local]) == "", "one is enough"
     assert unreachable(stack, []) == ""

@@ -189,7 +189,7 @@ def test_a_clock_steps_forward_and_back_while_its_program_runs(tmp_path):
     ) as probe:  # fmt: skip
 
         def ahead():
-            """How far its wall clock, and its monotonic one, are ahead of this process's; s."""
+            """The lead of its wall clock, and of its monotonic one, over those of this process; minutes."""
             probe.stdin.write("\n")
             probe.stdin.flush()
             wall, monotonic = map(float, probe.stdout.readline().split())

@@ -138,7 +138,7 @@ def check_beside_a_users_file(root):
     file = ControlFile(root)
     for key in ("first", "first", "second"):
         as_user(AGENT, lambda key=key: file.write(as_file([request(key)])[0]))
-        assert [asked.key for asked in read_requests(root)] == [key]
+        assert [query.key for query in read_requests(root)] == [key]
     as_user(AGENT, file.remove)
     assert read_requests(root) == []
     assert sum(path.stat().st_uid == AGENT for path in root.iterdir()) == 1, "its folder"

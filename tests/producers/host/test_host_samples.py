@@ -224,7 +224,7 @@ def test_a_process_that_is_not_the_records_is_not_read(child):
 
 @pytest.mark.parametrize("step_s", [-3_600, 90])
 def test_processes_from_before_and_after_a_step_of_the_clock_are_found(child, step_s):
-    """What a record states of its process's start is by the clock of then; the kernel's is by the clock of now."""
+    """A record has its process's start by the clock of then; the kernel's is compared by the clock of now."""
     now_ns = [BOOT_NS]
     boot_times = BootTimes(lambda: now_ns[0])
     before, after = (recorded(child(IDLE).pid) for _ in range(2))

@@ -482,8 +482,8 @@ def test_a_tampered_segment_is_answered_and_changes_no_row_of_another_process(ke
         kept.tick()
     wanted = kept_bodies(steps, rank=1)
     assert {place: body for place, body in pulled(kept).items() if body in wanted.values()} == wanted
-    own = {*wanted.values(), *kept_bodies(steps_of(0), rank=0).values()}
-    assert {*pulled(kept).values()} <= own, "nothing that was not written is published"
+    written = {*wanted.values(), *kept_bodies(steps_of(0), rank=0).values()}
+    assert {*pulled(kept).values()} <= written, "nothing that was not written is published"
     answer = answers(kept)
     assert answer["pull-1 rank 1"].startswith("done: ")
     assert not answer.get("pull-1 rank 0", "").startswith(f"done: {len(steps)} steps"), answer

@@ -26,7 +26,7 @@ def pipeline(clean_stack, environment_of):
 
 def audit(pipeline, *arguments):
     """Exit code and report, or what is printed."""
-    command = [sys.executable, "-m", "drumline.infra.cli.app", "audit", *arguments]
+    command = [sys.executable, "-m", "drumline.cli.app", "audit", *arguments]
     done = subprocess.run(command, env=pipeline.environment, capture_output=True, text=True, timeout=WAIT_S)
     return done.returncode, json.loads(
         done.stdout

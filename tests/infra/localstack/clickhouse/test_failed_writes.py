@@ -1,4 +1,4 @@
-"""What the engine cannot write to its disk never counts as stored."""
+"""Rows that the engine cannot write to its disk never count as stored."""
 
 import resource
 
