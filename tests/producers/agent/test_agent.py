@@ -1,8 +1,10 @@
 """The node agent with a scripted Kafka."""
 
+import gc
 import os
 import random
 import shutil
+import signal
 import time
 from dataclasses import replace
 
@@ -538,3 +540,37 @@ def test_rows_that_are_older_than_their_table_keeps_rows_are_counted_and_logged_
     assert [entry["log_level"] for entry in logs if entry["event"] == OLD_ROWS] == ["warning"], "with the first"
     assert [entry["old_rows"] for entry in logs if "old_rows" in entry] == [30]
     assert old_rows(lab.root, {}, retention, now_ns) == {}, "the folder is gone"
+
+
+def test_200_quick_restarts_of_a_jobs_processes_leave_nothing_behind(lab):
+    """Each is a process of the system that ends by SIGKILL or by itself, some before the agent has seen it."""
+    seen, rows, files = set(), 0, []
+    for number in range(200):
+        child = os.fork()
+        if child == 0:
+            try:
+                spool = SpoolWriter(lab.root, process(f"p{number}", pid=os.getpid()))
+                write(spool, range(3), key=f"p{number}")
+                if number % 2:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                spool.close()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        if number % 7 == 0:
+            lab.tick()
+        if number % 50 == 49:
+            for _ in range(6):
+                lab.tick()
+            assert [name for name in os.listdir(lab.root) if not name.startswith(".")] == []
+            assert lab.agent.tails == {}
+            files.append(len(os.listdir("/proc/self/fd")))
+            seen |= {batch.envelope["process_id"] for batch in lab.batches(Topic.PROCESS)}
+            rows += lab.account()[1]
+            lab.kafka.log.clear()
+            gc.collect()
+            files.append(sum(type(thing).__module__.startswith("drumline") for thing in gc.get_objects()))
+    assert seen == {f"p{number}" for number in range(200)}
+    assert rows == 200 * 3 * 10
+    assert files[0] == files[2] == files[4] == files[6], "open files"
+    assert files[7] <= files[3], "objects of the agent"
