@@ -23,7 +23,6 @@ from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.localstack.ephemeral import environment, run_audit
 from drumline.infra.runtime.processes import ProcessFailed, check_all
 from drumline.lab.chaos import clocks, disks
-from drumline.lab.chaos.halts import LONGEST_S, SHORTEST_S
 from drumline.lab.chaos.load import bytes_in
 from drumline.lab.chaos.progress import GROUPS
 from drumline.lab.chaos.reference import ReferenceRun, reference_results

@@ -22,12 +22,6 @@ from drumline.lab.chaos import clocks, disks, interrupted_work
 from drumline.lab.chaos.brokers import Brokers
 from drumline.lab.chaos.load import ReplayLoad
 from drumline.lab.chaos.progress import PipelineProgress, ProgressSnapshot
-from drumline.lab.chaos.spans import Span, Spans, halt
-from drumline.lab.chaos.targets import (
-from drumline.lab.chaos import clocks, disks, interrupted_work
-from drumline.lab.chaos.brokers import Brokers
-from drumline.lab.chaos.load import ReplayLoad
-from drumline.lab.chaos.progress import PipelineProgress, ProgressSnapshot
 from drumline.lab.chaos.spans import Disturbance, Spans, halt
 from drumline.lab.chaos.targets import (
     ENDED,

@@ -28,7 +28,6 @@ from drumline.infra.runtime.processes import ManagedProcess, ProcessFailed
 from drumline.lab.chaos import chaos_run, clocks, disks, load, system
 from drumline.lab.chaos.brokers import java_hash
 from drumline.lab.chaos.chaos_run import Plan, deck
-from drumline.lab.chaos.halts import SHORTEST_S
 from drumline.lab.chaos.interrupted_work import of_sink, of_worker, pending
 from drumline.lab.chaos.load import ReplayLoad
 from drumline.lab.chaos.progress import ProgressSnapshot
