@@ -204,8 +204,8 @@ class Attempts:
     def units_at(self, table: RecordTable) -> list[str]:
         """Return the unit of the attempt at the time of each part, of what names no process of a rank."""
         of_parts = zip(table.text("job"), table.text("run"), table.number("base_time_ns").tolist(), strict=True)
-        found = ((job, run, self.at(job, run, time_ns)) for job, run, time_ns in of_parts)
-        return [run_key(job, run) if attempt is None else attempt.unit for job, run, attempt in found]
+        attempts = ((job, run, self.at(job, run, time_ns)) for job, run, time_ns in of_parts)
+        return [run_key(job, run) if attempt is None else attempt.unit for job, run, attempt in attempts]
 
     def at(self, job: str, run: str, time_ns: int) -> Attempt | None:
         """Return the attempt of a run at a time, of what names no process of a rank; None of an unknown run."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness.collective_join import StepMatch
+from drumline.streams.lateness.collective_join import StepMatch, is_left_together
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -53,13 +53,21 @@ def hidden_parts(
     return out
 
 
+def _may_hide(table: Rows) -> NDArray[np.bool_]:
+    """Return which collectives are tested: beside exchanges and all-to-alls, whose results are needed at once, the
+    others; alone, they too.
+    """
+    left_together = is_left_together(table)
+    return left_together if left_together.any() else ~left_together
+
+
 def beyond_longest(table: Rows) -> Ints:
     """Return how long each rank waited in a step's collectives without the longest wait: [ranks], ns.
 
     Waits behind compute are seen again in each collective of the step, until the rank has caught up. `table`: the
     compared collectives, COLLECTIVE_ROW [ranks, collectives].
     """
-    wait = table["duration_ns"] - table["duration_ns"].min(0)
+    wait = (table["duration_ns"] - table["duration_ns"].min(0))[:, _may_hide(table)]
     return np.asarray(wait.sum(1) - wait.max(1), np.int64)
 
 
@@ -85,9 +93,11 @@ def hidden_part(before: Rows, now: Rows, ranks_before: Ints, ranks: Ints, config
 
 
 def _followed(table: Rows) -> tuple[Floats, Floats, Floats]:
-    """Return ordinals that are followed by the next one, and of these the waits and the gaps behind: [ranks, n]."""
+    """Return ordinals that are tested and followed by the next one, and of these the waits and the gaps behind:
+    [ranks, n].
+    """
     ordinal, start, duration = table["ordinal"][0], table["start_ns"], table["duration_ns"]
-    at = np.flatnonzero(np.diff(ordinal) == 1)
+    at = np.flatnonzero((np.diff(ordinal) == 1) & _may_hide(table)[:-1])
     wait = (duration - duration.min(0))[:, at]
     gap = start[:, at + 1] - (start + duration)[:, at]
     return ordinal[at], wait.astype(np.float64), gap.astype(np.float64)

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drumline.streams.core.chance import POWERS, beyond, chance_of_sizes, common_sizes, likelihood_ratios, spread
-from drumline.streams.core.thresholds import OK, StragglerConfig
+from drumline.streams.core.thresholds import OK, WARNING, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution
-from drumline.streams.stragglers.analysis.cause import HOST_STALL, NO_CAUSE, Cause
+from drumline.streams.stragglers.analysis.cause import DETAILS, HOST_STALL, NO_CAUSE, WAITING, Cause
 from drumline.streams.stragglers.analysis.host_cause import NO_CPU
 from drumline.streams.stragglers.analysis.lateness_history import (
     BUSY,
@@ -35,9 +35,7 @@ from drumline.streams.stragglers.inspection.sampled_stacks import Inspection
 from drumline.streams.stragglers.rank_values import by_value
 
 #: Details that were measured in the rank's own steps, or on its own GPU: not chance, however much the job's steps vary.
-MEASURED = frozenset(
-    {"garbage_collection", "checkpoint", "data_loader", "synchronisation", "pageable", "shared_gpu", "throttled"}
-)
+MEASURED = frozenset({"garbage_collection", "checkpoint", "data_loader", "pageable", "shared_gpu", "throttled"})
 #: Details from a sample a second of the process, which may be of the window before: odds are enough that are so many
 #: times less.
 SAMPLED = frozenset({*NO_CPU, "python_lock", "page_faults", "disk"})
@@ -48,6 +46,8 @@ LITTLE = 0.5
 ENDED = 0.1
 #: Odds from which a rank is suspect: it is compared with the windows before its odds began to rise.
 SUSPECTED = 3.0
+#: A rank is suspect before it is named for what all ranks do: each waits for its GPU, and differs in it by chance.
+SYNCHRONISATION = DETAILS["idle_ns"][WAITING]
 #: Odds are at most so many times those that name a rank: they fall within some windows after a fault.
 MOST = 3.0
 #: A rank is late steadily if not even this part of its steps is on time by how they vary: drift and pauses are not.
@@ -91,7 +91,8 @@ class LatenessTest:
         is_late = self.lateness.max(initial=0.0) > self._least_ns
         self._latest = int(data.ranks[self.lateness.argmax()]) if is_late else -1
         self._always = self._latest if history.is_empty or history.always == self._latest else -1
-        self.cost = self._costs(history.values)
+        self._limit = self._limits(history.values)
+        self.cost = np.minimum(self.lateness, self._limit)
         # What a stall cost is no measure of what comes after it.
         self._before_odds = {
             rank: odds
@@ -101,9 +102,10 @@ class LatenessTest:
         runs = [odds.since for odds in self._before_odds.values() if _is_suspect(odds)]
         self._run_begin = min(runs, default=self._window)
         has_odds = np.isin(data.ranks, list(self._before_odds))
-        self.cost[has_odds] = self._costs(self._before(self._run_begin))[has_odds]
+        self._limit[has_odds] = self._limits(self._before(self._run_begin))[has_odds]
         if self._always >= 0:  # its steps may never have been shorter
-            self.cost[self._index[self._always]] = self.lateness[self._index[self._always]]
+            self._limit[self._index[self._always]] = np.inf
+        self.cost = np.minimum(self.lateness, self._limit)
         self._inspected = dict(history.inspected)
         number, inspection = next_inspection(inspections, self._inspected.get("window", -1), self._window) or (-1, None)
         if inspection is not None and inspection.rank in self._index:
@@ -120,12 +122,14 @@ class LatenessTest:
         detail, odds = row.cause.detail, self._odds.get(row.rank)
         value = 0.0 if odds is None else odds.mean
         needed = self._needed / (SAMPLED_ODDS if detail in SAMPLED else 1.0)
+        if detail == SYNCHRONISATION:
+            needed = SUSPECTED
         if self.lateness[index] < least:
             how = ONE_STEP
         elif self.cost[index] < least:
             how = NO_GROWTH
         elif detail in MEASURED or (value >= needed and not self._has_ended(row.rank)):
-            return self._shown(row)
+            return self._shown(self._limited(row))
         else:
             how = CHANCE
         evidence = {"explained_by": how, "late_ns": round(float(self.lateness[index])), "odds": round(value)}
@@ -133,6 +137,18 @@ class LatenessTest:
             peers = {name: row.evidence[name] for name in ("peers", "pipeline") if name in row.evidence}
             evidence |= {SUSPECTED_OF: row.cause.cause, **peers, **self._inspection_of(row.rank)}
         return replace(row, severity=OK, cause=NO_CAUSE, evidence={**evidence, "odds_needed": round(needed)})
+
+    def _limited(self, row: RankVerdict) -> RankVerdict:
+        """Return the row of a rank that is named, with no more lost than steps grew, which is known as closely as they
+        vary: what others wait for it beyond that is as usual, and another rank's turn without it.
+        """
+        index, values = self._index[row.rank], self._before(self._run_begin)
+        most = (self._limit[index] + _variation(values)) * int(self._attribution.steps[index])
+        if most >= row.lost_ns:
+            return row
+        share = row.share * most / row.lost_ns
+        severity = min(row.severity, max(WARNING, self._config.severity(share)))  # its odds name it, not this window
+        return replace(row, lost_ns=round(most), share=share, severity=severity)
 
     def _shown(self, row: RankVerdict) -> RankVerdict:
         """Return the row of a rank that is named, with what its stacks have shown."""
@@ -165,13 +181,13 @@ class LatenessTest:
     def _is_known(self, values: Floats) -> bool:
         return len(values) >= self._config.baseline_windows_min
 
-    def _costs(self, values: Floats) -> Floats:
+    def _limits(self, values: Floats) -> Floats:
         """Return [R] by how much steps are longer than in earlier windows, of these values, for each rank's lateness.
 
         Without a later rank, steps were shorter by how much later that is.
         """
         later = self.lateness.max(initial=0.0) - self.lateness
-        return np.asarray(np.minimum(self.lateness, np.maximum(self._growth(values) - later, 0.0)))
+        return np.asarray(np.maximum(self._growth(values) - later, 0.0))
 
     def _growth(self, values: Floats, of: Floats | None = None) -> Floats:
         """Return by how much the steps of a window are longer than before, or 0; without a past there is no limit.
@@ -230,9 +246,8 @@ class LatenessTest:
             if self._is_known(values):
                 growth = self._growth(values, values)  # steps vary as much to both sides
                 sizes = np.minimum(values[:, LATE], np.abs(growth)) * np.where(growth > 0.0, 1.0, -1.0)
-                varies = float(np.median(np.abs(values[:, STEP] - np.median(values[:, STEP]))))
                 least = self._config.least_jitter * self._step_ns
-                chance = chance_of_sizes(self.cost[of_members], sizes, varies, least)
+                chance = chance_of_sizes(self.cost[of_members], sizes, _variation(values), least)
                 is_uneven = common_sizes(values[:, LATE])[-1:].sum() >= LITTLE * self._least_ns
                 if not (is_uneven or self._is_short):  # steps count
                     chance = np.where(is_steady, np.minimum(chance, by_steps), chance)
@@ -290,6 +305,12 @@ class LatenessTest:
             "inspected": self._inspected,
             "longest": {str(row.rank): round(float(self._of_window.longest[self._index[row.rank]])) for row in late},
         }
+
+
+def _variation(values: Floats) -> float:
+    """Return by how much the steps of windows vary, of which these are the values; ns."""
+    steps = values[:, STEP]
+    return float(np.median(np.abs(steps - np.median(steps)))) if len(steps) else 0.0
 
 
 def _is_suspect(odds: Odds) -> bool:

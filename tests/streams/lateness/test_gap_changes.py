@@ -8,7 +8,7 @@ from support.labs.light import hidden_windows, light
 from support.straggler_simulator import MS, Fault, ddp, fsdp, mesh, overlapped, simulate
 
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness.collective_join import COLLECTIVE_ROW
+from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, LOCKSTEP, SEND_RECV
 from drumline.streams.lateness.gap_changes import beyond_longest, hidden_part
 
 CONFIG = StragglerConfig()
@@ -51,6 +51,19 @@ def test_ranks_and_collectives_that_either_step_lacks_are_left_out():
 
 def test_all_but_the_longest_wait_may_be_hidden():
     assert beyond_longest(table([20, 50, 0], [1, 1, 1])).tolist() == [20, 0]
+
+
+def test_beside_other_collectives_the_waits_in_exchanges_are_not_tested():
+    """The result of an exchange is needed at once: beside DDP's hidden waits those for a slow GPU are not hidden."""
+    before, now = table([20, 20], [80, 100]), table([50, 50], [50, 100])
+    mixed = [part.copy() for part in (before, now)]
+    for part in mixed:
+        part["lockstep"] = LOCKSTEP
+        part["operation"][:, 1] = SEND_RECV
+    part = hidden_part(*mixed, RANKS, RANKS, CONFIG)
+    assert (part.hidden_ns, part.changed_ns) == (30, 30)
+    assert beyond_longest(mixed[1]).tolist() == [0, 0]
+    assert hidden_part(before, now, RANKS, RANKS, CONFIG).changed_ns == 60
 
 
 FAULTS = [

@@ -303,6 +303,13 @@ def test_a_gpu_is_shared_where_others_use_it_more_than_its_peers_do(util, of_job
     assert device_detail(late, peers, 1.3, StragglerConfig())[0] == detail
 
 
+def test_of_two_samples_that_differ_the_lower_counts():
+    """NVML reads both shares at other moments; recorded of a GPU that was not shared."""
+    late = samples(1980, processes=2, n=2, util=[38, 90], of_job=[36, 52])
+    peers = [samples(1980)]
+    assert device_detail(late, peers, 1.3, StragglerConfig())[0] == ""
+
+
 @pytest.mark.parametrize("late_ns", [0, 900 * MS])
 def test_samples_refine_the_cause_whenever_they_come(late_ns):
     job = batches(simulate(ddp(4), 36, (Fault(1, "compute", 20 * MS),)))

@@ -9,7 +9,7 @@ import pytest
 
 from drumline.lab.bench.jittery_jobs import HEALTHY, STEP_NS, fault, lateness, named, verdicts, windows
 from drumline.streams.core.chance import beyond, chance_of_sizes, likelihood_ratios, spread
-from drumline.streams.core.thresholds import CRITICAL, SUSPECT, StragglerConfig
+from drumline.streams.core.thresholds import CRITICAL, SUSPECT, WARNING, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import attribute_lost_time
 from drumline.streams.stragglers.analysis.cause import Cause
 from drumline.streams.stragglers.analysis.groups import lockstep_groups
@@ -17,6 +17,7 @@ from drumline.streams.stragglers.analysis.lateness_history import LatenessHistor
 from drumline.streams.stragglers.analysis.lateness_test import SUSPECTED, SUSPECTED_OF, LatenessTest
 from drumline.streams.stragglers.analysis.light_overlap import kept_hidden
 from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict
+from drumline.streams.stragglers.analysis.window_data import step_length
 from drumline.streams.stragglers.inspection.sampled_stacks import Inspection
 
 
@@ -84,6 +85,7 @@ def test_a_named_rank_is_compared_with_the_windows_before_its_odds_began_to_rise
 
 @pytest.mark.parametrize(("detail", "odds", "is_named"), [
     ("disk", 30.0, True), ("disk", 5.0, False), ("", 30.0, False), ("data_loader", 0.0, True), ("", 1500.0, True),
+    ("synchronisation", 0.0, False), ("synchronisation", 6.0, True),
 ])  # fmt: skip
 def test_what_samples_show_needs_less_evidence_and_what_was_measured_none(detail, odds, is_named):
     late = np.zeros((20, 2))
@@ -97,6 +99,37 @@ def test_what_samples_show_needs_less_evidence_and_what_was_measured_none(detail
     row = test.tested(RankVerdict(1, CRITICAL, Cause("host_stall", detail), round(6 * STEP_NS), 0.23))
     assert row.names_rank == is_named
     assert row.evidence.get("explained_by") == (None if is_named else "chance")
+
+
+def test_a_named_rank_has_lost_no_more_than_steps_grew():
+    """It is late by more than that: without it another rank is late."""
+    late = np.zeros((20, 2))
+    late[:, 1] = 0.3 * STEP_NS
+    [data] = windows(late)
+    data = replace(data, lockstep_groups=lockstep_groups(data))
+    values = np.array([[0.25 * STEP_NS, step * STEP_NS, STEP_NS] for step in (1.2, 1.2, 1.2, 1.2)])
+    history = LatenessHistory(np.arange(-4, 0), values, {1: Odds((3e3, 3e3), 0)}, is_empty=False)
+    test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig())
+    row = test.tested(RankVerdict(1, CRITICAL, Cause("host_stall"), round(6 * STEP_NS), 0.3 / 1.3))
+    grew = 20 * (float(step_length(data).mean()) - 1.2 * STEP_NS)
+    assert row.lost_ns == pytest.approx(grew, rel=1e-6)
+    assert grew < 2.5 * STEP_NS
+    assert row.share == pytest.approx(0.3 / 1.3 * grew / (6 * STEP_NS), rel=1e-6)
+    assert row.severity == WARNING
+
+
+def test_a_name_stays_where_one_window_costs_little():
+    """Its odds name it; that steps grew by less than a warning in this window ends no fault that lasts."""
+    late = np.zeros((20, 2))
+    late[:, 1] = 0.3 * STEP_NS
+    [data] = windows(late)
+    data = replace(data, lockstep_groups=lockstep_groups(data))
+    values = np.array([[0.25 * STEP_NS, step * STEP_NS, STEP_NS] for step in (1.28, 1.28, 1.28, 1.28)])
+    history = LatenessHistory(np.arange(-4, 0), values, {1: Odds((3e3, 3e3), 0)}, is_empty=False)
+    test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig())
+    row = test.tested(RankVerdict(1, CRITICAL, Cause("host_stall"), round(6 * STEP_NS), 0.3 / 1.3))
+    assert row.share < StragglerConfig().warning
+    assert (row.names_rank, row.severity) == (True, WARNING)
 
 
 def suspect_row(odds, inspections, history=None):
