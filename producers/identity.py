@@ -24,7 +24,8 @@ _LOCAL_RANK = (
     "SLURM_LOCALID",
 )
 _WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
-_JOB = ("DRUMLINE_JOB", "SLURM_JOB_NAME", "JOB_NAME")
+#: Variables with the name of a job, the first that is set counts.
+JOB_NAMES = ("DRUMLINE_JOB", "SLURM_JOB_NAME", "JOB_NAME")
 #: Largest rank, and most characters of a name (schemas/bounds/limits.py, which the job's process does not import).
 MAX_RANK, MAX_NAME = (1 << 20) - 1, 1_024
 #: Set in processes that the hook of an environment has prepared (collector/late.py), and what holds for those only.
@@ -145,7 +146,7 @@ def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device
     run = run_id(environment) or str(now_ns)
     labels = (pair.partition("=") for pair in environment.get("DRUMLINE_LABELS", "").split(",") if "=" in pair)
     return Identity(
-        job=printable(next((environment[name] for name in _JOB if environment.get(name)), "job")),
+        job=printable(next((environment[name] for name in JOB_NAMES if environment.get(name)), "job")),
         run=run,
         rank=rank,
         local_rank=local,

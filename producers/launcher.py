@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.infra.runtime import spool_defaults
-from drumline.producers.identity import LATE, OF_LATE
+from drumline.producers.identity import JOB_NAMES, LATE, OF_LATE
 from drumline.producers.ipc.buffer_pool import MIN_BUFFER_MB
 from drumline.producers.ipc.policy import DEFAULT, BadPolicy, Policy, parse
 from drumline.producers.nccl_profiler import library
@@ -76,7 +76,7 @@ def environment(
         known = [inherited["DRUMLINE_LABELS"]] if inherited.get("DRUMLINE_LABELS") else []
         result["DRUMLINE_LABELS"] = ",".join([*known, *options.labels])
     job = options.job
-    if not job and not any(inherited.get(name) for name in ("DRUMLINE_JOB", "SLURM_JOB_NAME", "JOB_NAME")):
+    if not job and not any(inherited.get(name) for name in JOB_NAMES):
         job = script_name(command)
     for name, value in (
         ("DRUMLINE_JOB", job),

@@ -6,24 +6,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from drumline.schemas.topics import Topic
+
 #: Takes SQL and parameters, returns rows as dicts.
 RunQuery = Callable[[str, Mapping[str, Any]], list[dict[str, Any]]]
 
 #: Raw topic -> table with its rows. ClickHouse keeps only the newest rows of gpu.progress.v1, so it is not counted.
-STORED = {
-    "gpu.process.v1": "processes",
-    "gpu.kernel.v1": "kernels",
-    "gpu.memcpy.v1": "memcpys",
-    "gpu.collective.v1": "collectives",
-    "gpu.step.v1": "steps",
-    "gpu.range.v1": "ranges",
-    "gpu.device.v1": "device_samples",
-    "gpu.host.v1": "host_samples",
-    "gpu.network.v1": "network_samples",
-    "gpu.check.v1": "checks",
-    "gpu.stack.v1": "stacks",
-    "gpu.launch.v1": "launches",
-    "gpu.stall.v1": "stalls",
+STORED: dict[str, str] = {
+    Topic.PROCESS: "processes",
+    Topic.KERNEL: "kernels",
+    Topic.MEMCPY: "memcpys",
+    Topic.COLLECTIVE: "collectives",
+    Topic.STEP: "steps",
+    Topic.RANGE: "ranges",
+    Topic.DEVICE: "device_samples",
+    Topic.HOST: "host_samples",
+    Topic.NETWORK: "network_samples",
+    Topic.CHECK: "checks",
+    Topic.STACK: "stacks",
+    Topic.LAUNCH: "launches",
+    Topic.STALL: "stalls",
 }
 
 

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import MutableMapping
 from contextlib import suppress
 
-from drumline.producers.identity import LATE, names_rank
+from drumline.producers.identity import JOB_NAMES, LATE, names_rank
 from drumline.producers.ipc.plain_file import AGENT_USER, make_public_folder
 
 #: Folder in the root of the spool: a file for each process that waits, with the name of its job.
@@ -22,7 +22,6 @@ WAITING = ".waiting"
 MOST_OF_NAME = 1_024
 #: Path of this process's announcement; its end is random, so that no user lays a file there before.
 _announcement = ""
-_NAMES = ("DRUMLINE_JOB", "SLURM_JOB_NAME", "JOB_NAME")
 
 
 def prepare(environment: MutableMapping[str, str], python: str, root: str, agent: str = "") -> None:
@@ -32,7 +31,7 @@ def prepare(environment: MutableMapping[str, str], python: str, root: str, agent
     by its script, not by the launcher that imported torch before it.
     """
     inherited = environment.get(LATE, "")
-    if not any(environment.get(name) for name in _NAMES) or environment.get("DRUMLINE_JOB") == inherited:
+    if not any(environment.get(name) for name in JOB_NAMES) or environment.get("DRUMLINE_JOB") == inherited:
         script = os.path.splitext(os.path.basename(sys.argv[0] if sys.argv else ""))[0]
         environment["DRUMLINE_JOB"] = script if script not in ("", "-c", "-m") else "python"
     environment[LATE] = environment.get("DRUMLINE_JOB") or "1"

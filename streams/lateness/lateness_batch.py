@@ -10,12 +10,12 @@ import numpy as np
 
 from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.keys import derived_process_id
+from drumline.schemas.topics import Topic
 from drumline.streams.core.records import Rows, run_key
 from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, SLICE_RANKS, slice_of
 from drumline.streams.lateness.gap_changes import HiddenPart
 from drumline.streams.lateness.state import CommunicatorState
 
-TOPIC = "gpu.lateness.v1"
 #: Most rows of a record: 0.6 MB with the names of hosts and GPUs, Kafka takes 1 MB. A step of more ranks is cut into
 #: slices (`slice_of`), each with the rows of the ranks in its `rank_list`.
 MAX_ROWS = SLICE_RANKS
@@ -55,7 +55,7 @@ def lateness_batch(
         "job": state.job,
         "run": state.run,
         "world_size": state.world_size,
-        "process_id": derived_process_id(TOPIC, *source),
+        "process_id": derived_process_id(Topic.LATENESS, *source),
         "sequence": state.sequence,
         "rows": len(rows),
         "sent_ns": now_ns,
@@ -77,4 +77,4 @@ def lateness_batch(
     member = np.searchsorted(ranks, rows["rank"])
     columns["host"] = np.array(host_of, "<u4")[member]
     columns["gpu_uuid"] = np.array(gpu_of, "<u4")[member]
-    return Batch(TOPIC, envelope, columns)
+    return Batch(Topic.LATENESS, envelope, columns)

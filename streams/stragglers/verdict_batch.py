@@ -13,6 +13,7 @@ import numpy as np
 from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.bounds.limits import EVIDENCE
 from drumline.schemas.keys import derived_process_id
+from drumline.schemas.topics import Topic
 from drumline.streams.core.records import run_key
 from drumline.streams.core.thresholds import OK, StragglerConfig
 from drumline.streams.stragglers.alarm import STATES, Alarm, advance, hold
@@ -20,7 +21,6 @@ from drumline.streams.stragglers.analysis.verdict import WindowVerdict
 from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB, RankVerdict
 from drumline.streams.stragglers.sources import NOWHERE, Place
 
-TOPIC = "gpu.straggler.v1"
 #: The alarm of a rank without a window.
 NEVER = Alarm()
 LEFT_OUT = '{"evidence": "too long"}'
@@ -99,7 +99,7 @@ def verdict_batch(
     }
     run_name = run_key(envelope["job"], envelope["run"], envelope.get("attempt_start_ns", 0))
     complete_envelope = {
-        "process_id": derived_process_id(TOPIC, run_name),
+        "process_id": derived_process_id(Topic.STRAGGLER, run_name),
         **envelope,
         "rows": len(rows),
         "ranks_seen": verdict.ranks_seen,
@@ -108,7 +108,7 @@ def verdict_batch(
         "step_ns": verdict.step_ns,
         **{name: strings for name, (strings, _) in texts.items()},
     }
-    return Batch(TOPIC, complete_envelope, columns)
+    return Batch(Topic.STRAGGLER, complete_envelope, columns)
 
 
 def _evidence(rows: Sequence[RankVerdict]) -> list[str]:

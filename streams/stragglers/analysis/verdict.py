@@ -17,7 +17,6 @@ from drumline.streams.stragglers.analysis.groups import lockstep_groups
 from drumline.streams.stragglers.analysis.jitter import find_jitter
 from drumline.streams.stragglers.analysis.job_change import JobRegression, find_job_regression
 from drumline.streams.stragglers.analysis.lateness_history import LatenessHistory
-from drumline.streams.stragglers.analysis.lateness_test import LatenessTest
 from drumline.streams.stragglers.analysis.light_overlap import Hidden
 from drumline.streams.stragglers.analysis.overlap import hidden_waiting
 from drumline.streams.stragglers.analysis.pipelines import (
@@ -27,6 +26,7 @@ from drumline.streams.stragglers.analysis.pipelines import (
     stage_work,
     unequal_stages,
 )
+from drumline.streams.stragglers.analysis.rank_naming import LatenessTest
 from drumline.streams.stragglers.analysis.rank_rows import RankRows
 from drumline.streams.stragglers.analysis.slow_link import SlowLink, find_slow_link, summarize_links
 from drumline.streams.stragglers.analysis.verdict_rows import (
@@ -84,7 +84,7 @@ class WindowVerdict:
         step_ns: median length of a step.
         baseline: what later windows compare with; {} if a rank was late, a link slow, or the data insufficient.
         hidden: of light windows (light_overlap.py); None = as after the window before.
-        lateness: what later windows know of how late ranks were (lateness_test.py); {} if the data was insufficient.
+        lateness: what later windows know of how late ranks were (rank_naming.py); {} if the data was insufficient.
         stages: of a pipeline how long its stages work (`stage_work`), unless a rank is late; what was `stated` last.
     """
 

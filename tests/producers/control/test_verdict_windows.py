@@ -8,7 +8,7 @@ from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.control import MAX_PULL_STEPS, PULL, SUSPECTED, TIMES, decode, encode, suspect_ranks
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import WARNING as STREAMS_WARNING
-from drumline.streams.stragglers.analysis import lateness_test
+from drumline.streams.stragglers.analysis import rank_naming
 
 DAY = 20_000 * 86_400
 S = 10**9
@@ -97,6 +97,6 @@ def test_a_suspect_rank_makes_all_ranks_measure_all_steps_for_a_minute_once_in_t
 
 
 def test_a_rank_is_suspect_from_the_odds_of_the_stream_processor_on():
-    assert lateness_test.SUSPECTED == SUSPECTED
+    assert rank_naming.SUSPECTED == SUSPECTED
     texts = ['{"odds": 3}', '{"odds": 2}', "{}", '{"odds": "x"}', '{"odds": ', '["odds"]', '{"odds": 9}', "{}"]
     assert suspect_ranks([-1, 1, 2, 3, 4, 5, 6, 7], [1, 0, 1, 0, 0, 0, 0, -1], texts) == [2, 6]

@@ -18,7 +18,7 @@ from drumline.producers.stacks.verdicts import (
 from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.topics import DERIVED_TOPICS, Topic
 from drumline.streams.core.thresholds import WARNING as STREAMS_WARNING
-from drumline.streams.stragglers.analysis import cause, lateness_test
+from drumline.streams.stragglers.analysis import cause, rank_naming
 
 
 def record(*rows, evidence="{}", **envelope):
@@ -37,7 +37,7 @@ def record(*rows, evidence="{}", **envelope):
 
 def test_the_severity_is_the_stream_processors():
     assert WARNING == STREAMS_WARNING
-    assert SUSPECTED_OF == lateness_test.SUSPECTED_OF
+    assert SUSPECTED_OF == rank_naming.SUSPECTED_OF
     assert {cause.HOST_STALL, cause.UNKNOWN} == SHOWN_BY_STACKS
     assert set(READERS) <= DERIVED_TOPICS
 

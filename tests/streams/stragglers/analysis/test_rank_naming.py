@@ -14,8 +14,8 @@ from drumline.streams.stragglers.analysis.attribution import attribute_lost_time
 from drumline.streams.stragglers.analysis.cause import Cause
 from drumline.streams.stragglers.analysis.groups import lockstep_groups
 from drumline.streams.stragglers.analysis.lateness_history import LatenessHistory, Odds, load_lateness
-from drumline.streams.stragglers.analysis.lateness_test import SUSPECTED, SUSPECTED_OF, LatenessTest
 from drumline.streams.stragglers.analysis.light_overlap import kept_hidden
+from drumline.streams.stragglers.analysis.rank_naming import SUSPECTED, SUSPECTED_OF, LatenessTest
 from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict
 from drumline.streams.stragglers.analysis.window_data import step_length
 from drumline.streams.stragglers.inspection.sampled_stacks import Inspection
