@@ -83,7 +83,7 @@ def sink(
     if instance:
         config.sink.instance = instance
     configure(config, "sink")
-    share_heap()  # before the threads of Kafka's client, which allocate what this one frees
+    share_heap()  # before Kafka's client starts threads: they allocate buffers that this thread frees
     known: list[str] = [stored.topic.value for stored in TABLES]
     unknown = [name for name in topic or [] if name not in known]
     if unknown:

@@ -212,7 +212,8 @@ def _member_columns(communicator: Communicator, step: int, begin: int) -> Iterat
 def lateness(job: SimulatedJob) -> Iterator[TimedBatch]:
     """Yield the lateness of all communicators, by step.
 
-    The stage itself computes that of one communicator of each pattern; the others have the same with their own ranks.
+    The real stage evaluates one communicator of each pattern. All others of that pattern get the same rows, with
+    their ranks.
     """
     communicators = job.communicators()
     first = {communicator.pattern: communicator for communicator in reversed(communicators)}

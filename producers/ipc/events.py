@@ -34,7 +34,7 @@ def thread_name(ident: int) -> int:
 
 
 def warn(text: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Write a line to stderr unless DRUMLINE_QUIET is 1, or its number is a connection of the job now. Never raises."""
+    """Write a line to stderr, unless DRUMLINE_QUIET is 1 or the job has a connection at that number. Never raises."""
     if environment.get("DRUMLINE_QUIET") != "1" and sys.stderr:  # print would take None for stdout
         with contextlib.suppress(Exception):
             if file_of(2) == _STDERR or not stat.S_ISSOCK(os.fstat(2).st_mode):

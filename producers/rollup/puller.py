@@ -86,7 +86,7 @@ class Puller(threading.Thread):
                     self._requests.pop(key, None)
 
     def _guarded_poll(self, request: _Request, process: str, is_over: bool) -> None:
-        """Poll; what a process's user has written ends the pull of that process only."""
+        """Run one poll. Bad data in the folder of a process ends the pull of that process, and of no other."""
         try:
             self._poll(request, process, is_over)
         except Exception as error:

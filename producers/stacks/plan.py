@@ -15,7 +15,7 @@ PERIOD_S = 60.0
 #: A healthy job has suspects by chance, some jobs many. Odds from which a job's first suspect is followed; each that is
 #: followed multiplies what the next one needs, which falls by as much again in this time: so there is one in it.
 FIRST_ODDS, MORE_ODDS, SUSPECTS_PERIOD_S = 3.0, 3.0, 600.0
-#: Age at which a verdict is not followed any more, since the stacks are no longer its; s.
+#: Age at which a verdict is too old: stacks that are sampled now would not show what it is about; s.
 MOST_AGE_S = 60.0
 #: Verdicts of a job and kind that are followed a day: 24 minutes of sampling at most.
 MOST_PER_DAY = 240

@@ -31,7 +31,7 @@ SECOND_RANKS, LONGEST_S = 1_024, 4.0
 #: after 10 s, by its own clock, and as silent after 15 s. 10 s, a round of 1 s, this and
 #: the agent's pump of 0.1 s stay within the 12 s in which a standstill is to be known.
 PROGRESS_S, LARGE_PROGRESS_S = 0.2, 0.8
-#: A process that was quiet for less moves: a standstill is 10 s, and its next record comes before that; ns.
+#: A process that was silent for less counts as moving. It is shorter than the 10 s that make a standstill; ns.
 MOVING_NS = 4_000_000_000
 
 

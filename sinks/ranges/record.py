@@ -181,7 +181,7 @@ def read_all(
         return [_rejected(record, error)]
     if opened.record is None:
         return [_read(record, opened, table, codec, bounded=not counted)]
-    if is_buried(record):  # it decodes only now; the range is rebuilt as it was
+    if is_buried(record):  # it did not decode when the intent was written; the rebuilt range has to be the same
         return [RangeEntry(record, record.size, None, Disposition.DEAD_LETTER)]
     parts = [replace(record, value=value, part=number) for number, value in enumerate(values, 1)]
     entries = [_read(part, opened, table, codec, bounded=not is_counted(part)) for part in parts]

@@ -50,5 +50,5 @@ class Frontier:
             self._low, self._at = complete, self._at + 1 if complete == self._low else 1
 
     def invalidate(self) -> None:
-        """Scan again at the next call: a follower was removed, or fell silent, or many became active."""
+        """Drop the known minimum. Call it after a source was removed or fell silent, or after many became active."""
         self._at = 0

@@ -73,6 +73,6 @@ def find_run(query: Query, job: str, run: str) -> tuple[Row, list[str]]:
 
 
 def _listed(names: list[str]) -> str:
-    """Return names for a message: the newest, and of long ones the begin."""
+    """Return the newest names for a message, long ones cut."""
     shown = [name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…" for name in names[:LISTED]]
     return ", ".join(shown) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
