@@ -1,6 +1,8 @@
 """A job that restarts under one run name is one run with attempts, in the tables and on the command line."""
 
+import re
 import time
+from datetime import UTC, datetime
 from random import Random
 
 import pytest
@@ -11,6 +13,8 @@ from support.wait_limit import WAIT_S
 from drumline.infra.localstack.clickhouse.engine import wait_until
 from drumline.producers.identity import run_id
 from drumline.schemas.topics import Topic
+from drumline.views.report.queries import STEPS_EXTENT
+from drumline.views.timeline.queries import EXTENT
 
 #: Of the long test: jobs, and restarts of each.
 JOBS, RESTARTS = 10, 5
@@ -32,6 +36,11 @@ def named(pipeline, job):
     """Return the ranks named in the attempts of a job, in their order."""
     sql = VERDICTS.replace("{job:String}", f"'{job}'")
     return [row["rank"] for row in pipeline.query(sql)]
+
+
+def filled(sql, texts):
+    """Return a statement with texts for its parameters."""
+    return re.sub(r"\{(\w+):[^}]+\}", lambda match: f"'{texts[match[1]]}'", sql)
 
 
 def wait_named(pipeline, job, ranks):
@@ -58,6 +67,14 @@ def test_a_reused_run_name_replaces_nothing(pipeline):
     [counts] = pipeline.query("SELECT count() AS n, uniqExact(attempt_start, step, rank) AS different FROM lateness")
     assert counts == {"n": 640, "different": 640}
     assert pipeline.audit("100")["findings"] == []
+    texts = {"job": "case04", "run": "100", "since": "1970-01-01 00:00:00", "until": "2200-01-01 00:00:00"}
+    [extent] = pipeline.query(filled(EXTENT, texts))
+    assert extent == {"rows": 320, "first": 0, "last": 79}, "a trace has the steps of the newest attempt"
+    [newest] = pipeline.query(filled(STEPS_EXTENT, texts))
+    between = str(datetime.fromtimestamp(first.end_ns / 1e9 + 1, UTC))[:19]
+    [earlier] = pipeline.query(filled(STEPS_EXTENT, {**texts, "until": between}))
+    assert (newest["steps"], earlier["steps"]) == (80, 80)
+    assert newest["median_ms"] == pytest.approx(earlier["median_ms"], rel=0.2)
 
 
 @pytest.mark.stack

@@ -6,6 +6,7 @@ began after `until` are left out. Plots get a bounded number of bins, whatever t
 
 from __future__ import annotations
 
+from drumline.infra.clickhouse.attempts import of_attempt
 from drumline.infra.clickhouse.coverage import MAIN_REASON, UNREPORTED
 from drumline.infra.clickhouse.occupancy import SHAPE, SHAPED, achieved, sm_of_job, with_occupancy
 from drumline.schemas.topics import TOPICS
@@ -55,8 +56,10 @@ _WINDOW = "window_start <= {until:DateTime64(9, 'UTC')} AND window_end >= {since
 MINUTE = (
     "minute BETWEEN toStartOfMinute({since:DateTime64(9, 'UTC')}) AND toStartOfMinute({until:DateTime64(9, 'UTC')})"
 )
-# A step's time is that between two ends of its last collective on the GPU; the host may be steps ahead.
-_KNOWN = f"{SCOPE} AND {_TIME} AND skipped = 0 AND gpu_duration_ns > 0"
+# A step's time is that between two ends of its last collective on the GPU; the host may be steps ahead. Steps are of
+# one attempt: their numbers repeat.
+_ATTEMPT = of_attempt("{until:DateTime64(9, 'UTC')}")
+_KNOWN = f"{SCOPE} AND {_TIME} AND {_ATTEMPT} AND skipped = 0 AND gpu_duration_ns > 0"
 STEPS_EXTENT = f"""
 SELECT min(step) AS first, max(step) AS last, uniqExact(step) AS steps,
        quantileExactInclusive(0.5)(gpu_duration_ns) / 1e6 AS median_ms,

@@ -5,10 +5,13 @@ All take `job`, `run`; those of one rank take `rank` and `since`, `until` too: r
 
 from __future__ import annotations
 
+from drumline.infra.clickhouse.attempts import of_attempt
+
 _RUN = "job = {job:String} AND run = {run:String}"
 _TIME = "start >= fromUnixTimestamp64Nano({since:Int64}) AND start <= fromUnixTimestamp64Nano({until:Int64})"
 _RANK = f"{_RUN} AND rank = {{rank:Int32}} AND {_TIME}"
-_STEPS = "step BETWEEN {first:Int64} AND {last:Int64}"
+# Of the newest attempt: step numbers repeat.
+_STEPS = f"step BETWEEN {{first:Int64}} AND {{last:Int64}} AND {of_attempt()}"
 
 # Steps of all ranks, with the budget of each.
 STEPS = f"""
@@ -19,7 +22,10 @@ FROM steps WHERE {_RUN} AND {_STEPS} ORDER BY rank, begin
 """
 
 # The first and last step that the run has.
-EXTENT = f"SELECT count() AS rows, min(step) AS first, max(step) AS last FROM steps WHERE {_RUN} AND step >= 0"
+EXTENT = f"""
+SELECT count() AS rows, min(step) AS first, max(step) AS last FROM steps
+WHERE {_RUN} AND {of_attempt()} AND step >= 0
+"""
 
 # Collectives of these steps on all ranks: what aligns the ranks, and what flows join.
 COLLECTIVES = f"""
