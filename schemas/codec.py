@@ -48,7 +48,7 @@ class OpenRecord(NamedTuple):
     """
 
     received: Received
-    unit: tuple[int, str, str] | None = None
+    unit: tuple[object, ...] | None = None
     job: str = ""
     record: Batch | None = None
     writer: RecordModel | None = None
@@ -132,17 +132,17 @@ class Codec:
         number = int(record.envelope["schema"])
         if not 0 <= number < _IDS:
             raise UnknownSchema(f"schema id {number} of its parts is none", topic=topic)
-        unit = number, job, str(record.envelope["run"])
+        unit = MERGED, number, job, str(record.envelope["run"])
         return OpenRecord(received, unit, job, record, self._writer(number, topic), number, tenant)
 
-    def _unit_of_batch(self, topic: str, value: bytes | None) -> tuple[int, str, str] | None:
-        """Return the unit of a record that is a batch: small ones of the current schema are read together."""
+    def _unit_of_batch(self, topic: str, value: bytes | None) -> tuple[object, ...] | None:
+        """Return the unit of a record that is a batch: those of the current schema are read together."""
         try:
             number = schema_id(value)
         except BadRecord:  # `decode` says so
             return None
-        is_small = value is not None and len(value) <= SMALL_BYTES and checks_together(topic)
-        return (number, "", "") if is_small and self.registry.known(number) is model(topic) else None
+        is_current = checks_together(topic) and self.registry.known(number) is model(topic)
+        return (topic, number) if is_current else None
 
     def read(self, topic: str, records: Sequence[OpenRecord]) -> RecordTable:
         """Return all parts of records of one `unit`, or of one record, as a table.
@@ -175,7 +175,20 @@ class Codec:
         """Return all parts of records of one `unit`, which have tables, unchecked. Raises as `MergedTable` does."""
         writer = records[0].writer
         assert writer is not None
-        return MergedTable([record.record for record in records if record.record is not None], writer, model(topic))
+        tables = [record.record for record in records if record.record is not None]
+        assert len(tables) == len(records), "a batch has another unit"
+        return MergedTable(tables, writer, model(topic))
+
+    def reads_at_once(self, topic: str, record: OpenRecord) -> bool:
+        """Return True if `read` of a record needs no network: the schemas of its parts are in memory."""
+        if record.record is None:
+            return self.decodes_at_once(record.received.value)
+        if record.writer is not None:
+            return True
+        try:
+            return all(map(self.decodes_at_once, split(record.record, topic)))
+        except BadRecord:  # `read` says so
+            return True
 
     def values(self, topic: str, record: OpenRecord) -> list[bytes | None]:
         """Return the value of each part of a record, for `decode`; of a batch, its own.
@@ -277,7 +290,7 @@ class Codec:
             if value is None or (of := self.registry.known(schema_id(value))) is None:
                 return False
             if of is model(topic):
-                return self._unit_of_batch(topic, value) is not None
+                return len(value) <= SMALL_BYTES and checks_together(topic)
             if topic not in JOINED_BY_AGENTS or of is not model(MERGED):
                 return False
             of_parts = number_behind(JOB_ENVELOPE.values(), value, HEADER.size)

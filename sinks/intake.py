@@ -178,10 +178,9 @@ class Intake:
             return known
         try:
             opened = self._codec.open(record.topic, received(record), bounded=False)
-            values = [] if opened.writer is not None else self._codec.values(record.topic, opened)
         except BadRecord:
             return True
-        return all(map(self._codec.decodes_at_once, values))
+        return self._codec.reads_at_once(record.topic, opened)
 
 
 def _count_gap(state: PartitionState, behind: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drumline.schemas.columns import Array
-from drumline.schemas.record_table import Ints, RecordTable
+from drumline.schemas.record_table import BatchTable, Ints, RecordTable
 from drumline.streams.core.records import Rows
 from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND, OTHER, operation_number
 from drumline.streams.lateness.pieces import Piece, cut
@@ -74,9 +74,10 @@ def received_of(
     if not left_out and (not len(steps) or int(steps.max()) - int(steps.min()) < max_steps):
         yield from _of_communicators(parts, offsets)
         return
-    for part in (part for part in range(parts.parts) if part not in left_out):
-        for name, received in _of_communicators(parts.only(np.array([part])), offsets[part : part + 1]):
-            yield name, received._replace(parts=[part])
+    for part, batch in enumerate(parts.batches()):
+        if part not in left_out:
+            for name, received in _of_communicators(BatchTable.of([batch]), offsets[part : part + 1]):
+                yield name, received._replace(parts=[part])
 
 
 def _of_communicators(parts: RecordTable, offsets: Ints) -> Iterator[tuple[str, FromRanks]]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drumline.schemas.record_table import Ints, RecordTable
+from drumline.schemas.record_table import BatchTable, Ints, RecordTable
 from drumline.schemas.topics import Topic
 from drumline.streams.core.attempts import Attempt
 from drumline.streams.core.input_counts import InputCounts
@@ -129,8 +129,8 @@ class JobState:
         (rows, part_of), sizes = step_rows(table), table.number("world_size")
         if (len(rows) and int(rows["step"].max() - rows["step"].min()) >= self.config.max_steps) or len(set(sizes)) > 1:
             if table.parts > 1:  # each part has its own bounds then
-                for part in range(table.parts):
-                    self.apply_steps(table.only(np.array([part])), offsets[part : part + 1], now_ns)
+                for part, batch in enumerate(table.batches()):
+                    self.apply_steps(BatchTable.of([batch]), offsets[part : part + 1], now_ns)
                 return
             newest = newest_steps(rows, self.config.max_steps)
             self.counts.too_old += len(rows) - len(newest)

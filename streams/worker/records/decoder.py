@@ -41,12 +41,13 @@ class RecordDecoder:
 
     async def open(self, topic: str, received: Received) -> OpenRecord:
         """Return a record with its kind. Errors: see `decode`."""
-        return await self._retried(topic, received.value, partial(self._codec.open, topic, received))
+        at_once = self._codec.decodes_at_once(received.value)
+        return await self._retried(topic, at_once, partial(self._codec.open, topic, received))
 
     async def read(self, topic: str, records: Sequence[OpenRecord]) -> RecordTable:
         """Return all parts of records of one unit, or of one record, as a table. Errors: see `decode`."""
-        value = records[0].received.value  # what needs the registry is read by itself
-        return await self._retried(topic, value, partial(self._codec.read, topic, records))
+        at_once = self._codec.reads_at_once(topic, records[0])  # what needs the registry is read by itself
+        return await self._retried(topic, at_once, partial(self._codec.read, topic, records))
 
     async def decode(self, topic: str, value: bytes | None, of: OpenRecord) -> Batch:
         """Return a part of a record, or the batch that it is; waits while the registry is down.
@@ -54,11 +55,12 @@ class RecordDecoder:
         Known schemas need no registry. Fatal for the record: BadRecord. Fatal: RegistryRejected. Raises
         RegistryUnavailable when leaving.
         """
-        return await self._retried(topic, value, partial(self._codec.decode_part, topic, value, of))
+        at_once = self._codec.decodes_at_once(value)
+        return await self._retried(topic, at_once, partial(self._codec.decode_part, topic, value, of))
 
-    async def _retried(self, topic: str, value: bytes | None, decode: Callable[[], Result]) -> Result:
-        """Return what `decode` does; repeat it while the registry is down."""
-        if self._codec.decodes_at_once(value):
+    async def _retried(self, topic: str, at_once: bool, decode: Callable[[], Result]) -> Result:
+        """Return what `decode` does; repeat it while the registry is down. `at_once`: it needs no registry."""
+        if at_once:
             return decode()
         for attempt in itertools.count(1):
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ import structlog
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec, OpenRecord, Received
 from drumline.schemas.dead_letters import is_counted
-from drumline.schemas.errors import BadRecord
+from drumline.schemas.errors import BadRecord, RegistryUnavailable
 from drumline.schemas.record_table import BatchTable, Ints, RecordTable
 from drumline.schemas.tenants import is_signed
 from drumline.schemas.topics import DERIVED_TOPICS, KEPT_TOPICS, RAW_TOPICS
@@ -70,7 +69,9 @@ class RecordHandler:
                 continue  # its host has published the windows of these rows
             try:
                 record = await self._decoder.open(message.topic, _received(message))
-            except BadRecord as error:
+            except RegistryUnavailable:
+                raise
+            except Exception as error:
                 await self._bury(message, delivery, error)
                 continue
             if group and (record.unit is None or record.unit != group[0][1].unit):
@@ -87,8 +88,12 @@ class RecordHandler:
         messages = [message for message, _ in group]
         self._check_owned(messages[0], stages)
         table: RecordTable | None = None
-        with suppress(BadRecord):  # each by itself shows which one
+        try:
             table = await self._decoder.read(messages[0].topic, [record for _, record in group])
+        except RegistryUnavailable:
+            raise
+        except Exception:  # each by itself shows which one
+            pass
         if table is not None:
             await self._apply(messages, delivery, table, 0 if group[0][1].record is None else 1)
         elif len(group) > 1:
@@ -111,7 +116,9 @@ class RecordHandler:
             of_part = value if part else None
             try:
                 batch = await self._decoder.decode(message.topic, value, record)
-            except BadRecord as error:
+            except RegistryUnavailable:
+                raise
+            except Exception as error:
                 await self._bury(message, delivery, error, part, of_part)
             else:
                 await self._apply([message], delivery, BatchTable.of([batch]), part, of_part)
@@ -136,8 +143,9 @@ class RecordHandler:
         `first_part`: number of the first part of each message, 0 = a batch. `value`: of the part, where it is one.
         """
         last, failed = messages[-1], dict[int, Exception]()
-        if last.topic in RAW_TOPICS and isinstance(table, BatchTable):  # a worker's results replace each other
-            table.contents = [checksum(value or message.value) for message in messages] * (table.parts // len(messages))
+        is_raw = last.topic in RAW_TOPICS  # a worker's results replace each other
+        if is_raw and isinstance(table, BatchTable) and table.parts == len(messages):
+            table.contents = [checksum(value or message.value) for message in messages]
         try:
             count_input(table, self.clock())
             for runner in self._owned(last):
@@ -148,11 +156,10 @@ class RecordHandler:
                 parts = table if all(taken) else table.only(np.array(numbers))  # results are batches, of one part
                 first = [runner.position(last.topic, last.partition, messages[n].offset, first_part) for n in numbers]
                 offsets = np.concatenate([at + np.arange(size) for at, size in zip(first, parts.sizes, strict=True)])
-                stage = runner.stage(last.partition)
-                work = partial(_apply_table, table=parts, offsets=offsets, now_ns=self.clock())
+                of_stage = dict[int, Exception]()
+                work = partial(_apply_table, table=parts, offsets=offsets, now_ns=self.clock(), failed=of_stage)
                 delivery.add(*await runner.apply(last.partition, work))
-                if stage is not None:
-                    failed |= {numbers[record]: error for record, error in stage.failed.items()}
+                failed |= {numbers[record]: error for record, error in of_stage.items()}
         except (PartitionRevoked, ProducerFailed):
             raise
         except Exception as error:
@@ -188,8 +195,13 @@ class RecordHandler:
         delivery.writes.append(await self._output.send_dead_letter(message, error, part, value))
 
 
-def _apply_table(stage: Stage, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:
-    return stage.apply(table, offsets, now_ns)
+def _apply_table(
+    stage: Stage, table: RecordTable, offsets: Ints, now_ns: int, failed: dict[int, Exception]
+) -> list[Batch]:
+    """Apply a table, and take what failed at once: the stage may be used again before its results are sent."""
+    out = stage.apply(table, offsets, now_ns)
+    failed |= stage.failed
+    return out
 
 
 def _received(message: Any) -> Received:

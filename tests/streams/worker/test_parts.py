@@ -408,3 +408,36 @@ def test_records_that_come_again_in_other_company_do_not_count_twice(worker):
     ]
     assert sum(stored) == sum(batch.rows for batch in steps)
     assert stage.duplicates == 4 + 4 + 8
+
+
+def test_a_batch_and_a_table_without_a_job_are_read_apart(worker):
+    """Both have the schema's id, and neither a job nor a run."""
+    envelope = {"rows": 0, "job": "", "run": "", "process_id": "p", "world_size": 1}
+    values = [CODEC.encode(Batch(Topic.STEP, {**envelope, "sequence": number})) for number in range(3)]
+    worker.records.clock = lambda: STREAM[-1][0]
+    for order in ((0, 1, 2), (1, 0, 2), (1, 2, 0)):
+        records = [CODEC.merge(Topic.STEP, [values[0]]) if number == 0 else values[number] for number in order]
+        messages = [message(Topic.STEP, "p", value, offset) for offset, value in enumerate(records)]
+        asyncio.run(worker.records.handle(messages, Delivery(lambda: None)))
+    assert not worker.buried
+
+
+def test_a_stage_that_is_used_again_before_its_incident_is_sent_loses_no_dead_letter(worker, monkeypatch):
+    stage, runner = worker.stages["job"], worker.runners["job"]
+    value = CODEC.encode(next(batch for _, batch in STREAM if batch.topic == Topic.STEP))
+    sent = runner._send
+
+    def fail(unit, table, *_):
+        if table.topic == Topic.STEP:
+            raise ValueError
+        return []
+
+    async def send(batch, header):  # another topic's records come meanwhile
+        stage.apply(BatchTable.of([Batch(Topic.HOST, {"rows": 0, "job": "other", "run": "r"})]), np.array([0]), 1)
+        return await sent(batch, header)
+
+    monkeypatch.setattr(stage, "_apply", fail)
+    monkeypatch.setattr(runner, "_send", send)
+    worker.records.clock = lambda: STREAM[-1][0]
+    asyncio.run(worker.records.handle([message(Topic.STEP, "job", value, 7)], Delivery(lambda: None)))
+    assert worker.buried == [(7, 0, None)]

@@ -8,9 +8,11 @@ import pytest
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec, Received
+from drumline.schemas.confluent import schema_id
 from drumline.schemas.errors import RegistryRejected, RegistryUnavailable, UnknownSchema, Unsigned
 from drumline.schemas.registry import LockFileRegistry
 from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
+from drumline.schemas.topics import Topic
 from drumline.streams.worker.records.decoder import RecordDecoder
 
 TOPIC = "gpu.memcpy.v1"
@@ -108,3 +110,24 @@ def test_a_record_that_its_jobs_tenant_has_not_signed_is_a_bad_record(away):
     for headers in (None, [], signed_headers("a", b"x" * 32, TOPIC, b"p", value)):
         with pytest.raises(Unsigned):
             asyncio.run(signed(headers))
+
+
+def test_parts_of_a_new_schema_wait_too():
+    """The schema of the record is known, that of its parts is not."""
+    registry = Registry(away=3)
+    known = Codec()
+    value = known.encode(Batch(Topic.STEP, {"rows": 0, "job": "job"}))
+    record = known.join("job", [value, value])
+    registry.requested.add(schema_id(record, Topic.STEP))
+    waited, health = [], Health()
+
+    async def sleep(seconds):
+        waited.append(seconds)
+
+    async def read():
+        decoder = RecordDecoder(Codec(registry), health, lambda: False, sleep)
+        opened = await decoder.open(Topic.STEP, Received(record))
+        return await decoder.read(Topic.STEP, [opened])
+
+    table = asyncio.run(read())
+    assert (table.parts, table.sizes, len(waited)) == (2, [2], 3)
