@@ -1,4 +1,4 @@
-"""SQL of what is not seen of a job: windows of steps without verdicts (view `coverage`), and ranks."""
+"""SQL of what is seen of a job: one attempt; and what is not: windows without verdicts (view `coverage`), and ranks."""
 
 from __future__ import annotations
 
@@ -32,6 +32,18 @@ _BITMAP = f"bitmapAndnot(bitmapBuild({_PROMISED}), groupBitmapStateIf(toUInt32(g
 UNREPORTED = f"""argMaxIf(world_size, start, rank >= 0) AS world,
     toInt64(bitmapCardinality({_BITMAP})) AS unreported_ranks,
     arraySlice(bitmapToArray({_BITMAP}), 1, {MOST_LISTED}) AS unreported"""
+
+
+def of_attempt(until: str = "") -> str:
+    """Return a condition on `start`: the newest attempt of `job`, `run` that began by `until`, or of all.
+
+    A run with one attempt has no limit: hosts' clocks may be minutes apart.
+    """
+    begun = f"AND a.attempt_start <= {until}" if until else ""
+    return f"""start >= (
+        SELECT if(count() > 1, max(a.attempt_start), toDateTime64(0, 9, 'UTC')) FROM attempts AS a
+        WHERE a.job = {{job:String}} AND a.run = {{run:String}} {begun}
+    )"""
 
 
 def recent(runs: str, now: str, minutes: str = "1") -> str:

@@ -34,8 +34,7 @@ def audit(kafka: KafkaFacts, queries: Queries) -> AuditReport:
     entries, kept = queries.records(), queries.kept()
     report.kept = list(kept.values())
     if not queries.has_ledger_rows():
-        where = " ".join(f"{label} {name}" for label, name in (("job", queries.job), ("run", queries.run)) if name)
-        report.findings.append(Finding("unknown", where, "the ledger has no record of it"))
+        report.findings.append(Finding("unknown", _scope(queries), "the ledger has no record of it"))
     for stored in TABLES:
         account = TopicAccount(stored.topic.value)
         report.topics.append(account)
@@ -61,6 +60,11 @@ def audit(kafka: KafkaFacts, queries: Queries) -> AuditReport:
     return report
 
 
+def _scope(queries: Queries) -> str:
+    """Return the job and run that are audited, "" = all."""
+    return " ".join(f"{label} {name}" for label, name in (("job", queries.job), ("run", queries.run)) if name)
+
+
 def _records(report: AuditReport, account: TopicAccount, ledger_rows: list[dict[str, Any]]) -> None:
     for row in ledger_rows:
         for name in ("records", "stored", "empty", "duplicate", "fenced", "dead"):
@@ -75,6 +79,7 @@ def _rows(report: AuditReport, account: TopicAccount, queries: Queries, topic: T
     stored = table(topic)
     if stored.upsert:
         newest = queries.newest_rows(stored)
+        where = f"{stored.target} {_scope(queries)}".strip()  # what is acknowledged of one job hides no other's
         account.rows_stored = account.rows_published = int(newest["newest"])
         account.rows_expired = int(newest["expired_rows"])
         for kind, field_, text in (
@@ -82,7 +87,7 @@ def _rows(report: AuditReport, account: TopicAccount, queries: Queries, topic: T
             ("rows_differ", "unknown", "records have rows but are not in the ledger as stored"),
         ):
             if newest[field_]:
-                report.findings.append(Finding(kind, stored.target, f"{newest[field_]} {text}"))
+                report.findings.append(Finding(kind, where, f"{newest[field_]} {text}"))
         if wrong := queries.wrongly_fenced(stored):
             text = f"{wrong} results are fenced, or not fenced, against the epochs of their source"
             report.findings.append(Finding("rows_differ", stored.target, text))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,9 +131,9 @@ class _Run:
     def end_earlier(self) -> None:
         """Set the time up to which processes of all attempts but the newest belong to theirs."""
         self.attempts.sort(key=_begin)
-        for attempt in self.attempts[:-1]:
+        for attempt, later in pairwise(self.attempts):
             for process in attempt.processes.values():
-                newest_ns = max(process.last_ns, attempt.last_ns)
+                newest_ns = max(process.last_ns, attempt.last_ns) or later.begin_ns  # 0: none since a restart
                 process.until_ns = process.until_ns or newest_ns + CARRIED_NS
 
     def attempt_of(self, seen: Sighting, start_ns: int) -> Attempt | None:
@@ -299,6 +300,7 @@ class Attempts:
         if seen.rank not in attempt.processes:
             self._store.job = split_run_key(attempt.unit)[0]
             attempt.processes[seen.rank], known.of[seen.rank, seen.process_id] = process, attempt
+            process.until_ns = 0 if attempt is known.attempts[-1] else process.until_ns
             self._write(attempt, seen.rank)
         return attempt
 

@@ -129,7 +129,8 @@ LEFT JOIN (
         groupBitmapMergeStateIf(other.evaluated, (other.since, other.evaluation) > (one.since, one.evaluation)) AS newer
     FROM known AS one INNER JOIN known AS other ON one.job = other.job AND one.run = other.run
     -- An older worker knew no attempts: its verdicts are those of any.
-    WHERE one.evaluation != other.evaluation AND (one.attempt_start = other.attempt_start OR toUnixTimestamp64Nano(one.attempt_start) = 0)
+    -- Another evaluation may name an attempt by another process, if its first one reported late: they start within a minute.
+    WHERE one.evaluation != other.evaluation AND (abs(toUnixTimestamp64Nano(one.attempt_start) - toUnixTimestamp64Nano(other.attempt_start)) < 60000000000 OR toUnixTimestamp64Nano(one.attempt_start) = 0)
     GROUP BY job, run, attempt_start, evaluation
 ) AS n ON n.job = v.job AND n.run = v.run AND n.attempt_start = v.attempt_start AND n.evaluation = v.evaluation
 -- Hidden is a window of which a newer evaluation has evaluated half, and one that any other has and this one has not.

@@ -23,19 +23,35 @@ FROM (
     SELECT
         job,
         run,
-        arraySort(groupArray((begin, first, last))) AS of_all,
-        arrayFilter(of -> toUnixTimestamp64Nano(of.1) > 0 OR length(of_all) = 1, of_all) AS sorted
+        groupArray((begin, first, last, since, evaluation)) AS of_all,
+        -- Another evaluation may name an attempt by another process, if its first one reported late: they start within a
+        -- minute, and the newest evaluation's name counts.
+        arrayFilter(
+            x -> (toUnixTimestamp64Nano(x.1) > 0 OR length(of_all) = 1) AND NOT arrayExists(
+                y -> y.5 != x.5 AND (y.4, y.5) > (x.4, x.5) AND abs(toUnixTimestamp64Nano(y.1) - toUnixTimestamp64Nano(x.1)) < 60000000000, of_all),
+            of_all
+        ) AS named,
+        arraySort(arrayMap(
+            x -> (
+                x.1,
+                arrayMin(arrayMap(y -> y.2, arrayFilter(y -> y.2 >= 0 AND abs(toUnixTimestamp64Nano(y.1) - toUnixTimestamp64Nano(x.1)) < if(y.5 = x.5, 1, 60000000000), of_all))),
+                arrayMax(arrayMap(y -> y.3, arrayFilter(y -> abs(toUnixTimestamp64Nano(y.1) - toUnixTimestamp64Nano(x.1)) < if(y.5 = x.5, 1, 60000000000), of_all)))
+            ),
+            named
+        )) AS sorted
     FROM (
         SELECT
             job,
             run,
             attempt_start AS begin,
+            evaluation,
+            min(e.begun) AS since,
             groupBitmapMergeState(e.steps) AS evaluated,
             bitmapCardinality(evaluated) = 0 AS is_empty,
             if(is_empty, -1, toInt64(bitmapMin(evaluated))) AS first,
             if(is_empty, -1, toInt64(bitmapMax(evaluated))) AS last
         FROM {database}.evaluations AS e
-        GROUP BY job, run, attempt_start
+        GROUP BY job, run, attempt_start, evaluation
     )
     GROUP BY job, run
 )

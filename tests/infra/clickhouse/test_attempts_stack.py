@@ -82,3 +82,21 @@ def test_a_step_number_of_two_attempts_is_two_steps(db):
     assert {row["latest_rank"] for row in stored if row["step"] < 20} == {1, 2}
     assert {row["latest_rank"] for row in stored if row["step"] >= 20} == {3}
     assert {row["late_ms"] for row in stored} == {10.0}
+
+
+def test_an_evaluation_that_names_an_attempt_by_another_process_counts_nothing_twice(db):
+    """A rank that reports late, or expired records: a second evaluation sees another process first."""
+    command(
+        db,
+        "INSERT INTO stragglers_versions SELECT * REPLACE (attempt_start - toIntervalMillisecond(20) AS attempt_start, "
+        "'new/20' AS evaluation, published + 60 AS published) FROM stragglers_versions",
+    )
+    cost = query("straggler-cost")
+    lost = {row["rank"]: row["gpu_seconds_lost"] for row in rows(db, cost.sql, cost.values(SCOPE))}
+    assert lost == {1: 24.0, 3: 12.0, 2: 6.0}
+    question = query("attempts")
+    stored = rows(db, question.sql, question.values(SCOPE))
+    names = ("attempt", "first_step", "last_step", "windows", "gpu_seconds_lost", "latest_rank")
+    assert [tuple(row[name] for name in names) for row in stored] == [
+        (1, 0, 79, 4, 24.0, 1), (2, 20, 59, 2, 12.0, 3), (3, 0, 19, 1, 6.0, 2),
+    ]  # fmt: skip
