@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("cli", "lab", "views", "producers", "streams", "sinks", "infra", "schemas")
 #: Not installed: what containers and environments are built from.
-LEFT_OUT = ("infra/compose/", "infra/helm/", "infra/image/", "infra/requirements/")
+LEFT_OUT = ("infra/compose/", "infra/helm/", "infra/image/", "infra/requirements/", "infra/site/")
 
 
 def product_files(pattern: str) -> set[str]:

@@ -36,7 +36,7 @@ def before_midnight_of_a_leap_day(now):
 @pytest.fixture(scope="module")
 def clock(tmp_path_factory):
     library = tmp_path_factory.mktemp("clock") / "clock_ahead.so"
-    source = ROOT / "infra" / "chaos" / "clock_ahead.c"
+    source = ROOT / "lab" / "chaos" / "clock_ahead.c"
     subprocess.run([*COMPILER, *WARNINGS, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     return library
 

@@ -6,8 +6,7 @@ began after `until` are left out. Plots get a bounded number of bins, whatever t
 
 from __future__ import annotations
 
-from drumline.infra.clickhouse.attempts import of_attempt
-from drumline.infra.clickhouse.coverage import MAIN_REASON, UNREPORTED
+from drumline.infra.clickhouse.coverage import MAIN_REASON, UNREPORTED, of_attempt
 from drumline.infra.clickhouse.occupancy import SHAPE, SHAPED, achieved, sm_of_job, with_occupancy
 from drumline.schemas.topics import TOPICS
 

@@ -5,7 +5,7 @@ All take `job`, `run`; those of one rank take `rank` and `since`, `until` too: r
 
 from __future__ import annotations
 
-from drumline.infra.clickhouse.attempts import of_attempt
+from drumline.infra.clickhouse.coverage import of_attempt
 
 _RUN = "job = {job:String} AND run = {run:String}"
 _TIME = "start >= fromUnixTimestamp64Nano({since:Int64}) AND start <= fromUnixTimestamp64Nano({until:Int64})"

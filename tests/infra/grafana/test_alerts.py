@@ -205,7 +205,8 @@ def test_straggler_stays_while_steps_last_a_minute_and_a_window_of_them_twenty(d
     evaluator = Evaluator(RULES["drumline-straggler"], db.run_alert)
     for number in range(1, 4):
         db.copy(
-            "stragglers_versions", "slow steps", last, first_step=f"first_step + 20 * {number}",
+            "stragglers_versions", "slow steps", last,
+            first_step=f"first_step + 20 * {number}", last_step=f"last_step + 20 * {number}",
             window_start=f"{moment} + toIntervalSecond({window * (number - 1)})",
             window_end=f"{moment} + toIntervalSecond({window * number})",
         )  # fmt: skip

@@ -11,6 +11,7 @@ from support.tables import apply_batch
 
 from drumline.infra.clickhouse.client import TransientError
 from drumline.infra.telemetry import metrics
+from drumline.schemas.record_table import BatchTable
 from drumline.schemas.topics import Topic
 from drumline.sinks.errors import TransientKafkaError
 from drumline.sinks.ranges.offset_ranges import OffsetRange
@@ -189,7 +190,7 @@ def test_input_without_a_time_of_sending_has_no_delay(rise):
     for sent_ns in (0, T0):
         batch.envelope["sent_ns"] = sent_ns
         before = rise("stream", "input_delay_seconds_count", topic=batch.topic)
-        count_input(batch, T0 + S)
+        count_input(BatchTable.of([batch]), T0 + S)
         assert rise("stream", "input_delay_seconds_count", topic=batch.topic) - before == (sent_ns > 0)
 
 

@@ -569,7 +569,7 @@ def test_200_quick_restarts_of_a_jobs_processes_leave_nothing_behind(lab):
             rows += lab.account()[1]
             lab.kafka.log.clear()
             gc.collect()
-            files.append(sum(type(thing).__module__.startswith("drumline") for thing in gc.get_objects()))
+            files.append(sum(str(type(thing).__module__).startswith("drumline") for thing in gc.get_objects()))
     assert seen == {f"p{number}" for number in range(200)}
     assert rows == 200 * 3 * 10
     assert files[0] == files[2] == files[4] == files[6], "open files"

@@ -9,7 +9,9 @@ from pathlib import Path
 from drumline.producers.decoder.status_keys import PROBLEMS, STATUS_KEYS
 
 PRODUCERS = Path(__file__).parents[3] / "producers"
-SOURCES = [path for folder in ("collector", "decoder", "live", "rings") for path in (PRODUCERS / folder).rglob("*.py")]
+SOURCES = [
+    path for folder in ("collector", "decoder", "live_matching", "rings") for path in (PRODUCERS / folder).rglob("*.py")
+]
 
 
 def written(*names: str) -> Iterator[str]:

@@ -15,6 +15,7 @@ from support.tables import apply_batch
 
 from drumline.lab.bench.simulated_job import STEP_NS, SimulatedJob, lateness, rank_batches
 from drumline.schemas.codec import Codec
+from drumline.schemas.record_table import BatchTable
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers import state as job_state
@@ -166,7 +167,7 @@ def test_a_number_that_needs_all_of_its_bytes_comes_back(kind, name, large, numb
     for offset, (batch, value) in enumerate(zip(batches, values, strict=True)):
         batch = read_back(batch)
         batch.columns[name] = np.array([value])
-        samples.apply(batch, np.array([offset]))
+        samples.apply(BatchTable.of([batch]), np.array([offset]))
     rows = samples.rows(1, BEGIN, BEGIN + 3 * STEP_NS)
     assert rows.dtype == kind.dtype
     assert rows[name].tolist() == values

@@ -11,6 +11,10 @@ SECOND = 1_000_000_000
 KINDS = pytest.mark.parametrize("kind", [DEVICE, HOST], ids=["device", "host"])
 
 
+def rank_samples(rows):
+    return SimpleNamespace(ranks=np.full(len(rows), 3), part_of=np.zeros(len(rows), np.int64))
+
+
 def stored(kind, value: int, name: str, count: int = 1):
     """Return the size of what is kept of samples with a value in one column, and the samples as they are read."""
     rows = np.zeros(count, kind.dtype)
@@ -18,7 +22,7 @@ def stored(kind, value: int, name: str, count: int = 1):
     rows[name][-1] = value
     store: dict[str, bytes] = {}
     state = SampleState(store, "job", kind._replace(rows_of=lambda _: rows))
-    state.apply(SimpleNamespace(envelope={"rank": 3}), np.array([7]))
+    state.apply(rank_samples(rows), np.array([7]))
     return sum(map(len, store.values())), rows, state.rows(3, 0, 9 * SECOND)
 
 
@@ -45,7 +49,7 @@ def test_a_batch_without_samples_stores_nothing(kind):
     rows = np.zeros(0, kind.dtype)
     store: dict[str, bytes] = {}
     state = SampleState(store, "job", kind._replace(rows_of=lambda _: rows))
-    assert not len(state.apply(SimpleNamespace(envelope={"rank": 3}), np.array([7])).ranks)
+    assert not len(state.apply(rank_samples(rows), np.array([7])).ranks)
     assert store == {}
 
 
@@ -59,8 +63,8 @@ def test_a_value_takes_each_batch_once_whatever_the_width_of_its_numbers(kind):
         rows["time_ns"], rows[kind.dtype.names[1]] = SECOND * second, value
         sent += rows.tolist()
         state.kind = kind._replace(rows_of=lambda _, rows=rows: rows)
-        state.apply(SimpleNamespace(envelope={"rank": 3}), np.array([second]))
+        state.apply(rank_samples(rows), np.array([second]))
         before = dict(store)
-        state.apply(SimpleNamespace(envelope={"rank": 3}), np.array([second]))
+        state.apply(rank_samples(rows), np.array([second]))
         assert store == before
         assert state.rows(3, 0, 9 * SECOND).tolist() == sent
