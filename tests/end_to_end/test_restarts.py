@@ -11,6 +11,7 @@ from support.restarted_job import SECOND, Start, publish, restarted
 from support.wait_limit import WAIT_S
 
 from drumline.infra.localstack.clickhouse.engine import wait_until
+from drumline.infra.runtime.processes import ManagedProcess
 from drumline.producers.identity import run_id
 from drumline.schemas.topics import Topic
 from drumline.views.report.queries import STEPS_EXTENT
@@ -25,7 +26,8 @@ WHERE job = {job:String} AND rank >= 0 AND severity >= 'suspect' GROUP BY attemp
 @pytest.fixture
 def pipeline(clean_stack, environment_of, tmp_path):
     pipeline = Pipeline(clean_stack, environment_of(clean_stack), tmp_path)
-    pipeline.environment |= {"DRUMLINE_STREAM__WINDOW_STEPS": "20"}
+    environment = {**pipeline.environment, "DRUMLINE_STREAM__WINDOW_STEPS": "20"}
+    pipeline.programs["stream"] = ManagedProcess("stream", ["stream"], tmp_path / "stream.log", environment)
     pipeline.drumline("topics", "apply")
     pipeline.drumline("migrate")
     with pipeline.running():
