@@ -83,19 +83,25 @@ def test_a_named_rank_is_compared_with_the_windows_before_its_odds_began_to_rise
     assert history.before(6)[:, 0].tolist() == [0.0, 1.0]
 
 
+def late_rank_test(steps_before, odds):
+    """Return a window in which rank 1 is late by 0.3 of a step, and its test after windows of these step lengths."""
+    late = np.zeros((20, 2))
+    late[:, 1] = 0.3 * STEP_NS
+    [data] = windows(late)
+    data = replace(data, lockstep_groups=lockstep_groups(data))
+    values = np.array([[0.25 * STEP_NS, step * STEP_NS, STEP_NS] for step in steps_before])
+    history = LatenessHistory(np.arange(-4, 0), values, odds, is_empty=False)
+    test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig())
+    return data, test
+
+
 @pytest.mark.parametrize(("detail", "odds", "is_named"), [
     ("disk", 30.0, True), ("disk", 5.0, False), ("", 30.0, False), ("data_loader", 0.0, True), ("", 1500.0, True),
     ("synchronisation", 0.0, False), ("synchronisation", 6.0, True),
 ])  # fmt: skip
 def test_what_samples_show_needs_less_evidence_and_what_was_measured_none(detail, odds, is_named):
-    late = np.zeros((20, 2))
-    late[:, 1] = 0.3 * STEP_NS
-    [data] = windows(late)
-    data = replace(data, lockstep_groups=lockstep_groups(data))
-    values = np.array([[0.25 * STEP_NS, step * STEP_NS, STEP_NS] for step in (1.0, 1.1, 1.3, 1.2)])
     before = {1: Odds((odds, odds), 0)} if odds else {}
-    history = LatenessHistory(np.arange(-4, 0), values, before, is_empty=False)
-    test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig())
+    _, test = late_rank_test((1.0, 1.1, 1.3, 1.2), before)
     row = test.tested(RankVerdict(1, CRITICAL, Cause("host_stall", detail), round(6 * STEP_NS), 0.23))
     assert row.names_rank == is_named
     assert row.evidence.get("explained_by") == (None if is_named else "chance")
@@ -103,13 +109,7 @@ def test_what_samples_show_needs_less_evidence_and_what_was_measured_none(detail
 
 def test_a_named_rank_has_lost_no_more_than_steps_grew():
     """It is late by more than that: without it another rank is late."""
-    late = np.zeros((20, 2))
-    late[:, 1] = 0.3 * STEP_NS
-    [data] = windows(late)
-    data = replace(data, lockstep_groups=lockstep_groups(data))
-    values = np.array([[0.25 * STEP_NS, step * STEP_NS, STEP_NS] for step in (1.2, 1.2, 1.2, 1.2)])
-    history = LatenessHistory(np.arange(-4, 0), values, {1: Odds((3e3, 3e3), 0)}, is_empty=False)
-    test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig())
+    data, test = late_rank_test((1.2,) * 4, {1: Odds((3e3, 3e3), 0)})
     row = test.tested(RankVerdict(1, CRITICAL, Cause("host_stall"), round(6 * STEP_NS), 0.3 / 1.3))
     grew = 20 * (float(step_length(data).mean()) - 1.2 * STEP_NS)
     assert row.lost_ns == pytest.approx(grew, rel=1e-6)
@@ -120,13 +120,7 @@ def test_a_named_rank_has_lost_no_more_than_steps_grew():
 
 def test_a_name_stays_where_one_window_costs_little():
     """Its odds name it; that steps grew by less than a warning in this window ends no fault that lasts."""
-    late = np.zeros((20, 2))
-    late[:, 1] = 0.3 * STEP_NS
-    [data] = windows(late)
-    data = replace(data, lockstep_groups=lockstep_groups(data))
-    values = np.array([[0.25 * STEP_NS, step * STEP_NS, STEP_NS] for step in (1.28, 1.28, 1.28, 1.28)])
-    history = LatenessHistory(np.arange(-4, 0), values, {1: Odds((3e3, 3e3), 0)}, is_empty=False)
-    test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig())
+    _, test = late_rank_test((1.28,) * 4, {1: Odds((3e3, 3e3), 0)})
     row = test.tested(RankVerdict(1, CRITICAL, Cause("host_stall"), round(6 * STEP_NS), 0.3 / 1.3))
     assert row.share < StragglerConfig().warning
     assert (row.names_rank, row.severity) == (True, WARNING)
