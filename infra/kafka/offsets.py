@@ -23,8 +23,9 @@ STALE = frozenset(
         KafkaError._NOENT,
     }
 )
-#: Delays before the queries after such an error; s. A new topic's leader is known within a second.
-STALE_DELAYS_S = (0.0, 0.3, 1.0)
+#: Delays before the queries after such an error; s. A new topic's leader is known within a second, or later where the
+#: broker's host is busy.
+STALE_DELAYS_S = (0.0, 0.3, 1.0, 2.0, 4.0)
 
 
 class Offsets:

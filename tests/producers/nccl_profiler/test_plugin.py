@@ -116,7 +116,9 @@ def test_threads_write_every_operation_once(ring, kind, version):
 )
 def test_the_end_of_communicators_races_with_their_operations(ring, kind, version):
     result = ring("race", version, kind, RECORDS="128")
-    assert len(result.records) == 128
+    # How many operations are recorded before their communicator ends is a matter of luck, and 128 have room.
+    assert result.records["number"].tolist() == list(range(1, result.header["written"] + 1))
+    assert 0 < result.header["written"] <= 128
     assert result.header["dropped"] + result.header["unknown"] > 0
 
 
