@@ -79,6 +79,7 @@ TOKENS: dict[str, str] = {
     "second": "$__timeFilter(second)",
     "sample": "$__timeFilter_ms(time)",
     "published": "$__timeFilter_ms(published)",
+    "attempt": "$__timeFilter_ms(attempt_start)",
     "span_s": "greatest(dateDiff('second', $__fromTime, $__toTime), 1)",
     "evaluated": "state != 'insufficient_data'",
     "produced": "topic NOT IN (" + ", ".join(f"'{spec.topic}'" for spec in TOPICS if spec.derived) + ")",

@@ -96,6 +96,18 @@ def _xids(where: str) -> Annotation:
     ))  # fmt: skip
 
 
+def _attempts(where: str) -> Annotation:
+    """Mark restarts: step numbers after one are those of another attempt."""
+    return Annotation("Restarts", "purple", PanelQuery(
+        f"""
+        SELECT attempt_start AS time, concat('attempt ', toString(attempt), ' of run ', run, ' begins') AS text, [job,
+            'restart'] AS tags
+        FROM attempts WHERE {where} AND attempt > 1 AND @attempt ORDER BY time LIMIT 200
+        """,
+        "time:t text:s tags:s", "table",
+    ))  # fmt: skip
+
+
 #: For dashboards of one job, and for those of several.
-MARKS = (_verdicts("@job AND @run"), _xids("@job"))
-MARKS_OF_JOBS = (_verdicts("@jobs"), _xids("@jobs"))
+MARKS = (_verdicts("@job AND @run"), _xids("@job"), _attempts("@job AND @run"))
+MARKS_OF_JOBS = (_verdicts("@jobs"), _xids("@jobs"), _attempts("@jobs"))

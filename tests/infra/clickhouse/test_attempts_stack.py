@@ -100,3 +100,24 @@ def test_an_evaluation_that_names_an_attempt_by_another_process_counts_nothing_t
     assert [tuple(row[name] for name in names) for row in stored] == [
         (1, 0, 79, 4, 24.0, 1), (2, 20, 59, 2, 12.0, 3), (3, 0, 19, 1, 6.0, 2),
     ]  # fmt: skip
+
+
+def test_groups_of_steps_are_of_one_attempt_even_beside_another_run(db):
+    """Two attempts of 40 steps each, and a run at the same time whose attempts begin in the middle of them."""
+    for number, (run, begin) in enumerate((("r", 1_800_000_000), ("r", 1_800_001_000), ("other", 1_800_000_020))):
+        command(
+            db,
+            "INSERT INTO steps (job, run, rank, step, start, duration_ns, gpu_duration_ns, idle_ns, published) "
+            f"SELECT 'x', '{run}', 0, number, toDateTime64({begin} + number, 9), 1000000000, 1000000000, "
+            f"{number + 1} * 100000000, now64(3) FROM numbers(40)",
+        )
+    command(
+        db,
+        "INSERT INTO stragglers_versions SELECT * REPLACE ('other' AS run, attempt_start + 10 AS attempt_start) "
+        "FROM stragglers_versions",
+    )
+    question = query("gpu-idle")
+    stored = rows(db, question.sql, question.values({**SCOPE, "run": "", "since": "2026-01-01", "until": "2100-01-01"}))
+    assert [(row["from_step"], row["idle_percent"]) for row in stored] == [
+        (0, 30), (20, 30), (0, 10), (20, 10), (0, 20), (20, 20),
+    ]  # fmt: skip
