@@ -37,8 +37,9 @@ def chaos(
         str,
         typer.Option(
             "--signal",
-            metavar="kill|stop|both|full|step|all",
-            help="stop: halts of 5 to 30 s (SIGSTOP, SIGCONT); both: kill, stop; full: disks; step: clocks",
+            metavar="kill|stop|both|full|step|rejoin|all",
+            help="stop: halts of 5 to 30 s (SIGSTOP, SIGCONT); both: kill, stop; full: disks; step: clocks; rejoin: "
+            "rebalances",
         ),
     ] = "kill",
     brokers: Annotated[int, typer.Option(min=1, max=3, help="3: topics have three replicas; each is a target")] = 1,
@@ -72,7 +73,8 @@ def chaos(
 
     With full the disk of broker, engine or logs (of all programs) has no free block for 3 to 15 s. Each is a tmpfs,
     which root only can mount. With step the clock of a program is 2 s to an hour ahead or behind for a while. A C
-    compiler builds the library for it. With all each target has every signal that it can have.
+    compiler builds the library for it. With rejoin a worker or sink ends cleanly every 1 to 6 s and comes back, for 5
+    to 30 s, so that its group rebalances all the time. With all each target has every signal that it can have.
 
     With --hostile nothing is killed. A job is replayed at its recorded speed, three times in turn alone and beside
     records that are generated from the Avro schemas: extremes in every field, wrong lengths, garbage, foreign process

@@ -85,6 +85,11 @@ class ManagedProcess:
             self._process.wait()
             self._process = None
 
+    def terminate(self) -> None:
+        """Send SIGTERM and return; `check` starts the process again. From any thread."""
+        if (process := self._process) is not None:
+            process.send_signal(signal.SIGTERM)
+
     def stop(self, timeout_s: float = 20.0) -> None:
         """Send SIGTERM, and SIGKILL after `timeout_s`; wait for the end. Idempotent."""
         if self._process is None:

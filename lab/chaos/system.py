@@ -22,6 +22,7 @@ from drumline.lab.chaos import clocks, disks, interrupted_work
 from drumline.lab.chaos.brokers import Brokers
 from drumline.lab.chaos.load import ReplayLoad
 from drumline.lab.chaos.progress import PipelineProgress, ProgressSnapshot
+from drumline.lab.chaos.rejoins import rejoining
 from drumline.lab.chaos.spans import Disturbance, Spans, halt
 from drumline.lab.chaos.targets import (
     ENDED,
@@ -39,6 +40,8 @@ TICK_S = 0.2
 RECOVERY_S = 600.0
 #: Time that a broker has for a clean stop; s.
 STOP_S = 60.0
+#: A storm ends a program some ten times.
+RESTARTS = 1_000
 
 
 class Stuck(RuntimeError):
@@ -75,7 +78,7 @@ class System:
         named |= SUCCESSORS if any(target.lasts for target in targets) else set()
         logs = settings.local.state / "logs"
         self.programs = {
-            part: ManagedProcess(args[0], list(args), logs / f"chaos-{part}.log", self.env, restarts=100)
+            part: ManagedProcess(args[0], list(args), logs / f"chaos-{part}.log", self.env, restarts=RESTARTS)
             for part, args in PROGRAMS.items()
             if part in named or part not in OPTIONAL
         }
@@ -151,7 +154,7 @@ class System:
         victims = [*(psutil.Process(program.pid) for program in programs if program.pid), *stack]
         rng.shuffle(victims)
         if target.lasts:
-            runs_s = self.spans.begin(self._spans(target, parts, victims, step_s), lasts_s)
+            runs_s = self.spans.begin(self._spans(target, parts, victims, step_s, rng), lasts_s)
         else:
             runs_s = time.monotonic()
             for process in victims:
@@ -180,14 +183,16 @@ class System:
         return "; ".join(in_flight), runs_s, None if target.lasts else seen
 
     def _spans(
-        self, target: KillTarget, parts: list[str], victims: list[psutil.Process], step_s: int
+        self, target: KillTarget, parts: list[str], victims: list[psutil.Process], step_s: int, rng: random.Random
     ) -> list[Disturbance]:
-        """Return what lasts: full disks, steps of clocks, or halts."""
+        """Return what lasts: full disks, steps of clocks, storms of rebalances, or halts."""
         if target.signal == "full":
             folders = disks.folders(self.settings)
             return [disks.full(folders[part]) for part in parts]
         if target.signal == "step":
             return [self.clocks[part].stepped(step_s) for part in parts]
+        if target.signal == "rejoin":
+            return [rejoining(part, self.programs[part], rng.getrandbits(32)) for part in parts]
         return [halt(process) for process in victims]
 
     def _restart_brokers(self) -> None:

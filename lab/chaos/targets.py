@@ -8,20 +8,23 @@ from typing import Literal
 
 from drumline.lab.chaos.disks import LOGS
 
-Signal = Literal["kill", "stop", "full", "step"]
+Signal = Literal["kill", "stop", "full", "step", "rejoin"]
 #: `--signal` -> what happens to targets. For a while: stop: a halt (SIGSTOP, SIGCONT). full: the disk of a server, or
-#: of all logs, has no free block. step: the clock of a program is ahead or behind.
+#: of all logs, has no free block. step: the clock of a program is ahead or behind. rejoin: a program leaves its group
+#: cleanly and joins it again, again and again.
 SIGNALS: dict[str, tuple[Signal, ...]] = {
     "kill": ("kill",),
     "stop": ("stop",),
     "both": ("kill", "stop"),
     "full": ("full",),
     "step": ("step",),
-    "all": ("kill", "stop", "full", "step"),
+    "rejoin": ("rejoin",),
+    "all": ("kill", "stop", "full", "step", "rejoin"),
 }
 #: How a sentence names a disturbance that is over.
 ENDED: dict[Signal, str] = {
     "kill": "was killed", "stop": "was halted and woken", "full": "had a full disk", "step": "had a stepping clock",
+    "rejoin": "left its group again and again",
 }  # fmt: skip
 
 #: Part -> groups that make no progress without it: commits of the sink, commits of the worker, records in Kafka.
@@ -56,6 +59,8 @@ PROGRAMS = {
     "second": ("stream", "--instance", ""),
     "agent": ("agent",),
 }
+#: Programs that are members of a group.
+MEMBERS = {"sink", "second-sink", "worker", "second"}
 #: Programs that run only if they are targets. With an agent, replays go through a spool.
 OPTIONAL = {"second", "second-sink", "agent"}
 #: Programs that run wherever something is halted: while one is, its successor takes over.
@@ -123,4 +128,6 @@ def _fits(signal: Signal, parts: set[str]) -> bool:
         return parts <= WITH_DISK
     if signal == "step":
         return parts <= PROGRAMS.keys()
+    if signal == "rejoin":
+        return parts <= MEMBERS
     return LOGS not in parts and (signal == "kill" or ONLY_KILLED.isdisjoint(parts))

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from confluent_kafka import KafkaException
 from rich.console import Console
+from support.wait_limit import WAIT_S
 from typer.testing import CliRunner
 
 from drumline.cli.develop import chaos as command_chaos
@@ -25,7 +26,7 @@ from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.state_dir import StackError
 from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.infra.runtime.processes import ManagedProcess, ProcessFailed
-from drumline.lab.chaos import chaos_run, clocks, disks, load, system
+from drumline.lab.chaos import chaos_run, clocks, disks, load, rejoins, system
 from drumline.lab.chaos.brokers import java_hash
 from drumline.lab.chaos.chaos_run import Plan, deck
 from drumline.lab.chaos.interrupted_work import of_sink, of_worker, pending
@@ -141,8 +142,8 @@ def test_brokers_that_are_chosen_at_the_moment_need_three_and_only_one_of_them_i
 def test_disks_of_servers_and_of_all_logs_can_be_full_and_clocks_of_programs_can_step():
     names = "sink,engine,broker,agent,logs,sink+engine"
     assert [target.name for target in targets(names, SIGNALS["all"])] == [
-        "sink", "sink stop", "sink step", "engine", "engine stop", "engine full", "broker", "broker stop",
-        "broker full", "agent", "agent stop", "agent step", "logs full", "sink+engine", "sink+engine stop",
+        "sink", "sink stop", "sink step", "sink rejoin", "engine", "engine stop", "engine full", "broker",
+        "broker stop", "broker full", "agent", "agent stop", "agent step", "logs full", "sink+engine", "sink+engine stop",
     ]  # fmt: skip
     [logs] = targets("logs", SIGNALS["full"])
     assert (logs.lasts, logs.stalls) == (True, frozenset())
@@ -201,6 +202,35 @@ def test_a_clock_steps_forward_and_back_while_its_program_runs(tmp_path):
         spans.end()
         assert [*seen, ahead()] == [(0, 0), (60, 0), (-30, 0), (0, 0)]
         probe.stdin.close()
+
+
+def test_a_member_that_rejoins_ends_cleanly_again_and_again_until_it_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(rejoins, "SHORTEST_S", 0.1)
+    monkeypatch.setattr(rejoins, "LONGEST_S", 0.2)
+    [target] = targets("second-sink", SIGNALS["rejoin"])
+    assert (target.name, target.lasts, target.stalls) == ("second-sink rejoin", True, {"sink"})
+    with pytest.raises(ValueError, match="agent goes with --signal kill, stop, step, not with rejoin"):
+        targets("agent", SIGNALS["rejoin"])
+    program, spans = ManagedProcess("probe", ["--version"], tmp_path / "log", {}, restarts=1_000), Spans()
+    program.terminate()  # it does not run yet
+    program.start()
+    try:
+        spans.begin([rejoins.rejoining("probe", program, 1)], 60)
+        until = time.monotonic() + WAIT_S
+        while program.exits.count(-signal.SIGTERM) < 2:
+            assert time.monotonic() < until
+            program.check()
+            time.sleep(0.01)
+        spans.end()
+        program.exits.clear()
+        for _ in range(2):  # it is left alone, and ends by itself
+            while not program.exits:
+                program.check()
+                time.sleep(0.01)
+            ends = program.exits.pop()
+        assert ends == 0
+    finally:
+        program.stop()
 
 
 def test_a_group_is_placed_by_javas_hash():
