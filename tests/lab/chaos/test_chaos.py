@@ -143,7 +143,8 @@ def test_disks_of_servers_and_of_all_logs_can_be_full_and_clocks_of_programs_can
     names = "sink,engine,broker,agent,logs,sink+engine"
     assert [target.name for target in targets(names, SIGNALS["all"])] == [
         "sink", "sink stop", "sink step", "sink rejoin", "engine", "engine stop", "engine full", "broker",
-        "broker stop", "broker full", "agent", "agent stop", "agent step", "logs full", "sink+engine", "sink+engine stop",
+        "broker stop", "broker full", "agent", "agent stop", "agent step", "logs full", "sink+engine",
+        "sink+engine stop",
     ]  # fmt: skip
     [logs] = targets("logs", SIGNALS["full"])
     assert (logs.lasts, logs.stalls) == (True, frozenset())
