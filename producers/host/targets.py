@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from drumline.schemas.bounds.limits import bounds
 from drumline.schemas.topics import Topic
@@ -39,21 +39,32 @@ class RecordedProcess:
         record: fields of its gpu.process.v1 record.
         pid: of this pid namespace where `is_certain`, else as the process sees itself.
         user: who wrote the record; no process of another user is read for it.
-        is_certain: the kernel gave the pid (lock of a ring), not the process.
+        start_ticks: start of the process by the kernel, which gave the pid (lock of a ring); 0 = the process stated it.
     """
 
     record: Mapping[str, Any]
     pid: int
     user: int
-    is_certain: bool = False
+    start_ticks: int = 0
+
+    @property
+    def is_certain(self) -> bool:
+        """Return whether the pid is the kernel's."""
+        return self.start_ticks > 0
 
 
-def recorded_process(
-    record: Mapping[str, Any], user: int, ring: tuple[int, int] | None = None
-) -> RecordedProcess | None:
+class RingWriter(NamedTuple):
+    """Names a process that writes a ring: its number here, its user, and its start by the kernel in ticks."""
+
+    pid: int
+    user: int
+    start_ticks: int
+
+
+def recorded_process(record: Mapping[str, Any], user: int, ring: RingWriter | None = None) -> RecordedProcess | None:
     """Return the process of a record that `user` wrote; None for one of no job, or that no producer writes.
 
-    `ring`: pid and user of the ring that the agent wrote the record from.
+    `ring`: who writes the ring that the agent wrote the record from.
     """
     limits, texts = bounds(Topic.HOST), {name: record.get(name, "") for name in _TEXTS}
     numbers = {name: record.get(name, 0) for name in (*_NUMBERS, "start_ns")}
@@ -65,7 +76,7 @@ def recorded_process(
         return None
     process = {**texts, **numbers}
     if ring is not None:
-        return RecordedProcess(process, *ring, is_certain=True)
+        return RecordedProcess(process, *ring)
     return RecordedProcess(process, numbers["pid"], user)
 
 
@@ -77,6 +88,11 @@ def _is_text(value: object, most: int) -> bool:
 def stat_fields(text: bytes) -> list[bytes]:
     """Return the fields of /proc/PID/stat behind the name of the program, which may hold spaces and brackets."""
     return text.rpartition(b")")[2].split()
+
+
+def start_ticks(folder: Path) -> int:
+    """Return the start of the process of a folder of /proc, by which its number is not another's. Raises OSError."""
+    return int(stat_fields((folder / "stat").read_bytes())[START_TICKS])
 
 
 def boot_ns() -> int:
@@ -117,13 +133,15 @@ def find_pid(process: RecordedProcess, proc: Path, started_ns: Collection[int], 
     for pid in candidates:
         with suppress(FileNotFoundError, ProcessLookupError):
             folder = proc / str(pid)
-            if folder.stat().st_uid == process.user and (process.is_certain or _is_same(folder, process, started_ns)):
+            if folder.stat().st_uid == process.user and _is_same(folder, process, started_ns):
                 return pid
     raise NotReadable(f"no process {process.pid} of user {process.user} is to be seen from here")
 
 
 def _is_same(folder: Path, process: RecordedProcess, started_ns: Collection[int]) -> bool:
-    ticks = int(stat_fields((folder / "stat").read_bytes())[START_TICKS])
+    ticks = start_ticks(folder)
+    if process.is_certain:
+        return ticks == process.start_ticks
     booted_ns = int(process.record.get("start_ns", 0)) - ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     if all(abs(booted_ns - known_ns) > SAME_START_NS for known_ns in started_ns):
         return False

@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from drumline.infra.telemetry import metrics
+from drumline.producers.host.targets import RingWriter
 from drumline.producers.ipc.control import read_requests, times_requested
 from drumline.producers.rings.checkpoint import Checkpoint
 from drumline.producers.rings.control_answer import control_answer
@@ -72,9 +73,10 @@ class RingFolder:
         """Return whether no ring is there that could be read."""
         return not self._rings
 
-    def sources(self) -> dict[str, tuple[int, int]]:
-        """Return the processes that write rings and are known: process id -> (pid, user)."""
-        return {r.process_id: (r.pid, r.ring.about.st_uid) for r in self._rings.values() if r.process_id and r.pid}
+    def sources(self) -> dict[str, RingWriter]:
+        """Return the processes that write rings and are known, by process id."""
+        known = ((ring.process_id, ring.writer) for ring in self._rings.values() if ring.process_id)
+        return {process_id: writer for process_id, writer in known if writer is not None}
 
     def round(self, now_ns: int) -> None:
         """Read what is due. Raises nothing for what lies in the folder."""

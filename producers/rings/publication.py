@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from drumline.infra.telemetry import metrics
 from drumline.producers.batching.live import BatchWriter, FeedProgress
+from drumline.producers.host.targets import RingWriter, start_ticks
 from drumline.producers.identity import Identity
 from drumline.producers.ipc.control import ProcessPlace
 from drumline.producers.nccl_profiler.library import TIMED_INTERFACE
@@ -194,11 +196,12 @@ class RingProcess:
         return ProcessPlace(process.job, process.run, process.rank, process.host)
 
     @cached_property
-    def pid(self) -> int:
-        """Return the process, as this pid namespace numbers it; 0 = not known."""
+    def writer(self) -> RingWriter | None:
+        """Return the process that writes the ring; None = not known. Its number may be another's once it has ended."""
         with suppress(OSError):
-            return self.ring.process()
-        return 0
+            if pid := self.ring.process():
+                return RingWriter(pid, self.ring.about.st_uid, start_ticks(Path(f"/proc/{pid}")))
+        return None
 
     def _gpu(self) -> Mapping[str, str]:
         return self._gpus.get(self.ring.process(), {}) if self._gpus else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.producers.host.targets import BOOT_TIMES, START_TICKS, NotReadable, RecordedProcess, find_pid, stat_fields
+from drumline.producers.host.targets import BOOT_TIMES, NotReadable, RecordedProcess, find_pid, start_ticks
 
 PROC = Path("/proc")
 #: Number of CAP_SYS_PTRACE (linux/capability.h).
@@ -37,7 +37,7 @@ class Subject:
         """Return the process that has a number now. Raises NoProcess."""
         try:
             user = (proc / str(pid)).stat().st_uid
-            return cls(pid, user, int(stat_fields((proc / str(pid) / "stat").read_bytes())[START_TICKS]), inner or pid)
+            return cls(pid, user, start_ticks(proc / str(pid)), inner or pid)
         except (OSError, IndexError, ValueError):
             raise NoProcess(f"no process {pid}") from None
 

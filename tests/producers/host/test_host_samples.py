@@ -22,8 +22,10 @@ from drumline.producers.host.targets import (
     BootTimes,
     NotReadable,
     RecordedProcess,
+    RingWriter,
     find_pid,
     recorded_process,
+    start_ticks,
     stat_fields,
 )
 from drumline.schemas.batch import decode, encode
@@ -204,7 +206,7 @@ def test_a_process_with_two_records_is_read_once(child):
 def test_a_record_that_no_producer_writes_is_about_no_process(wrong):
     record = recorded(os.getpid()).record
     assert recorded_process(record, 5) == RecordedProcess(record, os.getpid(), 5)
-    assert recorded_process(record, 0, (77, 5)) == RecordedProcess(record, 77, 5, is_certain=True)
+    assert recorded_process(record, 0, RingWriter(77, 5, 9)) == RecordedProcess(record, 77, 5, 9)
     assert recorded_process({**record, **wrong}, 5) is None
 
 
@@ -216,7 +218,7 @@ def test_a_process_that_is_not_the_records_is_not_read(child):
         recorded(pid, start_ns=start_ns(pid) - 3 * S),
         RecordedProcess(same.record, 0, same.user),
         RecordedProcess(same.record, pid, same.user + 1),
-        RecordedProcess(same.record, pid, same.user + 1, is_certain=True),
+        RecordedProcess(same.record, pid, same.user + 1, start_ticks(Path(f"/proc/{pid}"))),
     ):
         with pytest.raises(NotReadable):
             find_pid(wrong, Path("/proc"), [BOOT_NS], 0)

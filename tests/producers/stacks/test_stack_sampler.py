@@ -2,14 +2,15 @@
 
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
-from support.labs.python_jobs import python_job, started_ns
+from support.labs.python_jobs import LAST_PID, python_job, reusing_pid, started_ns
 
 from drumline.infra.telemetry import metrics
-from drumline.producers.host.targets import RecordedProcess
+from drumline.producers.host.targets import SAME_START_NS, RecordedProcess, start_ticks
 from drumline.producers.stacks.plan import CULPRIT, OF_SUSPECT, PEER, Sampling, SamplingPlan
 from drumline.producers.stacks.sampling_run import SUSPECT_PARTS, py_spy
 from drumline.producers.stacks.stack_batches import StackBatches
@@ -90,6 +91,21 @@ def test_a_suspect_and_its_peer_become_records_of_equal_parts_that_are_one_inspe
     assert before == [None] * (2 * SUSPECT_PARTS - 1)
     assert (last.rank, last.peer, last.at, last.peer_share) == (1, 0, "load (train.py:4)", 0.0)
     assert last.share > 0.2
+
+
+@pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="the kernel gives out no number of choice")
+@pytest.mark.parametrize("by_ring", [True, False], ids=["ring", "record"])
+def test_a_process_that_got_the_number_of_the_one_in_the_verdict_is_left_alone(tmp_path, by_ring):
+    batches, failed = [], outcome("failed")
+    with python_job(tmp_path, "sleep") as job:
+        record = local(job.pid)
+        number = RecordedProcess(record.record, job.pid, os.geteuid(), start_ticks(Path(f"/proc/{job.pid}")))
+    time.sleep(SAME_START_NS / 1e9 + 0.5)  # starts of records are known no better
+    with reusing_pid(tmp_path, "sleep", record.pid) as other:
+        assert other.pid == record.pid
+        verdict = Verdict(HANG, "j", "r", time.time(), (1,), 0, window_start_ns=time.time_ns())
+        sampler(batches.append).sample([Sampling(verdict, CULPRIT, 1, number if by_ring else record)], py_spy())
+    assert (batches, outcome("failed") - failed) == ([], 1)
 
 
 @pytest.mark.parametrize("reason", ["policy", "another user's", "exited"])

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.producers.host.targets import START_TICKS, boot_ns, stat_fields
+from drumline.producers.host.targets import boot_ns, start_ticks
 
 SLEEP = """\
 import time
@@ -84,6 +84,9 @@ PROGRAMS = {
     "late": STEP.replace("LATE", "0.02"), "even": STEP.replace("LATE", "0.0"),
 }  # fmt: skip
 
+#: The kernel's next process gets the number behind this one.
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+
 
 @dataclass
 class Job:
@@ -106,7 +109,19 @@ def python_job(folder, kind, ready="print(flush=True)"):
             process.kill()
 
 
+@contextmanager
+def reusing_pid(folder, kind, pid):
+    """Run a program under the number of a process that is gone."""
+    for _ in range(100):  # another process of this machine may take it
+        LAST_PID.write_text(str(pid - 1))
+        with python_job(folder, kind) as job:
+            if job.pid == pid:
+                yield job
+                return
+    raise AssertionError(f"the number {pid} is not given out")
+
+
 def started_ns(pid):
     """Return when a process started, by this one's clock, which test_other_days.py moves; psutil has the kernel's."""
-    ticks = int(stat_fields(Path(f"/proc/{pid}/stat").read_bytes())[START_TICKS])
+    ticks = start_ticks(Path(f"/proc/{pid}"))
     return boot_ns() + ticks * 10**9 // os.sysconf("SC_CLK_TCK")
