@@ -5,6 +5,7 @@ Each command is a module of its name, imported when it is called.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import signal
 import sys
@@ -156,6 +157,17 @@ class LazyCommands(click.Group):
             return None
         module = importlib.import_module(f"drumline.cli.{MODULES[cmd_name]}")
         return TyperCommand(cmd_name, module.app)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments name. Raises UsageError with the commands that are spelt alike."""
+        name = args[0]
+        if name not in MODULES and not name.startswith("-") and not ctx.resilient_parsing:
+            close = difflib.get_close_matches(name, MODULES, n=2, cutoff=0.6)
+            hint = f"did you mean {' or '.join(close)}?" if close else "`drumline --help` lists the commands"
+            ctx.fail(f"no command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands in groups."""

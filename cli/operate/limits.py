@@ -138,6 +138,10 @@ def _limit(text: str, job: str, label: str, note: str) -> dict[str, Any]:
         exit_with("limits", BAD_INPUT, f"{name}: {number!r} is neither a number above 0 nor {OFF}")
     if number != OFF and value < limit.least:
         exit_with("limits", BAD_INPUT, f"{name}: {number} would change nothing; the least is {limit.least:g}")
+    if number != OFF and value > limit.most:
+        never = "always below it" if limit.below else "never above it"
+        text = f"the most is {limit.most:g}; {name}={OFF} turns the alert off"
+        exit_with("limits", BAD_INPUT, f"{name}: {number}: what is measured is {never}; {text}")
     return {"name": name, "job": job, "label": label, "value": value, "note": note}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from datetime import UTC, datetime
 from typing import Annotated
@@ -35,14 +36,16 @@ def set_policy(
     ranks: Annotated[str, typer.Option(help="Ranks: 0,3 or 0-7; default: all.")] = "",
     host: Annotated[str, typer.Option(metavar="PATTERN", help="The hosts; * stands for any text.")] = "*",
     period: Annotated[str, typer.Option("--for", help="How long: 90s, 30m, 2h or 7d, the most.")] = "1h",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask where it reaches several jobs.")] = False,
 ) -> None:
     """Set the policy of processes for a time; then their own counts again. Needs Write on drumline.control.v1.
 
     It reaches processes of policy auto, always, collectives, duty and off within seconds; those of `light` refuse. A
     deep window of `drumline capture` comes before it, and the file <spool>/policy of a host before both. The same
-    processes named again replace it. `drumline sql collecting --job JOB` shows what they record.
+    processes named again replace it. Where several jobs run that it reaches, it names them and asks. `drumline sql
+    collecting --job JOB` shows what they record.
 
-    Exit codes: 0 written. 1 Kafka does not answer or rejects. 2 no such policy, or a bad option.
+    Exit codes: 0 written. 1 Kafka does not answer or rejects. 2 no such policy, a bad option, or not confirmed.
     """
     from drumline.infra.kafka.connect import BrokerUnreachable
     from drumline.infra.kafka.tail import NoSuchTopic
@@ -63,9 +66,28 @@ def set_policy(
             ranks=tuple(numbers), start_ns=now_ns, until_ns=now_ns + length_ns,
             requested_by=user_name(), requested_ns=now_ns,
         ).checked()  # fmt: skip
+    if not yes:
+        _confirm(control.job, text)
     with exit_on_error("policy", NoSuchTopic, BrokerUnreachable):
         write(settings(), [(control.key, control)])
     echo(f"{escape_controls(control.key)}: {text} until {_time(control.until_ns)}")
+
+
+def _confirm(pattern: str, policy: str) -> None:
+    """Ask whether several jobs are meant. Raises typer.Exit where nobody can be asked, or says no."""
+    from drumline.schemas.control import exact
+    from drumline.views.control.reach import reach, running_jobs
+
+    if pattern == exact(pattern):  # the name of one job
+        return
+    jobs = running_jobs(settings(), pattern)
+    if jobs is not None and len(jobs) < 2:
+        return
+    whom = f"{policy} would be the policy of {reach(jobs, pattern)}"
+    if not sys.stdin.isatty():
+        exit_with("policy", BAD_INPUT, f"{whom}; confirm with --yes, or name fewer with --job")
+    if not typer.confirm(f"{whom}. Set it?", err=True):
+        raise typer.Exit(BAD_INPUT)
 
 
 @app.command("show")

@@ -5,6 +5,7 @@ A rule compares a number with one limit. So where a job has a limit of its own, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from drumline.infra.grafana.thresholds import (
@@ -27,7 +28,7 @@ class Limit:
     """Names a limit. `default`: for jobs without a row; `meaning` ends with the unit.
 
     below: the alert fires below it, so 0 is no alert; else above it, and infinity is none.
-    least: smaller ones would change nothing.
+    least: smaller ones would change nothing. most: what is measured is never larger, so the alert would be off.
     """
 
     name: str
@@ -35,22 +36,29 @@ class Limit:
     meaning: str
     below: bool = False
     least: float = 0.0
+    most: float = math.inf
 
 
 STRAGGLER = Limit(
-    "straggler_share", WARNING, "share of the job's time that a straggler costs at least; 0.04 to 1", least=WARNING
-)
+    "straggler_share", WARNING, "share of the job's time that a straggler costs at least; 0.04 to 1", least=WARNING,
+    most=1.0,
+)  # fmt: skip
 STALLED = Limit("stalled_s", STALLED_S, "least time without a step, 300 or more; s", least=STALLED_S)
-BANDWIDTH = Limit("bandwidth_ratio", BANDWIDTH_RATIO, "bandwidth of collectives against before; 0 to 1", below=True)
-PAGEABLE = Limit("pageable_share", PAGEABLE_SHARE, "share of a rank's time in pageable copies; 0 to 1")
+BANDWIDTH = Limit(
+    "bandwidth_ratio", BANDWIDTH_RATIO, "bandwidth of collectives against before; 0 to 1", below=True, most=1.0
+)
+PAGEABLE = Limit("pageable_share", PAGEABLE_SHARE, "share of a rank's time in pageable copies; 0 to 1", most=1.0)
 LAG = Limit("lag_s", LAG_S, "time by which results are behind; s")
 SILENT = Limit("silent_s", SILENT_S, "time without a report of a rank; s")
 HUNG = Limit("hung_s", HUNG_S, f"least time for which a hung job stands still, {HUNG_S:g} or more; s", least=HUNG_S)
 THROTTLED = Limit(
     "throttled_minutes", THROTTLED_MINUTES,
     f"minutes of the last {THROTTLED_OF} in which heat or a power fault slows a GPU down; 0 to {THROTTLED_OF}",
+    most=float(THROTTLED_OF),
 )  # fmt: skip
-IDLE = Limit("idle_percent", IDLE_PERCENT, "least utilisation of a GPU that a job holds; 0 to 100", below=True)
+IDLE = Limit(
+    "idle_percent", IDLE_PERCENT, "least utilisation of a GPU that a job holds; 0 to 100", below=True, most=100.0
+)
 DROPPED = Limit("dropped_rows", DROPPED_ROWS, "rows of a topic that a job may lose in 10 minutes")
 LIMITS = (STRAGGLER, HUNG, STALLED, BANDWIDTH, PAGEABLE, THROTTLED, IDLE, LAG, DROPPED, SILENT)
 #: Stands for infinity in differences: Grafana's JSON has none.

@@ -158,7 +158,7 @@ def test_a_capture_gets_the_same_steps_of_all_ranks_and_leaves_nothing_on_whatev
     assert [row["rank"] for row in json.loads(single.stdout)["ranks"]] == [1], single.stderr
     assert len(job.switched(0)) - before == 2 * CAPTURES
 
-    assert drumline("policy", "set", "always", "--job", "de*", "--for", "5m").returncode == 0
+    assert drumline("policy", "set", "always", "--job", "de*", "--for", "5m", "--yes").returncode == 0
     assert wait_until(lambda: all(map(job.is_on, range(RANKS))), 10 + RANKS)
     controls = map(json.loads, drumline("policy", "show", "--json").stdout.splitlines())
     [shown] = [control for control in controls if control["kind"] == "policy"]  # a window's time may not be over

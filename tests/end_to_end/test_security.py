@@ -330,7 +330,7 @@ COMMANDS = {
     "tail, no ACL": ("producer", ["topics", "tail", "gpu.lateness.v1"], "", 1, "Read on topic gpu.lateness.v1"),
     "policy, no ACL": (
         "producer",
-        ["policy", "set", "always"],
+        ["policy", "set", "always", "--yes"],
         "",
         1,
         "denies user producer: Write on topic drumline.control.v1",

@@ -1,0 +1,20 @@
+"""A command that does not exist: the ones that are spelt alike are named."""
+
+import pytest
+from click.testing import CliRunner
+
+from drumline.cli.app import root
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("explian", "no command 'explian'; did you mean explain or replay?"),
+        ("timelin", "no command 'timelin'; did you mean timeline?"),
+        ("zzz", "no command 'zzz'; `drumline --help` lists the commands"),
+    ],
+)
+def test_a_misspelt_command_is_answered_with_the_nearest(typed, answer):
+    result = CliRunner().invoke(root, [typed, "JOB"])
+    assert result.exit_code == 2
+    assert result.output.splitlines()[-1] == f"Error: {answer}"
