@@ -96,7 +96,8 @@ def sql(
     if named:
         _list(as_json)
         return
-    if output is not None and (as_json or as_csv or output.suffix not in FORMATS):
+    asked = [".jsonl"] * as_json + [".csv"] * as_csv
+    if output is not None and (output.suffix not in FORMATS or output.suffix not in (asked or FORMATS)):
         exit_with("sql", BAD_INPUT, f"--output {output}: the name has the format, one of {', '.join(FORMATS)}")
     if (
         query is None
@@ -146,7 +147,7 @@ def _request(arguments: list[str]) -> Request:
 
 def _execute(request: Request, output_format: str, file: BinaryIO | None = None) -> None:
     """Print the answer, or write it to `file`. Raises typer.Exit with FAILED or BAD_INPUT."""
-    from drumline.infra.clickhouse.client import ClickHouseFailed, connect
+    from drumline.infra.clickhouse.client import ClickHouseFailed, connect, is_missing, with_hint
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
     from drumline.views.report.data import NoSuchRun
@@ -158,7 +159,8 @@ def _execute(request: Request, output_format: str, file: BinaryIO | None = None)
             client = connect(config, reader=True, timeout_s=600, database=config.clickhouse.database)
             answer(client, request, output_format, file)
     except (ClickHouseFailed, StackError) as error:
-        exit_with("sql", FAILED, with_remedy(error))
+        # A question names tables and columns of drumline only: one that is missing is not made yet.
+        exit_with("sql", FAILED, with_hint(error) if is_missing(error) and request.is_named else with_remedy(error))
     except BrokenPipeError:  # `| head` has ended
         sys.stderr.close()
 
@@ -210,7 +212,8 @@ def answer(client: Client, request: Request, output_format: str = "", file: Bina
         more = (
             f", the newest of {more_runs + 1}; --all-runs or --run NAME for others" if more_runs else ", the only one"
         )
-        note = f"run {chosen.given['run']}{more}"
+        before = f" (a) and the one before it, {other} (b)" if (other := chosen.given.get("other_run")) else ""
+        note = f"run {chosen.given['run']}{before}{more}"
     has_rows = run_statement(client, chosen.query.sql, chosen.values(datetime.now(UTC)), output_format, file)
     if job and not has_rows:
         find_run(load, job, run)

@@ -20,7 +20,7 @@ from support.fake_sysfs import FakeSysfs
 from support.fakes.nvml import FIELDS, FakeNvml
 
 from drumline.infra.clickhouse import client as clickhouse
-from drumline.infra.clickhouse.queries import Query, queries
+from drumline.infra.clickhouse.queries import Query, option, queries
 from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
 from drumline.infra.kafka.drain import wait_stored
@@ -209,7 +209,7 @@ def _cell(value: Any) -> str:
 
 def example(query: Query, given: Mapping[str, str]) -> str:
     """The command of a query's example."""
-    return " ".join(["drumline sql", query.name, *(f"--{name} {value}" for name, value in given.items())])
+    return " ".join(["drumline sql", query.name, *(f"{option(name)} {value}" for name, value in given.items())])
 
 
 def page(run_query: Callable[[Query], Answer]) -> str:

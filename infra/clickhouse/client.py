@@ -33,6 +33,12 @@ INSERT_SETTINGS: dict[str, str | int] = {
     "wait_end_of_query": 1,
     "distributed_foreground_insert": 1,
 }
+#: What is missing -> how the messages of NOT_MIGRATED name it; what follows there is the whole statement.
+_MISSING = {
+    "database": re.compile(r"Database (\S+) does not exist"),
+    "table": re.compile(r"(?:[Tt]able expression identifier |Table |find table: )'?([\w.]*\w)"),
+    "column": re.compile(r"(?:[Ii]dentifier|column) [`']([\w.]+)"),
+}
 
 
 class ClickHouseFailed(RuntimeError):
@@ -151,9 +157,18 @@ def connect_to(
     return connected
 
 
+def is_missing(error: Exception) -> bool:
+    """Return whether a database, table or column is missing."""
+    return getattr(error, "code", 0) in NOT_MIGRATED
+
+
 def with_hint(error: Exception) -> str:
-    """Return the error's text, with a remedy where tables are missing."""
-    return f"{error}; run `drumline migrate`" if getattr(error, "code", 0) in NOT_MIGRATED else str(error)
+    """Return the error's text; where tables are missing, which one and the remedy, without ClickHouse's statement."""
+    if not is_missing(error):
+        return str(error)
+    kinds = ((kind, pattern.search(str(error))) for kind, pattern in _MISSING.items())
+    named = next((f"no {kind} {found[1]}" for kind, found in kinds if found), "not the tables of this drumline")
+    return f"ClickHouse has {named}: run `drumline migrate`"
 
 
 def insert_once(client: Client, table: str, block: bytes, token: str, form: str = "Native", **more: Any) -> None:

@@ -46,6 +46,11 @@ class Parameter:
     default: str | None
     about: str
 
+    @property
+    def option(self) -> str:
+        """Return the option of `drumline sql`: `--other-run`."""
+        return option(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
@@ -62,14 +67,12 @@ class Query:
     def values(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return all parameters, with defaults. Raises BadParameters."""
         known = {parameter.name: parameter for parameter in self.parameters}
-        usage = ", ".join(f"--{p.name} {p.type}" + ("" if p.default is None else f" (default {p.default or 'empty'})")
+        usage = ", ".join(f"{p.option} {p.type}" + ("" if p.default is None else f" (default {p.default or 'empty'})")
                           for p in self.parameters) or "none"  # fmt: skip
         if unknown := sorted(given.keys() - known.keys()):
-            raise BadParameters(f"{self.name} has no parameter --{unknown[0]}; it has: {usage}")
+            raise BadParameters(f"{self.name} has no parameter {option(unknown[0])}; it has: {usage}")
         if missing := [p.name for p in self.parameters if p.default is None and p.name not in given]:
-            raise BadParameters(
-                f"{self.name} needs {' and '.join(f'--{name}' for name in missing)}; parameters: {usage}"
-            )
+            raise BadParameters(f"{self.name} needs {' and '.join(map(option, missing))}; parameters: {usage}")
         return {p.name: given.get(p.name, p.default or "") for p in self.parameters}
 
     def described(self) -> dict[str, Any]:
@@ -108,10 +111,20 @@ def parse(name: str, text: str) -> Query:
     return Query(name, head[0], fields["theme"], " ".join(notes), example, parameters, sql)
 
 
+def option(name: str) -> str:
+    """Return the option of a parameter, as people type it; `_` instead of `-` is the same."""
+    return f"--{name.replace('_', '-')}"
+
+
 def takes_newest_run(query: Query) -> bool:
-    """Return whether the query is about one job, and not a comparison of runs: people mean its newest run."""
+    """Return whether the query is about one job: people mean its newest run, or compare that with the one before."""
     defaults = {parameter.name: parameter.default for parameter in query.parameters}
-    return "run" in defaults and "other_run" not in defaults and defaults.get("job", "") is None
+    return "run" in defaults and defaults.get("job", "") is None
+
+
+def compares_runs(query: Query) -> bool:
+    """Return whether the query compares two runs."""
+    return any(parameter.name == "other_run" for parameter in query.parameters)
 
 
 def adhoc(sql: str) -> Query:

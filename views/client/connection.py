@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import PermanentError
-from drumline.infra.clickhouse.queries import Query, queries, query
+from drumline.infra.clickhouse.queries import Query, compares_runs, queries, query
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError
 from drumline.infra.localstack.clickhouse.engine import ensure_engine
 from drumline.views.client.arrow import with_types
+from drumline.views.report.data import NoSuchRun, Row, find_run
 from drumline.views.report.data import Query as RowQuery
-from drumline.views.report.data import Row, find_run
 from drumline.views.sqlshell.request import BadRequest, Request
 
 if TYPE_CHECKING:
@@ -66,15 +66,20 @@ def connect(
 
 
 def of_newest_run(request: Request, rows: RowQuery) -> tuple[Request, int]:
-    """Return a request about the newest run of its job, and the number of other runs, where it is about one run and
-    names none; else the same request, and 0.
+    """Return a request about the newest run of its job, compared with the one before where it compares two, and the
+    number of other runs. Where it names runs, or is about all: the same request, and 0.
 
     Raises NoSuchRun, and the errors of `rows`, which queries.
     """
     if not request.wants_newest_run or "job" not in request.given:
         return request, 0
-    chosen, more_runs = find_run(rows, request.given["job"], "")
-    return request.of_run(str(chosen["run"])), len(more_runs)
+    job = request.given["job"]
+    chosen, more_runs = find_run(rows, job, "")
+    if not compares_runs(request.query):
+        return request.of_run(str(chosen["run"])), len(more_runs)
+    if not more_runs:
+        raise NoSuchRun(f"job {job!r} has one run so far, {chosen['run']!r}; --other NAME compares it with another job")
+    return request.of_run(str(chosen["run"]), more_runs[0]), len(more_runs)
 
 
 class Connection:

@@ -167,7 +167,7 @@ def _deep_commands(job: str, text: Explanation, deep: DeepWindow, run: Row) -> l
     """Return the commands that show a deep window: the question about it, and its trace, else that of the verdict."""
     scope = f"--job {quoted(job)} --run {quoted(run['run'])} --rank {text.rank}"
     return [
-        f"drumline sql {QUESTION} {scope} --first_step {deep.verdict_step}",
+        f"drumline sql {QUESTION} {scope} --first-step {deep.verdict_step}",
         timeline_command(job, run["run"], deep.first_step, deep.last_step)
         if deep.first_step >= 0
         else text.commands[-1],

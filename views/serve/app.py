@@ -16,9 +16,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from drumline.infra.clickhouse.client import ClickHouseFailed, with_hint
-from drumline.infra.clickhouse.error_codes import NOT_MIGRATED
-from drumline.infra.clickhouse.queries import UnknownQuery
+from drumline.infra.clickhouse.client import ClickHouseFailed, is_missing, with_hint
+from drumline.infra.clickhouse.queries import UnknownQuery, option
 from drumline.infra.clickhouse.queries import query as named_query
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError
@@ -194,7 +193,7 @@ class Pages:
         answer = question_form.answer(source, named, sent) if sent else None
         jobs = self._job_names(source)
         command = " ".join(
-            ["drumline sql", named.name, *(f"--{k} {shlex.quote(v)}" for k, v in sent.items() if v.strip())]
+            ["drumline sql", named.name, *(f"{option(k)} {shlex.quote(v)}" for k, v in sent.items() if v.strip())]
         )
         query = urlencode(sent)
         return self._page(
@@ -246,14 +245,14 @@ class Pages:
         if not isinstance(error, ClickHouseFailed | StackError):
             return self._missing(400, str(error))
         code = getattr(error, "code", 0)
-        is_up = bool(code) and code not in NOT_MIGRATED
-        local = not self._settings.clickhouse.url and not code
+        answers = bool(code) and not is_missing(error)
         return self._page(
             "down.html",
-            status=500 if is_up else 503,
+            status=500 if answers else 503,
             message=with_hint(error),
-            is_up=is_up,
-            is_local=local,
+            heading="has no tables yet" if is_missing(error) else "rejects the query" if answers else "does not answer",
+            is_away=not code,
+            is_local=not self._settings.clickhouse.url,
             every=LIVE_S,
         )
 

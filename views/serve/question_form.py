@@ -60,6 +60,8 @@ def hint(named: NamedQuery, parameter: Parameter) -> str:
     """Return what an empty field stands for."""
     if parameter.name == "run" and takes_newest_run(named):
         return "newest"
+    if parameter.name == "other_run":
+        return "the one before"
     return "any" if is_time(parameter) or not parameter.default else parameter.default
 
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable
 from itertools import groupby
 
-from drumline.infra.clickhouse.queries import Parameter, Query, takes_newest_run
+from drumline.infra.clickhouse.queries import Parameter, Query, compares_runs, option, takes_newest_run
 from drumline.infra.runtime.times import TIME_FORMS
 
 
@@ -17,9 +17,10 @@ def is_time(parameter: Parameter) -> bool:
 
 def question_help(query: Query, width: int) -> str:
     """Return the help of one question: parameters with type, default and meaning, and an example."""
-    rows = [(f"--{p.name}", "time" if is_time(p) else p.type, _default(query, p), p.about) for p in query.parameters]
+    rows = [(p.option, "time" if is_time(p) else p.type, _default(query, p), p.about) for p in query.parameters]
     if takes_newest_run(query):
-        rows.append(("--all-runs", "", "", "all runs of the job, in place of --run"))
+        about = "compare with all its other runs" if compares_runs(query) else "all runs of the job, in place of --run"
+        rows.append(("--all-runs", "", "", about))
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
     lines = [*textwrap.wrap(f"{query.name}: {query.question}", width), ""]
     for *cells, about in rows:
@@ -36,7 +37,7 @@ def question_help(query: Query, width: int) -> str:
 
 def example(query: Query) -> str:
     """Return the command of a question's example."""
-    return " ".join(["drumline sql", query.name, *(f"--{name} {value}" for name, value in query.example.items())])
+    return " ".join(["drumline sql", query.name, *(f"{option(name)} {value}" for name, value in query.example.items())])
 
 
 def question_list(queries: Iterable[Query], width: int) -> str:
@@ -63,8 +64,8 @@ def question_list(queries: Iterable[Query], width: int) -> str:
 def _usage(parameter: Parameter) -> str:
     kind = "TIME" if is_time(parameter) else parameter.type
     if parameter.default is None:
-        return f"--{parameter.name}* {kind}"
-    return f"--{parameter.name} {kind}" + (
+        return f"{parameter.option}* {kind}"
+    return f"{parameter.option} {kind}" + (
         f"={parameter.default}" if parameter.default and not is_time(parameter) else ""
     )
 
@@ -74,4 +75,6 @@ def _default(query: Query, parameter: Parameter) -> str:
         return "required"
     if parameter.name == "run" and takes_newest_run(query):
         return "newest"
+    if parameter.name == "other_run":
+        return "the one before"
     return "all" if is_time(parameter) or not parameter.default else f"default {parameter.default}"

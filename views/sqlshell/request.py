@@ -32,12 +32,14 @@ class Request:
 
     @property
     def wants_newest_run(self) -> bool:
-        """Return whether the question is about one run, and none was named."""
-        return self.is_named and takes_newest_run(self.query) and not self.all_runs and not self.given.get("run")
+        """Return whether the question is about one run, or two, and none was named."""
+        named = any(self.given.get(name) for name in ("run", "other", "other_run"))
+        return self.is_named and takes_newest_run(self.query) and not self.all_runs and not named
 
-    def of_run(self, run: str) -> Request:
-        """Return the same about this run."""
-        return replace(self, given={**self.given, "run": run})
+    def of_run(self, run: str, other_run: str = "") -> Request:
+        """Return the same about this run, compared with another."""
+        other = {"other_run": other_run} if other_run else {}
+        return replace(self, given={**self.given, "run": run, **other})
 
     def values(self, now: datetime) -> dict[str, str]:
         """Return the values of all parameters as ClickHouse takes them. Raises BadRequest."""
@@ -47,7 +49,7 @@ class Request:
                 if is_time(parameter) and (text := self.given.get(parameter.name)):
                     values[parameter.name] = _time(parameter.type, text, now)
         except BadTime as error:
-            raise BadRequest(f"--{parameter.name} {error}") from None
+            raise BadRequest(f"{parameter.option} {error}") from None
         except BadParameters as error:
             raise BadRequest(str(error)) from None
         return values
@@ -55,7 +57,7 @@ class Request:
 
 def option_names(query: Query) -> list[str]:
     """Return the options of a named question: `--name` of each parameter, and --all-runs where it is about one run."""
-    return [f"--{parameter.name}" for parameter in query.parameters] + [ALL_RUNS] * takes_newest_run(query)
+    return [parameter.option for parameter in query.parameters] + [ALL_RUNS] * takes_newest_run(query)
 
 
 def parse_request(arguments: Sequence[str]) -> Request:
@@ -80,14 +82,14 @@ def _options(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     texts, given = list[str](), dict[str, str]()
     rest = iter(argument for argument in arguments if argument != ALL_RUNS)
     for text in rest:
-        flag = re.match(r"--([A-Za-z]\w*)(?:=(.*))?$", text, re.DOTALL)
+        flag = re.match(r"--([A-Za-z][\w-]*)(?:=(.*))?$", text, re.DOTALL)
         if flag is None:
             texts.append(text)
             continue
         value = flag[2] if flag[2] is not None else next(rest, None)
         if value is None:
             raise BadRequest(f"--{flag[1]} needs a value")
-        given[flag[1]] = value or ""
+        given[flag[1].replace("-", "_")] = value or ""
     return texts, given
 
 

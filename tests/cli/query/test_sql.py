@@ -50,10 +50,30 @@ def test_errors_become_one_sentence_and_a_decision(error, kind, text):
     assert (type(created), str(created)) == (kind, text)
 
 
+@pytest.mark.parametrize(
+    ("text", "code", "sentence"),
+    [  # ClickHouse's own
+        ("Database nodb does not exist. (UNKNOWN_DATABASE)", 81, "no database nodb"),
+        ("Unknown table expression identifier 'drumline.jobs'. In scope SELECT a FROM t. (UNKNOWN_TABLE)", 60,
+         "no table drumline.jobs"),
+        ("Table default.t2 does not exist. (UNKNOWN_TABLE)", 60, "no table default.t2"),
+        ("Could not find table: t3. (UNKNOWN_TABLE)", 60, "no table t3"),
+        ("Unknown expression identifier `attempt`. In scope SELECT x FROM t. (UNKNOWN_IDENTIFIER)", 47,
+         "no column attempt"),
+        ("Identifier 'a.nocol' cannot be resolved from table with name a. (UNKNOWN_IDENTIFIER)", 47,
+         "no column a.nocol"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_named_without_the_statement(text, code, sentence):
+    assert with_hint(PermanentError(text, code)) == f"ClickHouse has {sentence}: run `drumline migrate`"
+
+
 def test_a_file_is_in_the_format_that_its_name_states(tmp_path):
     done = CliRunner().invoke(app, ["-o", str(tmp_path / "rows.parquet"), "SELECT 1 FORMAT JSON"])
     assert (done.exit_code, list(tmp_path.iterdir())) == (2, [])
     assert "leave FORMAT out" in done.output
+    done = CliRunner().invoke(app, ["--csv", "-o", str(tmp_path / "rows.parquet"), "SELECT 1"])
+    assert (done.exit_code, list(tmp_path.iterdir())) == (2, [])
 
 
 def test_without_a_server_or_tables_the_message_names_the_next_command(tmp_path):
@@ -65,7 +85,9 @@ def test_without_a_server_or_tables_the_message_names_the_next_command(tmp_path)
             TransientError, match=r"refused\); `drumline up` .*, DRUMLINE_CLICKHOUSE__URL names another"
         ):
             clickhouse.connect(settings)
-    assert with_hint(PermanentError("no such table", 60)) == "no such table; run `drumline migrate`"
+    assert with_hint(PermanentError("no such table", 60)) == (
+        "ClickHouse has not the tables of this drumline: run `drumline migrate`"
+    )
     assert with_hint(PermanentError("wrong password", 516)) == "wrong password"
 
 
@@ -143,10 +165,21 @@ def run_on_rows(clean_stack):
 
 
 @pytest.mark.stack
+def test_a_question_of_a_server_without_tables_names_the_command_that_makes_them(clean_stack):
+    done = runner(clean_stack)("jobs")
+    assert done.returncode == 1
+    database = clean_stack.clickhouse.database
+    assert done.stderr == f"drumline sql: ClickHouse has no database {database}: run `drumline migrate`\n"
+
+
+@pytest.mark.stack
 def test_two_runs_of_one_job_are_compared(run_on_rows, clean_stack):
     client = clickhouse.connect(clean_stack, database=clean_stack.clickhouse.database)
-    for run, ms in (("r1", 100), ("r2", 150), ("r3", 300)):
+    for number, (run, ms) in enumerate((("r1", 100), ("r2", 150), ("r3", 300))):
+        published = f"now64(3) + {number}"
         for sql in (
+            "INSERT INTO ledger (topic, published, disposition, job, run, rows, time_min, time_max) SELECT "
+            f"'gpu.step.v1', {published}, 'stored', 'x', '{run}', 10, now64(9), now64(9)",
             "INSERT INTO steps (job, run, rank, step, start, duration_ns, gpu_duration_ns, compute_ns) SELECT 'x', "
             f"'{run}', 0, number, now64(9), {ms} * 1000000, {ms} * 1000000, {ms} * 500000 FROM numbers(10)",
             "INSERT INTO kernels (job, run, name, start, duration_ns) SELECT 'x', "
@@ -159,13 +192,16 @@ def test_two_runs_of_one_job_are_compared(run_on_rows, clean_stack):
         return [json.loads(line) for line in run_on_rows(*arguments, "--json").stdout.splitlines()]
 
     steps = ("compare-steps", "--job", "x")
-    runs = [(row["run"], row["steps"], row["p50_ms"]) for row in answer(*steps)]
+    assert [row["run"] for row in answer(*steps)] == ["r3", "r2"], "the newest, and the one before"
+    runs = [(row["run"], row["steps"], row["p50_ms"]) for row in answer(*steps, "--all-runs")]
     assert runs == [("r1", 10, 100.0), ("r2", 10, 150.0), ("r3", 10, 300.0)]
-    assert [row["run"] for row in answer(*steps, "--run", "r2", "--other_run", "r1")] == ["r2", "r1"]
+    assert [row["run"] for row in answer(*steps, "--run", "r2", "--other-run", "r1")] == ["r2", "r1"]
     kernels = ("compare-kernels", "--job", "x", "--run", "r1")
     [row] = answer(*kernels, "--other_run", "r2")
     assert (row["a_launches"], row["b_launches"], row["times"]) == (10, 10, 1.5)
     assert [(row["b_launches"], row["times"]) for row in answer(*kernels)] == [(20, 2.25)], "all its other runs"
+    [row] = answer("compare-kernels", "--job", "x")
+    assert (row["a_launches"], row["b_launches"], row["times"]) == (10, 10, 0.5)
     of_one_side = answer("compare-kernels", "--job", "x", "--other", "y")
     assert [(row["a_launches"], row["b_launches"], row["times"]) for row in of_one_side] == [(30, 0, None)]
 
