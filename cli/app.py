@@ -27,8 +27,8 @@ from drumline.infra.runtime.version import drumline_version
 #: (heading, folder of the modules, name of the command -> text), in the order of `drumline --help`.
 GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("Run it: the whole platform on this machine", "stack", {
-        "up": "Start the local stack: Apache Kafka and the ClickHouse engine.",
-        "down": "Stop the local stack; data stays.",
+        "up": "Start the whole platform: Kafka, ClickHouse, worker, sink, agent, page.",
+        "down": "Stop all of it; data stays.",
         "status": "Show which processes run, their addresses and their memory.",
         "demo": "Run a recorded job through the whole platform; check the result.",
     }),

@@ -18,8 +18,8 @@ app = typer.Typer(add_completion=False)
 def status(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:
     """Show processes with address, memory, uptime and restarts, and how to connect.
 
-    Exit code 0 when broker and engine answer, 1 when not (a script can wait on it). Secrets are never printed, only
-    the files that hold them.
+    Exit code 0 when broker and engine answer and drumline's own programs are ready, 1 when not (a script can wait on
+    it). Secrets are never printed, only the files that hold them.
     """
     from drumline.infra.localstack import status as stack_status
 
@@ -40,7 +40,8 @@ def show(state: dict[str, Any]) -> None:
 
     console = terminal_console(highlight=False)
     table = Table("", "state", "address", "pid", "memory", "up", "restarts", box=None, pad_edge=False)
-    where = {"broker": state["addresses"]["kafka"], "engine": state["addresses"]["clickhouse_http"], "supervisor": ""}
+    where = {"broker": state["addresses"]["kafka"], "engine": state["addresses"]["clickhouse_http"],
+             "serve": f"http://127.0.0.1:{settings().serve.port}"}  # fmt: skip
     for name, entry in state["processes"].items():
         table.add_row(
             name,
@@ -69,8 +70,8 @@ def show(state: dict[str, Any]) -> None:
 
 def describe(name: str, entry: dict[str, Any], state: dict[str, Any]) -> str:
     """Return a short description of a process's state."""
-    if name == "supervisor":
-        return "running" if state["running"] else "stopped"
+    if name in ("supervisor", "programs"):
+        return "running" if state["running"] else "stopped" if entry["pid"] is None else "orphan"
     if entry["orphan"]:
         return "orphan (drumline up or down clears it)"
     if entry["pid"] is None and not entry["answers"]:

@@ -15,7 +15,10 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def up(
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when broker and engine answer.")] = True,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when all of it answers.")] = True,
+    servers: Annotated[
+        bool, typer.Option("--servers", help="Only Kafka and ClickHouse; you run drumline's programs yourself.")
+    ] = False,
     bootstrap: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Use this Kafka; start only the ClickHouse engine.")
     ] = "",
@@ -24,9 +27,12 @@ def up(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as JSON.")] = False,
 ) -> None:
-    """Start the local stack: Apache Kafka (KRaft, one small JVM) and the ClickHouse engine, both on loopback.
+    """Start the whole platform on this machine, on loopback: Kafka, ClickHouse, worker, sink, agent and web page.
 
-    A detached supervisor runs and restarts them; `drumline down` stops it. A repetition changes nothing.
+    Apache Kafka is one small JVM (KRaft), ClickHouse the engine of a wheel. Topics and tables are created. A detached
+    supervisor runs and restarts it all; `drumline down` stops it. A repetition changes nothing. Where your settings
+    name a Kafka or a ClickHouse elsewhere, only the other one is started: what runs beside those is theirs to say.
+
     Needs Java 17 or newer; the first time, Maven fetches Kafka's jars (45 MB). Ports and the state
     directory are settings (DRUMLINE_LOCAL__...; `drumline config`).
     """
@@ -38,7 +44,7 @@ def up(
     if bootstrap:
         chosen = chosen.model_copy(update={"kafka": chosen.kafka.model_copy(update={"bootstrap": bootstrap})})
     with exit_on_error("up", StackError, interrupt_message="interrupted"):
-        addresses = stack.up(chosen, wait=wait, foreground=foreground)
+        addresses = stack.up(chosen, wait=wait, foreground=foreground, programs=not servers)
     for sentence in addresses["full"]:
         echo(f"drumline up: {sentence}", err=True)
     if as_json:
@@ -49,5 +55,12 @@ def up(
     echo(f"  ClickHouse, HTTP    {addresses['clickhouse_http']}")
     echo(f"  ClickHouse, native  {addresses['clickhouse_native']}")
     echo(f"  state               {addresses['state']}")
+    programs = addresses.get("programs", {})
+    if programs.get("serve"):
+        echo(f"  web page            http://127.0.0.1:{chosen.serve.port}")
+    for name in (name for name, is_ready in programs.items() if not is_ready):
+        echo(f"drumline up: {name} is not ready; see {chosen.local.state}/logs/{name}.log, programs.log", err=True)
+    if programs and all(programs.values()):
+        echo("next: drumline run --job NAME -- COMMAND")
     if bootstrap:
         echo(f"for the other commands: export DRUMLINE_KAFKA__BOOTSTRAP={bootstrap}")

@@ -4,6 +4,7 @@ lock             held (flock) by the supervisor while it runs: held = running
 command.lock     held exclusively by `up`, `down` and any command that starts an engine
 engine.users     held shared by commands that need the engine to stay up (`drumline sql`)
 supervisor.json  pid of the supervisor;  plan.json  its programs;  children.json  their state
+programs/        the same of drumline's own programs
 logs/  secrets/ (0700)  kafka/  clickhouse/
 """
 
@@ -68,6 +69,11 @@ class State:
     def children(self) -> Path:
         """File of the state of the children, written by the supervisor."""
         return self.root / "children.json"
+
+    @property
+    def programs(self) -> State:
+        """Plan and state of drumline's own programs, which a child of the supervisor runs as it runs the servers."""
+        return State(self.root / "programs")
 
     @property
     def logs(self) -> Path:

@@ -23,6 +23,7 @@ from drumline.infra.localstack.disk_space import require_space, short_disks, spa
 from drumline.infra.localstack.kafka.broker import broker_answers, broker_name, broker_ports, numbers, prepare_brokers
 from drumline.infra.localstack.ports import require_free
 from drumline.infra.localstack.processes import own_processes, page_processes, stop_orphans, stop_processes
+from drumline.infra.localstack.programs import CHILD, PROGRAMS, STOP_S, is_ready, ports_to_check
 from drumline.infra.localstack.supervisor import Child
 
 BUSY = "another `drumline up` or `down` has been running for two minutes; see `drumline status`"
@@ -40,8 +41,11 @@ def addresses(settings: Settings) -> dict[str, str]:
     }
 
 
-def write_plan(settings: Settings) -> None:
-    """Prepare the programs that do not run elsewhere, and write the supervisor's plan. Raises StackError."""
+def write_plan(settings: Settings, *, programs: bool = False) -> None:
+    """Prepare the servers that do not run elsewhere, and write the supervisor's plan. Raises StackError.
+
+    `programs`: drumline's own run too, unless a server is elsewhere, where others may run them.
+    """
     state = State.of(settings)
     ports: dict[str, tuple[str, int]] = {}
     children: list[Child] = []
@@ -60,14 +64,34 @@ def write_plan(settings: Settings) -> None:
         raise StackError(f"no ClickHouse answers at {settings.clickhouse.url}")
     if not children:
         raise StackError("settings name a Kafka and a ClickHouse elsewhere, and both answer: there is nothing to start")
+    if programs and runs_both(settings):
+        require_free(ports_to_check(settings))
+        children.append(
+            Child(
+                name="programs",
+                argv=[sys.executable, "-m", CHILD, str(state.root)],
+                cwd=str(state.root),
+                log=str(state.logs / "programs.log"),
+                stop="term",
+                stop_s=2 * STOP_S,
+            )
+        )
     fields = ("name", "argv", "cwd", "log", "stop", "stop_s", "environment")
     plan = [{name: value for name, value in asdict(child).items() if name in fields} for child in children]
     write_json(state.plan, {"addresses": addresses(settings), "children": plan})
     state.children.unlink(missing_ok=True)
 
 
-def up(settings: Settings, *, wait: bool = True, foreground: bool = False) -> dict[str, Any]:
+def runs_both(settings: Settings) -> bool:
+    """Return whether Kafka and ClickHouse are both the stack's own."""
+    return not (settings.kafka.bootstrap or settings.clickhouse.url)
+
+
+def up(settings: Settings, *, wait: bool = True, foreground: bool = False, programs: bool = False) -> dict[str, Any]:
     """Start what is not running; return the addresses and `already_running`. With `wait`, block until all answer.
+
+    `programs`: drumline's own too; a stack that runs without them is restarted, and `programs` of the answer has, by
+    name, whether each is ready.
 
     Servers of settings.kafka.bootstrap and settings.clickhouse.url are used instead, and must answer. `foreground`
     replaces this process by the supervisor and does not return. `full`: sentences about disks without space.
@@ -81,14 +105,18 @@ def up(settings: Settings, *, wait: bool = True, foreground: bool = False) -> di
         if not held(state.lock):
             stack.enter_context(locked(state.engine_users, "`drumline sql` has been using the engine for two minutes"))
         stack.enter_context(locked(state.command_lock, BUSY))
-        if running := held(state.lock):
-            if foreground:
-                raise StackError(f"the stack of {state.root} runs already; `drumline down` stops it")
+        running = held(state.lock)
+        if running and foreground:
+            raise StackError(f"the stack of {state.root} runs already; `drumline down` stops it")
+        if running:
             require_same(settings)
-        else:
+            if programs and runs_both(settings) and not has_programs(state):
+                stop(settings)
+                running = False
+        if not running:
             stop_orphans(settings)
             require_space(settings)
-            write_plan(settings)
+            write_plan(settings, programs=programs)
             command = [sys.executable, "-m", "drumline.infra.localstack.supervisor", str(state.root)]
             if foreground:
                 os.execv(command[0], command)
@@ -100,7 +128,26 @@ def up(settings: Settings, *, wait: bool = True, foreground: bool = False) -> di
                 if not running:
                     stop(settings)
                 raise
-    return {**addresses(settings), "already_running": running, "full": short_disks(settings)}
+        ready = wait_for_programs(settings) if wait and has_programs(state) else {}
+    answer = {**addresses(settings), "already_running": running, "full": short_disks(settings)}
+    return answer | ({"programs": ready} if ready else {})
+
+
+def has_programs(state: State) -> bool:
+    """Return whether the plan has drumline's own programs."""
+    return any(child["name"] == "programs" for child in (read_json(state.plan) or {"children": []})["children"])
+
+
+def wait_for_programs(settings: Settings, timeout_s: float = START_S) -> dict[str, bool]:
+    """Block until drumline's own programs are ready; return, by name, whether each is after `timeout_s`."""
+    ready: set[str] = set()
+
+    def all_are() -> bool:
+        ready.update(name for name in PROGRAMS if name not in ready and is_ready(settings, name))
+        return len(ready) == len(PROGRAMS)
+
+    wait_until(all_are, timeout_s, lambda: held(State.of(settings).lock))
+    return {name: name in ready for name in PROGRAMS}
 
 
 def require_same(settings: Settings) -> None:
@@ -131,7 +178,8 @@ def start_supervisor(state: State, command: list[str]) -> None:
 def wait_for_stack(settings: Settings, timeout_s: float = START_S) -> None:
     """Block until all brokers and the engine answer. Raises StackError with the end of the log of one that does not."""
     state = State.of(settings)
-    children = [entry["name"] for entry in (read_json(state.plan) or {"children": []})["children"]]
+    planned = [entry["name"] for entry in (read_json(state.plan) or {"children": []})["children"]]
+    children = [name for name in planned if name != "programs"]
     probes: dict[str, Callable[[], bool]] = {
         broker_name(number): partial(broker_answers, settings, 0.5, number) for number in numbers(settings)
     }
@@ -165,7 +213,7 @@ def stop(settings: Settings) -> bool:
     state = State.of(settings)
     is_running = held(state.lock)
     if is_running:
-        stop_processes(own_processes(settings)["supervisor"], timeout_s=45)
+        stop_processes(own_processes(settings)["supervisor"], timeout_s=45 + 2 * STOP_S)
     pages = list(page_processes(settings).values())
     stop_processes(pages, timeout_s=10)
     orphans = stop_orphans(settings)

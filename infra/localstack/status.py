@@ -14,13 +14,16 @@ from drumline.infra.localstack.clickhouse.engine import answers
 from drumline.infra.localstack.disk_space import short_disks
 from drumline.infra.localstack.kafka.broker import broker_answers, broker_name, numbers
 from drumline.infra.localstack.processes import own_processes
-from drumline.infra.localstack.stack import addresses
+from drumline.infra.localstack.programs import PROGRAMS, is_ready
+from drumline.infra.localstack.stack import addresses, has_programs
 
 
 def status(settings: Settings) -> dict[str, Any]:
     """Return the state as JSON. `running`: a supervisor lives. `addresses`: those in use, else of the settings.
 
     `full`: sentences about disks without space.
+
+    Of drumline's own programs, `answers` is whether they are ready.
 
     Per process: pid (None: foreign, or down), answers, restarts, orphan, rss_mib, uptime_s.
     """
@@ -42,6 +45,14 @@ def status(settings: Settings) -> dict[str, Any]:
             "restarts": progress.get(name, {}).get("restarts", 0),
             "orphan": processes[name]["pid"] is not None and not running,
         }
+    if running and has_programs(state):
+        progress |= read_json(state.programs.children) or {}
+        for name in PROGRAMS:
+            processes.setdefault(name, measure([]))
+            answer, restarts = is_ready(settings, name), progress.get(name, {}).get("restarts", 0)
+            processes[name] |= {"answers": answer, "restarts": restarts, "orphan": False}
+    for name in {"programs", *PROGRAMS} & set(processes):
+        processes[name].setdefault("orphan", not running)
     full = short_disks(settings)
     return {"running": running, "addresses": where, "processes": processes, "logs": str(state.logs), "full": full}
 

@@ -1,7 +1,7 @@
 """The supervisor: a detached process that runs the children of a plan and restarts them.
 
-`python -m drumline.infra.localstack.supervisor STATE` reads STATE/plan.json, a list of children (see `Child`). It holds
-STATE/lock while it lives. SIGTERM or SIGINT stops the children in reverse order and ends it.
+`python -m drumline.infra.localstack.supervisor STATE [at-once]` reads STATE/plan.json, a list of children (see
+`Child`). It holds STATE/lock while it lives. SIGTERM or SIGINT stops the children in reverse order and ends it.
 A child with `stop = "stdin"` reads a pipe of the supervisor, so it ends with the supervisor, also after kill -9. Other
 children become orphans then, which `up` and `down` find and stop.
 A full disk ends nothing here: what cannot be written is left out, and children start when their disk lets them.
@@ -23,6 +23,9 @@ from typing import IO, Any, Literal
 from drumline.infra.config.state_dir import StackError, State, locked, read_json, write_json
 from drumline.infra.runtime.log_stream import LogStream
 
+SUPERVISOR = "drumline.infra.localstack.supervisor"
+#: Argument by which all children are asked to end before the first is waited for.
+AT_ONCE = "at-once"
 FIRST_DELAY_S = 0.2
 LAST_DELAY_S = 15.0
 #: A child that ran this long was healthy: the next restart has the shortest delay.
@@ -92,13 +95,18 @@ class Child:
         self.schedule_restart(now, f"exit code {code}")
         return True
 
+    def ask(self) -> None:
+        """Ask the program to end, and return at once."""
+        if self.process is not None:
+            close_stdin(self.process)
+            if self.stop == "term":
+                self.process.terminate()
+
     def end(self) -> None:
         """Stop the program: ask, wait for up to `stop_s`, kill."""
         if self.process is None:
             return
-        close_stdin(self.process)
-        if self.stop == "term":
-            self.process.terminate()
+        self.ask()
         try:
             self.last_exit = self.process.wait(self.stop_s)
         except subprocess.TimeoutExpired:
@@ -148,8 +156,11 @@ def open_log(path: Path) -> IO[bytes]:
     return path.open("ab")
 
 
-def supervise(state: State) -> int:
-    """Run until a signal, and return it. Signals end the wait at once, also the exit of a child (SIGCHLD)."""
+def supervise(state: State, *, at_once: bool = False) -> int:
+    """Run until a signal, and return it. Signals end the wait at once, also the exit of a child (SIGCHLD).
+
+    `at_once`: all children are asked to end before the first is waited for.
+    """
     stopping: list[int] = []
     wake, wakened = os.pipe()
     for end in (wake, wakened):
@@ -176,6 +187,8 @@ def supervise(state: State) -> int:
                 is_current = replace_json(state.children, {child.name: child.report() for child in children})
         log_line(f"stopping on {signal.Signals(stopping[0]).name}")
     finally:
+        for child in children if at_once else ():
+            child.ask()
         for child in reversed(children):
             child.end()
         replace_json(state.children, {child.name: child.report() for child in children})
@@ -188,7 +201,7 @@ def main() -> int:
     try:
         # A check whether the supervisor runs (`held`) has the lock for a moment too.
         with locked(state.lock, f"another supervisor runs in {state.root}", timeout_s=2):
-            return 130 if supervise(state) == signal.SIGINT else 0
+            return 130 if supervise(state, at_once=AT_ONCE in sys.argv[2:]) == signal.SIGINT else 0
     except StackError as error:
         log_line(str(error))
         return 1

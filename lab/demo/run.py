@@ -111,13 +111,13 @@ def run_demo(settings: Settings, console: Console, keep: bool, live: bool = Fals
     settings = settings.model_copy(update={"stream": settings.stream.model_copy(update={"app_id": APP_ID})})
     with stage(console, "Kafka and ClickHouse"):
         was_up = run_json("status", ok=(0, 1))["running"]
-        drumline("up")
+        drumline("up", "--servers")
     try:
         is_right = _on_the_stack(settings, users, console, live)
         if keep and not live:
             _show_page(settings, console)
         elif not live:
-            console.print("as a web page: make demo KEEP=1, or drumline up && drumline serve", soft_wrap=True)
+            console.print("as a web page: make demo KEEP=1, or drumline up", soft_wrap=True)
         return is_right
     except ClickHouseFailed as error:
         raise DemoFailed(f"ClickHouse: {error}; see `drumline status`") from None

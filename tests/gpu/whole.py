@@ -97,7 +97,7 @@ def capture(number: int) -> None:
 def main() -> int:
     """Run all; return 1 if a part failed."""
     began = time.monotonic()
-    for name, arguments in (("up", ["up"]), ("migrate", ["migrate"]), ("topics", ["topics", "apply"])):
+    for name, arguments in (("up", ["up", "--servers"]), ("migrate", ["migrate"]), ("topics", ["topics", "apply"])):
         code, out, err = drumline(*arguments, timeout=120)
         if code:
             report(name, {"exit": code, "err": (out + err)[-1500:]})

@@ -57,7 +57,7 @@ def consume(settings: Settings, topic: str, count: int) -> list[bytes]:
 
 def test_a_second_up_reports_that_it_runs_and_changes_nothing(stack: Settings, environment: dict[str, str]) -> None:
     before = pid_of(stack, "broker"), pid_of(stack, "engine")
-    done = drumline(environment, "up", "--json")
+    done = drumline(environment, "up", "--servers", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["already_running"] is True
@@ -66,7 +66,7 @@ def test_a_second_up_reports_that_it_runs_and_changes_nothing(stack: Settings, e
 
 
 def test_up_with_other_ports_than_the_running_stack_is_refused(stack: Settings, environment: dict[str, str]) -> None:
-    done = drumline({**environment, "DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT": "1"}, "up")
+    done = drumline({**environment, "DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT": "1"}, "up", "--servers")
     assert done.returncode == 1
     assert "drumline down" in done.stderr
 
@@ -152,7 +152,7 @@ def test_supervisor_killed_takes_the_engine_along_and_up_recovers_the_rest(
     kill9("supervisor")
     assert local_stack.wait_until(lambda: not own_processes(stack)["engine"], WAIT_S)
     assert stack_status.status(stack)["processes"]["broker"]["orphan"]
-    done = drumline(environment, "up")
+    done = drumline(environment, "up", "--servers")
     assert done.returncode == 0, done.stderr
     assert pid_of(stack, "broker") != orphan
     assert consume(stack, topic, 1) == [b"kept"]
@@ -188,7 +188,7 @@ def test_a_port_in_use_is_named_with_the_setting_to_change(
     private: Settings, jars: object, environment_of: Environment
 ) -> None:
     with socket.create_server(("127.0.0.1", private.local.kafka_port)):
-        done = drumline(environment_of(private), "up")
+        done = drumline(environment_of(private), "up", "--servers")
     assert done.returncode == 1
     assert f"port {private.local.kafka_port}" in done.stderr
     assert "DRUMLINE_LOCAL__KAFKA_PORT" in done.stderr
@@ -198,7 +198,7 @@ def test_a_port_in_use_is_named_with_the_setting_to_change(
 def test_foreground_with_a_broker_elsewhere_runs_the_engine_only(
     stack: Settings, private: Settings, environment_of: Environment
 ) -> None:
-    command = [sys.executable, "-c", "from drumline.cli.app import main; main()", "up", "--foreground"]
+    command = [sys.executable, "-c", "from drumline.cli.app import main; main()", "up", "--servers", "--foreground"]
     command += ["--bootstrap", stack.bootstrap]
     process = subprocess.Popen(command, env=environment_of(private), stderr=subprocess.PIPE, text=True)
     assert local_stack.wait_until(lambda: answers(private), WAIT_S, lambda: process.poll() is None)
