@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from drumline.cli.console import exit_with
+from drumline.cli.console import exit_on_error, exit_with
 from drumline.infra.runtime.exit_codes import BAD_INPUT, CANNOT_EXECUTE, NOT_FOUND
 from drumline.infra.runtime.terminal import echo
 
@@ -34,17 +34,23 @@ def run(
     ] = "",
     spool: Annotated[str, typer.Option(help="folder for the node agent; default DRUMLINE_SPOOL__ROOT")] = "",
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE in gpu.process.v1, any number of times")] = None,
+    local: Annotated[
+        bool, typer.Option("--local", help="run the whole platform on this machine too, as `drumline up` does")
+    ] = False,
     quiet: Annotated[bool, typer.Option(help="print nothing on stderr, also when recording fails")] = False,
 ) -> None:
     """Run a command and record its GPU processes, without a change to their code.
 
     \b
     drumline run --job llama -- torchrun --nproc-per-node 8 train.py
+    drumline run --local -- torchrun --nproc-per-node 8 train.py
     drumline run --policy always --job llama -- torchrun --nproc-per-node 8 train.py
     drumline run --policy "duty 0.2s/10s" -- python -m vllm.entrypoints.openai.api_server ...
 
     The command takes this process's place: same pid, same signals, same exit code. Python processes that never use CUDA
     are not changed. The records go to the spool; `drumline agent` on the same host publishes them.
+    --local starts the whole platform first, on this machine and if it is not up, and prints the page's address; it
+    stays up with its data until `drumline down`.
 
     By default (auto) NCCL's collectives and sends are recorded, with the GPU's times, and steps: of a job without NCCL
     steps alone. Where calls follow each other within 3 ms in steps below 100 ms, that is 40 of 160 steps
@@ -52,11 +58,13 @@ def run(
     <spool>/policy: while the command runs, that file's first line is the policy of all processes of the host.
     """
     quiet = quiet or os.environ.get("DRUMLINE_QUIET") == "1"
-    _execute(command, job, run_name, policy, spool, label or [], quiet)
+    if local and spool:
+        exit_with("run", BAD_INPUT, "--local publishes what is in DRUMLINE_SPOOL__ROOT: leave --spool out")
+    _execute(command, job, run_name, policy, spool, label or [], quiet, local)
 
 
 def _execute(
-    command: list[str], job: str, run_name: str, policy: str, spool: str, label: list[str], quiet: bool
+    command: list[str], job: str, run_name: str, policy: str, spool: str, label: list[str], quiet: bool, local: bool
 ) -> None:
     """Warn of what prevents recording, then execute the command. Raises typer.Exit if it cannot be executed."""
     from drumline.infra.config.unknown_variables import find_unknown_variables, for_jobs_only
@@ -87,9 +95,30 @@ def _execute(
             make_rings(variables)
         if not reason and not quiet and (reason := without_rings(variables)):
             echo(f"drumline run: NCCL's operations will not be recorded: {reason}", err=True)
+        if local:
+            _start_platform(variables.get("DRUMLINE_JOB", ""), quiet)
         os.execvpe(command[0], command, variables)
     except BadLaunch as error:
         exit_with("run", BAD_INPUT, str(error))
     except OSError as error:
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
         exit_with("run", code, f"{command[0]}: {error.strerror}")
+
+
+def _start_platform(job: str, quiet: bool) -> None:
+    """Start what `drumline up` starts, and print the job's page. Raises typer.Exit: who asks for it wants to see it."""
+    from urllib.parse import quote
+
+    from drumline.infra.config.settings import settings
+    from drumline.infra.config.state_dir import StackError
+    from drumline.infra.localstack import stack
+
+    if not quiet:
+        echo("drumline run: starting Kafka, ClickHouse, worker, sink, agent and page on this machine", err=True)
+    with exit_on_error("run", StackError, interrupt_message="interrupted"):
+        ready = stack.up(settings(), programs=True).get("programs", {})
+    if missing := [name for name, is_ready in ready.items() if not is_ready]:
+        echo(f"drumline run: not ready: {', '.join(missing)}; `drumline status` has their logs", err=True)
+    if not quiet:
+        page = f"http://127.0.0.1:{settings().serve.port}/job/{quote(job, safe='')}"
+        echo(f"drumline run: {page} shows the job once its first rows are stored", err=True)

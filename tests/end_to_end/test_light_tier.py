@@ -7,23 +7,13 @@ import time
 
 import pytest
 from support.fake_nccl import Programs
+from support.light_job import LATE, LAUNCHER, PER_STEP, RANKS, STEPS
 from support.pipeline import Pipeline
 from support.published_spool import is_published
 from support.wait_limit import WAIT_S
 
 from drumline.infra.localstack.clickhouse.engine import wait_until
 from drumline.infra.runtime.processes import ManagedProcess
-
-RANKS, LATE, STEPS, PER_STEP = 3, 1, 20, 2
-#: Ranks of one job, below one `drumline run`; one of them is late by its host or its GPU.
-LAUNCHER = f"""
-begin=$(($(date +%s%3N) + 1000)) ranks=
-for rank in {" ".join(map(str, range(RANKS)))}; do
-    RANK=$rank LOCAL_RANK=$rank WORLD_SIZE={RANKS} BEGIN_MS=$begin LATE=$([ $rank = {LATE} ] && echo $1) \\
-        "$0" "$NCCL_PROFILER_PLUGIN" 5 job & ranks="$ranks $!"
-done
-for rank in $ranks; do wait $rank || exit 1; done
-"""
 
 
 def start_job(pipeline, programs, cause):
