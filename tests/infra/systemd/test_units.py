@@ -25,6 +25,7 @@ HOPELESS = {
     "sink": {BAD_INPUT, RECORDS_LOST},
     "serve": {BAD_INPUT},
     "notify": {BAD_INPUT},
+    "up": {BAD_INPUT},
 }
 each_unit = pytest.mark.parametrize("name", sorted(UNITS))
 
