@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -95,6 +96,8 @@ def _execute(
             make_rings(variables)
         if not reason and not quiet and (reason := without_rings(variables)):
             echo(f"drumline run: NCCL's operations will not be recorded: {reason}", err=True)
+        if not local and not quiet and os.isatty(2):  # sys.stderr is None where a daemon closed it
+            _offer_platform(spool_root(variables))
         if local:
             _start_platform(variables.get("DRUMLINE_JOB", ""), quiet)
         os.execvpe(command[0], command, variables)
@@ -103,6 +106,15 @@ def _execute(
     except OSError as error:
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
         exit_with("run", code, f"{command[0]}: {error.strerror}")
+
+
+def _offer_platform(root: Path) -> None:
+    """Tell a person at a terminal that nobody publishes what is recorded, and what would."""
+    from drumline.producers.agent.cursor import is_served
+
+    if not is_served(root):
+        text = "`drumline agent` does, and `drumline run --local -- ...` runs the whole platform on this machine"
+        echo(f"drumline run: nobody publishes what is recorded in {root} now: {text}", err=True)
 
 
 def _start_platform(job: str, quiet: bool) -> None:

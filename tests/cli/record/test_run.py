@@ -1,10 +1,12 @@
 """`drumline run`: its effect on a command and on the Python processes below it."""
 
 import os
+import pty
 import re
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +17,7 @@ from support.wait_limit import WAIT_S
 from drumline.infra.config.settings import RingSettings, SpoolSettings
 from drumline.infra.config.unknown_variables import SPOOL
 from drumline.producers import launcher
+from drumline.producers.agent.cursor import Cursor
 from drumline.producers.collector import marks, torch_hooks
 from drumline.producers.doctor import spool_checks as checks_spool
 from drumline.producers.identity import lacks_shared_run, missing_run_scope
@@ -326,6 +329,26 @@ def test_a_spool_that_can_be_made_is_no_reason_for_a_warning(tmp_path, monkeypat
     monkeypatch.setattr(os, "access", lambda path, how: False)
     assert f"mkdir -m 1777 {tmp_path / 'new'}" in unwritable(tmp_path / "new")
     assert "mkdir" in checks_spool.spool(tmp_path, 1 << 30).fix
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_a_person_whose_records_nobody_publishes_is_told_what_would(tmp_path, served):
+    near, far = pty.openpty()
+    command = [sys.executable, "-m", "drumline.cli.app", "run", "--spool", str(tmp_path), "--policy", "off"]
+    if served:
+        cursor = Cursor(tmp_path)
+    try:
+        done = subprocess.run([*command, "--", "echo", "runs"], stderr=far, stdout=subprocess.PIPE, text=True)
+    finally:
+        os.close(far)
+        if served:
+            cursor.close()
+    with suppress(OSError), os.fdopen(near) as terminal:  # its end is an error
+        said = terminal.readline()
+        assert not served
+        assert "drumline run --local" in said
+        assert str(tmp_path) in said
+    assert done.stdout == "runs\n"
 
 
 def test_bad_options_and_commands_are_reported():
