@@ -30,6 +30,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "up": "Start the whole platform: Kafka, ClickHouse, worker, sink, agent, page.",
         "down": "Stop all of it; data stays.",
         "status": "Show which processes run, their addresses and their memory.",
+        "uninstall": "Remove what is left on this machine; ask first.",
         "demo": "Run a recorded job through the whole platform; check the result.",
     }),
     ("Record: GPU work of training jobs, into Kafka", "record", {

@@ -16,7 +16,7 @@ _DISTRIBUTIONS = {
 #: Command -> the extra of its program, preferred where several extras have a package; else the first that has it.
 _OF_COMMAND = {
     **dict.fromkeys(("sink", "audit", "migrate", "roles"), "sinks"),
-    **dict.fromkeys(("up", "down", "status", "demo"), "local"),
+    **dict.fromkeys(("up", "down", "status", "uninstall", "demo"), "local"),
     **dict.fromkeys(("sql", "explain", "report", "timeline", "top"), "sql"),
 }
 _BUNDLES = frozenset({"all", "dev", "build"})
