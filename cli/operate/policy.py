@@ -83,10 +83,10 @@ def _confirm(pattern: str, policy: str) -> None:
     jobs = running_jobs(settings(), pattern)
     if jobs is not None and len(jobs) < 2:
         return
-    whom = f"{policy} would be the policy of {reach(jobs, pattern)}"
+    reached = f"{policy} would be the policy of {reach(jobs, pattern)}"
     if not sys.stdin.isatty():
-        exit_with("policy", BAD_INPUT, f"{whom}; confirm with --yes, or name fewer with --job")
-    if not typer.confirm(f"{whom}. Set it?", err=True):
+        exit_with("policy", BAD_INPUT, f"{reached}; confirm with --yes, or name fewer with --job")
+    if not typer.confirm(f"{reached}. Set it?", err=True):
         raise typer.Exit(BAD_INPUT)
 
 

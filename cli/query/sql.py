@@ -96,8 +96,8 @@ def sql(
     if named:
         _list(as_json)
         return
-    asked = [".jsonl"] * as_json + [".csv"] * as_csv
-    if output is not None and (output.suffix not in FORMATS or output.suffix not in (asked or FORMATS)):
+    requested = [".jsonl"] * as_json + [".csv"] * as_csv
+    if output is not None and (output.suffix not in FORMATS or output.suffix not in (requested or FORMATS)):
         exit_with("sql", BAD_INPUT, f"--output {output}: the name has the format, one of {', '.join(FORMATS)}")
     if (
         query is None

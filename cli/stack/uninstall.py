@@ -34,31 +34,31 @@ def uninstall(
     from drumline.infra.localstack import stack
 
     config = settings()
-    found = {
-        path: what
-        for path, what in (
+    leftovers = {
+        path: purpose
+        for path, purpose in (
             (config.local.state, "state of the local stack: stored data, logs, passwords"),
             (config.local.cache, "Kafka's jars"),
             (config.spool.root, "spool: records that no agent has published"),
         )
         if _is_own(path)
     }
-    kept = [found.pop(path) and path for path in list(found) if "drumline" not in path.name]
-    for path, what in found.items():
-        echo(f"{path}  {_megabytes(path):,.0f} MB  {what}")
-    if not found:
+    kept = [leftovers.pop(path) and path for path in list(leftovers) if "drumline" not in path.name]
+    for path, purpose in leftovers.items():
+        echo(f"{path}  {_megabytes(path):,.0f} MB  {purpose}")
+    if not leftovers:
         echo("nothing is left of the local stack and the spool")
     elif not yes and not sys.stdin.isatty():
         exit_with("uninstall", BAD_INPUT, "confirm with --yes")
     elif not yes and not typer.confirm("Stop what runs, and remove all of this?", err=True):
         raise typer.Exit(BAD_INPUT)
-    if found:
+    if leftovers:
         with exit_on_error("uninstall", StackError):
             stack.down(config)
         with exit_on_error("uninstall", OSError):
-            for path in found:
+            for path in leftovers:
                 shutil.rmtree(path)
-        if any(path.exists() for path in found):
+        if any(path.exists() for path in leftovers):
             exit_with("uninstall", FAILED, "a program still writes there: `drumline agent` or a recorded job?")
     for path in kept:
         echo(f"{path} stays: remove it yourself if nothing else is in it")

@@ -166,8 +166,8 @@ def with_hint(error: Exception) -> str:
     """Return the error's text; where tables are missing, which one and the remedy, without ClickHouse's statement."""
     if not is_missing(error):
         return str(error)
-    kinds = ((kind, pattern.search(str(error))) for kind, pattern in _MISSING.items())
-    named = next((f"no {kind} {found[1]}" for kind, found in kinds if found), "not the tables of this drumline")
+    matches = ((kind, pattern.search(str(error))) for kind, pattern in _MISSING.items())
+    named = next((f"no {kind} {match[1]}" for kind, match in matches if match), "not the tables of this drumline")
     return f"ClickHouse has {named}: run `drumline migrate`"
 
 

@@ -95,7 +95,7 @@ class Child:
         self.schedule_restart(now, f"exit code {code}")
         return True
 
-    def ask(self) -> None:
+    def request_end(self) -> None:
         """Ask the program to end, and return at once."""
         if self.process is not None:
             close_stdin(self.process)
@@ -103,10 +103,10 @@ class Child:
                 self.process.terminate()
 
     def end(self) -> None:
-        """Stop the program: ask, wait for up to `stop_s`, kill."""
+        """Stop the program: request it, wait for up to `stop_s`, kill."""
         if self.process is None:
             return
-        self.ask()
+        self.request_end()
         try:
             self.last_exit = self.process.wait(self.stop_s)
         except subprocess.TimeoutExpired:
@@ -188,7 +188,7 @@ def supervise(state: State, *, at_once: bool = False) -> int:
         log_line(f"stopping on {signal.Signals(stopping[0]).name}")
     finally:
         for child in children if at_once else ():
-            child.ask()
+            child.request_end()
         for child in reversed(children):
             child.end()
         replace_json(state.children, {child.name: child.report() for child in children})

@@ -41,14 +41,14 @@ def page(settings, path):
 
 def processes_of(settings):
     """Names of the programs that belong to the state directory, whoever started them."""
-    found = []
+    commands = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(STACK) == str(settings.local.state):
-                found.append(process.cmdline())
+                commands.append(process.cmdline())
         except psutil.Error:
             continue
-    return found
+    return commands
 
 
 def test_a_job_of_a_host_where_nothing_runs_has_its_page_by_one_command(host, environment_of, tmp_path):

@@ -1,4 +1,4 @@
-"""Which jobs a request to agents reaches, as far as ClickHouse has heard of them."""
+"""Jobs that a request to agents reaches, as far as ClickHouse knows them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.settings import Settings
 
 #: A live process reports every 10 s; a sink may be some seconds behind; s.
-HEARD_S = 60
+REPORTED_S = 60
 #: Longest wait for the answer: somebody waits to set a policy, which does not need it; s.
 TIMEOUT_S = 5
 #: Jobs that a sentence names.
 NAMED = 3
 _RUNNING = f"""
 SELECT job, uniqExact(rank) AS ranks FROM processes AS p
-WHERE p.published > now64(3) - INTERVAL {HEARD_S} SECOND AND job != '' GROUP BY job ORDER BY job
+WHERE p.published > now64(3) - INTERVAL {REPORTED_S} SECOND AND job != '' GROUP BY job ORDER BY job
 """
 
 

@@ -38,16 +38,16 @@ def test_what_reaches_several_jobs_names_them_and_waits_for_a_yes(fleet, environ
         )
         return done.returncode, done.stderr
 
-    code, said = policy_set("--job", "llama-*")
-    assert (code, said) == (
+    code, output = policy_set("--job", "llama-*")
+    assert (code, output) == (
         2,
         "drumline policy: always would be the policy of 2 running jobs with 8 ranks (llama-70b, llama-7b), and those "
         "that begin meanwhile; confirm with --yes, or name fewer with --job\n",
     )
     assert policy_set()[0] == 2
     for options in (("--yes",), ("--job", "bert"), ("--job", "be*")):
-        code, said = policy_set(*options)
-        assert "confirm" not in said, options
+        code, output = policy_set(*options)
+        assert "confirm" not in output, options
         assert code == 1, "no topic is there"
 
 

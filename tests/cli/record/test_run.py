@@ -332,7 +332,7 @@ def test_a_spool_that_can_be_made_is_no_reason_for_a_warning(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("served", [False, True])
-def test_a_person_whose_records_nobody_publishes_is_told_what_would(tmp_path, served):
+def test_a_person_whose_records_nobody_publishes_gets_the_command(tmp_path, served):
     near, far = pty.openpty()
     command = [sys.executable, "-m", "drumline.cli.app", "run", "--spool", str(tmp_path), "--policy", "off"]
     if served:
@@ -344,10 +344,10 @@ def test_a_person_whose_records_nobody_publishes_is_told_what_would(tmp_path, se
         if served:
             cursor.close()
     with suppress(OSError), os.fdopen(near) as terminal:  # its end is an error
-        said = terminal.readline()
+        output = terminal.readline()
         assert not served
-        assert "drumline run --local" in said
-        assert str(tmp_path) in said
+        assert "drumline run --local" in output
+        assert str(tmp_path) in output
     assert done.stdout == "runs\n"
 
 

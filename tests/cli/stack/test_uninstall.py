@@ -1,4 +1,4 @@
-"""What is left of drumline on a machine is named with its size, and removed when somebody says yes."""
+"""Leftovers of drumline on a machine are named with their size, and removed after a yes."""
 
 import pytest
 from typer.testing import CliRunner
@@ -19,7 +19,7 @@ def left(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_nothing_is_removed_before_somebody_says_yes(left):
+def test_nothing_is_removed_without_a_yes(left):
     answer = CliRunner().invoke(uninstall.app, [])
     assert answer.exit_code == 2
     for name in ("drumline-state", "drumline-cache", "drumline"):
