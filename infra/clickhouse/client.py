@@ -36,8 +36,8 @@ INSERT_SETTINGS: dict[str, str | int] = {
 #: What is missing -> how the messages of NOT_MIGRATED name it; what follows there is the whole statement.
 _MISSING = {
     "database": re.compile(r"Database (\S+) does not exist"),
-    "table": re.compile(r"(?:[Tt]able expression identifier |Table |find table: )'?([\w.]*\w)"),
-    "column": re.compile(r"(?:[Ii]dentifier|column) [`']([\w.]+)"),
+    "table": re.compile(r"(?:(?i:table) expression identifier |Table |find table: )'?([\w.]*\w)"),
+    "column": re.compile(r"(?:(?i:identifier)|column) [`']([\w.]+)"),
 }
 
 

@@ -9,7 +9,7 @@ from drumline.cli.app import root
 @pytest.mark.parametrize(
     ("typed", "answer"),
     [
-        ("explian", "no command 'explian'; did you mean explain or replay?"),
+        ("explan", "no command 'explan'; did you mean explain or replay?"),
         ("timelin", "no command 'timelin'; did you mean timeline?"),
         ("zzz", "no command 'zzz'; `drumline --help` lists the commands"),
     ],
