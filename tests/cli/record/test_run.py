@@ -332,7 +332,7 @@ def test_a_spool_that_can_be_made_is_no_reason_for_a_warning(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("served", [False, True])
-def test_a_person_whose_records_nobody_publishes_gets_the_command(tmp_path, served):
+def test_a_person_whose_spool_has_no_agent_gets_the_command(tmp_path, served):
     near, far = pty.openpty()
     command = [sys.executable, "-m", "drumline.cli.app", "run", "--spool", str(tmp_path), "--policy", "off"]
     if served:
