@@ -43,7 +43,9 @@ def uninstall(
         )
         if _is_own(path)
     }
-    kept = [leftovers.pop(path) and path for path in list(leftovers) if "drumline" not in path.name]
+    kept = [path for path in leftovers if "drumline" not in path.name]
+    for path in kept:
+        del leftovers[path]
     for path, purpose in leftovers.items():
         echo(f"{path}  {_megabytes(path):,.0f} MB  {purpose}")
     if not leftovers:
