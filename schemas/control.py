@@ -15,6 +15,8 @@ from typing import Any
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
+from drumline.schemas.topics import Topic
+
 #: Bytes before a body: Avro's marker, then CRC-64-AVRO of the schema.
 _MARKER = b"\xc3\x01"
 _HEADER_BYTES = 10
@@ -138,7 +140,7 @@ def decode(value: bytes | None) -> Control:
     """Return what a Kafka value asks for. Raises only BadControl, whatever the bytes are."""
     schema = None if value is None or len(value) > MAX_BYTES else _READABLE.get(value[:_HEADER_BYTES])
     if value is None or schema is None:
-        raise BadControl("no record of drumline.control.v1 that this version reads")
+        raise BadControl(f"no record of {Topic.CONTROL} that this version reads")
     body = BytesIO(value[_HEADER_BYTES:])
     try:
         record: Any = fastavro.schemaless_reader(body, schema, None)

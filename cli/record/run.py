@@ -11,6 +11,7 @@ import typer
 from drumline.cli.console import exit_with
 from drumline.infra.runtime.exit_codes import BAD_INPUT, CANNOT_EXECUTE, NOT_FOUND
 from drumline.infra.runtime.terminal import echo
+from drumline.schemas.topics import Topic
 
 app = typer.Typer(add_completion=False)
 
@@ -33,7 +34,7 @@ def run(
         ),
     ] = "",
     spool: Annotated[str, typer.Option(help="folder for the node agent; default DRUMLINE_SPOOL__ROOT")] = "",
-    label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE in gpu.process.v1, any number of times")] = None,
+    label: Annotated[list[str] | None, typer.Option(help=f"KEY=VALUE in {Topic.PROCESS}, any number of times")] = None,
     quiet: Annotated[bool, typer.Option(help="print nothing on stderr, also when recording fails")] = False,
 ) -> None:
     """Run a command and record its GPU processes, without a change to their code.
