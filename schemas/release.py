@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from drumline.schemas.batch import Batch, decode, encode
+from drumline.schemas.columns import LOGICAL_TYPE
 from drumline.schemas.compatibility import breaking
 from drumline.schemas.errors import BadRecord, BadSchema
+from drumline.schemas.gpu_counters import COUNTERS, Metric
 from drumline.schemas.model import AVRO, RecordModel, fingerprint, parse_model
+from drumline.schemas.topics import Topic
 
 Lock = dict[str, list[dict[str, Any]]]
 
@@ -23,6 +26,20 @@ Lock = dict[str, list[dict[str, Any]]]
 def _models(root: Path) -> dict[str, RecordModel]:
     paths = sorted(root.glob("*.avsc"))
     return {path.stem: parse_model(path.stem, path.read_text()) for path in paths}
+
+
+def write_counters(root: Path = AVRO) -> None:
+    """Write the counters of the table (gpu_counters.py) into the schema of GPU samples: their docs, and new fields."""
+    path = root / f"{Topic.DEVICE}.avsc"
+    schema = json.loads(path.read_text())
+    fields = {field["name"]: field for field in schema["fields"]}
+    for counter in COUNTERS:
+        dtype = "<f8" if isinstance(counter.source, Metric) else "<i8"
+        kind = {"type": "bytes", "logicalType": LOGICAL_TYPE, "dtype": dtype, "encoding": "plain", "fill": -1}
+        fields.setdefault(counter.name, {"name": counter.name, "type": kind, "default": ""})["doc"] = counter.doc
+    head = [f"  {json.dumps(name)}: {json.dumps(value)}," for name, value in schema.items() if name != "fields"]
+    lines = ",\n".join(f"    {json.dumps(field, ensure_ascii=False)}" for field in fields.values())
+    path.write_text("\n".join(["{", *head, '  "fields": [', lines, "  ]", "}", ""]))
 
 
 def _read(root: Path) -> Lock:
@@ -82,11 +99,12 @@ def check(root: Path = AVRO) -> list[str]:
 
 
 def add(root: Path = AVRO, *, amend: bool = False) -> list[str]:
-    """Release every changed schema as its next version; return the versions released.
+    """Release every changed schema as its next version, that of GPU samples with all counters; return the versions.
 
     With `amend`, replaces its newest version, under the same id. Raises BadSchema, and changes nothing, where the
     result would not be compatible.
     """
+    write_counters(root)
     lock, models, done = _read(root), _models(root), []
     number = max((version["id"] for versions in lock.values() for version in versions), default=0)
     for topic, current in models.items():

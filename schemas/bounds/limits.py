@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
+from drumline.schemas.gpu_counters import COUNTERS, Kind
 from drumline.schemas.model import model
 from drumline.schemas.topics import DERIVED_TOPICS, Topic
 
@@ -104,6 +105,12 @@ LAUNCH_STACKS = Bound("stack", "a stack of each row that producers send", length
 NOTE = Bound("text", "free text of people and programs", length=1 << 16)
 NOTES = Bound("text", "free texts of people and programs", length=1 << 16, items=1_024)
 RANK_LIST = Bound("rank", RANK.reason, RANK.low, RANK.high, items=MAX_ROWS)
+_OF_COUNTERS = {
+    Kind.READING: READING,
+    Kind.PERCENT: PERCENT,
+    Kind.SINCE_LOAD_NS: SINCE_LOAD_NS,
+    Kind.MASK: MASK,
+}
 _KINDS = 1 << 20
 #: Lists of gpu.lateness.v1, of equal lengths: the collectives of each step, operation and size.
 KINDS = ("kind_steps", "kind_operations", "kind_bytes", "kind_counts", "kind_floors_ns")
@@ -162,19 +169,9 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (_kinds(SUM), "kind_floors_ns hidden_changes_ns hidden_spreads_ns"),
     (_kinds(STEP), "hidden_steps"),
     (_kinds(LOST), "hidden_parts_ns"),
-    (PERCENT, "util_gpu util_memory fan"),
-    (READING, "memory_used memory_total power_mw energy_mj temperature sm_clock memory_clock"),
-    (READING, "pcie_rx_kbps pcie_tx_kbps nvlink_rx_kbps nvlink_tx_kbps ecc_uncorrected xid processes"),
-    (PERCENT, "util_encoder util_decoder job_util_sm sm_active sm_occupancy tensor_active tensor_half_active"),
-    (PERCENT, "tensor_double_active tensor_integer_active dram_active fp64_active fp32_active fp16_active"),
-    (READING, "memory_temperature pcie_replays remapped_correctable remapped_uncorrectable remap_pending"),
-    (READING, "remap_failure ecc_corrected ecc_aggregate_corrected ecc_aggregate_uncorrected"),
-    (READING, "ecc_dram_corrected ecc_dram_uncorrected retired_pages_corrected retired_pages_uncorrected"),
-    (READING, "retired_pages_pending nvlink_links nvlink_active nvlink_crc_errors nvlink_replays"),
-    (READING, "nvlink_recoveries fabric_state vgpu_license recovery_action job_memory lost"),
-    (SINCE_LOAD_NS, "violation_power_ns violation_thermal_ns violation_sync_boost_ns violation_board_ns"),
-    (SINCE_LOAD_NS, "violation_low_use_ns violation_reliability_ns"),
-    (MASK, "throttle_reasons"),
+    *((_OF_COUNTERS[counter.kind], counter.name) for counter in COUNTERS),
+    (PERCENT, "job_util_sm"),
+    (READING, "job_memory lost"),
     (SHARE_NS, "interval_ns sample_age_ns"),
     (HOST_READING, "main_cpu_ns main_wait_ns main_blocked_ns block_io_ns main_switches main_preempted"),
     (HOST_READING, "other_cpu_ns other_wait_ns most_wait_ns threads major_faults rss_bytes throttled_ns"),
