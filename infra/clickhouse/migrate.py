@@ -1,7 +1,8 @@
 """Numbered, checksummed SQL migrations, immutable from the first release on.
 
-A file is NNNN_name.sql; a statement ends with `;` at the end of a line; {database} is the only placeholder. Statements
-are written so that an incomplete run can be repeated. The checksum is of the file's text.
+A file is NNNN_name.sql; a statement ends with `;` at the end of a line. Its placeholders are {database}, and
+{device_rollup}, the query that fills `devices_per_minute`. Statements are written so that an incomplete run can be
+repeated. The checksum is of the file's text. Comments that follow from other places are set after it (comments.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from importlib.resources.abc import Traversable
 import structlog
 
 from drumline.infra.clickhouse.client import Client, command, rows
+from drumline.infra.clickhouse.comments import comment_changes
+from drumline.infra.clickhouse.device_rollup import device_rollup
 from drumline.infra.clickhouse.kernel_names_table import rename
 from drumline.infra.clickhouse.migration_lock import MigrationConflict, MigrationLock
 from drumline.infra.clickhouse.replicated import JOURNAL, check_replicated, plain_tables, run_statement, token_changes
@@ -57,7 +60,8 @@ class Migration:
         """Return the statements in order, without comment lines."""
         lines = [line for line in self.text.splitlines() if not line.lstrip().startswith("--")]
         parts = re.split(r";[ \t]*(?:\n|$)", "\n".join(lines))
-        return [part.strip().replace("{database}", database) for part in parts if part.strip()]
+        whole = [part.strip().replace("{device_rollup}", device_rollup()) for part in parts if part.strip()]
+        return [part.replace("{database}", database) for part in whole]
 
 
 def migrations(folder: Traversable = FOLDER) -> list[Migration]:
@@ -151,7 +155,7 @@ def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> lis
 
 
 def _changes(client: Client, settings: Settings, tables: Collection[str]) -> list[tuple[str, str]]:
-    """Return (description, statement) for what differs from the settings, from what exactly-once needs, and costs."""
+    """Return (description, statement) for what differs from the settings, what exactly-once needs, costs, comments."""
     database = settings.clickhouse.database
     changes = retention_changes(client, settings) + token_changes(client, database, tables)
-    return changes + statistics_changes(client, database, tables)
+    return changes + statistics_changes(client, database, tables) + comment_changes(client, database)

@@ -10,8 +10,6 @@ from drumline.schemas.meanings import LINK_ERROR_COLUMNS
 if TYPE_CHECKING:
     from drumline.views.report.data import Query, Row
 
-#: Verdicts that links may explain.
-CAUSE = "slow_link"
 #: Links that are named.
 NAMED = 3
 
