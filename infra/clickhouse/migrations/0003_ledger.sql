@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS {database}.ledger
     time_max DateTime64(9, 'UTC') COMMENT 'latest time of its rows' CODEC(Delta(8), ZSTD(1)),
     sent_ns Int64 COMMENT 'producer\'s clock when the batch was closed; ns since the epoch' CODEC(Delta(8), ZSTD(1)),
     bytes UInt32 COMMENT 'size of the record; bytes' CODEC(T64, ZSTD(1)),
-    content UInt64 COMMENT 'hash of the record without its schema id; 0 = not known: no rows, or stored before this column',
+    content UInt64 COMMENT 'hash of the record without its schema id; 0 = none: no rows, or rows that replace each other',
     source LowCardinality(String) COMMENT 'of a result: the changelog partition of the stream worker that published it',
     epoch Int64 COMMENT 'of a result: rises with every worker that takes over the source; 0 = not known',
     range_first UInt64 COMMENT 'first offset of the insert that stored it' CODEC(ZSTD(1)),

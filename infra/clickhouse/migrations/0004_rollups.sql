@@ -475,8 +475,8 @@ CREATE TABLE IF NOT EXISTS {database}.evaluations
 (
     job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
     run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run' CODEC(ZSTD(1)),
-    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = an older worker' CODEC(Delta(8), ZSTD(1)),
-    evaluation LowCardinality(String) COMMENT 'app id of the stream worker and its steps of a window; empty = an older worker' CODEC(ZSTD(1)),
+    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = not known' CODEC(Delta(8), ZSTD(1)),
+    evaluation LowCardinality(String) COMMENT 'app id of the stream worker and its steps of a window; empty = not known' CODEC(ZSTD(1)),
     begun SimpleAggregateFunction(min, DateTime64(3, 'UTC')) COMMENT 'when Kafka got its first verdict; min' CODEC(ZSTD(1)),
     steps AggregateFunction(groupBitmap, UInt64) COMMENT 'steps that it has evaluated: those of windows with a verdict on the job or a named rank' CODEC(ZSTD(1)),
     last_published SimpleAggregateFunction(max, DateTime64(3, 'UTC')) COMMENT 'when Kafka got the last one; max' CODEC(ZSTD(1))
@@ -492,8 +492,8 @@ CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.evaluations_from_verdicts TO {
 (
     job LowCardinality(String) COMMENT 'job name',
     run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run',
-    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = an older worker',
-    evaluation LowCardinality(String) COMMENT 'app id of the stream worker and its steps of a window; empty = an older worker',
+    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = not known',
+    evaluation LowCardinality(String) COMMENT 'app id of the stream worker and its steps of a window; empty = not known',
     begun DateTime64(3, 'UTC') COMMENT 'when Kafka got its first verdict; min',
     steps AggregateFunction(groupBitmap, UInt64) COMMENT 'steps that it has evaluated: those of windows with a verdict on the job or a named rank',
     last_published DateTime64(3, 'UTC') COMMENT 'when Kafka got the last one; max'

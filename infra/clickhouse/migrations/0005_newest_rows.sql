@@ -134,7 +134,7 @@ CREATE OR REPLACE VIEW {database}.lateness
     rank Int32 COMMENT 'rank that the row is about',
     host LowCardinality(String) COMMENT 'its host',
     gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of its GPU',
-    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process, of the ranks that this worker joins; 1970 = an older worker',
+    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process, of the ranks that this worker joins; 1970 = not known',
     communicator LowCardinality(String) COMMENT 'NCCL communicator hash, 16 hex digits',
     ranks Int32 COMMENT 'ranks seen in the communicator',
     point_to_point LowCardinality(String) COMMENT 'sends and receives seen: "" none, exchange = all ranks do the same (a ring, an all-to-all), pipeline = what one sends the other receives',
@@ -167,9 +167,9 @@ CREATE OR REPLACE VIEW {database}.stragglers
     rank Int32 COMMENT 'rank that the row is about; -1 = the job as a whole',
     host LowCardinality(String) COMMENT 'its host; empty = unknown, or the job as a whole',
     gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of its GPU; empty = unknown, or the job as a whole',
-    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = an older worker',
+    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = not known',
     revision Int64 COMMENT '0 for the first emission of a window, then 1, 2, ...',
-    evaluation LowCardinality(String) COMMENT 'which evaluation of the run: app id of the stream worker and its steps of a window; empty = an older worker',
+    evaluation LowCardinality(String) COMMENT 'which evaluation of the run: app id of the stream worker and its steps of a window; empty = not known',
     first_step Int64 COMMENT 'first step of the window',
     last_step Int64 COMMENT 'last step of the window',
     window_start DateTime64(9, 'UTC') COMMENT 'host start of the first step, earliest rank',
@@ -217,9 +217,9 @@ LEFT JOIN (
         groupBitmapMergeState(other.evaluated) AS others,
         groupBitmapMergeStateIf(other.evaluated, (other.since, other.evaluation) > (one.since, one.evaluation)) AS newer
     FROM known AS one INNER JOIN known AS other ON one.job = other.job AND one.run = other.run
-    -- An older worker knew no attempts: its verdicts are those of any.
     -- Another evaluation may name an attempt by another process, if its first one reported late: they start within a minute.
-    WHERE one.evaluation != other.evaluation AND (abs(toUnixTimestamp64Nano(one.attempt_start) - toUnixTimestamp64Nano(other.attempt_start)) < 60000000000 OR toUnixTimestamp64Nano(one.attempt_start) = 0)
+    WHERE one.evaluation != other.evaluation
+        AND abs(toUnixTimestamp64Nano(one.attempt_start) - toUnixTimestamp64Nano(other.attempt_start)) < 60000000000
     GROUP BY job, run, attempt_start, evaluation
 ) AS n ON n.job = v.job AND n.run = v.run AND n.attempt_start = v.attempt_start AND n.evaluation = v.evaluation
 -- Hidden is a window of which a newer evaluation has evaluated half, and one that any other has and this one has not.
@@ -235,7 +235,7 @@ CREATE OR REPLACE VIEW {database}.hangs
     rank Int32 COMMENT 'rank that is named; -1 = the job as a whole',
     host LowCardinality(String) COMMENT 'its host; empty = unknown, or the job as a whole',
     gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of its GPU; empty = unknown, or the job as a whole',
-    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = an older worker',
+    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = not known',
     episode Int64 COMMENT 'number of the standstill in the run: 1, 2, ...',
     revision Int64 COMMENT '0 for its first record, then 1, 2, ...; the highest one counts',
     state LowCardinality(String) COMMENT 'standing; hung = for longer than DRUMLINE_STREAM__HUNG_S while others wait; moving = it goes on; over = it has ended',
@@ -267,7 +267,7 @@ CREATE OR REPLACE VIEW {database}.hangs_now
     rank Int32 COMMENT 'rank that is named; -1 = the job as a whole',
     host LowCardinality(String) COMMENT 'its host; empty = unknown, or the job as a whole',
     gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of its GPU; empty = unknown, or the job as a whole',
-    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = an older worker',
+    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = not known',
     episode Int64 COMMENT 'number of the standstill in the run: 1, 2, ...',
     revision Int64 COMMENT '0 for its first record, then 1, 2, ...; the highest one counts',
     state LowCardinality(String) COMMENT 'standing; hung = for longer than DRUMLINE_STREAM__HUNG_S while others wait; moving = it goes on; over = it has ended',

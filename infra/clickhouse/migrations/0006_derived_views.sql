@@ -37,7 +37,7 @@ FROM (
 GROUP BY job, run
 COMMENT 'a row a run: when it ran, on what, and what is stored of it';
 
--- The attempts of each run, in order. Rows without an attempt are those of older workers, or of jobs in quarantine.
+-- The attempts of each run, in order.
 CREATE OR REPLACE VIEW {database}.attempts
 (
     job LowCardinality(String) COMMENT 'job name',
@@ -66,7 +66,7 @@ FROM (
         -- Another evaluation may name an attempt by another process, if its first one reported late: they start within a
         -- minute, and the newest evaluation's name counts.
         arrayFilter(
-            x -> (toUnixTimestamp64Nano(x.1) > 0 OR length(of_all) = 1) AND NOT arrayExists(
+            x -> NOT arrayExists(
                 y -> y.5 != x.5 AND (y.4, y.5) > (x.4, x.5) AND abs(toUnixTimestamp64Nano(y.1) - toUnixTimestamp64Nano(x.1)) < 60000000000, of_all),
             of_all
         ) AS named,
