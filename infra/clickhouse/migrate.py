@@ -1,4 +1,4 @@
-"""Numbered, checksummed SQL migrations, immutable from the first release on.
+"""Numbered, checksummed SQL migrations, immutable from the first release on (infra/released.sha256).
 
 A file is NNNN_name.sql; a statement ends with `;` at the end of a line; {database} is the only placeholder. Statements
 are written so that an incomplete run can be repeated. The checksum is of the file's text.
