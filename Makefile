@@ -145,7 +145,14 @@ lock_for = rm -f $(LOCKS)/$(1).txt.new && $(BIN)/uv --no-config pip compile --qu
 	$(addprefix --extra ,$(EXTRAS_$(1))) pyproject.toml --output-file $(LOCKS)/$(1).txt.new \
 	&& mv $(LOCKS)/$(1).txt.new $(LOCKS)/$(1).txt
 
-release: $(VENV)/ready ## Build dist/: the wheel, its CycloneDX bill of materials, the Helm chart, Grafana's files
+# Sums of what a release has made immutable. A released file that was changed or removed ends it.
+FROZEN := infra/released.sha256
+.PHONY: freeze
+freeze:
+	@[ ! -f $(FROZEN) ] || sha256sum --check --quiet --strict $(FROZEN)
+	@sha256sum infra/clickhouse/migrations/*.sql schemas/avro/released/*.avsc tests/data/golden/*.bin > $(FROZEN)
+
+release: freeze $(VENV)/ready ## Build dist/: the wheel, its CycloneDX bill of materials, the Helm chart, Grafana's files
 	@rm -rf dist && $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
 		--output-file dist/drumline.cdx.json $(LOCKS)/all.txt
@@ -153,4 +160,4 @@ release: $(VENV)/ready ## Build dist/: the wheel, its CycloneDX bill of material
 	@$(BIN)/drumline grafana write --out dist/grafana > /dev/null
 	@rm -rf infra/helm/drumline/files/grafana && cp -r dist/grafana infra/helm/drumline/files/grafana
 	@tar --create --gzip --dereference --directory infra/helm --file dist/drumline-chart.tgz drumline
-	@ls dist
+	@ls dist; echo "commit $(FROZEN) with the release: its migrations and schemas never change from now on"

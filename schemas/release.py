@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None, root: Path = AVRO) -> int:
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--check", action="store_true", help="verify released files, ids and compatibility")
     action.add_argument("--add", action="store_true", help="release changed schemas as their next version")
-    action.add_argument("--amend", action="store_true", help="replace the newest version; only before it is merged")
+    action.add_argument("--amend", action="store_true", help="replace the newest version; only before a release has it")
     options = parser.parse_args(arguments)
     try:
         lines = check(root) if options.check else add(root, amend=options.amend)

@@ -1,37 +1,14 @@
--- What dashboards read: kernel names in short, and rollups. Rollups belong to the insert that they count: a repeated insert
--- (same token) does nothing to them, because each has a deduplication window of its own and the sink's inserts set
+-- What dashboards read instead of the raw tables. Rollups belong to the insert that they count: a repeated insert (same token)
+-- does nothing to them, because each has a deduplication window of its own and the sink's inserts set
 -- deduplicate_blocks_in_dependent_materialized_views. Rows with the same key may not be merged yet: sum(), max(), and
 -- quantilesDDMerge(...) over them, never read single rows.
+-- A row lives as long as the last record that it counts (last_published).
+-- index_granularity: the sketches of a row take 4 to 28 kB of memory, and a merge has two granules of each of its parts there:
+-- with 8,192 rows a granule, 13 parts took more than the local engine has, again and again.
 
--- Kernel names as people read them; rules: infra/clickhouse/kernel_names.py. The sink writes a name before the first row that has it.
-CREATE TABLE IF NOT EXISTS {database}.kernel_names_versions
-(
-    name String COMMENT 'as in `kernels`' CODEC(ZSTD(1)),
-    short LowCardinality(String) COMMENT 'short form; kernels that only apply another function name that too' CODEC(ZSTD(1)),
-    family LowCardinality(String) COMMENT 'gemm, attention, convolution, normalisation, elementwise, reduction, embedding, optimizer, nccl, copy, other' CODEC(ZSTD(1)),
-    demangled String COMMENT 'C++ name; what is not mangled, as it is' CODEC(ZSTD(1)),
-    rules UInt32 COMMENT 'version of the rules that named it' CODEC(ZSTD(1))
-)
-ENGINE = ReplacingMergeTree(rules)
-ORDER BY name
-SETTINGS index_granularity = 8192, ttl_only_drop_parts = 0, non_replicated_deduplication_window = 100000,
-    fsync_after_insert = 1, fsync_part_directory = 1
-COMMENT 'kernel names as people read them';
-
-CREATE OR REPLACE VIEW {database}.kernel_names
-(
-    name String COMMENT 'as in `kernels`',
-    short LowCardinality(String) COMMENT 'short form; kernels that only apply another function name that too',
-    family LowCardinality(String) COMMENT 'gemm, attention, convolution, normalisation, elementwise, reduction, embedding, optimizer, nccl, copy, other',
-    demangled String COMMENT 'C++ name; what is not mangled, as it is',
-    rules UInt32 COMMENT 'version of the rules that named it'
-)
-AS SELECT * FROM {database}.kernel_names_versions FINAL
-COMMENT 'kernel names as people read them';
-
--- Kernels per job, run, minute, rank and kernel. The sketches of a row take 4 to 28 kB of memory, and a merge has two
--- granules of each of its parts there: with 8,192 rows a granule, 13 parts took more than the local engine has, again and
--- again.
+-- Kernels per job, run, minute, rank and kernel. Dashboards mostly ask for all ranks together: beside each part lies the same
+-- without the rank, and the server reads that where a question allows it (1/16 of the rows with 16 ranks, 1/1000 with 1000).
+-- It is built again when parts merge, so it cannot differ from them.
 CREATE TABLE IF NOT EXISTS {database}.kernels_per_minute
 (
     job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
@@ -49,13 +26,32 @@ CREATE TABLE IF NOT EXISTS {database}.kernels_per_minute
     shared_bytes SimpleAggregateFunction(max, UInt32) COMMENT 'most shared memory of a block, static and dynamic; bytes; max' CODEC(T64, ZSTD(1)),
     durations AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) COMMENT 'durations, ns; quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(durations)' CODEC(ZSTD(1)),
     blocks AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) COMMENT 'blocks in the grid; quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(blocks)' CODEC(ZSTD(1)),
-    threads_per_block AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) COMMENT 'threads in a block; quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(threads_per_block)' CODEC(ZSTD(1))
+    threads_per_block AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) COMMENT 'threads in a block; quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(threads_per_block)' CODEC(ZSTD(1)),
+    last_published SimpleAggregateFunction(max, DateTime64(3, 'UTC')) DEFAULT minute COMMENT 'when Kafka got the last one; max' CODEC(Delta(8), ZSTD(1)),
+    PROJECTION all_ranks
+    (
+        SELECT
+            job,
+            run,
+            minute,
+            name,
+            sum(launches),
+            sum(gpu_ns),
+            max(max_ns),
+            sum(graph_launches),
+            max(registers),
+            max(shared_bytes),
+            quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(durations),
+            quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(blocks),
+            quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(threads_per_block)
+        GROUP BY job, run, minute, name
+    )
 )
 ENGINE = AggregatingMergeTree
 PARTITION BY toDate(minute)
 ORDER BY (job, run, minute, rank, name)
 SETTINGS index_granularity = 256, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
-    fsync_after_insert = 1, fsync_part_directory = 1
+    fsync_after_insert = 1, fsync_part_directory = 1, deduplicate_merge_projection_mode = 'rebuild'
 COMMENT 'kernels per job, run, minute, rank and kernel';
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.kernels_per_minute_from_kernels TO {database}.kernels_per_minute
@@ -75,7 +71,8 @@ CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.kernels_per_minute_from_kernel
     shared_bytes UInt32 COMMENT 'most shared memory of a block, static and dynamic; bytes; max',
     durations AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) COMMENT 'durations, ns; quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(durations)',
     blocks AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) COMMENT 'blocks in the grid; quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(blocks)',
-    threads_per_block AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) COMMENT 'threads in a block; quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(threads_per_block)'
+    threads_per_block AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) COMMENT 'threads in a block; quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(threads_per_block)',
+    last_published DateTime64(3, 'UTC') COMMENT 'when Kafka got the last one; max'
 )
 AS
 SELECT
@@ -94,7 +91,8 @@ SELECT
     max(toUInt32(greatest(shared_static, 0) + greatest(shared_dynamic, 0))) AS shared_bytes,
     quantilesDDState(0.01, 0.5, 0.95, 0.99)(duration_ns) AS durations,
     quantilesDDState(0.01, 0.5, 0.95, 0.99)(k.blocks) AS blocks,
-    quantilesDDState(0.01, 0.5, 0.95, 0.99)(k.threads_per_block) AS threads_per_block
+    quantilesDDState(0.01, 0.5, 0.95, 0.99)(k.threads_per_block) AS threads_per_block,
+    max(published) AS last_published
 FROM {database}.kernels AS k
 GROUP BY job, run, minute, rank, name;
 
@@ -108,7 +106,8 @@ CREATE TABLE IF NOT EXISTS {database}.ranks_per_second
     host SimpleAggregateFunction(anyLast, LowCardinality(String)) COMMENT 'host name; any of them' CODEC(ZSTD(1)),
     launches SimpleAggregateFunction(sum, UInt64) COMMENT 'launches; sum' CODEC(T64, ZSTD(1)),
     gpu_ns SimpleAggregateFunction(sum, UInt64) COMMENT 'sum of durations; ns; sum' CODEC(T64, ZSTD(1)),
-    graph_launches SimpleAggregateFunction(sum, UInt64) COMMENT 'launches out of CUDA graphs; sum' CODEC(T64, ZSTD(1))
+    graph_launches SimpleAggregateFunction(sum, UInt64) COMMENT 'launches out of CUDA graphs; sum' CODEC(T64, ZSTD(1)),
+    last_published SimpleAggregateFunction(max, DateTime64(3, 'UTC')) DEFAULT second COMMENT 'when Kafka got the last one; max' CODEC(Delta(8), ZSTD(1))
 )
 ENGINE = AggregatingMergeTree
 PARTITION BY toDate(second)
@@ -126,7 +125,8 @@ CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.ranks_per_second_from_kernels 
     host String COMMENT 'host name; any of them',
     launches UInt64 COMMENT 'launches; sum',
     gpu_ns UInt64 COMMENT 'sum of durations; ns; sum',
-    graph_launches UInt64 COMMENT 'launches out of CUDA graphs; sum'
+    graph_launches UInt64 COMMENT 'launches out of CUDA graphs; sum',
+    last_published DateTime64(3, 'UTC') COMMENT 'when Kafka got the last one; max'
 )
 AS
 SELECT
@@ -137,9 +137,72 @@ SELECT
     anyLast(host) AS host,
     count() AS launches,
     sum(duration_ns) AS gpu_ns,
-    countIf(graph != 0) AS graph_launches
+    countIf(graph != 0) AS graph_launches,
+    max(published) AS last_published
 FROM {database}.kernels
 GROUP BY job, run, rank, second;
+
+-- Steps of all ranks of a run per second of their start: `steps` has 59 million rows an hour where 16,384 ranks make a
+-- step a second.
+CREATE TABLE IF NOT EXISTS {database}.steps_per_second
+(
+    job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run' CODEC(ZSTD(1)),
+    second DateTime('UTC') COMMENT 'second in which they started on the host' CODEC(Delta(4), ZSTD(1)),
+    steps SimpleAggregateFunction(sum, UInt64) COMMENT 'steps of all ranks; sum' CODEC(T64, ZSTD(1)),
+    known_steps SimpleAggregateFunction(sum, UInt64) COMMENT 'those whose budget is known; what follows is of them; sum' CODEC(T64, ZSTD(1)),
+    gpu_duration_ns SimpleAggregateFunction(sum, Int64) COMMENT 'length of the budget intervals; ns; sum' CODEC(T64, ZSTD(1)),
+    compute_ns SimpleAggregateFunction(sum, Int64) COMMENT 'kernels that are not communication; ns; sum' CODEC(T64, ZSTD(1)),
+    copy_ns SimpleAggregateFunction(sum, Int64) COMMENT 'copies that no kernel but communication covers; ns; sum' CODEC(T64, ZSTD(1)),
+    comm_exposed_ns SimpleAggregateFunction(sum, Int64) COMMENT 'communication covered by neither compute nor copies; ns; sum' CODEC(T64, ZSTD(1)),
+    idle_ns SimpleAggregateFunction(sum, Int64) COMMENT 'nothing ran on the GPU; ns; sum' CODEC(T64, ZSTD(1)),
+    min_ns SimpleAggregateFunction(min, Nullable(Int64)) COMMENT 'shortest; ns; min' CODEC(ZSTD(1)),
+    max_ns SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'longest; ns; max' CODEC(ZSTD(1)),
+    durations AggregateFunction(quantilesDDIf(0.01, 0.5, 0.95, 0.99), UInt64, UInt8) COMMENT 'lengths, ns; quantilesDDIfMerge(0.01, 0.5, 0.95, 0.99)(durations)' CODEC(ZSTD(1)),
+    last_published SimpleAggregateFunction(max, DateTime64(3, 'UTC')) DEFAULT second COMMENT 'when Kafka got the last one; max' CODEC(Delta(8), ZSTD(1))
+)
+ENGINE = AggregatingMergeTree
+PARTITION BY toYYYYMM(second)
+ORDER BY (job, run, second)
+SETTINGS index_granularity = 1024, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
+    fsync_after_insert = 1, fsync_part_directory = 1
+COMMENT 'steps of all ranks per job, run and second';
+
+CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.steps_per_second_from_steps TO {database}.steps_per_second
+(
+    job LowCardinality(String) COMMENT 'job name',
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run',
+    second DateTime('UTC') COMMENT 'second in which they started on the host',
+    steps UInt64 COMMENT 'steps of all ranks; sum',
+    known_steps UInt64 COMMENT 'those whose budget is known; what follows is of them; sum',
+    gpu_duration_ns Int64 COMMENT 'length of the budget intervals; ns; sum',
+    compute_ns Int64 COMMENT 'kernels that are not communication; ns; sum',
+    copy_ns Int64 COMMENT 'copies that no kernel but communication covers; ns; sum',
+    comm_exposed_ns Int64 COMMENT 'communication covered by neither compute nor copies; ns; sum',
+    idle_ns Int64 COMMENT 'nothing ran on the GPU; ns; sum',
+    min_ns Nullable(Int64) COMMENT 'shortest; ns; min',
+    max_ns Nullable(Int64) COMMENT 'longest; ns; max',
+    durations AggregateFunction(quantilesDDIf(0.01, 0.5, 0.95, 0.99), UInt64, UInt8) COMMENT 'lengths, ns; quantilesDDIfMerge(0.01, 0.5, 0.95, 0.99)(durations)',
+    last_published DateTime64(3, 'UTC') COMMENT 'when Kafka got the last one; max'
+)
+AS
+SELECT
+    job,
+    run,
+    toDateTime(start, 'UTC') AS second,
+    count() AS steps,
+    countIf(skipped = 0 AND s.gpu_duration_ns > 0) AS known_steps,
+    sumIf(s.gpu_duration_ns, skipped = 0 AND s.gpu_duration_ns > 0) AS gpu_duration_ns,
+    sumIf(s.compute_ns, skipped = 0 AND s.gpu_duration_ns > 0) AS compute_ns,
+    sumIf(s.copy_ns, skipped = 0 AND s.gpu_duration_ns > 0) AS copy_ns,
+    sumIf(s.comm_exposed_ns, skipped = 0 AND s.gpu_duration_ns > 0) AS comm_exposed_ns,
+    sumIf(s.idle_ns, skipped = 0 AND s.gpu_duration_ns > 0) AS idle_ns,
+    minOrNullIf(s.gpu_duration_ns, skipped = 0 AND s.gpu_duration_ns > 0) AS min_ns,
+    maxOrNullIf(s.gpu_duration_ns, skipped = 0 AND s.gpu_duration_ns > 0) AS max_ns,
+    quantilesDDIfState(0.01, 0.5, 0.95, 0.99)(toUInt64(greatest(s.gpu_duration_ns, 0)), skipped = 0 AND s.gpu_duration_ns > 0) AS durations,
+    max(published) AS last_published
+FROM {database}.steps AS s
+GROUP BY job, run, second;
 
 -- Copies and memsets per job, run, minute, rank and kinds.
 CREATE TABLE IF NOT EXISTS {database}.memcpys_per_minute
@@ -158,7 +221,8 @@ CREATE TABLE IF NOT EXISTS {database}.memcpys_per_minute
     max_ns SimpleAggregateFunction(max, UInt64) COMMENT 'longest; ns; max' CODEC(T64, ZSTD(1)),
     direction String ALIAS transform(kind, [1, 2, 8, 10, 64], ['HtoD', 'DtoH', 'DtoD', 'PtoP', 'memset'], 'other') COMMENT 'kind as text: HtoD, DtoH, DtoD, PtoP, memset, other',
     source String ALIAS transform(src_kind, [1, 2, 3, 4, 5], ['pageable', 'pinned', 'device', 'array', 'managed'], '') COMMENT 'source memory as text: pageable, pinned, device, array, managed',
-    target String ALIAS transform(dst_kind, [1, 2, 3, 4, 5], ['pageable', 'pinned', 'device', 'array', 'managed'], '') COMMENT 'target memory as text, the same words'
+    target String ALIAS transform(dst_kind, [1, 2, 3, 4, 5], ['pageable', 'pinned', 'device', 'array', 'managed'], '') COMMENT 'target memory as text, the same words',
+    last_published SimpleAggregateFunction(max, DateTime64(3, 'UTC')) DEFAULT minute COMMENT 'when Kafka got the last one; max' CODEC(Delta(8), ZSTD(1))
 )
 ENGINE = AggregatingMergeTree
 PARTITION BY toDate(minute)
@@ -180,7 +244,8 @@ CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.memcpys_per_minute_from_memcpy
     copies UInt64 COMMENT 'copies; sum',
     bytes UInt64 COMMENT 'bytes; sum',
     busy_ns UInt64 COMMENT 'sum of durations; ns; sum',
-    max_ns UInt64 COMMENT 'longest; ns; max'
+    max_ns UInt64 COMMENT 'longest; ns; max',
+    last_published DateTime64(3, 'UTC') COMMENT 'when Kafka got the last one; max'
 )
 AS
 SELECT
@@ -195,7 +260,8 @@ SELECT
     count() AS copies,
     sum(m.bytes) AS bytes,
     sum(duration_ns) AS busy_ns,
-    max(duration_ns) AS max_ns
+    max(duration_ns) AS max_ns,
+    max(published) AS last_published
 FROM {database}.memcpys AS m
 GROUP BY job, run, minute, rank, kind, src_kind, dst_kind;
 
@@ -224,7 +290,24 @@ CREATE TABLE IF NOT EXISTS {database}.devices_per_minute
     max_sm_clock SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'MHz; max' CODEC(ZSTD(1)),
     throttle_reasons SimpleAggregateFunction(groupBitOr, UInt64) COMMENT 'NVML clock event reasons seen, bit mask; groupBitOr' CODEC(ZSTD(1)),
     ecc_uncorrected SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'errors; max' CODEC(ZSTD(1)),
-    max_xid SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'largest XID seen; max' CODEC(ZSTD(1))
+    max_xid SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'largest XID seen; max' CODEC(ZSTD(1)),
+    xids SimpleAggregateFunction(groupUniqArrayArray, Array(Int64)) DEFAULT if(ifNull(max_xid, 0) > 0, [assumeNotNull(max_xid)], []) COMMENT 'all XIDs seen; groupUniqArrayArray' CODEC(ZSTD(1)),
+    max_memory_temperature SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'of the memory (HBM); degrees Celsius; max' CODEC(ZSTD(1)),
+    sm_active AggregateFunction(avg, Nullable(Float64)) COMMENT 'SMs with at least one warp (GPM); %; avgMerge' CODEC(ZSTD(1)),
+    sm_occupancy AggregateFunction(avg, Nullable(Float64)) COMMENT 'resident warps of all that fit (GPM); %; avgMerge' CODEC(ZSTD(1)),
+    tensor_active AggregateFunction(avg, Nullable(Float64)) COMMENT 'tensor cores busy, any type (GPM); %; avgMerge' CODEC(ZSTD(1)),
+    dram_active AggregateFunction(avg, Nullable(Float64)) COMMENT 'bandwidth of the device memory in use (GPM); %; avgMerge' CODEC(ZSTD(1)),
+    pcie_replays SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'PCIe packets sent again since the driver was loaded; max' CODEC(ZSTD(1)),
+    remapped_correctable SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'memory rows remapped after correctable errors; max' CODEC(ZSTD(1)),
+    remapped_uncorrectable SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'memory rows remapped after uncorrectable errors; max' CODEC(ZSTD(1)),
+    remap_pending SimpleAggregateFunction(max, Nullable(Int64)) COMMENT '1 = a row is remapped at the next reset; max' CODEC(ZSTD(1)),
+    remap_failure SimpleAggregateFunction(max, Nullable(Int64)) COMMENT '1 = remapping a row failed; max' CODEC(ZSTD(1)),
+    ecc_corrected SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'corrected errors since the driver was loaded; max' CODEC(ZSTD(1)),
+    nvlink_replays SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'packets of all links sent again; max' CODEC(ZSTD(1)),
+    nvlink_recoveries SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'recoveries of all links; max' CODEC(ZSTD(1)),
+    min_nvlink_active SimpleAggregateFunction(min, Nullable(Int64)) COMMENT 'NVLink links that were up; min' CODEC(ZSTD(1)),
+    lost SimpleAggregateFunction(max, Nullable(Int64)) COMMENT '1 = the GPU did not answer; max' CODEC(ZSTD(1)),
+    last_published SimpleAggregateFunction(max, DateTime64(3, 'UTC')) DEFAULT minute COMMENT 'when Kafka got the last one; max' CODEC(Delta(8), ZSTD(1))
 )
 ENGINE = AggregatingMergeTree
 PARTITION BY toYYYYMM(minute)
@@ -257,7 +340,24 @@ CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.devices_per_minute_from_sample
     max_sm_clock Nullable(Int64) COMMENT 'MHz; max',
     throttle_reasons UInt64 COMMENT 'NVML clock event reasons seen, bit mask; groupBitOr',
     ecc_uncorrected Nullable(Int64) COMMENT 'errors; max',
-    max_xid Nullable(Int64) COMMENT 'largest XID seen; max'
+    max_xid Nullable(Int64) COMMENT 'largest XID seen; max',
+    xids Array(Int64) COMMENT 'all XIDs seen; groupUniqArrayArray',
+    max_memory_temperature Nullable(Int64) COMMENT 'of the memory (HBM); degrees Celsius; max',
+    sm_active AggregateFunction(avg, Nullable(Float64)) COMMENT 'SMs with at least one warp (GPM); %; avgMerge',
+    sm_occupancy AggregateFunction(avg, Nullable(Float64)) COMMENT 'resident warps of all that fit (GPM); %; avgMerge',
+    tensor_active AggregateFunction(avg, Nullable(Float64)) COMMENT 'tensor cores busy, any type (GPM); %; avgMerge',
+    dram_active AggregateFunction(avg, Nullable(Float64)) COMMENT 'bandwidth of the device memory in use (GPM); %; avgMerge',
+    pcie_replays Nullable(Int64) COMMENT 'PCIe packets sent again since the driver was loaded; max',
+    remapped_correctable Nullable(Int64) COMMENT 'memory rows remapped after correctable errors; max',
+    remapped_uncorrectable Nullable(Int64) COMMENT 'memory rows remapped after uncorrectable errors; max',
+    remap_pending Nullable(Int64) COMMENT '1 = a row is remapped at the next reset; max',
+    remap_failure Nullable(Int64) COMMENT '1 = remapping a row failed; max',
+    ecc_corrected Nullable(Int64) COMMENT 'corrected errors since the driver was loaded; max',
+    nvlink_replays Nullable(Int64) COMMENT 'packets of all links sent again; max',
+    nvlink_recoveries Nullable(Int64) COMMENT 'recoveries of all links; max',
+    min_nvlink_active Nullable(Int64) COMMENT 'NVLink links that were up; min',
+    lost Nullable(Int64) COMMENT '1 = the GPU did not answer; max',
+    last_published DateTime64(3, 'UTC') COMMENT 'when Kafka got the last one; max'
 )
 AS
 SELECT
@@ -283,7 +383,24 @@ SELECT
     max(s.sm_clock) AS max_sm_clock,
     groupBitOr(toUInt64(ifNull(s.throttle_reasons, 0))) AS throttle_reasons,
     max(s.ecc_uncorrected) AS ecc_uncorrected,
-    max(s.xid) AS max_xid
+    max(s.xid) AS max_xid,
+    groupUniqArray(assumeNotNull(s.xid)) FILTER (WHERE s.xid > 0) AS xids,
+    max(s.memory_temperature) AS max_memory_temperature,
+    avgState(s.sm_active) AS sm_active,
+    avgState(s.sm_occupancy) AS sm_occupancy,
+    avgState(s.tensor_active) AS tensor_active,
+    avgState(s.dram_active) AS dram_active,
+    max(s.pcie_replays) AS pcie_replays,
+    max(s.remapped_correctable) AS remapped_correctable,
+    max(s.remapped_uncorrectable) AS remapped_uncorrectable,
+    max(s.remap_pending) AS remap_pending,
+    max(s.remap_failure) AS remap_failure,
+    max(s.ecc_corrected) AS ecc_corrected,
+    max(s.nvlink_replays) AS nvlink_replays,
+    max(s.nvlink_recoveries) AS nvlink_recoveries,
+    min(s.nvlink_active) AS min_nvlink_active,
+    max(s.lost) AS lost,
+    max(published) AS last_published
 FROM {database}.device_samples AS s
 GROUP BY job, run, minute, host, gpu_index, gpu_uuid;
 
@@ -353,39 +470,47 @@ SELECT
 FROM {database}.ledger AS l
 GROUP BY job, run, topic, minute;
 
--- A row a run: when it ran, on what, and what is stored of it.
-CREATE OR REPLACE VIEW {database}.jobs
+-- Evaluations of each run, and the steps that they have evaluated: the view `stragglers` (0005) decides by them which is in force.
+CREATE TABLE IF NOT EXISTS {database}.evaluations
+(
+    job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run' CODEC(ZSTD(1)),
+    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = not known' CODEC(Delta(8), ZSTD(1)),
+    evaluation LowCardinality(String) COMMENT 'app id of the stream worker and its steps of a window; empty = not known' CODEC(ZSTD(1)),
+    begun SimpleAggregateFunction(min, DateTime64(3, 'UTC')) COMMENT 'when Kafka got its first verdict; min' CODEC(ZSTD(1)),
+    steps AggregateFunction(groupBitmap, UInt64) COMMENT 'steps that it has evaluated: those of windows with a verdict on the job or a named rank' CODEC(ZSTD(1)),
+    last_published SimpleAggregateFunction(max, DateTime64(3, 'UTC')) COMMENT 'when Kafka got the last one; max' CODEC(ZSTD(1))
+)
+ENGINE = AggregatingMergeTree
+PRIMARY KEY (job, run, evaluation)
+ORDER BY (job, run, evaluation, attempt_start)
+SETTINGS index_granularity = 1024, ttl_only_drop_parts = 0, non_replicated_deduplication_window = 100000,
+    fsync_after_insert = 1, fsync_part_directory = 1
+COMMENT 'evaluations of runs; in `stragglers` the newest begun is in force for windows of which it has evaluated half of the steps';
+
+CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.evaluations_from_verdicts TO {database}.evaluations
 (
     job LowCardinality(String) COMMENT 'job name',
-    run LowCardinality(String) COMMENT 'one start of the job',
-    started DateTime64(9, 'UTC') COMMENT 'start of its first kernel or step; while none is stored, when Kafka got its first records',
-    ended DateTime64(9, 'UTC') COMMENT 'start of its last kernel or step so far; while none is stored, when Kafka got its last record',
-    ranks UInt64 COMMENT 'ranks that sent kernels, steps, progress or what they are',
-    hosts UInt64 COMMENT 'hosts of these ranks',
-    kernels UInt64 COMMENT 'rows stored in `kernels`',
-    memcpys UInt64 COMMENT 'rows stored in `memcpys`',
-    collectives UInt64 COMMENT 'rows stored in `collectives`',
-    steps UInt64 COMMENT 'rows stored in `steps`',
-    dropped_rows Int64 COMMENT 'rows of any kind lost before publication',
-    last_published DateTime64(3, 'UTC') COMMENT 'when Kafka got its last record'
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run',
+    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = not known',
+    evaluation LowCardinality(String) COMMENT 'app id of the stream worker and its steps of a window; empty = not known',
+    begun DateTime64(3, 'UTC') COMMENT 'when Kafka got its first verdict; min',
+    steps AggregateFunction(groupBitmap, UInt64) COMMENT 'steps that it has evaluated: those of windows with a verdict on the job or a named rank',
+    last_published DateTime64(3, 'UTC') COMMENT 'when Kafka got the last one; max'
 )
-AS SELECT
+AS
+SELECT
     job,
     run,
-    if(max(timed), minIf(time_min, timed), min(toDateTime64(r.last_published, 9, 'UTC'))) AS started,
-    if(max(timed), maxIf(time_max, timed), max(toDateTime64(r.last_published, 9, 'UTC'))) AS ended,
-    uniqExactIfMerge(r.ranks) AS ranks,
-    uniqExactIfMerge(r.hosts) AS hosts,
-    sumIf(rows, topic = 'gpu.kernel.v1') AS kernels,
-    sumIf(rows, topic = 'gpu.memcpy.v1') AS memcpys,
-    sumIf(rows, topic = 'gpu.collective.v1') AS collectives,
-    sumIf(rows, topic = 'gpu.step.v1') AS steps,
-    sum(r.dropped_rows) AS dropped_rows,
-    max(r.last_published) AS last_published
-FROM (
-    SELECT *, topic IN ('gpu.kernel.v1', 'gpu.step.v1') AND rows > 0 AS timed
-    FROM {database}.records_per_minute
-    WHERE job != ''
-) AS r
-GROUP BY job, run
-COMMENT 'a row a run: when it ran, on what, and what is stored of it';
+    attempt_start,
+    evaluation,
+    min(published) AS begun,
+    groupBitmapState(step) AS steps,
+    max(published) AS last_published
+FROM {database}.stragglers_versions AS s
+-- Of the other rows no steps, and no array: their steps may be anything.
+ARRAY JOIN range(
+    toUInt64(s.first_step),
+    if(s.first_step >= 0 AND s.last_step >= s.first_step AND s.last_step - s.first_step < 100000 AND (severity > 0 OR rank = -1 AND severity = 0), toUInt64(s.last_step + 1), 0)
+) AS step
+GROUP BY job, run, attempt_start, evaluation;

@@ -1,43 +1,131 @@
--- A job that restarts under one run id begins a new attempt, whose steps count from anywhere again: no row of one attempt
--- replaces a row of another.
-ALTER TABLE {database}.lateness_versions
-    ADD COLUMN IF NOT EXISTS attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process, of the ranks that this worker joins; 1970 = an older worker' CODEC(Delta(8), ZSTD(1)) AFTER gpu_uuid,
-    MODIFY ORDER BY (job, run, communicator, step, rank, attempt_start);
-ALTER TABLE {database}.stragglers_versions
-    ADD COLUMN IF NOT EXISTS attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = an older worker' CODEC(Delta(8), ZSTD(1)) AFTER gpu_uuid,
-    MODIFY ORDER BY (job, run, first_step, last_step, rank, evaluation, attempt_start);
-ALTER TABLE {database}.hangs_versions
-    ADD COLUMN IF NOT EXISTS attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = an older worker' CODEC(Delta(8), ZSTD(1)) AFTER gpu_uuid,
-    MODIFY ORDER BY (job, run, episode, revision, rank, attempt_start);
-ALTER TABLE {database}.evaluations
-    ADD COLUMN IF NOT EXISTS attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = an older worker' CODEC(Delta(8), ZSTD(1)) AFTER run,
-    MODIFY ORDER BY (job, run, evaluation, attempt_start);
+-- The newest row of each key of the tables in 0002, under the names that people use.
 
--- In place: no row is inserted between two views.
-ALTER TABLE {database}.evaluations_from_verdicts MODIFY QUERY
-SELECT
-    job,
-    run,
-    attempt_start,
-    evaluation,
-    min(published) AS begun,
-    groupBitmapState(step) AS steps,
-    max(published) AS last_published
-FROM {database}.stragglers_versions AS s
--- Of the other rows no steps, and no array: their steps may be anything.
-ARRAY JOIN range(
-    toUInt64(s.first_step),
-    if(s.first_step >= 0 AND s.last_step >= s.first_step AND s.last_step - s.first_step < 100000 AND (severity > 0 OR rank = -1 AND severity = 0), toUInt64(s.last_step + 1), 0)
-) AS step
-GROUP BY job, run, attempt_start, evaluation;
-ALTER TABLE {database}.evaluations_from_verdicts
-    COMMENT COLUMN job 'job name',
-    COMMENT COLUMN run 'one start of the job; ids and counts are per run',
-    COMMENT COLUMN attempt_start 'which attempt of the run: start of its first process; 1970 = an older worker',
-    COMMENT COLUMN evaluation 'app id of the stream worker and its steps of a window; empty = an older worker',
-    COMMENT COLUMN begun 'when Kafka got its first verdict; min',
-    COMMENT COLUMN steps 'steps that it has evaluated: those of windows with a verdict on the job or a named rank',
-    COMMENT COLUMN last_published 'when Kafka got the last one; max';
+CREATE OR REPLACE VIEW {database}.processes
+(
+    job LowCardinality(String) COMMENT 'job name',
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run',
+    rank Int32 COMMENT 'global rank',
+    host LowCardinality(String) COMMENT 'host name',
+    gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of the GPU',
+    process_id LowCardinality(String) COMMENT 'UUIDv5 of run, host, pid and start time',
+    local_rank Int32 COMMENT 'rank on its host',
+    world_size Int32 COMMENT 'ranks of the job, as the launcher states',
+    pid Int32 COMMENT 'process id on its host',
+    start DateTime64(9, 'UTC') COMMENT 'start of the process',
+    gpu_index Int32 COMMENT 'index of the GPU on its host',
+    gpu_model LowCardinality(String) COMMENT 'as NVML names it',
+    k8s_namespace LowCardinality(String) COMMENT 'Kubernetes namespace',
+    k8s_pod LowCardinality(String) COMMENT 'Kubernetes pod',
+    k8s_container LowCardinality(String) COMMENT 'Kubernetes container',
+    slurm_job LowCardinality(String) COMMENT 'Slurm job id',
+    source LowCardinality(String) COMMENT 'what published it: replay, agent (itself), cupti or nccl (a training process, and what records it)',
+    labels Map(String, String) COMMENT 'free labels',
+    versions Map(String, String) COMMENT 'versions of driver, CUPTI, NCCL, framework, drumline',
+    policy LowCardinality(String) COMMENT 'what is collected at the moment, and why: \'on: always\', \'off: duty 0.2s/10s\'',
+    collector Map(String, String) COMMENT 'what collecting cost so far (records, bytes, CPU seconds) and what it could not do, as text',
+    published DateTime64(3, 'UTC') COMMENT 'when Kafka got the record',
+    _topic_partition LowCardinality(String) COMMENT 'Kafka topic id and partition the row came from',
+    _offset UInt64 COMMENT 'offset of its record',
+    _row UInt32 COMMENT 'number of the row in its record'
+)
+AS SELECT * FROM {database}.processes_versions FINAL
+COMMENT 'who a process is';
+
+CREATE OR REPLACE VIEW {database}.progress
+(
+    job LowCardinality(String) COMMENT 'job name',
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run',
+    rank Int32 COMMENT 'global rank',
+    host LowCardinality(String) COMMENT 'host name',
+    gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of the GPU',
+    process_id LowCardinality(String) COMMENT 'UUIDv5 of run, host, pid and start time',
+    start DateTime64(9, 'UTC') COMMENT 'host time of the call of `operation`; without one, when the communicator was created',
+    communicator LowCardinality(String) COMMENT 'NCCL communicator hash, 16 hex digits',
+    comm_rank Int32 COMMENT 'its own rank in the communicator',
+    ranks Int32 COMMENT 'ranks of the communicator',
+    peer Int32 COMMENT '-1 = collectives; else sends to, or receives from, this rank of the communicator: with one that has not ended, or all where NCCL measures a part of the steps',
+    called Int64 COMMENT 'operations called so far: collectives, or sends or receives of the peer',
+    begun Int64 COMMENT 'number of the newest one that began on the GPU; the first is 1',
+    ended Int64 COMMENT 'operations that ended, without a gap; those that NCCL does not measure count as ended',
+    exact UInt8 COMMENT '1 = the three counts hold all of the communicator; 0 = some were not recorded',
+    closed UInt8 COMMENT '1 = the communicator is closed',
+    operation LowCardinality(String) COMMENT 'the first operation that has not ended, or else the last one',
+    datatype LowCardinality(String) COMMENT 'its type of elements',
+    elements Int64 COMMENT 'its number of elements',
+    bytes Int64 COMMENT 'its size on this rank; bytes',
+    last_operation LowCardinality(String) COMMENT 'the operation that ended before it',
+    last_datatype LowCardinality(String) COMMENT 'its type of elements',
+    last_elements Int64 COMMENT 'its number of elements',
+    step Int64 COMMENT 'step of the process; -1 = none',
+    quiet_ns Int64 COMMENT 'time since the process last called or ended an operation, opened or closed a communicator, or began a step; ns',
+    state LowCardinality(String) COMMENT 'of the process: running, stopped by a signal, killed (it ended, and not by its exit), exited',
+    published DateTime64(3, 'UTC') COMMENT 'when Kafka got the record',
+    _topic_partition LowCardinality(String) COMMENT 'Kafka topic id and partition the row came from',
+    _offset UInt64 COMMENT 'offset of its record',
+    _row UInt32 COMMENT 'number of the row in its record'
+)
+AS SELECT * FROM {database}.progress_versions FINAL
+COMMENT 'how far each rank is in its NCCL communicators, the newest only; of a peer whose row is older than the others nothing is open any more';
+
+CREATE OR REPLACE VIEW {database}.kernel_frequency
+(
+    job LowCardinality(String) COMMENT 'job name',
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run',
+    rank Int32 COMMENT 'global rank',
+    host LowCardinality(String) COMMENT 'host name',
+    gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of the GPU',
+    process_id LowCardinality(String) COMMENT 'UUIDv5 of run, host, pid and start time',
+    window_start DateTime64(9, 'UTC') COMMENT 'first ns of the window',
+    window_end DateTime64(9, 'UTC') COMMENT 'first ns after the window',
+    revision Int64 COMMENT '0 for the first emission of a window, then 1, 2, ... when late rows changed it',
+    name LowCardinality(String) COMMENT 'kernel name',
+    launches UInt64 COMMENT 'launches that started in the window',
+    gpu_ns UInt64 COMMENT 'sum of durations; ns',
+    min_ns UInt64 COMMENT 'shortest; ns',
+    max_ns UInt64 COMMENT 'longest; ns',
+    p50_ns Float64 COMMENT 'duration quantile 0.50, from logarithmic buckets; ns',
+    p95_ns Float64 COMMENT 'duration quantile 0.95, from logarithmic buckets; ns',
+    p99_ns Float64 COMMENT 'duration quantile 0.99, from logarithmic buckets; ns',
+    grid_sum UInt64 COMMENT 'sum of grid sizes; blocks',
+    grid_max UInt64 COMMENT 'largest grid; blocks',
+    block_sum UInt64 COMMENT 'sum of block sizes; threads',
+    block_max UInt32 COMMENT 'largest block; threads',
+    published DateTime64(3, 'UTC') COMMENT 'when Kafka got the record',
+    _topic_partition LowCardinality(String) COMMENT 'Kafka topic id and partition the row came from',
+    _offset UInt64 COMMENT 'offset of its record',
+    _row UInt32 COMMENT 'number of the row in its record'
+)
+AS SELECT * FROM {database}.kernel_frequency_versions FINAL
+COMMENT 'rolling kernel frequency per process, window and kernel';
+
+CREATE OR REPLACE VIEW {database}.memcpy_bandwidth
+(
+    job LowCardinality(String) COMMENT 'job name',
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run',
+    rank Int32 COMMENT 'global rank',
+    host LowCardinality(String) COMMENT 'host name',
+    gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of the GPU',
+    process_id LowCardinality(String) COMMENT 'UUIDv5 of run, host, pid and start time',
+    window_start DateTime64(9, 'UTC') COMMENT 'first ns of the window',
+    window_end DateTime64(9, 'UTC') COMMENT 'first ns after the window',
+    revision Int64 COMMENT '0 for the first emission of a window, then 1, 2, ... when late rows changed it',
+    kind UInt8 COMMENT 'copy kind as in gpu.memcpy.v1: 1 HtoD, 2 DtoH, 8 DtoD, 10 PtoP; 64 = memset',
+    src_kind UInt8 COMMENT 'source memory kind: 1 pageable, 2 pinned, 3 device, 4 array, 5 managed; 0 = none (memset)',
+    dst_kind UInt8 COMMENT 'target memory kind, same numbers',
+    copies UInt64 COMMENT 'copies that started in the window',
+    bytes UInt64 COMMENT 'sum of sizes; bytes',
+    busy_ns UInt64 COMMENT 'sum of durations; ns',
+    max_ns UInt64 COMMENT 'longest; ns',
+    published DateTime64(3, 'UTC') COMMENT 'when Kafka got the record',
+    _topic_partition LowCardinality(String) COMMENT 'Kafka topic id and partition the row came from',
+    _offset UInt64 COMMENT 'offset of its record',
+    _row UInt32 COMMENT 'number of the row in its record',
+    direction String COMMENT 'kind as text: HtoD, DtoH, DtoD, PtoP, memset, other',
+    source String COMMENT 'source memory as text: pageable, pinned, device, array, managed',
+    target String COMMENT 'target memory as text, the same words'
+)
+AS SELECT *, direction, source, target FROM {database}.memcpy_bandwidth_versions FINAL
+COMMENT 'copies per process, window, direction and memory kinds';
 
 CREATE OR REPLACE VIEW {database}.lateness
 (
@@ -46,7 +134,7 @@ CREATE OR REPLACE VIEW {database}.lateness
     rank Int32 COMMENT 'rank that the row is about',
     host LowCardinality(String) COMMENT 'its host',
     gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of its GPU',
-    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process, of the ranks that this worker joins; 1970 = an older worker',
+    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process, of the ranks that this worker joins; 1970 = not known',
     communicator LowCardinality(String) COMMENT 'NCCL communicator hash, 16 hex digits',
     ranks Int32 COMMENT 'ranks seen in the communicator',
     point_to_point LowCardinality(String) COMMENT 'sends and receives seen: "" none, exchange = all ranks do the same (a ring, an all-to-all), pipeline = what one sends the other receives',
@@ -71,6 +159,7 @@ CREATE OR REPLACE VIEW {database}.lateness
 AS SELECT * FROM {database}.lateness_versions FINAL
 COMMENT 'waiting of each rank on one communicator, per step';
 
+-- Of a run that was evaluated more than once, the verdicts in force: of steps that several evaluations have, those of the newest begun.
 CREATE OR REPLACE VIEW {database}.stragglers
 (
     job LowCardinality(String) COMMENT 'job name',
@@ -78,9 +167,9 @@ CREATE OR REPLACE VIEW {database}.stragglers
     rank Int32 COMMENT 'rank that the row is about; -1 = the job as a whole',
     host LowCardinality(String) COMMENT 'its host; empty = unknown, or the job as a whole',
     gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of its GPU; empty = unknown, or the job as a whole',
-    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = an older worker',
+    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = not known',
     revision Int64 COMMENT '0 for the first emission of a window, then 1, 2, ...',
-    evaluation LowCardinality(String) COMMENT 'which evaluation of the run: app id of the stream worker and its steps of a window; empty = an older worker',
+    evaluation LowCardinality(String) COMMENT 'which evaluation of the run: app id of the stream worker and its steps of a window; empty = not known',
     first_step Int64 COMMENT 'first step of the window',
     last_step Int64 COMMENT 'last step of the window',
     window_start DateTime64(9, 'UTC') COMMENT 'host start of the first step, earliest rank',
@@ -128,9 +217,9 @@ LEFT JOIN (
         groupBitmapMergeState(other.evaluated) AS others,
         groupBitmapMergeStateIf(other.evaluated, (other.since, other.evaluation) > (one.since, one.evaluation)) AS newer
     FROM known AS one INNER JOIN known AS other ON one.job = other.job AND one.run = other.run
-    -- An older worker knew no attempts: its verdicts are those of any.
     -- Another evaluation may name an attempt by another process, if its first one reported late: they start within a minute.
-    WHERE one.evaluation != other.evaluation AND (abs(toUnixTimestamp64Nano(one.attempt_start) - toUnixTimestamp64Nano(other.attempt_start)) < 60000000000 OR toUnixTimestamp64Nano(one.attempt_start) = 0)
+    WHERE one.evaluation != other.evaluation
+        AND abs(toUnixTimestamp64Nano(one.attempt_start) - toUnixTimestamp64Nano(other.attempt_start)) < 60000000000
     GROUP BY job, run, attempt_start, evaluation
 ) AS n ON n.job = v.job AND n.run = v.run AND n.attempt_start = v.attempt_start AND n.evaluation = v.evaluation
 -- Hidden is a window of which a newer evaluation has evaluated half, and one that any other has and this one has not.
@@ -146,7 +235,7 @@ CREATE OR REPLACE VIEW {database}.hangs
     rank Int32 COMMENT 'rank that is named; -1 = the job as a whole',
     host LowCardinality(String) COMMENT 'its host; empty = unknown, or the job as a whole',
     gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of its GPU; empty = unknown, or the job as a whole',
-    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = an older worker',
+    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = not known',
     episode Int64 COMMENT 'number of the standstill in the run: 1, 2, ...',
     revision Int64 COMMENT '0 for its first record, then 1, 2, ...; the highest one counts',
     state LowCardinality(String) COMMENT 'standing; hung = for longer than DRUMLINE_STREAM__HUNG_S while others wait; moving = it goes on; over = it has ended',
@@ -178,7 +267,7 @@ CREATE OR REPLACE VIEW {database}.hangs_now
     rank Int32 COMMENT 'rank that is named; -1 = the job as a whole',
     host LowCardinality(String) COMMENT 'its host; empty = unknown, or the job as a whole',
     gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of its GPU; empty = unknown, or the job as a whole',
-    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = an older worker',
+    attempt_start DateTime64(9, 'UTC') COMMENT 'which attempt of the run: start of its first process; 1970 = not known',
     episode Int64 COMMENT 'number of the standstill in the run: 1, 2, ...',
     revision Int64 COMMENT '0 for its first record, then 1, 2, ...; the highest one counts',
     state LowCardinality(String) COMMENT 'standing; hung = for longer than DRUMLINE_STREAM__HUNG_S while others wait; moving = it goes on; over = it has ended',
@@ -204,3 +293,54 @@ AS SELECT * FROM {database}.hangs_versions FINAL WHERE (job, run, (attempt_start
     SELECT h.job, h.run, max((h.attempt_start, h.time, h.episode, h.revision))
     FROM {database}.hangs_versions AS h GROUP BY h.job, h.run)
 COMMENT 'the newest state of each run in hangs';
+
+CREATE OR REPLACE VIEW {database}.kernel_names
+(
+    name String COMMENT 'as in `kernels`',
+    short LowCardinality(String) COMMENT 'short form; kernels that only apply another function name that too',
+    family LowCardinality(String) COMMENT 'gemm, attention, convolution, normalisation, elementwise, reduction, embedding, optimizer, nccl, communication = that of other libraries, copy, other',
+    demangled String COMMENT 'C++ name; what is not mangled, as it is',
+    rules UInt32 COMMENT 'version of the rules that named it'
+)
+AS SELECT * FROM {database}.kernel_names_versions FINAL
+COMMENT 'kernel names as people read them';
+
+CREATE OR REPLACE VIEW {database}.alert_limits
+(
+    name LowCardinality(String) COMMENT 'name of the limit: `drumline limits names`',
+    job String COMMENT 'jobs that it is for; * stands for any text',
+    label String COMMENT 'label that these jobs have, NAME=VALUE; empty = with or without labels',
+    value Float64 COMMENT 'the limit, in the unit of its name; inf = no alert',
+    note String COMMENT 'why, in the words of the person that set it',
+    changed DateTime64(3, 'UTC') COMMENT 'when it was set or cleared',
+    cleared UInt8 COMMENT '1 = it is not in force any more'
+)
+AS SELECT * FROM {database}.alert_limits_versions FINAL WHERE cleared = 0
+COMMENT 'limits of alert rules for some jobs; the others have those of the rules';
+
+CREATE OR REPLACE VIEW {database}.offender_notices
+(
+    host String COMMENT 'host that the notice is about',
+    id UUID COMMENT 'of the host and the faults: the same faults make the same notice',
+    faults Array(String) COMMENT 'faults that are new in it: job and run, or kind, name and day',
+    body String COMMENT 'JSON that is sent',
+    made DateTime64(3, 'UTC') COMMENT 'when it was made',
+    sent UInt8 COMMENT '1 = the receiver has taken it',
+    changed DateTime64(3, 'UTC') COMMENT 'when it was made or taken'
+)
+AS SELECT * FROM {database}.offender_notices_versions FINAL
+COMMENT 'notices about hosts at fault, for a webhook';
+
+CREATE OR REPLACE VIEW {database}.acknowledgements
+(
+    id String COMMENT 'of the finding: kind, place and text',
+    kind LowCardinality(String) COMMENT 'kind of the finding',
+    place String COMMENT 'topic, partition, table or process that it is about',
+    text String COMMENT 'what it states; another number is another finding',
+    reason String COMMENT 'why nothing is left to do',
+    decided_by String COMMENT 'user and host that acknowledged it, or withdrew that',
+    time DateTime64(6, 'UTC') COMMENT 'when that was',
+    withdrawn UInt8 COMMENT '1 = it counts again'
+)
+AS SELECT * FROM {database}.acknowledgements_versions FINAL
+COMMENT 'findings of the audit that were acknowledged';
