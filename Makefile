@@ -147,12 +147,15 @@ lock_for = rm -f $(LOCKS)/$(1).txt.new && $(BIN)/uv --no-config pip compile --qu
 
 # Sums of what a release has made immutable. A released file that was changed or removed ends it.
 FROZEN := infra/released.sha256
-.PHONY: freeze
+.PHONY: versions freeze
+versions: $(VENV)/ready
+	@$(BIN)/python -m drumline.schemas.release --freeze && $(BIN)/python tests/data/golden/write.py
+
 freeze:
 	@[ ! -f $(FROZEN) ] || sha256sum --check --quiet --strict $(FROZEN)
 	@sha256sum infra/clickhouse/migrations/*.sql schemas/avro/released/*.avsc tests/data/golden/*.bin > $(FROZEN)
 
-release: freeze $(VENV)/ready ## Build dist/: the wheel, its CycloneDX bill of materials, the Helm chart, Grafana's files
+release: versions freeze ## Build dist/: the wheel, its CycloneDX bill of materials, the Helm chart, Grafana's files
 	@rm -rf dist && $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
 		--output-file dist/drumline.cdx.json $(LOCKS)/all.txt

@@ -22,6 +22,7 @@ def registry_with_older(topic: str, folder: Path) -> tuple[LockFileRegistry, int
     shutil.copytree(AVRO, folder)
     lock = json.loads((folder / "lock.json").read_text())
     text, file = without_last_field(topic).text, f"released/{topic}.older.avsc"
+    (folder / "released").mkdir(exist_ok=True)
     (folder / file).write_text(text)
     number = 1 + max(version["id"] for versions in lock.values() for version in versions)
     lock[topic].insert(0, {"version": 0, "id": number, "file": file, "sha256": fingerprint(text)})
