@@ -16,8 +16,10 @@ EXTRAS_dev := dev
 EXTRAS_all := all gpu archive build
 EXTRAS_image := streams sinks gpu archive report serve grafana build
 
-# Generators of docs/generate, each of one page of docs/reference.
-PAGES_MADE := chart_files occupancy_query prometheus_files settings_page cli_page metrics_page alerts_page causes_page dashboards_page collector_status_page bounds_page fleet_page tables_page cookbook dashboard_pictures
+# Generators of docs/generate, each of one page of docs/reference. Those of PAGES_OF_CODE restate code line by line: the
+# repository does not have their pages.
+PAGES_OF_CODE := causes_page bounds_page tables_page
+PAGES_MADE := $(PAGES_OF_CODE) chart_files occupancy_query prometheus_files settings_page cli_page metrics_page alerts_page dashboards_page collector_status_page fleet_page cookbook dashboard_pictures
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java jars test test-long test-kube test-cluster demo docs site lint lock release
@@ -131,6 +133,7 @@ docs: setup ## Write the generated pages of docs/reference (recordings through a
 	@for page in $(PAGES_MADE); do PYTHONPATH=tests $(BIN)/python docs/generate/$$page.py || exit 1; done
 
 site: $(VENV)/ready ## Build the documentation as a site with a search: dist/site/index.html
+	@for page in $(PAGES_OF_CODE); do PYTHONPATH=tests $(BIN)/python docs/generate/$$page.py || exit 1; done
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file infra/site/mkdocs.yml
 	@echo "dist/site/index.html"
 
