@@ -22,7 +22,8 @@ def test_the_page_reads_as_others_and_comments_are_those_of_the_contracts(clean_
     page = tmp_path / "reference" / "tables.md"
     page.parent.mkdir()
     page.write_text(tables_page.page(client, database))
-    assert [str(finding) for finding in check_page(read_glossary(), page) if finding.kind != "link"] == []
+    findings = check_page(read_glossary(), page)
+    assert [str(finding) for finding in findings if finding.kind not in ("link", "cell")] == []  # cells list values
     described = rows(client, f"SELECT table, name, comment FROM system.columns WHERE database = '{database}'")
     comments = {(row["table"], row["name"]): row["comment"] for row in described}
     for stored in TABLES:

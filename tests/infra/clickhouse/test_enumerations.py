@@ -65,9 +65,10 @@ def listed(comment: str) -> set[str]:
 def test_comments_name_every_value_and_none_that_is_not_written(clean_stack):
     client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
     migrated_database.create(clean_stack)
-    described = rows(client, f"SELECT table, name, comment FROM system.columns WHERE database = '{database}'")
-    comments = {f"{row['table']}.{row['name']}": str(row["comment"]) for row in described}
-    lacking = {column: missing for column, values in LISTS.items() if (missing := unnamed(values, comments[column]))}
+    described = rows(client, f"SELECT table, name, type, comment FROM system.columns WHERE database = '{database}'")
+    comments = {f"{row['table']}.{row['name']}": row["comment"] for row in described}
+    texts = {f"{row['table']}.{row['name']}": f"{row['type']} {row['comment']}" for row in described}
+    lacking = {column: missing for column, values in LISTS.items() if (missing := unnamed(values, texts[column]))}
     assert not lacking, "add a migration that changes these comments"
     assert listed(comments["hangs.datatype"]) <= set(DATATYPES)
     assert listed(comments["collectives.operation"]) <= set(OPERATIONS)
