@@ -173,13 +173,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (PERCENT, "job_util_sm"),
     (READING, "job_memory lost"),
     (SHARE_NS, "interval_ns sample_age_ns"),
-    (HOST_READING, "main_cpu_ns main_wait_ns main_blocked_ns block_io_ns main_switches main_preempted"),
-    (HOST_READING, "other_cpu_ns other_wait_ns most_wait_ns threads major_faults rss_bytes throttled_ns"),
-    (HOST_READING, "cpu_pressure_ns io_pressure_ns memory_pressure_ns main_gil_ns"),
-    (HOST_READING, "host_cpu_pressure_ns host_io_pressure_ns host_memory_pressure_ns"),
-    (READING, "speed_mbps expected_mbps is_down rx_bytes tx_bytes rx_errors tx_errors rx_discards tx_discards"),
-    (READING, "symbol_errors integrity_errors link_downs recoveries transmit_waits sequence_errors timeouts"),
-    (READING, "congestion_marks measured expected"),
+    (READING, "measured expected"),
     (SIZE_32, "grid_x grid_y grid_z block_x block_y block_z shared_static shared_dynamic"),
     (UNLIMITED_16, "registers depth"),
     (UNLIMITED_32, "stream correlation cluster_x shared_executed local_per_thread graph id parent_id block_max"),
@@ -192,6 +186,8 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (AMOUNT, "gpu_seconds_lost money_lost"),
 )
 FIELDS = MappingProxyType({name: bound for bound, names in _FIELDS for name in names.split()})
+#: Columns of samples that are not listed: readings.
+_READINGS = {Topic.HOST: HOST_READING, Topic.NETWORK: READING}
 #: Rows of a record of topics whose consumers work by row, not by column: twice what producers send.
 ROWS_OF_STEPS = Bound("number of rows", "twice what producers send", 0, 8_192)
 _ROWS_OF = {Topic.STEP: ROWS_OF_STEPS, Topic.COLLECTIVE: ROWS_OF_STEPS}
@@ -204,6 +200,8 @@ def bound(topic: str, field: str) -> Bound:
     column = next((column for column in model(topic).columns if column.name == field), None)
     if column is not None and column.dictionary:
         return INDEX
+    if column is not None and field not in FIELDS and topic in _READINGS:
+        return _READINGS[Topic(topic)]
     return FIELDS.get(f"{topic}:{field}") or FIELDS[field]
 
 
