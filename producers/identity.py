@@ -195,7 +195,7 @@ def names_rank(environment: Mapping[str, str]) -> bool:
     return bool(first_set(environment, _RANK_OR_SLURM))
 
 
-def is_first_of_host(environment: Mapping[str, str]) -> bool:
+def is_first_on_host(environment: Mapping[str, str]) -> bool:
     """Return whether a process is the one of its host that speaks for all of a job."""
     return _number(environment, _LOCAL_RANK, 0) == 0
 

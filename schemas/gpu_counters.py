@@ -13,8 +13,8 @@ from enum import Enum, auto
 from drumline.schemas.meanings import CLOCK_REASONS
 
 
-class Kind(Enum):
-    """Kinds of readings; bounds/limits.py has the range of each. What a GPU does not support is -1."""
+class BoundKind(Enum):
+    """Kinds of bounds; bounds/limits.py has the range of each. What a GPU does not support is -1."""
 
     READING = auto()
     PERCENT = auto()
@@ -38,7 +38,7 @@ class FieldValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class GpmMetric:
     """Reads a counter by GPM: a mean between two samples; %. `name`: without NVML_GPM_METRIC_."""
 
     name: str
@@ -89,8 +89,8 @@ class Counter:
 
     name: str
     meaning: str
-    source: Call | FieldValue | Metric | None = None
-    kind: Kind = Kind.READING
+    source: Call | FieldValue | GpmMetric | None = None
+    kind: BoundKind = BoundKind.READING
     rolled: tuple[Rolled, ...] = ()
     line: Line | None = None
     is_slow: bool = False
@@ -110,16 +110,16 @@ class Counter:
 
 _AVG, _MAX = (Rolled("avg"),), (Rolled("max"),)
 _BITS = ", ".join(CLOCK_REASONS.values())
-_PERCENT, _NS = Kind.PERCENT, Kind.SINCE_LOAD_NS
+_PERCENT, _NS = BoundKind.PERCENT, BoundKind.SINCE_LOAD_NS
 
 
 def _gpm(name: str, meaning: str, metric: str, rolled: tuple[Rolled, ...] = (), line: Line | None = None) -> Counter:
-    return Counter(name, f"{meaning} (GPM); %", Metric(metric), _PERCENT, rolled, line)
+    return Counter(name, f"{meaning} (GPM); %", GpmMetric(metric), _PERCENT, rolled, line)
 
 
-def _violation(name: str, why: str, field: str, is_slow: bool = False) -> Counter:
+def _violation(name: str, reason: str, field: str, is_slow: bool = False) -> Counter:
     """Return a counter of the time in which something kept the clocks down."""
-    return Counter(name, f"{why}; ns", FieldValue(f"PERF_POLICY_{field}"), _NS, is_slow=is_slow)
+    return Counter(name, f"{reason}; ns", FieldValue(f"PERF_POLICY_{field}"), _NS, is_slow=is_slow)
 
 
 def _seldom(name: str, meaning: str, field: str, rolled: tuple[Rolled, ...] = (), of_parts: bool = False) -> Counter:
@@ -151,7 +151,7 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("memory_clock", "MHz", Call("nvmlDeviceGetClockInfo", ("NVML_CLOCK_MEM",)), of_parts=True),
     Counter(
         "throttle_reasons", f"NVML clock event reasons, bits from 0x1: {_BITS}",
-        Call("nvmlDeviceGetCurrentClocksThrottleReasons"), Kind.MASK, of_parts=True,
+        Call("nvmlDeviceGetCurrentClocksThrottleReasons"), BoundKind.MASK, of_parts=True,
     ),
     Counter("pcie_rx_kbps", "kB/s", None, rolled=_AVG),
     Counter("pcie_tx_kbps", "kB/s", None, rolled=_AVG),

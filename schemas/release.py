@@ -17,7 +17,7 @@ from drumline.schemas.batch import Batch, decode, encode
 from drumline.schemas.columns import LOGICAL_TYPE
 from drumline.schemas.compatibility import breaking
 from drumline.schemas.errors import BadRecord, BadSchema
-from drumline.schemas.gpu_counters import COUNTERS, Metric
+from drumline.schemas.gpu_counters import COUNTERS, GpmMetric
 from drumline.schemas.model import AVRO, RecordModel, fingerprint, parse_model
 from drumline.schemas.topics import Topic
 
@@ -35,7 +35,7 @@ def write_counters(root: Path = AVRO) -> None:
     schema = json.loads(path.read_text())
     fields = {field["name"]: field for field in schema["fields"]}
     for counter in COUNTERS:
-        dtype = "<f8" if isinstance(counter.source, Metric) else "<i8"
+        dtype = "<f8" if isinstance(counter.source, GpmMetric) else "<i8"
         kind = {"type": "bytes", "logicalType": LOGICAL_TYPE, "dtype": dtype, "encoding": "plain", "fill": -1}
         fields.setdefault(counter.name, {"name": counter.name, "type": kind, "default": ""})["doc"] = counter.doc
     head = [f"  {json.dumps(name)}: {json.dumps(value)}," for name, value in schema.items() if name != "fields"]
@@ -111,8 +111,8 @@ def add(root: Path = AVRO) -> list[str]:
             noted = versions.pop()
         else:
             number += 1
-            version = len(versions) + 1
-            noted = {"version": version, "id": number, "file": f"released/{topic}.{version}.avsc"}
+            place = len(versions) + 1
+            noted = {"version": place, "id": number, "file": f"released/{topic}.{place}.avsc"}
         for version in versions:
             old = parse_model(topic, (root / version["file"]).read_text())
             if faults := _against(old, current):

@@ -12,10 +12,10 @@ from typing import Any
 
 from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.nvml.query import NvmlQuery
-from drumline.schemas.gpu_counters import COUNTERS, Metric
+from drumline.schemas.gpu_counters import COUNTERS, GpmMetric
 
 #: Column -> metric (nvml.h, nvmlGpmMetricId_t).
-METRICS = {counter.name: counter.source.name for counter in COUNTERS if isinstance(counter.source, Metric)}
+METRICS = {counter.name: counter.source.name for counter in COUNTERS if isinstance(counter.source, GpmMetric)}
 #: Column -> metric in MiB/s. Not those of NVLink: they are 0 on a GPU without links, where its counters are absent.
 RATES = MappingProxyType(
     {

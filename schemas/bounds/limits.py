@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from drumline.schemas.gpu_counters import COUNTERS, Kind
+from drumline.schemas.gpu_counters import COUNTERS, BoundKind
 from drumline.schemas.model import model
 from drumline.schemas.topics import DERIVED_TOPICS, Topic
 
@@ -106,10 +106,10 @@ NOTE = Bound("text", "free text of people and programs", length=1 << 16)
 NOTES = Bound("text", "free texts of people and programs", length=1 << 16, items=1_024)
 RANK_LIST = Bound("rank", RANK.reason, RANK.low, RANK.high, items=MAX_ROWS)
 _OF_COUNTERS = {
-    Kind.READING: READING,
-    Kind.PERCENT: PERCENT,
-    Kind.SINCE_LOAD_NS: SINCE_LOAD_NS,
-    Kind.MASK: MASK,
+    BoundKind.READING: READING,
+    BoundKind.PERCENT: PERCENT,
+    BoundKind.SINCE_LOAD_NS: SINCE_LOAD_NS,
+    BoundKind.MASK: MASK,
 }
 _KINDS = 1 << 20
 #: Lists of gpu.lateness.v1, of equal lengths: the collectives of each step, operation and size.

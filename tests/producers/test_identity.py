@@ -123,7 +123,7 @@ def test_a_bound_that_is_none_is_refused_by_name(text):
         spool_limits({"DRUMLINE_SPOOL__MAX_MB": text})
 
 
-def test_a_ring_copies_the_variables_that_say_who_a_process_is():
+def test_a_ring_copies_the_variables_that_identify_a_process():
     source = (PRODUCERS / "nccl_profiler/ring_writer.c").read_text()
     [names] = re.findall(r"names\[\] = \{(.*?)NULL\}", source, re.DOTALL)
     assert set(re.findall(r'"(\w+)"', names)) == OF_PROCESS | OF_RING

@@ -11,27 +11,27 @@ from drumline.producers.nvml.gpm import RATES
 from drumline.producers.nvml.readings import LINK_COUNTERS, PCIE_CALLS
 from drumline.schemas import release
 from drumline.schemas.bounds.limits import bounds
-from drumline.schemas.gpu_counters import BY_NAME, COUNTERS, Call, Counter, FieldValue, Kind, Metric
+from drumline.schemas.gpu_counters import BY_NAME, COUNTERS, BoundKind, Call, Counter, FieldValue, GpmMetric
 from drumline.schemas.model import AVRO, model
 from drumline.schemas.topics import Topic
 
 #: What drumline knows of a GPU itself.
-OWN = {"time_ns", "job_memory", "job_util_sm", "lost"}
+NO_COUNTER = {"time_ns", "job_memory", "job_util_sm", "lost"}
 
 
 def test_every_column_of_a_sample_is_a_counter_with_its_text_and_type():
     columns = {column.name: column for column in model(Topic.DEVICE).columns}
-    assert set(columns) - OWN == set(BY_NAME)
+    assert set(columns) - NO_COUNTER == set(BY_NAME)
     assert len(BY_NAME) == len(COUNTERS)
     docs = {field["name"]: field["doc"] for field in json.loads(model(Topic.DEVICE).text)["fields"]}
     assert {name: docs[name] for name in BY_NAME} == {name: counter.doc for name, counter in BY_NAME.items()}
     floats = {name for name in BY_NAME if columns[name].dtype == np.dtype("<f8")}
-    assert floats == {counter.name for counter in COUNTERS if isinstance(counter.source, Metric)}
+    assert floats == {counter.name for counter in COUNTERS if isinstance(counter.source, GpmMetric)}
 
 
 def test_a_counter_that_a_gpu_lacks_is_within_its_bound():
     limits = bounds(Topic.DEVICE)
-    assert {counter.kind for counter in COUNTERS} == set(Kind)
+    assert {counter.kind for counter in COUNTERS} == set(BoundKind)
     assert {name for name in BY_NAME if limits[name].low != -1} == set()
 
 
@@ -42,7 +42,7 @@ def test_nvml_has_the_function_and_the_constants_of_a_counter(counter):
             names = (function, *constants)
         case FieldValue(name):
             names = (f"NVML_FI_DEV_{name}",)
-        case Metric(name):
+        case GpmMetric(name):
             names = (f"NVML_GPM_METRIC_{name}",)
     assert [name for name in names if not hasattr(pynvml, name)] == []
 
@@ -60,7 +60,7 @@ def test_a_new_counter_comes_into_the_schema_by_the_release(tmp_path, monkeypatc
     (tmp_path / f"{Topic.DEVICE}.avsc").write_text(text)
     release.write_counters(tmp_path)
     assert (tmp_path / f"{Topic.DEVICE}.avsc").read_text() == text, "run python -m drumline.schemas.release --add"
-    new = Counter("util_jpeg", "JPEG decoder busy; %", Call("nvmlDeviceGetJpgUtilization"), Kind.PERCENT)
+    new = Counter("util_jpeg", "JPEG decoder busy; %", Call("nvmlDeviceGetJpgUtilization"), BoundKind.PERCENT)
     monkeypatch.setattr(release, "COUNTERS", (*COUNTERS, new))
     release.write_counters(tmp_path)
     schema = json.loads((tmp_path / f"{Topic.DEVICE}.avsc").read_text())

@@ -15,7 +15,7 @@ import fleet_page
 import metrics_page
 import pytest
 import settings_page
-from check_docs import MADE, check_page
+from check_docs import BUILT, check_page
 from glossary import read_glossary
 
 from drumline.cli.app import MODULES
@@ -40,7 +40,7 @@ def test_a_page_is_up_to_date(generator: ModuleType):
 
 @pytest.mark.parametrize("generator", [causes_page, bounds_page], ids=lambda generator: generator.__name__)
 def test_a_page_that_the_repository_does_not_have_reads_as_the_others(generator: ModuleType, tmp_path: Path):
-    assert generator.PAGE in MADE
+    assert generator.PAGE in BUILT
     page = tmp_path / "reference" / generator.PAGE.name
     page.parent.mkdir()
     page.write_text(generator.page())

@@ -2,7 +2,7 @@
 
 import pytest
 import tables_page
-from check_docs import MADE, check_page
+from check_docs import BUILT, check_page
 from glossary import read_glossary
 from support import migrated_database
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.stack
 def test_the_page_reads_as_others_and_comments_are_those_of_the_contracts(clean_stack, tmp_path):
     client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
     migrate(client, clean_stack)
-    assert tables_page.PAGE in MADE
+    assert tables_page.PAGE in BUILT
     page = tmp_path / "reference" / "tables.md"
     page.parent.mkdir()
     page.write_text(tables_page.page(client, database))

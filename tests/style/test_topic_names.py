@@ -9,7 +9,7 @@ from drumline.schemas.topics import Topic
 
 ROOT = Path(__file__).parents[2]
 DECLARED = ROOT / "schemas/topics.py"
-MODULES = sorted(path for room in PRODUCT for path in (ROOT / room).rglob("*.py") if path != DECLARED)
+MODULES = sorted(path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py") if path != DECLARED)
 
 
 def spelled_out(source: str) -> list[tuple[int, str]]:
@@ -36,8 +36,8 @@ def spelled_out(source: str) -> list[tuple[int, str]]:
 
 def test_modules_take_the_names_of_topics_from_the_enumeration():
     assert len(MODULES) > 500
-    found = {str(module.relative_to(ROOT)): spelled_out(module.read_text()) for module in MODULES}
-    assert {path: names for path, names in found.items() if names} == {}
+    spelled = {str(module.relative_to(ROOT)): spelled_out(module.read_text()) for module in MODULES}
+    assert {path: names for path, names in spelled.items() if names} == {}
 
 
 def test_a_name_is_found_in_any_string_and_not_in_prose():

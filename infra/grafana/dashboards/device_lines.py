@@ -59,8 +59,8 @@ def _marks(title: str, description: str, value: str, key: str, empty: str) -> Pa
 
 #: Counters with a place of their own; those that come to the table stand behind them, three in a row.
 _PLACED = {"power_mw", "memory_temperature", "sm_clock", "tensor_active", "sm_active", "dram_active"}
-_OTHERS = [_counter(counter.name) for counter in COUNTERS if counter.line and counter.name not in _PLACED]
-_ROWS_OF_OTHERS = tuple(tuple(_OTHERS[start : start + 3]) for start in range(0, len(_OTHERS), 3))
+_UNPLACED = [_counter(counter.name) for counter in COUNTERS if counter.line and counter.name not in _PLACED]
+_ROWS_UNPLACED = tuple(tuple(_UNPLACED[start : start + 3]) for start in range(0, len(_UNPLACED), 3))
 LINES = (
     (
         _line(
@@ -103,7 +103,7 @@ LINES = (
             width=8,
         ),
     ),
-    *_ROWS_OF_OTHERS,
+    *_ROWS_UNPLACED,
     (
         _marks(
             "Slowed by heat or a power fault",

@@ -46,7 +46,7 @@ def test_a_stale_comment_of_a_cause_or_counter_is_replaced_in_table_view_and_fee
 
 
 @pytest.mark.stack
-def test_a_migrated_database_has_the_columns_of_every_counter_and_says_what_they_mean(clean_stack):
+def test_a_migrated_database_has_columns_and_comments_of_every_counter(clean_stack):
     client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
     migrate(client, clean_stack)
     assert comment_changes(client, database) == []
