@@ -16,8 +16,8 @@ from typing import Any
 from drumline.schemas.batch import Batch, decode, encode
 from drumline.schemas.columns import LOGICAL_TYPE
 from drumline.schemas.compatibility import breaking
+from drumline.schemas.counters import COUNTERS, GpmMetric
 from drumline.schemas.errors import BadRecord, BadSchema
-from drumline.schemas.gpu_counters import COUNTERS, GpmMetric
 from drumline.schemas.model import AVRO, RecordModel, fingerprint, parse_model
 from drumline.schemas.topics import Topic
 
@@ -30,7 +30,7 @@ def _models(root: Path) -> dict[str, RecordModel]:
 
 
 def write_counters(root: Path = AVRO) -> None:
-    """Write the counters of the table (gpu_counters.py) into the schema of GPU samples: their docs, and new fields."""
+    """Write the counters of the table (counters.py) into the schema of GPU samples: their docs, and new fields."""
     path = root / f"{Topic.DEVICE}.avsc"
     schema = json.loads(path.read_text())
     fields = {field["name"]: field for field in schema["fields"]}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from drumline.infra.clickhouse.client import Client, command, rows
-from drumline.infra.clickhouse.comments import comment_changes
+from drumline.infra.clickhouse.derived_schema import comment_changes
 from drumline.infra.clickhouse.migrate import migrations
 from drumline.infra.clickhouse.roles import check_name
 

@@ -2,7 +2,7 @@
 
 A file is NNNN_name.sql; a statement ends with `;` at the end of a line. Its placeholders are {database}, and
 {device_rollup}, the query that fills `devices_per_minute`. Statements are written so that an incomplete run can be
-repeated. The checksum is of the file's text. Comments that follow from other places are set after it (comments.py).
+repeated. The checksum is of the file's text. Comments that follow from other places are set last (derived_schema.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import NamedTuple
 import structlog
 
 from drumline.infra.clickhouse.client import Client, command, rows
-from drumline.infra.clickhouse.comments import comment_changes
-from drumline.infra.clickhouse.device_rollup import device_rollup
+from drumline.infra.clickhouse.derived_schema import comment_changes, device_rollup
 from drumline.infra.clickhouse.kernel_names_table import rename
 from drumline.infra.clickhouse.migration_lock import MigrationConflict, MigrationLock
 from drumline.infra.clickhouse.replicated import JOURNAL, check_replicated, plain_tables, run_statement, token_changes

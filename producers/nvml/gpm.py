@@ -12,7 +12,7 @@ from typing import Any
 
 from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.nvml.query import NvmlQuery
-from drumline.schemas.gpu_counters import COUNTERS, GpmMetric
+from drumline.schemas.counters import COUNTERS, GpmMetric
 
 #: Column -> metric (nvml.h, nvmlGpmMetricId_t).
 METRICS = {counter.name: counter.source.name for counter in COUNTERS if isinstance(counter.source, GpmMetric)}

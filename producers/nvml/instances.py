@@ -14,7 +14,7 @@ from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.nvml.batches import Part
 from drumline.producers.nvml.gpm import Gpm
 from drumline.producers.nvml.query import NvmlQuery, text
-from drumline.schemas.gpu_counters import COUNTERS
+from drumline.schemas.counters import COUNTERS
 
 #: NVML's number of "no instance" in events.
 NO_INSTANCE = 0xFFFFFFFF

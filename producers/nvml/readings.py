@@ -1,4 +1,4 @@
-"""Readings of a GPU that NVML gives as one number each: those of schemas/gpu_counters.py, and some that take more."""
+"""Readings of a GPU that NVML gives as one number each: those of schemas/counters.py, and some that take more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.nvml.query import NvmlQuery
-from drumline.schemas.gpu_counters import COUNTERS, Call, FieldValue
+from drumline.schemas.counters import COUNTERS, Call, FieldValue
 
 #: A scope that means all links of the GPU (nvml.h, NVML_FI_DEV_NVLINK_THROUGHPUT_*).
 ALL_LINKS = 0xFFFFFFFF

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from drumline.schemas.gpu_counters import COUNTERS, BoundKind
+from drumline.schemas.counters import COUNTERS, BoundKind
 from drumline.schemas.model import model
 from drumline.schemas.topics import DERIVED_TOPICS, Topic
 

@@ -13,13 +13,13 @@ from support.pipeline import Pipeline
 from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse.client import connect, rows
-from drumline.infra.clickhouse.row_counts import counts
 from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.offsets import Offsets
 from drumline.infra.localstack.clickhouse.engine import wait_until
 from drumline.infra.runtime.processes import ManagedProcess, check_all
 from drumline.lab.chaos.reference import RESULTS, result_rows
+from drumline.lab.row_counts import counts
 from drumline.schemas.topics import Topic
 
 pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(1500)]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from drumline.infra.clickhouse.device_rollup import value_of
+from drumline.infra.clickhouse.derived_schema import value_of
 from drumline.infra.grafana.bands import worst
 from drumline.infra.grafana.model import Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ANY, IDLE, TEMPERATURE
-from drumline.schemas.gpu_counters import BY_NAME, COUNTERS
-from drumline.schemas.meanings import CLOCK_FAULT_BITS
+from drumline.schemas.counters import BY_NAME, CLOCK_FAULT_BITS, COUNTERS
 
 WHERE = "@jobs AND @hosts AND @minute"
 #: A MIG instance is a line of its own, with the first digits of its UUID.

@@ -14,7 +14,7 @@ from drumline.producers.derive.steps.steps import API, INFERRED, MARKER, OPTIMIZ
 from drumline.producers.identity import CUPTI, NCCL
 from drumline.producers.rings.progress import STATES as PROCESS_STATES
 from drumline.producers.rings.ring_file import DATATYPES, FUNCTIONS
-from drumline.schemas.meanings import CLOCK_REASONS
+from drumline.schemas.counters import CLOCK_REASONS
 from drumline.sinks.tables.tables import SEVERITIES
 from drumline.streams.hangs.explanation import Reason
 from drumline.streams.lateness.collective_join import EXCHANGE, PIPELINE

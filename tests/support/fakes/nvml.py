@@ -11,7 +11,7 @@ from support.wait_limit import WAIT_S
 from drumline.producers.nvml.gpm import METRICS as GPM_METRICS
 from drumline.producers.nvml.gpm import RATES
 from drumline.producers.nvml.readings import _LINK_ERRORS, LINK_COUNTERS
-from drumline.schemas.gpu_counters import COUNTERS, FieldValue
+from drumline.schemas.counters import COUNTERS, FieldValue
 
 
 class NVMLError(Exception):

@@ -4,11 +4,16 @@ import pytest
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import rows
-from drumline.infra.clickhouse.comments import cause_comments, comment_changes, wanted_comments
-from drumline.infra.clickhouse.device_rollup import device_rollup, rollup_comments
+from drumline.infra.clickhouse.derived_schema import (
+    cause_comments,
+    comment_changes,
+    device_rollup,
+    rollup_comments,
+    wanted_comments,
+)
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.guidance.causes import CAUSES
-from drumline.schemas.gpu_counters import COUNTERS
+from drumline.schemas.counters import COUNTERS
 
 
 def test_the_comments_of_verdicts_name_every_cause_and_every_detail_beside_its_cause():

@@ -11,7 +11,7 @@ from drumline.producers.nvml.gpm import RATES
 from drumline.producers.nvml.readings import LINK_COUNTERS, PCIE_CALLS
 from drumline.schemas import release
 from drumline.schemas.bounds.limits import bounds
-from drumline.schemas.gpu_counters import BY_NAME, COUNTERS, BoundKind, Call, Counter, FieldValue, GpmMetric
+from drumline.schemas.counters import BY_NAME, COUNTERS, BoundKind, Call, Counter, FieldValue, GpmMetric
 from drumline.schemas.model import AVRO, model
 from drumline.schemas.topics import Topic
 

@@ -1,6 +1,6 @@
 """Counts of rows beside the published ones."""
 
-from drumline.infra.clickhouse.row_counts import STORED, counts
+from drumline.lab.row_counts import STORED, counts
 from drumline.schemas.topics import RAW_TOPICS, Topic
 
 
