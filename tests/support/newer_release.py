@@ -15,7 +15,7 @@ from drumline.streams.core import records
 CHECKOUT = Path(__file__).parents[2]
 #: A topic whose records agents write, workers read and sinks store; the field that its next version adds to it. Fields
 #: have bounds by their names, so it has the name of another topic's.
-TOPIC, FIELD = Topic.STEP, "gil_samples"
+TOPIC, FIELD = Topic.STEP, "sample_age_ns"
 #: Its value in rows that were stored before the migration, and by the next release in records of this one.
 BEFORE, FILL = -2, -1
 #: What a migration may do: add a column and a table, fill that, make a table anew, replace a view.
