@@ -85,5 +85,5 @@ def newer_checkout(folder: Path) -> dict[str, str]:
     release = [sys.executable, "-m", "drumline.schemas.release", "--add"]
     done = subprocess.run(release, env=variables, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{TOPIC} version 2"), done.stdout
+    assert done.stdout.startswith(f"{TOPIC} version "), done.stdout
     return variables
