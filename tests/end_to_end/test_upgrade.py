@@ -103,7 +103,7 @@ def test_an_upgrade_in_the_middle_of_a_job_loses_and_doubles_nothing(
         assert upgraded["rows"] == again["rows"]
         values = f"SELECT run, arraySort(groupUniqArray({FIELD})) AS v FROM steps GROUP BY run"
         by_run = {row["run"]: row["v"] for row in new.query(values)}
-        assert by_run == {upgraded["run"]: [BEFORE, FILL], again["run"]: [FILL]}
+        assert by_run == {upgraded["run"]: [FILL, BEFORE], again["run"]: [FILL]}
         for topic in RESULTS:
             results, undisturbed = (
                 result_rows(client, new.settings.clickhouse.database, topic, run["run"]) for run in (upgraded, again)
