@@ -81,7 +81,7 @@ def wanted_comments(now: Comments) -> dict[str, dict[str, str]]:
     for table, columns in now.items():
         source = table.partition("_from_")[0] if "_from_" in table else f"{table.removesuffix('_now')}_versions"
         right = full.get(source, full[table])
-        if differing := {name: right[name] for name, text in columns.items() if right.get(name, text) != text}:
+        if differing := {name: right[name] for name, text in columns.items() if (right.get(name) or text) != text}:
             wanted[table] = differing
     return wanted
 

@@ -77,13 +77,19 @@ def newer_checkout(folder: Path) -> dict[str, str]:
     assert newer != written
     path.write_text(newer)
 
+    variables = {"PYTHONPATH": str(folder)}
+    _run_release(variables, folder, "--freeze")
     path = package / f"schemas/avro/{TOPIC}.avsc"
     schema = json.loads(path.read_text())
     schema["fields"].append({"name": FIELD, "type": "string", "default": FILL, "doc": "made up"})
     path.write_text(json.dumps(schema))
-    variables = {"PYTHONPATH": str(folder)}
-    release = [sys.executable, "-m", "drumline.schemas.release", "--add"]
-    done = subprocess.run(release, env=variables, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{TOPIC} version "), done.stdout
+    assert _run_release(variables, folder, "--add").startswith(f"{TOPIC} version 2, ")
     return variables
+
+
+def _run_release(variables: dict[str, str], folder: Path, action: str) -> str:
+    """Return what the tool for versions of schemas prints in the next release's checkout."""
+    command = [sys.executable, "-m", "drumline.schemas.release", action]
+    done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

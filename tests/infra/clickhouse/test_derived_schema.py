@@ -32,6 +32,8 @@ def test_views_and_feeds_have_the_comments_of_their_table():
         "steps_per_second": {"steps": "sum"},
         "steps_per_second_from_steps": {"steps": ""},
         "jobs": {"job": "job"},
+        "limits_versions": {"value": ""},
+        "limits": {"value": "stays"},
     }
     assert wanted_comments(now) == {"hangs_now": {"reason": "why"}, "steps_per_second_from_steps": {"steps": "sum"}}
 
