@@ -16,8 +16,10 @@ EXTRAS_dev := dev
 EXTRAS_all := all gpu archive build
 EXTRAS_image := streams sinks gpu archive report serve grafana build
 
-# Generators of docs/generate, each of one page of docs/reference.
-PAGES_MADE := chart_files occupancy_query prometheus_files settings_page cli_page metrics_page alerts_page causes_page dashboards_page collector_status_page bounds_page fleet_page tables_page cookbook dashboard_pictures
+# Generators of docs/generate, each of one page of docs/reference. Those of PAGES_OF_CODE restate code line by line: the
+# repository does not have their pages.
+PAGES_OF_CODE := causes_page bounds_page tables_page
+PAGES_MADE := $(PAGES_OF_CODE) chart_files occupancy_query prometheus_files settings_page cli_page metrics_page alerts_page dashboards_page collector_status_page fleet_page cookbook dashboard_pictures
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java jars test test-long test-kube test-cluster demo docs site lint lock release
@@ -131,6 +133,7 @@ docs: setup ## Write the generated pages of docs/reference (recordings through a
 	@for page in $(PAGES_MADE); do PYTHONPATH=tests $(BIN)/python docs/generate/$$page.py || exit 1; done
 
 site: $(VENV)/ready ## Build the documentation as a site with a search: dist/site/index.html
+	@for page in $(PAGES_OF_CODE); do PYTHONPATH=tests $(BIN)/python docs/generate/$$page.py || exit 1; done
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file infra/site/mkdocs.yml
 	@echo "dist/site/index.html"
 
@@ -145,7 +148,17 @@ lock_for = rm -f $(LOCKS)/$(1).txt.new && $(BIN)/uv --no-config pip compile --qu
 	$(addprefix --extra ,$(EXTRAS_$(1))) pyproject.toml --output-file $(LOCKS)/$(1).txt.new \
 	&& mv $(LOCKS)/$(1).txt.new $(LOCKS)/$(1).txt
 
-release: $(VENV)/ready ## Build dist/: the wheel, its CycloneDX bill of materials, the Helm chart, Grafana's files
+# Sums of what a release has made immutable. A released file that was changed or removed ends it.
+FROZEN := infra/released.sha256
+.PHONY: versions freeze
+versions: $(VENV)/ready
+	@$(BIN)/python -m drumline.schemas.release --freeze && $(BIN)/python tests/data/golden/write.py
+
+freeze:
+	@[ ! -f $(FROZEN) ] || sha256sum --check --quiet --strict $(FROZEN)
+	@sha256sum infra/clickhouse/migrations/*.sql schemas/avro/released/*.avsc tests/data/golden/*.bin > $(FROZEN)
+
+release: versions freeze ## Build dist/: the wheel, its CycloneDX bill of materials, the Helm chart, Grafana's files
 	@rm -rf dist && $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
 		--output-file dist/drumline.cdx.json $(LOCKS)/all.txt
@@ -153,4 +166,4 @@ release: $(VENV)/ready ## Build dist/: the wheel, its CycloneDX bill of material
 	@$(BIN)/drumline grafana write --out dist/grafana > /dev/null
 	@rm -rf infra/helm/drumline/files/grafana && cp -r dist/grafana infra/helm/drumline/files/grafana
 	@tar --create --gzip --dereference --directory infra/helm --file dist/drumline-chart.tgz drumline
-	@ls dist
+	@ls dist; echo "commit $(FROZEN) with the release: its migrations and schemas never change from now on"

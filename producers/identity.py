@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from drumline.producers.ipc.control import ProcessPlace
 
+# Variables that say who a process is; of each tuple the first that is set counts. No other module spells one of them,
+# but nccl_profiler/ring_writer.c, which copies OF_PROCESS into a ring (a test compares both).
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
 _RANK_OR_SLURM = (*_RANK_VARIABLES, "SLURM_PROCID")
 _LOCAL_RANK = (
@@ -24,13 +26,32 @@ _LOCAL_RANK = (
     "SLURM_LOCALID",
 )
 _WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
-#: Variables with the name of a job, the first that is set counts.
-JOB_NAMES = ("DRUMLINE_JOB", "SLURM_JOB_NAME", "JOB_NAME")
+#: What people, the hook and the chart may set: names of job, run and host, KEY=VALUE pairs.
+JOB, RUN, HOST, LABELS = "DRUMLINE_JOB", "DRUMLINE_RUN", "DRUMLINE_HOST", "DRUMLINE_LABELS"
+#: The run id that `drumline run` generates, for jobs whose launcher names none.
+MINTED_RUN = "DRUMLINE_MINTED_RUN"
+SLURM_JOB, SLURM_NODE = "SLURM_JOB_ID", "SLURMD_NODENAME"
+JOB_NAMES = (JOB, "SLURM_JOB_NAME", "JOB_NAME")
+_TORCHRUN_RUN = "TORCHELASTIC_RUN_ID"
+_RUN_NAMES = (RUN, SLURM_JOB, _TORCHRUN_RUN, "PMIX_NAMESPACE")
+#: A process with the first one runs in a pod; names of its namespace, pod and container.
+KUBERNETES, POD_NAMESPACE, POD_NAMES, CONTAINER = (
+    "KUBERNETES_SERVICE_HOST",
+    "POD_NAMESPACE",
+    ("POD_NAME", "HOSTNAME"),
+    "CONTAINER_NAME",
+)
+OF_PROCESS = frozenset(
+    {
+        *_RANK_OR_SLURM, *_LOCAL_RANK, *_WORLD_SIZE, *JOB_NAMES, *_RUN_NAMES, MINTED_RUN, HOST, LABELS, KUBERNETES,
+        POD_NAMESPACE, *POD_NAMES, CONTAINER,
+    }
+)  # fmt: skip
 #: Largest rank, and most characters of a name (schemas/bounds/limits.py, which the job's process does not import).
 MAX_RANK, MAX_NAME = (1 << 20) - 1, 1_024
 #: Set in processes that the hook of an environment has prepared (collector/late.py), and what holds for those only.
 LATE = "DRUMLINE_LATE"
-OF_LATE = (LATE, "DRUMLINE_JOB", "DRUMLINE_COLLECT__POLICY", "DRUMLINE_MINTED_RUN")
+OF_LATE = (LATE, JOB, "DRUMLINE_COLLECT__POLICY", MINTED_RUN)
 #: What measures a live process: CUPTI, or NCCL's profiler interface alone.
 CUPTI, NCCL = "cupti", "nccl"
 #: Root of process ids: UUIDv5 of (this, "run/host/pid/start").
@@ -121,9 +142,7 @@ def run_id(environment: Mapping[str, str]) -> str:
     It is DRUMLINE_RUN, else the launcher's id (of MPI: PMIX_NAMESPACE), else the one that `drumline run` generated.
     Restarts are attempts of the run. Launchers number them, but torchrun's agents on two nodes may count differently.
     """
-    named = environment.get("SLURM_JOB_ID") or environment.get("TORCHELASTIC_RUN_ID", "").removeprefix("none")
-    named = named or environment.get("PMIX_NAMESPACE", "")
-    return printable(environment.get("DRUMLINE_RUN") or named or environment.get("DRUMLINE_MINTED_RUN", ""))
+    return printable(_named_run(environment) or environment.get(MINTED_RUN, ""))
 
 
 def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device: int | None, now_ns: int) -> Identity:
@@ -142,11 +161,11 @@ def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device
     ordinal = device if device is not None else local if local < len(gpus) else 0
     gpu = gpus[ordinal] if ordinal < len(gpus) else {}
     sm = gpu.get("sm", "")
-    host, pid = host_name(environment.get("DRUMLINE_HOST")), int(attached["pid"])
+    host, pid = host_name(environment.get(HOST)), int(attached["pid"])
     run = run_id(environment) or str(now_ns)
-    labels = (pair.partition("=") for pair in environment.get("DRUMLINE_LABELS", "").split(",") if "=" in pair)
+    labels = (pair.partition("=") for pair in environment.get(LABELS, "").split(",") if "=" in pair)
     return Identity(
-        job=printable(next((environment[name] for name in JOB_NAMES if environment.get(name)), "job")),
+        job=printable(first_set(environment, JOB_NAMES) or "job"),
         run=run,
         rank=rank,
         local_rank=local,
@@ -173,12 +192,17 @@ def place(environment: Mapping[str, str], attached: Mapping[str, Any]) -> Proces
 
 def names_rank(environment: Mapping[str, str]) -> bool:
     """Return whether a launcher gave the process a rank."""
-    return any(environment.get(name) for name in _RANK_OR_SLURM)
+    return bool(first_set(environment, _RANK_OR_SLURM))
+
+
+def is_first_on_host(environment: Mapping[str, str]) -> bool:
+    """Return whether a process is the one of its host that speaks for all of a job."""
+    return _number(environment, _LOCAL_RANK, 0) == 0
 
 
 def lacks_shared_run(variables: Mapping[str, str]) -> bool:
     """Return whether this rank would generate a run id that its peers do not have: they would never be compared."""
-    return any(variables.get(name) for name in _RANK_VARIABLES) and not _names_run(variables)
+    return bool(first_set(variables, _RANK_VARIABLES)) and not _named_run(variables)
 
 
 def missing_run_scope(variables: Mapping[str, str]) -> str:
@@ -187,17 +211,22 @@ def missing_run_scope(variables: Mapping[str, str]) -> str:
     "node": torchrun on several nodes without --rdzv-id. "rank": attached without `drumline run`. "": none is visible.
     """
     world, local_world = (_count(variables.get(name, "")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    if world <= 1 or _names_run(variables):
+    if world <= 1 or _named_run(variables):
         return ""
-    if not variables.get("DRUMLINE_MINTED_RUN"):
+    if not variables.get(MINTED_RUN):
         return "rank"
     return "node" if 0 < local_world < world else ""
 
 
-def _names_run(variables: Mapping[str, str]) -> bool:
-    """Return whether a variable names the run that all its ranks share."""
-    names = ("DRUMLINE_RUN", "SLURM_JOB_ID", "PMIX_NAMESPACE")
-    return variables.get("TORCHELASTIC_RUN_ID", "none") != "none" or any(variables.get(name) for name in names)
+def _named_run(variables: Mapping[str, str]) -> str:
+    """Return the name of the run that all its ranks share; "" without one. Without --rdzv-id torchrun names it none."""
+    names = _RUN_NAMES if variables.get(_TORCHRUN_RUN) != "none" else [n for n in _RUN_NAMES if n != _TORCHRUN_RUN]
+    return first_set(variables, names)
+
+
+def first_set(variables: Mapping[str, str], names: Iterable[str]) -> str:
+    """Return the value of the first variable that is set and not empty; "" without one."""
+    return next((value for name in names if (value := variables.get(name))), "")
 
 
 def _count(text: str) -> int:

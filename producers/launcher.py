@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.infra.runtime import spool_defaults
-from drumline.producers.identity import JOB_NAMES, LATE, OF_LATE
+from drumline.producers.identity import JOB, JOB_NAMES, LABELS, LATE, MINTED_RUN, OF_LATE, RUN, first_set
 from drumline.producers.ipc.buffer_pool import MIN_BUFFER_MB
 from drumline.producers.ipc.policy import DEFAULT, BadPolicy, Policy, parse
 from drumline.producers.nccl_profiler import library
@@ -58,7 +58,7 @@ def environment(
     result["DRUMLINE_PYTHON"] = sys.executable  # the decoder runs where drumline's own packages are
     result["DRUMLINE_PACKAGES"] = before
     result.pop("DRUMLINE_ATTACH", None)
-    result["DRUMLINE_MINTED_RUN"] = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+    result[MINTED_RUN] = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
     try:
         policy = parse(options.policy or inherited.get("DRUMLINE_COLLECT__POLICY") or DEFAULT)
         result["DRUMLINE_COLLECT__POLICY"] = str(policy)
@@ -73,14 +73,14 @@ def environment(
         if label.find("=") < 1 or "," in label:
             raise BadLaunch(f"--label {label}: KEY=VALUE, without commas")
     if options.labels:
-        known = [inherited["DRUMLINE_LABELS"]] if inherited.get("DRUMLINE_LABELS") else []
-        result["DRUMLINE_LABELS"] = ",".join([*known, *options.labels])
+        known = [inherited[LABELS]] if inherited.get(LABELS) else []
+        result[LABELS] = ",".join([*known, *options.labels])
     job = options.job
-    if not job and not any(inherited.get(name) for name in JOB_NAMES):
+    if not job and not first_set(inherited, JOB_NAMES):
         job = script_name(command)
     for name, value in (
-        ("DRUMLINE_JOB", job),
-        ("DRUMLINE_RUN", options.run),
+        (JOB, job),
+        (RUN, options.run),
         ("DRUMLINE_SPOOL__ROOT", options.spool),
     ):
         if value:

@@ -9,11 +9,12 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
+from drumline.producers.identity import HOST, MINTED_RUN, SLURM_NODE
 from drumline.producers.launcher import HOOK, LaunchOptions, environment
 from drumline.producers.spool.location import make_rings
 
-#: Run ids that `drumline run` makes where nothing names the run. Slurm's job id does, equally for all tasks.
-UNUSED = "DRUMLINE_MINTED_RUN"
+#: Slurm's job id names the run, equally for all tasks.
+UNUSED = MINTED_RUN
 
 
 def exports(inherited: Mapping[str, str]) -> dict[str, str]:
@@ -24,8 +25,8 @@ def exports(inherited: Mapping[str, str]) -> dict[str, str]:
     """
     if inherited.get("DRUMLINE_ATTACH") == "0":
         return {}
-    node = inherited.get("SLURMD_NODENAME", "")
-    wanted = {"DRUMLINE_HOST": node} if node else {}
+    node = inherited.get(SLURM_NODE, "")
+    wanted = {HOST: node} if node else {}
     if str(HOOK) not in inherited.get("PYTHONPATH", "").split(os.pathsep):
         wanted |= environment(inherited, ["task"], LaunchOptions())
     return {

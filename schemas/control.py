@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from io import BytesIO
 from typing import Any
 
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
+from drumline.schemas.topics import Topic
+
 #: Bytes before a body: Avro's marker, then CRC-64-AVRO of the schema.
 _MARKER = b"\xc3\x01"
-_HEADER_BYTES = 10
 #: Most bytes of a record, ranks that it names, and characters of a name.
 MAX_BYTES, MAX_RANKS, MAX_NAME = 1 << 16, 4_096, 1_024
 MAX_RANK = (1 << 20) - 1
@@ -59,17 +60,7 @@ _SCHEMA: dict[str, Any] = {
 _PARSED = fastavro.parse_schema(_SCHEMA, named_schemas={})
 
 
-def _header(schema: dict[str, Any]) -> bytes:
-    return _MARKER + bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
-
-
-_HEADER = _header(_SCHEMA)
-#: The schemas before `pc`, and before `launches`: what was asked before an upgrade stays in force.
-_BEFORE = [
-    {**_SCHEMA, "fields": [field for field in _SCHEMA["fields"] if field["name"] not in later]}
-    for later in (("pc",), ("pc", "launches"))
-]
-_READABLE = {_HEADER: _PARSED} | {_header(old): fastavro.parse_schema(old, named_schemas={}) for old in _BEFORE}
+_HEADER = _MARKER + bytes.fromhex(fingerprint(to_parsing_canonical_form(_SCHEMA), "CRC-64-AVRO"))
 
 
 class BadControl(ValueError):
@@ -136,14 +127,12 @@ def encode(control: Control) -> bytes:
 
 def decode(value: bytes | None) -> Control:
     """Return what a Kafka value asks for. Raises only BadControl, whatever the bytes are."""
-    schema = None if value is None or len(value) > MAX_BYTES else _READABLE.get(value[:_HEADER_BYTES])
-    if value is None or schema is None:
-        raise BadControl("no record of drumline.control.v1 that this version reads")
-    body = BytesIO(value[_HEADER_BYTES:])
+    if value is None or len(value) > MAX_BYTES or not value.startswith(_HEADER):
+        raise BadControl(f"no record of {Topic.CONTROL} that this version reads")
+    body = BytesIO(value[len(_HEADER) :])
     try:
-        record: Any = fastavro.schemaless_reader(body, schema, None)
-        control = Control(**{field.name: record[field.name] for field in fields(Control) if field.name in record})
-        control = Control(**{**asdict(control), "ranks": tuple(record["ranks"])})
+        record: Any = fastavro.schemaless_reader(body, _PARSED, None)
+        control = Control(**{**record, "ranks": tuple(record["ranks"])})
     except Exception as error:  # fastavro raises many kinds
         raise BadControl(f"its Avro cannot be read ({type(error).__name__})") from None
     if body.read(1):

@@ -48,8 +48,8 @@ def is_ahead(epoch: int | None, appended_ms: float) -> bool:
 def is_fenced(highest: MutableMapping[str, int], epoch: int | None, source: str) -> bool:
     """Return True if a result comes from a worker that had lost its partition; otherwise note its epoch in `highest`.
 
-    `highest`: source -> highest epoch in the records before this one. Results without the header are never fenced: an
-    older drumline wrote them.
+    `highest`: source -> highest epoch in the records before this one. Results without the header are never fenced: no
+    stream worker wrote them.
     """
     if epoch is None or not source:
         return False

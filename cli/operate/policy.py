@@ -17,11 +17,12 @@ from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT
 from drumline.infra.runtime.terminal import echo, escape_controls, terminal_console
 from drumline.infra.runtime.times import BadTime, parse_time
+from drumline.schemas.topics import Topic
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Set what processes record, from one place, for a time. Agents follow drumline.control.v1 and apply it.",
+    help=f"Set what processes record, from one place, for a time. Agents follow {Topic.CONTROL} and apply it.",
 )
 Job = Annotated[str, typer.Option(metavar="PATTERN", help="The jobs; * stands for any text.")]
 

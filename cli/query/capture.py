@@ -18,6 +18,7 @@ from drumline.cli.console import exit_on_error, exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from drumline.infra.runtime.terminal import echo, escape_controls, terminal_console
+from drumline.schemas.topics import Topic
 
 if TYPE_CHECKING:
     from drumline.schemas.control import Control
@@ -201,6 +202,6 @@ def _reasons(states_now: list[RankState], missing: list[int]) -> str:
         if state and state.answer == "accepted":
             reason = "it is accepted, but the process has marked no step or scope since (drumline.step)"
         if state and not state.answer:
-            reason = "no answer: is `drumline agent` up on its host, with Read on drumline.control.v1?"
+            reason = f"no answer: is `drumline agent` up on its host, with Read on {Topic.CONTROL}?"
         reasons.append(f"rank {rank}: {reason}")
     return "; ".join(dict.fromkeys(reasons))

@@ -15,6 +15,7 @@ from drumline.cli.console import exit_on_error, exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED
 from drumline.infra.runtime.terminal import echo, escape_controls, terminal_console
+from drumline.schemas.topics import Topic
 
 if TYPE_CHECKING:
     from drumline.views.control.pulls import RankAnswer
@@ -84,7 +85,7 @@ def pull(
             "pull",
             FAILED,
             f"not done: rank {', '.join(map(str, missing))}: only agents that keep rows (policy rollup) answer; they "
-            "need Read on drumline.control.v1, and go on without this command",
+            f"need Read on {Topic.CONTROL}, and go on without this command",
         )
 
 

@@ -29,8 +29,6 @@ def report(
         typer.Option(help="Only from this time on: 1h, 90m or 2d ago, now, or YYYY-MM-DDThh:mm (UTC, or an offset)."),
     ] = "",
     until: Annotated[str, typer.Option(help="Only until this time.")] = "",
-    former_since: Annotated[str, typer.Option("--from", hidden=True)] = "",
-    former_until: Annotated[str, typer.Option("--to", hidden=True)] = "",
     price: Annotated[
         float | None, typer.Option(min=0, help="Of a GPU-hour; default DRUMLINE_STREAM__PRICE_PER_GPU_HOUR.")
     ] = None,
@@ -57,7 +55,6 @@ def report(
     from drumline.views.report.text import summary
 
     config = settings()
-    since, until = since or former_since, until or former_until
     start, end = _time("--since", since), _time("--until", until)
     if start and end and start >= end:
         exit_with("report", BAD_INPUT, f"--since {since} is not before --until {until}")

@@ -12,6 +12,7 @@ import typer
 from drumline.cli.console import exit_on_error, exit_with
 from drumline.infra.runtime.exit_codes import BAD_INPUT, CANNOT_EXECUTE, NOT_FOUND
 from drumline.infra.runtime.terminal import echo
+from drumline.schemas.topics import Topic
 
 app = typer.Typer(add_completion=False)
 
@@ -34,7 +35,7 @@ def run(
         ),
     ] = "",
     spool: Annotated[str, typer.Option(help="folder for the node agent; default DRUMLINE_SPOOL__ROOT")] = "",
-    label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE in gpu.process.v1, any number of times")] = None,
+    label: Annotated[list[str] | None, typer.Option(help=f"KEY=VALUE in {Topic.PROCESS}, any number of times")] = None,
     local: Annotated[
         bool, typer.Option("--local", help="run the whole platform on this machine too, as `drumline up` does")
     ] = False,

@@ -78,10 +78,9 @@ GROUPS = {
 RETENTION = """## How the schema changes
 
 `drumline migrate` applies the numbered files of `infra/clickhouse/migrations`, each once, and notes their checksums.
-With
-the first release they freeze: a change is then a new file, and one that adds a rollup fills it from the rows that are
-there. Until then files still change; `drumline migrate` rejects a database that was made from other ones, and it is
-dropped and created again.
+They are one baseline, ordered by layer. With the first release they freeze (`infra/released.sha256`): a change is then
+a new file, and one that adds a rollup fills it from the rows that are there. Until then files still change. A database
+that was made from other ones is named, and left as it is; no [upgrade](../guide/deploy.md#upgrades) leads from it.
 
 ## How long they are kept
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from drumline.schemas.topics import Topic
+
 #: Share of windows without verdicts above which a job counts as one that cannot be evaluated, and the windows that this
 #: takes: a checkpoint or a rank that joins leaves one of ten without.
 MOST_MISSING, LEAST_WINDOWS = 0.1, 10
@@ -59,9 +61,9 @@ SELECT job, run, if(w.evaluated > 0, w.measured, w.seen) AS windows, w.evaluated
         steps = 0, if(communicates AND span_s >= {NO_STEPS_S}, 'no_steps', ''),
         steps_lately >= {NO_WINDOW_STEPS} * ranks AND span_s >= {NO_WINDOW_S}, 'no_verdict', '') AS reason
 FROM (
-    SELECT job, run, uniqExactIfMerge(r.ranks) AS ranks, sumIf(r.rows, topic = 'gpu.step.v1') AS steps,
-        sumIf(r.rows, topic = 'gpu.step.v1' AND minute > {now} - INTERVAL {RECENT_S} SECOND) AS steps_lately,
-        sumIf(r.rows, topic IN ('gpu.collective.v1', 'gpu.progress.v1')) > 0 AS communicates,
+    SELECT job, run, uniqExactIfMerge(r.ranks) AS ranks, sumIf(r.rows, topic = '{Topic.STEP}') AS steps,
+        sumIf(r.rows, topic = '{Topic.STEP}' AND minute > {now} - INTERVAL {RECENT_S} SECOND) AS steps_lately,
+        sumIf(r.rows, topic IN ('{Topic.COLLECTIVE}', '{Topic.PROGRESS}')) > 0 AS communicates,
         dateDiff('second', min(minute), max(r.last_published)) AS span_s
     FROM records_per_minute AS r WHERE {runs} AND {minutes} GROUP BY job, run
 ) AS recorded LEFT JOIN (

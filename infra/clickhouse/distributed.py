@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from drumline.infra.clickhouse.client import Client, command, rows
+from drumline.infra.clickhouse.derived_schema import comment_changes
 from drumline.infra.clickhouse.migrate import migrations
 from drumline.infra.clickhouse.roles import check_name
 
@@ -64,4 +65,6 @@ def distribute(client: Client, database: str, cluster: str, into: str) -> list[s
                 names.append(statement.split(f"{into}.", 1)[1].split()[0])
             elif (altered := _ALTERED.match(statement)) and altered["name"] in names:  # no materialized view
                 command(client, _KEY.sub("", statement))
+    for _, statement in comment_changes(client, into):
+        command(client, statement)
     return names

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 #: Version of the rules: when it grows, `drumline migrate` renames the kernels stored under older rules.
-RULES = 3
+RULES = 1
 
 #: (family, pattern): the first pattern that matches the name's identifiers, joined with spaces, decides. Case is
 #: ignored.

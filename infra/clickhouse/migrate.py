@@ -1,7 +1,8 @@
-"""Numbered, checksummed SQL migrations, immutable from the first release on.
+"""Numbered, checksummed SQL migrations, immutable from the first release on (infra/released.sha256).
 
-A file is NNNN_name.sql; a statement ends with `;` at the end of a line; {database} is the only placeholder. Statements
-are written so that an incomplete run can be repeated. The checksum is of the file's text.
+A file is NNNN_name.sql; a statement ends with `;` at the end of a line. Its placeholders are {database}, and
+{device_rollup}, the query that fills `devices_per_minute`. Statements are written so that an incomplete run can be
+repeated. The checksum is of the file's text. Comments that follow from other places are set last (derived_schema.py).
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
+from typing import NamedTuple
 
 import structlog
 
 from drumline.infra.clickhouse.client import Client, command, rows
+from drumline.infra.clickhouse.derived_schema import comment_changes, device_rollup
 from drumline.infra.clickhouse.kernel_names_table import rename
 from drumline.infra.clickhouse.migration_lock import MigrationConflict, MigrationLock
 from drumline.infra.clickhouse.replicated import JOURNAL, check_replicated, plain_tables, run_statement, token_changes
@@ -57,7 +60,8 @@ class Migration:
         """Return the statements in order, without comment lines."""
         lines = [line for line in self.text.splitlines() if not line.lstrip().startswith("--")]
         parts = re.split(r";[ \t]*(?:\n|$)", "\n".join(lines))
-        return [part.strip().replace("{database}", database) for part in parts if part.strip()]
+        whole = [part.strip().replace("{device_rollup}", device_rollup()) for part in parts if part.strip()]
+        return [part.replace("{database}", database) for part in whole]
 
 
 def migrations(folder: Traversable = FOLDER) -> list[Migration]:
@@ -75,19 +79,30 @@ def migrations(folder: Traversable = FOLDER) -> list[Migration]:
     return result
 
 
-def pending(files: list[Migration], applied: dict[int, str]) -> list[Migration]:
-    """Return the migrations to apply; `applied`: version -> checksum. Raises MigrationConflict."""
-    known = {migration.version: migration for migration in files}
-    for version, checksum in applied.items():
-        if version not in known:
+class Applied(NamedTuple):
+    """Holds what the journal has of an applied migration."""
+
+    name: str
+    checksum: str
+
+
+def pending(files: list[Migration], applied: dict[int, Applied], database: str) -> list[Migration]:
+    """Return the migrations to apply; `applied`: by version. Raises MigrationConflict."""
+    for migration in files:
+        known = applied.get(migration.version)
+        if known is not None and known != (migration.name, migration.checksum):
+            newest = max(applied)
             raise MigrationConflict(
-                f"migration {version:04d} is applied but not among the files: this database belongs to a newer drumline"
+                f"{database} has the schema of another checkout ({len(applied)} migrations up to "
+                f"{newest:04d}_{applied[newest].name}; {migration.version:04d}_{known.name} is not this drumline's), "
+                "from which no upgrade leads, and nothing was changed: name another database in "
+                f"DRUMLINE_CLICKHOUSE__DATABASE, or delete this one with all its rows (DROP DATABASE {database} SYNC) "
+                "and run drumline migrate again"
             )
-        if known[version].checksum != checksum:
-            raise MigrationConflict(
-                f"migration {version:04d}_{known[version].name}.sql changed after it was applied; "
-                "restore it and write a new one"
-            )
+    if newer := applied.keys() - {migration.version for migration in files}:
+        raise MigrationConflict(
+            f"migration {max(newer):04d} is applied but not among the files: this database belongs to a newer drumline"
+        )
     return [migration for migration in files if migration.version not in applied]
 
 
@@ -97,8 +112,8 @@ def migrated_tables(files: Iterable[Migration]) -> frozenset[str]:
     return frozenset({JOURNAL, *(match[1] for match in created if match)})
 
 
-def applied_versions(client: Client, database: str) -> dict[int, str]:
-    """Return version -> checksum of the applied migrations; empty for a new database."""
+def applied_migrations(client: Client, database: str) -> dict[int, Applied]:
+    """Return the applied migrations by version; none for a new database."""
     exists = rows(
         client,
         "SELECT 1 FROM system.tables WHERE database = {d:String} AND name = 'schema_migrations'",
@@ -106,8 +121,8 @@ def applied_versions(client: Client, database: str) -> dict[int, str]:
     )
     if not exists:
         return {}
-    applied = rows(client, f"SELECT version, checksum FROM {database}.schema_migrations ORDER BY applied_at")
-    return {int(row["version"]): str(row["checksum"]) for row in applied}
+    applied = rows(client, f"SELECT version, name, checksum FROM {database}.schema_migrations ORDER BY applied_at")
+    return {int(row["version"]): Applied(str(row["name"]), str(row["checksum"])) for row in applied}
 
 
 def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> list[str]:
@@ -117,8 +132,8 @@ def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> lis
     """
     database = settings.clickhouse.database
     files = migrations()
-    applied = applied_versions(client, database)
-    todo = pending(files, applied)
+    applied = applied_migrations(client, database)
+    todo = pending(files, applied, database)
     tables = migrated_tables(files)
     statements = [text for m in todo for text in m.statements(database)]
     check_replicated(client, database, tables, statements, is_new=not applied)
@@ -129,7 +144,7 @@ def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> lis
         command(client, _JOURNAL.replace("{database}", database))
         check_replicated(client, database, tables, [], is_new=False)
         done = []
-        for migration in pending(files, applied_versions(client, database)):
+        for migration in pending(files, applied_migrations(client, database), database):
             for statement in migration.statements(database):
                 run_statement(client, statement)
             command(
@@ -151,7 +166,7 @@ def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> lis
 
 
 def _changes(client: Client, settings: Settings, tables: Collection[str]) -> list[tuple[str, str]]:
-    """Return (description, statement) for what differs from the settings, from what exactly-once needs, and costs."""
+    """Return (description, statement) for what differs from the settings, what exactly-once needs, costs, comments."""
     database = settings.clickhouse.database
     changes = retention_changes(client, settings) + token_changes(client, database, tables)
-    return changes + statistics_changes(client, database, tables)
+    return changes + statistics_changes(client, database, tables) + comment_changes(client, database)

@@ -22,6 +22,7 @@ from drumline.infra.config.unknown_variables import InvalidVariables, find_unkno
 from drumline.infra.config.validation import SettingsModel
 from drumline.infra.runtime import spool_defaults
 from drumline.infra.runtime.terminal import echo
+from drumline.schemas.topics import Topic
 
 
 class LocalSettings(SettingsModel):
@@ -148,7 +149,7 @@ class AgentSettings(SettingsModel):
     gpus: int = Field(0, ge=0, description="GPUs that the host should have; 0 = those on its PCI bus")
     python: str = Field("python3", description="Python with PyTorch, for the loads of a check")
     stacks: bool = Field(True, description="sample the Python stacks of processes that a verdict names")
-    control: bool = Field(True, description="follow `drumline policy` and `drumline capture` (drumline.control.v1)")
+    control: bool = Field(True, description=f"follow `drumline policy` and `drumline capture` ({Topic.CONTROL})")
     # Off unless asked for: where CUPTI cannot go after a window, some of its cost stays (docs/design/light-tier.md).
     verdict_windows: bool = Field(
         False,

@@ -18,6 +18,8 @@ def cause_page(cause: str, detail: str = "") -> str:
 #: To whom a person turns who cannot do it.
 JOB, HOST, NETWORK = "the owner of the job", "the owner of the host", "the owner of the network"
 DRUMLINE = "the operator of drumline"
+#: What a detail is known from: rows of the rank's own steps and GPU, or one sample a second of its process.
+STEPS, SAMPLES = "steps", "samples"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class Entry:
     check: how to see that it is so.
     act: what ends it.
     escalate: who is asked if the person paged cannot do it.
+    known_from: STEPS or SAMPLES where that decides how sure a name is (streams/stragglers/analysis/rank_naming.py).
     """
 
     cause: str
@@ -36,6 +39,7 @@ class Entry:
     check: str
     act: str
     escalate: str = JOB
+    known_from: str = ""
 
     @property
     def name(self) -> str:

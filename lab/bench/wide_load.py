@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from drumline.infra.clickhouse.client import INSERT_SETTINGS, Client, command, rows
 from drumline.lab.bench.direct_load import Repetition, moved
+from drumline.schemas.topics import Topic
 
 #: Ranks were recorded with a batch a second; those of a large job send one in so many, with as many rows.
 JOINED_S = 4
@@ -19,7 +20,7 @@ TABLES = {
     "lateness_versions": "step BETWEEN 8 AND 47",
     "stragglers_versions": "1",
     "processes_versions": "1",
-    "ledger": f"topic NOT IN ('gpu.kernel.v1', 'gpu.memcpy.v1', 'gpu.range.v1') AND sequence % {JOINED_S} = 0",
+    "ledger": f"topic NOT IN ('{Topic.KERNEL}', '{Topic.MEMCPY}', '{Topic.RANGE}') AND sequence % {JOINED_S} = 0",
     "ranks_per_second": "1",
     "kernels_per_minute": "1",
     "memcpys_per_minute": "1",

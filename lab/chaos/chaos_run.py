@@ -16,7 +16,6 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 
 from drumline.infra.clickhouse import client as clickhouse
-from drumline.infra.clickhouse.row_counts import counts
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError
 from drumline.infra.kafka.drain import wait_stored
@@ -30,6 +29,7 @@ from drumline.lab.chaos.report import ChaosReport, Kill, Round
 from drumline.lab.chaos.spans import LONGEST_S, SHORTEST_S
 from drumline.lab.chaos.system import Stuck, System, running, settings_in
 from drumline.lab.chaos.targets import KillTarget
+from drumline.lab.row_counts import counts
 
 #: Repetitions of the recording in one replay, and speeds: as fast as it goes (always behind), or paced (at the head).
 LOOPS, SPEEDS = 2, ("max", "3")

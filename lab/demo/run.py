@@ -16,13 +16,13 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 
 from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows
-from drumline.infra.clickhouse.row_counts import RunQuery, counts
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.runtime.processes import ManagedProcess, ProcessFailed, check_all
 from drumline.lab.demo.report import print_counts, print_kernels, print_rates, print_verdicts, verdicts
 from drumline.lab.demo.worker import APP_ID, DemoFailed, commit_ends, has_nothing_to_read, require_no_worker
 from drumline.lab.demo_recording import DEMO_RECORDING
+from drumline.lab.row_counts import RunQuery, counts
 
 #: The recording's phases are 10 to 24 steps long; the default of 20 would leave most of them without a whole window.
 WINDOW_STEPS = 5

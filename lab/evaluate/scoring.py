@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from drumline.infra.guidance.causes import HOST_STALL, SLOW_COMPUTE, SLOW_COPY, SLOW_GPU
+
 INSUFFICIENT, WARNING = -1, 2
 #: Severity -> its key in JSON; INSUFFICIENT: a rank without data in a window in which its peers had data.
 SEVERITY_NAMES = {1: "suspect", 2: "warning", 3: "critical", INSUFFICIENT: "not judged"}  # glossary: keys of JSON
@@ -16,7 +18,7 @@ JSON_KEYS = {"not_evaluated": "unjudged", "reasons": "unjudged_why"}
 
 #: Cause of an injected fault -> causes that NCCL's operations alone can show for it. A copy that the host waits for
 #: delays the host's calls; any other copy keeps the GPU busy.
-LIGHT_CAUSES = {"slow_compute": ("slow_gpu",), "slow_copy": ("host_stall", "slow_gpu")}
+LIGHT_CAUSES = {SLOW_COMPUTE: (SLOW_GPU,), SLOW_COPY: (HOST_STALL, SLOW_GPU)}
 
 
 class BadManifest(ValueError):

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from drumline.producers.identity import Identity, printable
+from drumline.producers.identity import (
+    CONTAINER,
+    KUBERNETES,
+    POD_NAMES,
+    POD_NAMESPACE,
+    SLURM_JOB,
+    Identity,
+    first_set,
+    printable,
+)
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 
@@ -40,13 +49,13 @@ def process_batch(identity: Identity) -> Batch:
 
 def process_record(environment: Mapping[str, str], identity: Identity) -> dict[str, Any]:
     """Return the envelope of a process's gpu.process.v1 record, with its Kubernetes pod and Slurm job."""
-    kubernetes = "KUBERNETES_SERVICE_HOST" in environment
+    kubernetes = KUBERNETES in environment
     return {
         **process_batch(identity).envelope,
-        "k8s_namespace": printable(environment.get("POD_NAMESPACE") or _namespace()) if kubernetes else "",
-        "k8s_pod": printable(environment.get("POD_NAME") or environment.get("HOSTNAME", "")) if kubernetes else "",
-        "k8s_container": printable(environment.get("CONTAINER_NAME", "")) if kubernetes else "",
-        "slurm_job": printable(environment.get("SLURM_JOB_ID", "")),
+        "k8s_namespace": printable(environment.get(POD_NAMESPACE) or _namespace()) if kubernetes else "",
+        "k8s_pod": printable(first_set(environment, POD_NAMES)) if kubernetes else "",
+        "k8s_container": printable(environment.get(CONTAINER, "")) if kubernetes else "",
+        "slurm_job": printable(environment.get(SLURM_JOB, "")),
     }
 
 

@@ -19,7 +19,7 @@ from drumline.producers.collector import cupti as cupti_library
 from drumline.producers.collector import host_time, late, marks, process_info
 from drumline.producers.collector.attachment import Attachment
 from drumline.producers.collector.marks import scope, step
-from drumline.producers.identity import missing_run_scope
+from drumline.producers.identity import is_first_on_host, missing_run_scope
 from drumline.producers.identity import place as process_place
 from drumline.producers.ipc.control import FILE, chosen, read_requests
 from drumline.producers.ipc.events import warn
@@ -58,7 +58,7 @@ def attach(policy: str = "", *, cupti: cupti_library.Cupti | None = None, active
                 _wait_for_policy(chosen, cupti)
             else:
                 _use_cupti(cupti, chosen, active_profiler)
-            if os.environ.get("LOCAL_RANK", "0") == "0" and (unit := missing_run_scope(os.environ)):
+            if is_first_on_host(os.environ) and (unit := missing_run_scope(os.environ)):
                 warn(f"each {unit} has its own run id, they are not compared: drumline run --run NAME, equal on all")
             return True
         except (BadPolicy, Exception) as error:

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import MutableMapping
 from contextlib import suppress
 
-from drumline.producers.identity import JOB_NAMES, LATE, names_rank
+from drumline.producers.identity import JOB, JOB_NAMES, LATE, MINTED_RUN, first_set, names_rank
 from drumline.producers.ipc.plain_file import AGENT_USER, make_public_folder
 
 #: Folder in the root of the spool: a file for each process that waits, with the name of its job.
@@ -31,10 +31,10 @@ def prepare(environment: MutableMapping[str, str], python: str, root: str, agent
     by its script, not by the launcher that imported torch before it.
     """
     inherited = environment.get(LATE, "")
-    if not any(environment.get(name) for name in JOB_NAMES) or environment.get("DRUMLINE_JOB") == inherited:
+    if not first_set(environment, JOB_NAMES) or environment.get(JOB) == inherited:
         script = os.path.splitext(os.path.basename(sys.argv[0] if sys.argv else ""))[0]
-        environment["DRUMLINE_JOB"] = script if script not in ("", "-c", "-m") else "python"
-    environment[LATE] = environment.get("DRUMLINE_JOB") or "1"
+        environment[JOB] = script if script not in ("", "-c", "-m") else "python"
+    environment[LATE] = environment.get(JOB) or "1"
     environment.setdefault("DRUMLINE_PYTHON", python)
     environment.setdefault("DRUMLINE_PACKAGES", environment.get("PYTHONPATH", ""))
     environment.setdefault("DRUMLINE_COLLECT__POLICY", "off")
@@ -43,7 +43,7 @@ def prepare(environment: MutableMapping[str, str], python: str, root: str, agent
         environment.setdefault(AGENT_USER, agent)
     # Ranks of a launcher that imports no torch share it as their parent; other processes have a run of their own.
     pid = os.getppid() if names_rank(environment) else os.getpid()
-    environment.setdefault("DRUMLINE_MINTED_RUN", f"{socket.gethostname()}-{pid}-{_start(pid)}")
+    environment.setdefault(MINTED_RUN, f"{socket.gethostname()}-{pid}-{_start(pid)}")
 
 
 def is_waiting(environment: MutableMapping[str, str]) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 from drumline.producers.collector import cupti
 from drumline.producers.ipc.buffer_pool import BufferPool
 from drumline.producers.nccl_profiler.library import TIMED_INTERFACE
+from drumline.schemas.topics import Topic
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 #: cuptiGetVersion of CUDA 13.0 Update 1, which fixes a deadlock in cuptiActivityDisable(CONCURRENT_KERNEL) and a crash
@@ -113,7 +114,7 @@ def nvml() -> Check:
     try:
         pynvml = importlib.import_module("pynvml")  # untyped, and only in the extra [gpu]
     except ImportError:
-        return Check("NVML", WARN, "nvidia-ml-py is not installed: no gpu.device.v1", "pip install 'drumline[gpu]'")
+        return Check("NVML", WARN, f"nvidia-ml-py is not installed: no {Topic.DEVICE}", "pip install 'drumline[gpu]'")
     try:
         pynvml.nvmlInit()
         return Check("NVML", OK, f"driver {pynvml.nvmlSystemGetDriverVersion()}")

@@ -10,7 +10,7 @@ from typing import Any
 from drumline.producers.health.model_table import limits_of
 from drumline.producers.nvml.query import text
 from drumline.producers.nvml.samples import Gpu, Nvml
-from drumline.schemas.meanings import CLOCK_FAULT_BITS, CLOCK_FAULTS
+from drumline.schemas.counters import CLOCK_FAULT_BITS, CLOCK_FAULTS
 
 OK, WARN, FAIL, SKIPPED = "ok", "warn", "fail", "skipped"
 #: What NVML wants done (nvmlDeviceGpuRecoveryAction_t).

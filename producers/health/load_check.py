@@ -14,7 +14,7 @@ from drumline.producers.health.health_check import FAIL, OK, SKIPPED, HealthChec
 from drumline.producers.health.model_table import COPY_SHARE, MATMUL_SHARE, Sourced, limits_of, pcie_gbytes
 from drumline.producers.nvml.instances import compute_processes
 from drumline.producers.nvml.samples import Gpu, Nvml
-from drumline.schemas.meanings import CLOCK_FAULT_BITS
+from drumline.schemas.counters import CLOCK_FAULT_BITS
 
 #: Memory in use of a GPU that no process holds: the driver's own; share of all.
 IDLE_MEMORY = 0.02

@@ -24,7 +24,7 @@ def jobs_on(
     for process in processes:
         known_uuid = str(process.get("gpu_uuid", ""))
         by_pid = known_uuid in ("", parent)
-        on_gpu = process.get("pid") in pids and process.get("host") == host if by_pid else same_part(known_uuid, uuid)
+        on_gpu = process.get("pid") in pids and process.get("host") == host if by_pid else known_uuid == uuid
         if not on_gpu or not process.get("job"):
             continue
         job = str(process["job"])
@@ -32,11 +32,6 @@ def jobs_on(
         if best is None or _newer(process, best):
             chosen[job] = process
     return chosen
-
-
-def same_part(first: str, second: str) -> bool:
-    """Return whether two UUIDs name one GPU or MIG instance: older recorders wrote GPU- before those of instances."""
-    return first[:4] in ("GPU-", "MIG-") and second[:4] in ("GPU-", "MIG-") and first[4:] == second[4:]
 
 
 def _newer(process: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -12,22 +12,10 @@ from typing import Any
 
 from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.nvml.query import NvmlQuery
+from drumline.schemas.counters import COUNTERS, GpmMetric
 
 #: Column -> metric (nvml.h, nvmlGpmMetricId_t).
-METRICS = MappingProxyType(
-    {
-        "sm_active": "SM_UTIL",
-        "sm_occupancy": "SM_OCCUPANCY",
-        "tensor_active": "ANY_TENSOR_UTIL",
-        "tensor_half_active": "HMMA_TENSOR_UTIL",
-        "tensor_double_active": "DFMA_TENSOR_UTIL",
-        "tensor_integer_active": "IMMA_TENSOR_UTIL",
-        "dram_active": "DRAM_BW_UTIL",
-        "fp64_active": "FP64_UTIL",
-        "fp32_active": "FP32_UTIL",
-        "fp16_active": "FP16_UTIL",
-    }
-)
+METRICS = {counter.name: counter.source.name for counter in COUNTERS if isinstance(counter.source, GpmMetric)}
 #: Column -> metric in MiB/s. Not those of NVLink: they are 0 on a GPU without links, where its counters are absent.
 RATES = MappingProxyType(
     {

@@ -14,14 +14,12 @@ from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.nvml.batches import Part
 from drumline.producers.nvml.gpm import Gpm
 from drumline.producers.nvml.query import NvmlQuery, text
+from drumline.schemas.counters import COUNTERS
 
 #: NVML's number of "no instance" in events.
 NO_INSTANCE = 0xFFFFFFFF
-#: Columns of the whole GPU that hold for each of its parts. Not power, energy and bytes, which would be counted twice.
-OF_WHOLE_GPU = (
-    "time_ns", "temperature", "memory_temperature", "sm_clock", "memory_clock", "throttle_reasons", "ecc_uncorrected",
-    "remap_pending", "remap_failure", "recovery_action",
-)  # fmt: skip
+#: Columns of the whole GPU that hold for each of its parts.
+OF_WHOLE_GPU = ("time_ns", *(counter.name for counter in COUNTERS if counter.of_parts))
 
 
 @dataclass(eq=False)

@@ -1,7 +1,4 @@
-"""Readings of a GPU that NVML gives as one number each: which call or field value becomes which column.
-
-Units are those of gpu.device.v1. Identifiers of field values are those that all drivers from 525 on agree about.
-"""
+"""Readings of a GPU that NVML gives as one number each: those of schemas/counters.py, and some that take more."""
 
 from __future__ import annotations
 
@@ -11,77 +8,38 @@ from types import MappingProxyType
 
 from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.nvml.query import NvmlQuery
+from drumline.schemas.counters import COUNTERS, Call, FieldValue
 
 #: A scope that means all links of the GPU (nvml.h, NVML_FI_DEV_NVLINK_THROUGHPUT_*).
 ALL_LINKS = 0xFFFFFFFF
 #: Most links that a GPU has.
 MOST_LINKS = 18
-#: Column -> function and constants among its arguments.
-CALLS = MappingProxyType(
-    {
-        "power_mw": ("nvmlDeviceGetPowerUsage",),
-        "temperature": ("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
-        "sm_clock": ("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),
-        "memory_clock": ("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"),
-        "throttle_reasons": ("nvmlDeviceGetCurrentClocksThrottleReasons",),
-        "fan": ("nvmlDeviceGetFanSpeed",),
-        "ecc_uncorrected": (
-            "nvmlDeviceGetTotalEccErrors",
-            "NVML_MEMORY_ERROR_TYPE_UNCORRECTED",
-            "NVML_VOLATILE_ECC",
-        ),
-        "util_encoder": ("nvmlDeviceGetEncoderUtilization",),
-        "util_decoder": ("nvmlDeviceGetDecoderUtilization",),
-    }
-)
+
+
+def _calls(is_slow: bool) -> dict[str, Call]:
+    """Return column -> the call that reads it."""
+    return {c.name: c.source for c in COUNTERS if isinstance(c.source, Call) and c.is_slow == is_slow}
+
+
+def _fields(is_slow: bool) -> dict[str, tuple[str, int]]:
+    """Return column -> constant of its field value, and the scope."""
+    wanted = [(c.name, c.source) for c in COUNTERS if isinstance(c.source, FieldValue) and c.is_slow == is_slow]
+    return {name: (f"NVML_FI_DEV_{source.name}", 0) for name, source in wanted}
+
+
+#: With every sample, and seldom.
+CALLS, SLOW_CALLS = _calls(False), _calls(True)
+FIELDS, SLOW_FIELDS = _fields(False), _fields(True)
 #: The driver measures each over 20 ms. Asked only where GPM does not tell the bytes of the whole interval.
-PCIE_CALLS = MappingProxyType(
-    {
-        "pcie_rx_kbps": ("nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_RX_BYTES"),
-        "pcie_tx_kbps": ("nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_TX_BYTES"),
-    }
-)
-_VIOLATION = "NVML_FI_DEV_PERF_POLICY_"
-#: Column -> field value and its scope, with every sample.
-FIELDS = MappingProxyType(
-    {
-        "memory_temperature": ("NVML_FI_DEV_MEMORY_TEMP", 0),
-        "violation_power_ns": (f"{_VIOLATION}POWER", 0),
-        "violation_sync_boost_ns": (f"{_VIOLATION}SYNC_BOOST", 0),
-        "violation_board_ns": (f"{_VIOLATION}BOARD_LIMIT", 0),
-        "violation_low_use_ns": (f"{_VIOLATION}LOW_UTILIZATION", 0),
-        "violation_reliability_ns": (f"{_VIOLATION}RELIABILITY", 0),
-    }
-)
+PCIE_CALLS = {
+    "pcie_rx_kbps": Call("nvmlDeviceGetPcieThroughput", ("NVML_PCIE_UTIL_RX_BYTES",)),
+    "pcie_tx_kbps": Call("nvmlDeviceGetPcieThroughput", ("NVML_PCIE_UTIL_TX_BYTES",)),
+}
 #: KiB over all links since the driver was loaded.
 LINK_COUNTERS = MappingProxyType(
     {
         "nvlink_rx_kbps": ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", ALL_LINKS),
         "nvlink_tx_kbps": ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", ALL_LINKS),
-    }
-)
-#: Seldom: 4.9 ms of CPU on an H200, more than all that is read with every sample.
-SLOW_CALLS = MappingProxyType({"energy_mj": ("nvmlDeviceGetTotalEnergyConsumption",)})
-#: Column -> field value and its scope, as seldom: these change seldom, and some cost the driver much (heat 1 ms, PCIe
-#: 0.5 ms).
-SLOW_FIELDS = MappingProxyType(
-    {
-        "pcie_replays": ("NVML_FI_DEV_PCIE_REPLAY_COUNTER", 0),
-        "violation_thermal_ns": (f"{_VIOLATION}THERMAL", 0),
-        "remapped_correctable": ("NVML_FI_DEV_REMAPPED_COR", 0),
-        "remapped_uncorrectable": ("NVML_FI_DEV_REMAPPED_UNC", 0),
-        "remap_pending": ("NVML_FI_DEV_REMAPPED_PENDING", 0),
-        "remap_failure": ("NVML_FI_DEV_REMAPPED_FAILURE", 0),
-        "ecc_corrected": ("NVML_FI_DEV_ECC_SBE_VOL_TOTAL", 0),
-        "ecc_aggregate_corrected": ("NVML_FI_DEV_ECC_SBE_AGG_TOTAL", 0),
-        "ecc_aggregate_uncorrected": ("NVML_FI_DEV_ECC_DBE_AGG_TOTAL", 0),
-        "ecc_dram_corrected": ("NVML_FI_DEV_ECC_SBE_VOL_DEV", 0),
-        "ecc_dram_uncorrected": ("NVML_FI_DEV_ECC_DBE_VOL_DEV", 0),
-        "retired_pages_corrected": ("NVML_FI_DEV_RETIRED_SBE", 0),
-        "retired_pages_uncorrected": ("NVML_FI_DEV_RETIRED_DBE", 0),
-        "retired_pages_pending": ("NVML_FI_DEV_RETIRED_PENDING", 0),
-        "nvlink_links": ("NVML_FI_DEV_NVLINK_LINK_COUNT", 0),
-        "recovery_action": ("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", 0),
     }
 )
 #: Column -> its field value over all links, and the one of a link for GPUs that have no sum.
@@ -94,9 +52,9 @@ _LINK_ERRORS = {
 SLOW_S = 10.0
 
 
-def calls(query: NvmlQuery, wanted: Mapping[str, tuple[str, ...]] = CALLS) -> dict[str, int]:
+def calls(query: NvmlQuery, wanted: Mapping[str, Call] = MappingProxyType(CALLS)) -> dict[str, int]:
     """Return the readings that are a call each. Raises NvmlLost."""
-    return {name: query.number(name, function, *arguments) for name, (function, *arguments) in wanted.items()}
+    return {name: query.number(name, call.function, *call.constants) for name, call in wanted.items()}
 
 
 def slow_readings(query: NvmlQuery) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from drumline.producers.batching.process_record import ENDED, EXITED, process_record
-from drumline.producers.identity import NCCL, Identity, identity, names_rank
+from drumline.producers.identity import HOST, NCCL, Identity, identity, names_rank
 from drumline.producers.nccl_profiler.library import TIMED_INTERFACE, records_graphs
 from drumline.producers.rings.ring_file import HeaderField, RingHeader
 from drumline.producers.rings.state import RingState
@@ -35,7 +35,7 @@ def ring_identity(header: RingHeader, communicators: Array, generation: int, gpu
         attached |= {"rank": int(largest["rank"]), "world_size": int(largest["ranks"])}
     if gpu:
         attached["gpus"] = [gpu]
-    environment = {"DRUMLINE_HOST": os.environ.get("DRUMLINE_HOST", ""), **header.environment}  # both are on one host
+    environment = {HOST: os.environ.get(HOST, ""), **header.environment}  # both are on one host
     return replace(identity(environment, attached, None, created_ns + generation), source=NCCL)
 
 

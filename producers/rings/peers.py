@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from drumline.producers.rings.operations import POINT_TO_POINT
-from drumline.producers.rings.state import WILDCARD, RingState
+from drumline.producers.rings.state import RingState
 from drumline.schemas.columns import Array
 
 #: Most rows of a communicator, and most pairs of peer and direction of a process that are counted.
@@ -58,12 +58,12 @@ def note_peers(operations: Array, untimed: Array, communicators: Array, state: R
 def forget_peers(known: Collection[str], state: RingState) -> None:
     """Forget what is counted of all communicators but the known ones, which makes room for others."""
     state.peers = {name: counted for name, counted in state.peers.items() if name in known}
-    state.peers_left_out = [name for name in state.peers_left_out if name in known or name == WILDCARD]
+    state.peers_left_out = [name for name in state.peers_left_out if name in known]
 
 
 def are_counted(comm: str, state: RingState) -> bool:
     """Return whether all sends and receives of a communicator are counted."""
-    return comm not in state.peers_left_out and WILDCARD not in state.peers_left_out
+    return comm not in state.peers_left_out
 
 
 def peer_counts(

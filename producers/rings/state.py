@@ -6,9 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Stands for all communicators: an older agent did not count sends and receives of a peer.
-WILDCARD = "*"
-
 
 @dataclass
 class OpenStep:
@@ -69,7 +66,7 @@ class RingState:
             the last one function, datatype and elements, and how many of the last ones were not measured.
         peers: likewise sends and receives, by communicator and then `peer:function`: their number, how many of the last
             ones were not measured, and the last one's function, datatype, elements and host time.
-        peers_left_out: communicators of which some are not counted, as there are too many; WILDCARD = of all.
+        peers_left_out: communicators of which some are not counted, as there are too many.
         thinned: some operations were not measured.
         moved_ns: host time of the last call, end or mark before `position`.
         uncounted: operations were not recorded, so `passed` and `peers` lack some.
@@ -115,7 +112,7 @@ class RingState:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> RingState:
         """Return the state that `to_json` gave. Raises TypeError, ValueError, KeyError for anything else."""
-        clock, left_out = value["clock"], value.get("peers_left_out", value["position"] > 0)
+        clock = value["clock"]
         return cls(
             **{
                 **value,
@@ -124,7 +121,6 @@ class RingState:
                 "last": LastStep(**value["last"]) if value["last"] else None,
                 "damaged": [(int(first), int(end)) for first, end in value["damaged"]],
                 "replays": [Replay(**replay) for replay in value["replays"]],
-                "peers_left_out": left_out if isinstance(left_out, list) else [WILDCARD] * bool(left_out),
                 "counts": Counter(value["counts"]),
             }
         )

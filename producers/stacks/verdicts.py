@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from drumline.infra.guidance.causes import HOST_STALL, UNKNOWN
 from drumline.schemas.batch import Batch
 from drumline.schemas.control import SUSPECTED_OF, compared_ranks, healthy_peer, odds_of
 from drumline.schemas.topics import Topic
 
-#: Cause of a straggler that stacks explain.
-HOST_STALL = "host_stall"
 #: Severity from which a rank is sampled; a test holds it equal to the stream processor's.
 WARNING = 2
 #: Most ranks of a record that are sampled as culprits: those that cost most. A mismatch names two.
@@ -26,7 +25,7 @@ MOST_RANKS = 1 << 16
 #: Kinds: of verdicts, of a rank that evidence does not name yet, and of a deep window that people ask for.
 STRAGGLER, HANG, SUSPECT, CAPTURE = "straggler", "hang", "suspect", "capture"
 #: Causes that stacks may show.
-SHOWN_BY_STACKS = frozenset({HOST_STALL, "unknown"})
+SHOWN_BY_STACKS = frozenset({HOST_STALL, UNKNOWN})
 #: In the evidence of a rank of a pipeline without replicas: each of its stages runs other lines by design.
 OF_STAGES = '"pipeline"'
 #: Longest step of a job whose suspects are sampled: each part of a sampling holds one (sampling_run.py); ns.

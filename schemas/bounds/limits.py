@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
+from drumline.schemas.counters import COUNTERS, BoundKind
 from drumline.schemas.model import model
 from drumline.schemas.topics import DERIVED_TOPICS, Topic
 
@@ -104,6 +105,12 @@ LAUNCH_STACKS = Bound("stack", "a stack of each row that producers send", length
 NOTE = Bound("text", "free text of people and programs", length=1 << 16)
 NOTES = Bound("text", "free texts of people and programs", length=1 << 16, items=1_024)
 RANK_LIST = Bound("rank", RANK.reason, RANK.low, RANK.high, items=MAX_ROWS)
+_OF_COUNTERS = {
+    BoundKind.READING: READING,
+    BoundKind.PERCENT: PERCENT,
+    BoundKind.SINCE_LOAD_NS: SINCE_LOAD_NS,
+    BoundKind.MASK: MASK,
+}
 _KINDS = 1 << 20
 #: Lists of gpu.lateness.v1, of equal lengths: the collectives of each step, operation and size.
 KINDS = ("kind_steps", "kind_operations", "kind_bytes", "kind_counts", "kind_floors_ns")
@@ -120,12 +127,12 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (IDENTITY, "job run host gpu_uuid process_id communicator k8s_namespace k8s_pod slurm_job sampled_process"),
     (IDENTITY, "parent_uuid k8s_container evaluation lead_process"),
     (IDENTITIES, "hosts gpu_uuids communicators"),
-    (LABEL, "gpu_model serial model source steps_from point_to_point gpu.hang.v1:state verdict role"),
-    (LABELS, "causes details states groups confidences reasons gpu.hang.v1:notes"),
+    (LABEL, f"gpu_model serial model source steps_from point_to_point {Topic.HANG}:state verdict role"),
+    (LABELS, f"causes details states groups confidences reasons {Topic.HANG}:notes"),
     (LABELS, "devices links checks findings"),
-    (LABELS, "functions files callers gpu.stack.v1:threads"),
+    (LABELS, f"functions files callers {Topic.STACK}:threads"),
     (STACKS, "stacks"),
-    (LAUNCH_STACKS, "scopes gpu.launch.v1:stacks"),
+    (LAUNCH_STACKS, f"scopes {Topic.LAUNCH}:stacks"),
     (NAMES, "names domains"),
     (OPERATIONS, "operations datatypes last_operations last_datatypes"),
     (EVIDENCE, "evidence"),
@@ -134,15 +141,15 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (RANK, "rank local_rank gpu_index gpu_instance comm_rank peer named_rank lead_rank"),
     (RANKS, "world_size ranks ranks_seen waiting"),
     (RANK_LIST, "rank_list"),
-    (NUMBER, "pid ordinal worst_ordinal gpu.lateness.v1:collectives"),
+    (NUMBER, f"pid ordinal worst_ordinal {Topic.LATENESS}:collectives"),
     (NUMBER, "samples samples_total gil_samples gil_polls gil_waiting stacks_left_out thread_id line"),
     (ROWS, "rows"),
     (COUNT, "sequence dropped_before revision late_rows steps_used steps_skipped kernels collectives launches copies"),
-    (COUNT, "gpu.stall.v1:samples not_issued"),
+    (COUNT, f"{Topic.STALL}:samples not_issued"),
     (BEGUN, "begun"),
     (COUNT, "called ended elements last_elements number episode"),
     (STEP, "step complete_step first_step last_step episode_first_step episode_last_step"),
-    (CLOCK, "base_time_ns watermark_ns sent_ns window_end_ns gpu.process.v1:start_ns"),
+    (CLOCK, f"base_time_ns watermark_ns sent_ns window_end_ns {Topic.PROCESS}:start_ns"),
     (CLOCK, "process_start_ns attempt_start_ns lead_start_ns"),
     (ROW_TIME, "start_ns gpu_start_ns time_ns"),
     (WINDOW_START, "window_start_ns"),
@@ -153,7 +160,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (LAG, "lag_ns"),
     (SUM, "gpu_ns busy_ns wait_ns lateness_ns exposed_wait_ns hidden_wait_ns floor_ns blocks"),
     (LOST, "lost_ns"),
-    (SUM, "grid_sum grid_max block_sum gpu.memcpy-bandwidth.v1:bytes gpu.lateness.v1:bytes"),
+    (SUM, f"grid_sum grid_max block_sum {Topic.MEMCPY_BANDWIDTH}:bytes {Topic.LATENESS}:bytes"),
     (BYTES, "bytes"),
     (_kinds(STEP), "kind_steps"),
     (_kinds(UNLIMITED_8), "kind_operations"),
@@ -162,31 +169,15 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (_kinds(SUM), "kind_floors_ns hidden_changes_ns hidden_spreads_ns"),
     (_kinds(STEP), "hidden_steps"),
     (_kinds(LOST), "hidden_parts_ns"),
-    (PERCENT, "util_gpu util_memory fan"),
-    (READING, "memory_used memory_total power_mw energy_mj temperature sm_clock memory_clock"),
-    (READING, "pcie_rx_kbps pcie_tx_kbps nvlink_rx_kbps nvlink_tx_kbps ecc_uncorrected xid processes"),
-    (PERCENT, "util_encoder util_decoder job_util_sm sm_active sm_occupancy tensor_active tensor_half_active"),
-    (PERCENT, "tensor_double_active tensor_integer_active dram_active fp64_active fp32_active fp16_active"),
-    (READING, "memory_temperature pcie_replays remapped_correctable remapped_uncorrectable remap_pending"),
-    (READING, "remap_failure ecc_corrected ecc_aggregate_corrected ecc_aggregate_uncorrected"),
-    (READING, "ecc_dram_corrected ecc_dram_uncorrected retired_pages_corrected retired_pages_uncorrected"),
-    (READING, "retired_pages_pending nvlink_links nvlink_active nvlink_crc_errors nvlink_replays"),
-    (READING, "nvlink_recoveries fabric_state vgpu_license recovery_action job_memory lost"),
-    (SINCE_LOAD_NS, "violation_power_ns violation_thermal_ns violation_sync_boost_ns violation_board_ns"),
-    (SINCE_LOAD_NS, "violation_low_use_ns violation_reliability_ns"),
-    (MASK, "throttle_reasons"),
+    *((_OF_COUNTERS[counter.kind], counter.name) for counter in COUNTERS),
+    (PERCENT, "job_util_sm"),
+    (READING, "job_memory lost"),
     (SHARE_NS, "interval_ns sample_age_ns"),
-    (HOST_READING, "main_cpu_ns main_wait_ns main_blocked_ns block_io_ns main_switches main_preempted"),
-    (HOST_READING, "other_cpu_ns other_wait_ns most_wait_ns threads major_faults rss_bytes throttled_ns"),
-    (HOST_READING, "cpu_pressure_ns io_pressure_ns memory_pressure_ns main_gil_ns"),
-    (HOST_READING, "host_cpu_pressure_ns host_io_pressure_ns host_memory_pressure_ns"),
-    (READING, "speed_mbps expected_mbps is_down rx_bytes tx_bytes rx_errors tx_errors rx_discards tx_discards"),
-    (READING, "symbol_errors integrity_errors link_downs recoveries transmit_waits sequence_errors timeouts"),
-    (READING, "congestion_marks measured expected"),
+    (READING, "measured expected"),
     (SIZE_32, "grid_x grid_y grid_z block_x block_y block_z shared_static shared_dynamic"),
     (UNLIMITED_16, "registers depth"),
     (UNLIMITED_32, "stream correlation cluster_x shared_executed local_per_thread graph id parent_id block_max"),
-    (UNLIMITED_32, "gpu.launch.v1:thread cycles"),
+    (UNLIMITED_32, f"{Topic.LAUNCH}:thread cycles"),
     (UNLIMITED_64, "graph_node"),
     (UNLIMITED_8, "kind src_kind dst_kind sampled"),
     (FLAG, "is_async skipped changed exact closed is_main"),
@@ -195,6 +186,8 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (AMOUNT, "gpu_seconds_lost money_lost"),
 )
 FIELDS = MappingProxyType({name: bound for bound, names in _FIELDS for name in names.split()})
+#: Columns of samples that are not listed: readings.
+_READINGS = {Topic.HOST: HOST_READING, Topic.NETWORK: READING}
 #: Rows of a record of topics whose consumers work by row, not by column: twice what producers send.
 ROWS_OF_STEPS = Bound("number of rows", "twice what producers send", 0, 8_192)
 _ROWS_OF = {Topic.STEP: ROWS_OF_STEPS, Topic.COLLECTIVE: ROWS_OF_STEPS}
@@ -207,6 +200,8 @@ def bound(topic: str, field: str) -> Bound:
     column = next((column for column in model(topic).columns if column.name == field), None)
     if column is not None and column.dictionary:
         return INDEX
+    if column is not None and field not in FIELDS and topic in _READINGS:
+        return _READINGS[Topic(topic)]
     return FIELDS.get(f"{topic}:{field}") or FIELDS[field]
 
 

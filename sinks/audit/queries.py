@@ -14,7 +14,7 @@ from drumline.infra.clickhouse.client import Client, rows
 from drumline.infra.config.settings import Settings
 from drumline.schemas.parts.parts import JOINED_BY_AGENTS, MOST_PARTS
 from drumline.schemas.topics import DAY_MS
-from drumline.sinks.audit.rollups import Rollup, arrival_since, comparison
+from drumline.sinks.audit.rollups import Rollup, comparison
 from drumline.sinks.inserts.ledger import Ledger
 from drumline.sinks.ranges.offset_ranges import Intervals
 from drumline.sinks.ranges.record import UNREADABLE
@@ -56,16 +56,9 @@ class Queries:
         return of_job_and_run(self.database, self.job, self.run)
 
     def _is_old(self, table: SinkTable) -> str:
-        """Return the condition on ledger rows that retention may have removed the rows of their record.
-
-        What was stored before retention counted from arrival went by the time of its rows.
-        """
+        """Return the condition on ledger rows that retention may have removed the rows of their record."""
         days = self.settings.clickhouse.retention.of(table.name)
-        if not days:
-            return "false"
-        since = f"now64(3) - INTERVAL {days} DAY"
-        by_time = f"time_min < {since} AND toUnixTimestamp(time_min) > 0 AND published < {arrival_since(self.database)}"
-        return f"(published < {since} OR {by_time})"
+        return f"published < now64(3) - INTERVAL {days} DAY" if days else "false"
 
     def ledger_since_ms(self, now_s: float) -> int:
         """Return the time of publication before which retention may have removed ledger rows; ms since the epoch."""

@@ -12,9 +12,6 @@ from drumline.infra.clickhouse.retention import RETENTION_CLOCK
 from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.schemas.topics import Topic
 
-#: Number of the migration from which on retention counts from arrival.
-ARRIVAL = 29
-
 
 @dataclass(frozen=True, slots=True)
 class Rollup:
@@ -22,8 +19,7 @@ class Rollup:
 
     `amount`: the column whose sum is the number of rows of `topic`, or of ledger rows (None). `clock`: when they
     happened; of records, when they were published. `by`: the third column, after job and run, by which rollup and
-    ledger are compared; run where the rollup has none. `filled`: tables from which a migration filled it; it lacks what
-    they had no more.
+    ledger are compared; run where the rollup has none.
     """
 
     name: str
@@ -31,22 +27,16 @@ class Rollup:
     topic: Topic | None
     clock: str
     by: str
-    filled: tuple[str, ...] = ()
 
 
 ROLLUPS = (
     Rollup("kernels_per_minute", "launches", Topic.KERNEL, "minute", "rank"),
     Rollup("ranks_per_second", "launches", Topic.KERNEL, "second", "rank"),
-    Rollup("steps_per_second", "steps", Topic.STEP, "second", "run", filled=("steps",)),
+    Rollup("steps_per_second", "steps", Topic.STEP, "second", "run"),
     Rollup("memcpys_per_minute", "copies", Topic.MEMCPY, "minute", "rank"),
     Rollup("devices_per_minute", "samples", Topic.DEVICE, "minute", "host"),
     Rollup("records_per_minute", "records", None, "minute", "topic"),
 )
-
-
-def arrival_since(database: str) -> str:
-    """Return SQL for the time from which on retention counts from arrival in this database."""
-    return f"(SELECT max(applied_at) FROM {database}.schema_migrations WHERE version = {ARRIVAL})"
 
 
 def comparison(rollup: Rollup, database: str, where: str, retention: RetentionSettings) -> str:
@@ -60,7 +50,7 @@ def comparison(rollup: Rollup, database: str, where: str, retention: RetentionSe
     then is compared. A batch that lies on both sides of that time has an unknown number of rows there: hence `least`
     and `most`; otherwise they are equal.
     """
-    days = [kept for name in ("ledger", rollup.name, *rollup.filled) if (kept := retention.of(name))]
+    days = [kept for name in ("ledger", rollup.name) if (kept := retention.of(name))]
     since = "toDateTime(0, 'UTC')"
     if days:
         since = f"toStartOfHour(now('UTC') - INTERVAL {min(days)} DAY) + INTERVAL 2 HOUR"
@@ -76,8 +66,7 @@ def comparison(rollup: Rollup, database: str, where: str, retention: RetentionSe
         "sumIf(a, bad) AS least, sumIf(b, bad) AS most, sumIf(it, bad) AS it_counts FROM ("
         "SELECT job, run, part, min(oldest) >= since AS whole, if(whole, sum(wanted), sum(x)) AS a, "
         "if(whole, sum(wanted), sum(y)) AS b, if(whole, sum(has), sum(z)) AS it FROM ("
-        f"SELECT {by}, min(if(r.published < {arrival_since(database)}, least(r.published, r.time_min), r.published)) "
-        f"AS oldest, sum({rows}) AS wanted, sumIf({rows}, {first} >= since) AS x, "
+        f"SELECT {by}, min(r.published) AS oldest, sum({rows}) AS wanted, sumIf({rows}, {first} >= since) AS x, "
         f"sumIf({rows}, {last} >= since) AS y, toUInt64(0) AS has, toUInt64(0) AS z "
         f"FROM {database}.ledger AS r WHERE {which} AND {where} GROUP BY job, run, part UNION ALL "
         f"SELECT {by}, min(r.{RETENTION_CLOCK[rollup.name]}), 0, 0, 0, sum({amount}), "

@@ -26,7 +26,7 @@ _write_json = json.JSONEncoder(separators=(",", ":")).encode
 _BEFORE_LENGTH = struct.calcsize("<Bq")
 #: Raise it with every change of the packed data: fields of rows, names in heads, meaning of offsets.
 #: test_state_version.py guards it.
-_VERSION = 20
+_VERSION = 1
 _OTHER_VERSION = f"state value of version {{}}, this program reads {_VERSION}"
 #: Type of the rows of a value that has a head only.
 NO_ROWS = np.dtype([("none", "u1")])
@@ -177,7 +177,7 @@ def run_keys(table: RecordTable) -> list[str]:
 
 
 def split_run_key(text: str) -> tuple[str, str]:
-    """Return (job, run). Raises UnreadableValue for another text, as older versions wrote it."""
+    """Return (job, run). Raises UnreadableValue for another text."""
     job, _, run = _parts_of_run(text)
     return job, run
 

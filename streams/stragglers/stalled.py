@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from drumline.infra.guidance.causes import INSUFFICIENT_DATA
 from drumline.schemas.parts.parts import allowance_ns
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, StragglerConfig
 from drumline.streams.stragglers.alarm import Alarm, load_alarms
@@ -63,7 +64,7 @@ def stalled_window(state: JobState, now_ns: int, config: StragglerConfig) -> tup
     if not is_active and not any(alarm.level > OK for alarm in alarms.values()):
         return None
     state.sources.stopped = STALLED if is_active else SILENT
-    cause = Cause("insufficient_data", state.sources.stopped)
+    cause = Cause(INSUFFICIENT_DATA, state.sources.stopped)
     last = {rank: source.complete for rank, source in sorted(state.sources.ranks.items())}
     rows = [RankVerdict(WHOLE_JOB, INSUFFICIENT, cause, evidence={"complete_step": min(last.values())})]
     rows += [RankVerdict(rank, INSUFFICIENT, cause, evidence={"complete_step": step}) for rank, step in last.items()]
@@ -85,5 +86,5 @@ def add_silent_ranks(verdict: WindowVerdict, alarms: Mapping[int, Alarm]) -> Win
     """
     present = {row.rank for row in verdict.rows}
     silent = sorted(rank for rank, alarm in alarms.items() if alarm.level > OK and rank not in present)
-    rows = [RankVerdict(rank, INSUFFICIENT, Cause("insufficient_data", SILENT)) for rank in silent]
+    rows = [RankVerdict(rank, INSUFFICIENT, Cause(INSUFFICIENT_DATA, SILENT)) for rank in silent]
     return replace(verdict, rows=tuple(sorted((*verdict.rows, *rows), key=lambda row: row.rank)))

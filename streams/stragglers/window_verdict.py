@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from drumline.infra.guidance.causes import HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN
 from drumline.schemas.batch import Batch
 from drumline.streams.stragglers.alarm import load_alarms, stored_alarms
 from drumline.streams.stragglers.analysis.baseline import load_baseline
-from drumline.streams.stragglers.analysis.cause import HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN
 from drumline.streams.stragglers.analysis.lateness_history import load_lateness
 from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute, kept_hidden, with_unseen_waiting
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import structlog
 
+from drumline.infra.guidance.causes import INSUFFICIENT_DATA
 from drumline.infra.telemetry import metrics
 from drumline.schemas.batch import Batch
 from drumline.schemas.keys import derived_process_id
@@ -38,7 +39,7 @@ def report(stage: str, partition: int, incident: Incident) -> Batch:
     # Not among the sequences of the job's verdicts: this row would be a second producer's there.
     source = (stage, str(partition), repr(incident.unit), str(now_ns))
     evidence = {"stage": stage, "reason": incident.reason, "error": type(incident.error).__name__}
-    row = RankVerdict(WHOLE_JOB, INSUFFICIENT, Cause("insufficient_data", QUARANTINE), evidence=evidence)
+    row = RankVerdict(WHOLE_JOB, INSUFFICIENT, Cause(INSUFFICIENT_DATA, QUARANTINE), evidence=evidence)
     envelope = {
         "job": incident.job,
         "run": incident.run,

@@ -3,17 +3,20 @@
 Parts are not fetched here (tests/support/replicated/process.py): all that goes through Keeper is real.
 """
 
+import re
+
 import pytest
 from support.labs import sink
 from support.labs.sink import Pipeline, any_batch, process_id
 from support.migrated_database import run, statements
+from support.newer_release import NAME, newer_migrations
 from support.replicated.engine import replicating_engine
 from support.replicated.keeper import keeper
 from support.replicated.process import unsupported
 
 from drumline.infra.clickhouse import migrate as module
 from drumline.infra.clickhouse.client import command, connect, rows
-from drumline.infra.clickhouse.migrate import migrate, migrations
+from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.clickhouse.migration_lock import MigrationConflict
 from drumline.infra.localstack.ephemeral import environment
 from drumline.schemas.topics import Topic
@@ -21,8 +24,6 @@ from drumline.sinks.errors import LostRecords
 from drumline.sinks.inserts.insert import RangeWriter
 
 pytestmark = [pytest.mark.stack, pytest.mark.cluster, pytest.mark.timeout(900)]
-#: A version before a table was re-created and tables were added.
-OLDER = 21
 TOPICS = [Topic.KERNEL, Topic.MEMCPY, Topic.STEP, Topic.PROCESS]
 
 
@@ -43,11 +44,11 @@ def replicas(clean_stack, tmp_path):
 
 
 @pytest.fixture
-def older(monkeypatch):
-    """Migrations up to OLDER, until it is called."""
-    with monkeypatch.context() as context:
-        context.setattr(module, "migrations", lambda: migrations()[:OLDER])
-        yield context.undo
+def newer(monkeypatch, tmp_path):
+    """Call it: migrations are those of the next release. One of them adds a table, and makes one anew."""
+    (tmp_path / "migrations").mkdir()
+    files = newer_migrations(tmp_path / "migrations")
+    return lambda: monkeypatch.setattr(module, "migrations", lambda: files)
 
 
 def unreplicated(client):
@@ -81,7 +82,7 @@ def columns(client):
     )
 
 
-def test_an_older_schema_that_was_made_replicated_is_migrated_filled_and_audited(replicas, older, monkeypatch):
+def test_a_schema_that_was_made_replicated_is_migrated_by_the_next_release(replicas, newer, monkeypatch):
     first, second = replicas
     a, b = connect(first), connect(second)
     migrate(a, first)
@@ -106,18 +107,17 @@ def test_an_older_schema_that_was_made_replicated_is_migrated_filled_and_audited
         values = "SELECT {version:UInt32}, {name:String}, {checksum:String}"
         command(b, f"INSERT INTO gpu.schema_migrations (version, name, checksum) {values}", row)
 
-    older()
-    with pytest.raises(MigrationConflict, match=r"gpu\.progress_versions is to be re-created"):
+    newer()
+    with pytest.raises(MigrationConflict, match=r"gpu\.alert_limits_versions is to be re-created"):
         migrate(a, first)
     for client, name in ((a, "a"), (b, "b")):
-        attach(client, "progress_versions", "NOT REPLICATED")
-        command(client, f"SYSTEM DROP REPLICA '{name}' FROM ZKPATH '/clickhouse/tables/1/gpu/progress_versions'")
+        attach(client, "alert_limits_versions", "NOT REPLICATED")
+        command(client, f"SYSTEM DROP REPLICA '{name}' FROM ZKPATH '/clickhouse/tables/1/gpu/alert_limits_versions'")
     for client, settings in ((a, first), (b, second)):
         done = migrate(client, settings)
-        assert done[: len(migrations()) - OLDER] == [f"{m.version:04d}_{m.name}" for m in migrations()[OLDER:]]
+        assert [step for step in done if re.match(r"\d{4}_", step)] == [NAME]
     added = unreplicated(a)
-    assert {"launches", "progress_versions", "stalls", "steps_per_second"} <= set(added)
-    assert added == unreplicated(b)
+    assert added == unreplicated(b) == ["alert_limits_versions", "step_counts"]
     convert(a, added)
     for name in added:
         command(b, f"DROP TABLE gpu.{name} SYNC")
@@ -128,8 +128,8 @@ def test_an_older_schema_that_was_made_replicated_is_migrated_filled_and_audited
         assert migrate(client, settings) == []
     assert columns(a) == columns(b)
     assert unreplicated(a) == unreplicated(b) == []
-    stored = "SELECT (SELECT count() FROM gpu.steps) AS rows, (SELECT sum(steps) FROM gpu.steps_per_second) AS rollup"
-    assert rows(a, stored) == [{"rows": 50, "rollup": 50}]
+    stored = "SELECT (SELECT count() FROM gpu.steps) AS rows, (SELECT sum(steps) FROM gpu.step_counts) AS filled"
+    assert rows(a, stored) == [{"rows": 50, "filled": 50}]
     for name in ("steps", "steps_per_second"):
         command(a, f"TRUNCATE TABLE gpu.{name}")  # the audit would miss them in Kafka
 

@@ -1,15 +1,22 @@
 """Identity from the environments that launchers make."""
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
 from drumline.producers.batching.process_record import process_record
-from drumline.producers.identity import MAX_NAME, MAX_RANK, host_identity, identity, run_id
+from drumline.producers.identity import MAX_NAME, MAX_RANK, OF_PROCESS, host_identity, identity, run_id
 from drumline.producers.spool.location import spool_limits
 from drumline.schemas.batch import Batch, encode
 from drumline.schemas.bounds.limits import bound
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
+PRODUCERS = Path(__file__).parents[2] / "producers"
+#: Other variables that a ring has: what is recorded, and of which GPUs.
+OF_RING = {"DRUMLINE_RINGS__GRAPHS", "DRUMLINE_COLLECT__POLICY", "CUDA_VISIBLE_DEVICES"}
 ATTACHED = {
     "pid": 77,
     "started_ns": 5,
@@ -114,3 +121,19 @@ def test_names_and_ranks_stay_within_the_bounds_of_records():
 def test_a_bound_that_is_none_is_refused_by_name(text):
     with pytest.raises(ValueError, match="DRUMLINE_SPOOL__MAX_MB"):
         spool_limits({"DRUMLINE_SPOOL__MAX_MB": text})
+
+
+def test_a_ring_copies_the_variables_that_identify_a_process():
+    source = (PRODUCERS / "nccl_profiler/ring_writer.c").read_text()
+    [names] = re.findall(r"names\[\] = \{(.*?)NULL\}", source, re.DOTALL)
+    assert set(re.findall(r'"(\w+)"', names)) == OF_PROCESS | OF_RING
+
+
+def test_no_other_module_spells_such_a_variable():
+    spelled = {
+        (str(path.relative_to(PRODUCERS)), node.value)
+        for path in PRODUCERS.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in OF_PROCESS
+    }
+    assert {path for path, _ in spelled} == {"identity.py"}

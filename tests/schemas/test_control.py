@@ -21,25 +21,10 @@ def test_a_record_is_read_as_it_was_written():
     assert decode(encode(policy)) == policy
 
 
-def test_a_policy_that_was_asked_before_launches_existed_is_in_force():
-    """Its bytes are of the version before, so of its schema and fingerprint."""
-    record = bytes.fromhex(
-        "c3013fc26c94bd5e1e6d02700c706f6c696379066f66660e6c6c616d612d2a00022a0001010080e0ba84bf0300066164610e00"
-    )
-    before = Control("p", "policy", "off", job="llama-*", until_ns=60 * 10**9, requested_by="ada", requested_ns=7)
-    assert decode(record) == before
-    assert decode(encode(before)) == before
-    for wrong in (record[:-1], record + b"\0"):
-        with pytest.raises(BadControl):
-            decode(wrong)
-
-
-def test_a_window_that_was_asked_before_samples_of_the_gpu_existed_is_in_force():
-    record = bytes.fromhex(
-        "c3013517efbbdc5cce3802770c77696e646f770c616c776179730e6c6c616d612d2a00022a020600c801ee018080a0f6f4acdbe01b80"
-        "e0dafab3b0dbe01b0101066164618080a0f6f4acdbe01b00"
-    )
-    assert decode(record) == replace(WINDOW, run="", ranks=(3,), launches=True)
+def test_a_record_of_another_schema_is_not_read():
+    value = encode(WINDOW)
+    with pytest.raises(BadControl, match="that this version reads"):
+        decode(value[:9] + bytes([value[9] ^ 1]) + value[10:])
 
 
 @pytest.mark.parametrize(

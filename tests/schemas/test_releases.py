@@ -21,18 +21,32 @@ FORMATS = (ROOT / "docs/reference/record-format.md").read_text()
 TOPIC = "gpu.range.v1"
 
 
-@pytest.mark.parametrize(
-    ("topic", "version"),
-    [pytest.param(*entry, id=f"{entry[0]}.{entry[1]['version']}") for entry in WRITE["versions"]()],
-)
-def test_golden_bytes_of_every_released_version_decode_for_ever(topic, version):
-    stem = ROOT / "tests/data/golden" / f"{topic}.{version['version']}"
-    expected = json.loads(Path(f"{stem}.json").read_text())
-    assert expected["schema"] == version["sha256"], "golden bytes of another schema; see reference/record-format.md"
-    batch = Codec().decode(topic, Path(f"{stem}.bin").read_bytes(), bounded=False)
-    assert {name: batch.envelope[name] for name in expected["envelope"]} == expected["envelope"]
-    for name, values in expected["columns"].items():
-        assert batch.columns[name].tolist() == values, name
+def test_golden_bytes_of_every_frozen_version_decode_for_ever():
+    check_golden(ROOT / "tests/data/golden", AVRO)
+
+
+def test_a_release_writes_golden_bytes_of_every_version_once(avro, tmp_path):
+    WRITE["write_golden"](tmp_path, avro)
+    assert len(list(tmp_path.glob("*.bin"))) == len(list(avro.glob("*.avsc")))
+    check_golden(tmp_path, avro)
+    [first, *_] = sorted(tmp_path.glob("*.bin"))
+    first.write_bytes(b"kept")
+    WRITE["write_golden"](tmp_path, avro)
+    assert first.read_bytes() == b"kept"
+
+
+def check_golden(folder, root):
+    """Decode the golden bytes of all frozen versions."""
+    for topic, version in WRITE["versions"](root):
+        if not (root / version["file"]).exists():
+            continue
+        stem = folder / f"{topic}.{version['version']}"
+        expected = json.loads(Path(f"{stem}.json").read_text())
+        assert expected["schema"] == version["sha256"], "golden bytes of another schema; see reference/record-format.md"
+        batch = Codec().decode(topic, Path(f"{stem}.bin").read_bytes(), bounded=False)
+        assert {name: batch.envelope[name] for name in expected["envelope"]} == expected["envelope"]
+        for name, values in expected["columns"].items():
+            assert batch.columns[name].tolist() == values, name
 
 
 def test_the_lock_agrees_with_the_schemas():
@@ -47,8 +61,10 @@ def test_every_released_version_has_an_id_of_its_own():
 
 @pytest.fixture
 def avro(tmp_path):
-    """A copy of the schemas that a test may spoil."""
-    return Path(shutil.copytree(AVRO, tmp_path / "avro"))
+    """A copy of the schemas that a test may spoil, of which a release was made."""
+    copy = Path(shutil.copytree(AVRO, tmp_path / "avro"))
+    assert lock.main(["--freeze"], copy) == 0
+    return copy
 
 
 def edit(avro, change, file=f"{TOPIC}.avsc"):
@@ -83,13 +99,21 @@ def test_an_unreleased_change_is_reported_and_then_released_under_a_new_id(avro)
     assert {t: v for t, v in after.items() if t != TOPIC} == {t: v for t, v in before.items() if t != TOPIC}
 
 
-def test_amend_keeps_version_and_id(avro):
+def test_a_version_that_no_release_has_changes_under_its_id(avro):
     before = json.loads((avro / "lock.json").read_text())[TOPIC]
+    (avro / before[-1]["file"]).unlink()
     edit(avro, lambda fields: fields.append(column("color")))
-    assert lock.main(["--amend"], avro) == 0
+    assert lock.main(["--add"], avro) == 0
     after = json.loads((avro / "lock.json").read_text())[TOPIC]
     assert [(v["version"], v["id"]) for v in after] == [(v["version"], v["id"]) for v in before]
     assert lock.check(avro) == []
+    assert lock.main(["--freeze"], avro) == 0
+    assert json.loads((avro / before[-1]["file"]).read_text())["fields"][-1]["name"] == "color"
+
+
+def test_a_release_with_a_schema_that_the_lock_does_not_know_is_refused(avro):
+    edit(avro, lambda fields: fields.append(column("color")))
+    assert lock.main(["--freeze"], avro) == 1
 
 
 def test_changed_docs_need_no_version(avro):

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from check_docs import pages
 from glossary import ROOT
 
 from drumline.infra.clickhouse.queries import queries
@@ -10,7 +11,7 @@ from drumline.infra.grafana.catalog import DASHBOARDS
 from drumline.infra.grafana.provisioning.rules import rules
 
 TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = pages([ROOT / "docs"])
 
 
 def links(page: Path) -> set[Path]:
@@ -25,8 +26,8 @@ def test_every_page_is_linked_from_another_page():
 
 def test_the_index_links_every_page_but_those_of_benchmarks():
     linked = links(ROOT / "docs" / "index.md")
-    pages = [page for page in PAGES if page.parent.name != "bench" and page.name != "index.md"]
-    assert [page for page in pages if page.resolve() not in linked] == []
+    listed = [page for page in PAGES if page.parent.name != "bench" and page.name != "index.md"]
+    assert [page for page in listed if page.resolve() not in linked] == []
 
 
 def test_the_readme_counts_right():

@@ -18,8 +18,10 @@ def test_no_example_takes_the_length_of_a_step_from_its_host(page):
 
 
 def test_both_lengths_of_a_step_are_named_where_a_reader_of_sql_looks():
-    tables = (ROOT / "docs" / "reference" / "tables.md").read_text()
-    [steps] = re.findall(r"^### `?steps`?\n(.*?)^###", tables, re.DOTALL | re.MULTILINE)
-    assert re.search(r"`duration_ns`.*host.*length of the step is gpu_duration_ns", steps)
-    assert re.search(r"`gpu_duration_ns`.*length of the step", steps)
+    sql = "".join(path.read_text() for path in (ROOT / "infra/clickhouse/migrations").iterdir())
+    [steps] = re.findall(
+        r"^CREATE TABLE IF NOT EXISTS \{database\}\.steps\n(.*?)^ENGINE", sql, re.DOTALL | re.MULTILINE
+    )
+    assert re.search(r"^ *duration_ns .*host.*length of the step is gpu_duration_ns", steps, re.MULTILINE)
+    assert re.search(r"^ *gpu_duration_ns .*length of the step", steps, re.MULTILINE)
     assert "`gpu_duration_ns`" in (ROOT / "docs" / "guide" / "sql.md").read_text()

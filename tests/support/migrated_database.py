@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.error_codes import NOT_MIGRATED
-from drumline.infra.clickhouse.migrate import applied_versions, migrate, migrations
+from drumline.infra.clickhouse.migrate import applied_migrations, migrate, migrations
 from drumline.infra.config.settings import Settings
 
 #: (retention, tiers) -> statements of the first such database, in an order in which they succeed on any server.
@@ -20,7 +20,7 @@ def create(settings: Settings) -> None:
     """
     target, client = settings.clickhouse, clickhouse.connect(settings)
     key = (target.retention.model_dump_json(), target.tiering.model_dump_json())
-    if applied_versions(client, target.database):
+    if applied_migrations(client, target.database):
         migrate(client, settings)  # as after a restart
     elif key not in _STATEMENTS:
         migrate(client, settings)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from drumline.infra.guidance.causes import guidance
+from drumline.infra.guidance.causes import SLOW_LINK, guidance
 from drumline.infra.guidance.entry import DRUMLINE, cause_text
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.runtime.terminal import escape_controls
@@ -14,7 +14,7 @@ from drumline.views.report import queries
 from drumline.views.report.data import LISTED, NoSuchRun, Query, Row, find_run
 from drumline.views.report.deep_window import EPISODE, QUESTION, DeepWindow, deep_window
 from drumline.views.report.gaps import spans
-from drumline.views.report.link_state import CAUSE, link_evidence
+from drumline.views.report.link_state import link_evidence
 from drumline.views.report.rank_state import state_lines
 from drumline.views.report.text import evidence, filled, hang, quoted, seconds, share, subject, timeline_command
 
@@ -153,7 +153,7 @@ def explain(
         worst = rows[0]  # EPISODES has the most expensive first
         episode = {**scope, **{name: worst[name] for name in EPISODE}}
         states = state_lines(query, episode)
-        links = link_evidence(query, episode) if text.cause == CAUSE else []
+        links = link_evidence(query, episode) if text.cause == SLOW_LINK else []
         text = replace(text, place=places.get(text.rank, ""), states=tuple(states), evidence=[*text.evidence, *links])
         if text.rank >= 0 and (deep := deep_window(query, episode)):
             text = replace(

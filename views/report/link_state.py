@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from drumline.schemas.meanings import LINK_ERROR_COLUMNS
+from drumline.schemas.counters import LINK_ERROR_COLUMNS
 
 if TYPE_CHECKING:
     from drumline.views.report.data import Query, Row
 
-#: Verdicts that links may explain.
-CAUSE = "slow_link"
 #: Links that are named.
 NAMED = 3
 

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from drumline.infra.clickhouse.queries import query as named_query
+from drumline.infra.guidance.causes import SLOW_LINK
 from drumline.views.report import device_queries, queries
 from drumline.views.report.data import LISTED, NoSuchRun, Query, ReportData, Row, find_run
 from drumline.views.report.deep_window import EPISODE, deep_window
 from drumline.views.report.heat_map import joined_bands
-from drumline.views.report.link_state import CAUSE, link_evidence
+from drumline.views.report.link_state import link_evidence
 
 #: Takes the fields of ReportData that are known, and the names of those that are new.
 Arrived = Callable[[Mapping[str, Any], tuple[str, ...]], None]
@@ -147,7 +148,7 @@ def _windows(query: Query, scope: Row, ranks: int) -> tuple[Row, list[Row], list
 def _episodes(query: Query, scope: Row) -> tuple[list[Row]]:
     """Return the episodes with the evidence of links and deep windows."""
     episodes = [{**row} for row in query(queries.EPISODES, scope)]
-    for row in [row for row in episodes if row["cause"] == CAUSE][:LISTED]:
+    for row in [row for row in episodes if row["cause"] == SLOW_LINK][:LISTED]:
         row["links"] = link_evidence(query, scope | _place(row))
     for row in [row for row in episodes if row["rank"] >= 0 and row["state"] != "suspect"][:DEEP]:
         row["deep"] = deep_window(query, scope | _place(row))

@@ -12,10 +12,10 @@ from itertools import count, groupby
 from typing import Any
 
 from drumline.views.report.data import NoSuchRun, Query, Row, find_run
+from drumline.views.report.flame_graph import frame_parts
 from drumline.views.timeline import queries
 from drumline.views.timeline.alignment import clock_offsets
 from drumline.views.timeline.lanes import Span
-from drumline.views.timeline.python_samples import add_samples
 from drumline.views.timeline.trace_writer import TraceWriter
 
 #: Most rows of a trace. A million slices make some 100 MB, which Perfetto's page still opens.
@@ -131,7 +131,7 @@ def _add_rank(
     for column, (name, unit, factor) in COUNTERS.items():
         values = ((at["at"] + shift, at[column] * factor) for at in samples if at[column] is not None)
         writer.counter(process, name, unit, next(order), values)
-    add_samples(writer, process, order, query(queries.STACKS, scope), shift)
+    _add_samples(writer, process, order, query(queries.STACKS, scope), shift)
 
 
 def _add_job(writer: TraceWriter, job: str, first: _RankSteps, verdicts: list[Row]) -> None:
@@ -189,3 +189,23 @@ def _verdicts(verdicts: list[Row], steps: list[Row], shift: int) -> Iterator[Spa
             begin, end = min(s["begin"] for s in inside), max(s["begin"] + s["ns"] for s in inside)
             name = ": ".join(text for text in (row["state"], row["cause"]) if text)
             yield Span(begin + shift, end + shift, name, tuple((column, row[column]) for column in columns))
+
+
+def _add_samples(writer: TraceWriter, process: int, order: Iterator[int], stacks: list[Row], shift: int) -> None:
+    """Add a track a thread: the samplings, and in each its stacks, the most frequent first.
+
+    Of a sampling only the number of each stack is stored, not when each was seen. So their places in it show shares of
+    its time, not moments.
+    """
+    for (thread, number), rows in groupby(stacks, lambda row: (row["thread"], row["thread_id"])):
+        samplings = [(begin, ns, list(of)) for (begin, ns), of in groupby(rows, lambda row: (row["begin"], row["ns"]))]
+        name, place = f"Python {thread or number}", next(order)
+        total = [Span(begin + shift, begin + shift + ns, "sampling") for begin, ns, _ in samplings]
+        writer.spans(process, name, place, total)
+        track = writer.track(process, f"{name}, stacks", next(order))
+        for begin, ns, sampled in samplings:
+            samples, seen = sum(row["samples"] for row in sampled), 0
+            for row in sampled:
+                at = begin + shift + ns * seen // max(samples, 1)
+                writer.sample(track, at, map(frame_parts, row["stack"].split(";")), row["samples"])
+                seen += row["samples"]

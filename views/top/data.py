@@ -9,6 +9,7 @@ from threading import Thread
 from typing import Any
 
 from drumline.infra.clickhouse.coverage import recent
+from drumline.schemas.topics import Topic
 from drumline.views.report.data import NoSuchRun, Query, Row, find_run
 from drumline.views.report.queries import LABELS, LAST_RECORDS, first_episodes
 
@@ -75,10 +76,11 @@ QUALITY = """
 SELECT sum(r.dead_letters) AS dead, sum(r.duplicates) AS duplicates, sum(r.dropped_rows) AS dropped_rows
 FROM records_per_minute AS r WHERE job = {job:String} AND run = {run:String}
 """
-LATE = """
+LATE = f"""
 SELECT sum(late) AS late_rows FROM (
     SELECT max(late_rows) AS late FROM ledger
-    WHERE topic IN ('gpu.kernel-frequency.v1', 'gpu.memcpy-bandwidth.v1') AND job = {job:String} AND run = {run:String}
+    WHERE topic IN ('{Topic.KERNEL_FREQUENCY}', '{Topic.MEMCPY_BANDWIDTH}')
+        AND job = {{job:String}} AND run = {{run:String}}
     GROUP BY topic, process_id)
 """
 

@@ -1,15 +1,18 @@
--- One row per Kafka record: what became of it. Written under the range's token after the rows, so every row in it is true.
--- disposition: stored | empty | duplicate (this process, key and sequence is stored already, at another offset) | dead_letter.
--- `rows` is what the record holds; rows are in the topic's table exactly when disposition = 'stored'. No partition key but the
--- topic: a range's ledger rows are one part, written whole or not at all. late_rows: so far, as the stream processor reports.
+-- One row per Kafka record, or per part of one that holds several batches: what became of it. Written under the range's token
+-- after the rows, so every row in it is true. `rows` is what the record holds; rows are in the topic's table exactly when
+-- disposition = 'stored'. No partition key but the topic: a range's ledger rows are one part, written whole or not at all.
+-- content: a repetition is a duplicate only if its content is the one that is stored, as whoever knows a process id may
+-- publish its sequences. epoch: a stream worker that was halted may publish results after another worker has its partition;
+-- a result with a lower epoch than an earlier one of the same source is fenced. late_rows: so far, as the worker reports.
 CREATE TABLE IF NOT EXISTS {database}.ledger
 (
     topic LowCardinality(String) COMMENT 'Kafka topic' CODEC(ZSTD(1)),
     topic_id LowCardinality(String) COMMENT 'id of the topic; a recreated topic has another one' CODEC(ZSTD(1)),
     partition UInt32 COMMENT 'Kafka partition' CODEC(ZSTD(1)),
     offset UInt64 COMMENT 'Kafka offset' CODEC(DoubleDelta, ZSTD(1)),
+    part UInt8 COMMENT 'number of the batch in a record that holds several, from 1; 0 = the record is one batch' CODEC(T64, ZSTD(1)),
     published DateTime64(3, 'UTC') COMMENT 'when Kafka got the record' CODEC(Delta(8), ZSTD(1)),
-    disposition LowCardinality(String) COMMENT 'stored, empty, duplicate (stored already from another offset), dead_letter' CODEC(ZSTD(1)),
+    disposition LowCardinality(String) COMMENT 'stored, empty, duplicate (stored already from another offset), fenced (by a worker that had lost its partition), dead_letter' CODEC(ZSTD(1)),
     error LowCardinality(String) COMMENT 'type of the error of a dead letter' CODEC(ZSTD(1)),
     job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
     run LowCardinality(String) COMMENT 'one start of the job' CODEC(ZSTD(1)),
@@ -25,6 +28,9 @@ CREATE TABLE IF NOT EXISTS {database}.ledger
     time_max DateTime64(9, 'UTC') COMMENT 'latest time of its rows' CODEC(Delta(8), ZSTD(1)),
     sent_ns Int64 COMMENT 'producer\'s clock when the batch was closed; ns since the epoch' CODEC(Delta(8), ZSTD(1)),
     bytes UInt32 COMMENT 'size of the record; bytes' CODEC(T64, ZSTD(1)),
+    content UInt64 COMMENT 'hash of the record without its schema id; 0 = none: no rows, or rows that replace each other',
+    source LowCardinality(String) COMMENT 'of a result: the changelog partition of the stream worker that published it',
+    epoch Int64 COMMENT 'of a result: rises with every worker that takes over the source; 0 = not known',
     range_first UInt64 COMMENT 'first offset of the insert that stored it' CODEC(ZSTD(1)),
     range_last UInt64 COMMENT 'last offset of that insert' CODEC(ZSTD(1)),
     INDEX by_process process_id TYPE bloom_filter(0.01) GRANULARITY 1

@@ -13,7 +13,7 @@ from drumline.infra.grafana.thresholds import (
     THROTTLED_OF,
 )
 from drumline.infra.guidance.entry import HOST
-from drumline.schemas.meanings import CLOCK_FAULT_BITS, CLOCK_FAULTS
+from drumline.schemas.counters import CLOCK_FAULT_BITS, CLOCK_FAULTS
 
 _NAMES = ", ".join(f"if(bitAnd(bits, {bit}) != 0, '{name}', '')" for bit, name in CLOCK_FAULTS.items())
 _REASONS_TEXT = f"arrayStringConcat(arrayFilter(x -> x != '', [{_NAMES}]), ' + ')"

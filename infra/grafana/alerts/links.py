@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drumline.infra.grafana.alerts.rule import Rule, Values
 from drumline.infra.grafana.thresholds import LINK_ERRORS
-from drumline.schemas.meanings import LINK_ERROR_COLUMNS
+from drumline.schemas.counters import LINK_ERROR_COLUMNS
 
 _SHOWS, _SELECTS = ("drumline-devices", "links"), {"host": "host"}
 _ERRORS = " + ".join(f"ifNull({name}, 0)" for name in LINK_ERROR_COLUMNS)

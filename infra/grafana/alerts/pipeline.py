@@ -12,9 +12,10 @@ from drumline.infra.grafana.limits import SILENT as SILENT_LIMIT
 from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_ORDER, LAST_RECORD, RANKS
 from drumline.infra.grafana.thresholds import DROPPED_ROWS, LAG_S, SILENT_S
 from drumline.infra.guidance.entry import DRUMLINE
+from drumline.schemas.topics import Topic
 
 
-def _behind(raw: str, results: str) -> str:
+def _behind(raw: Topic, results: Topic) -> str:
     """Return SQL of the seconds by which the results of a topic are behind its newest rows; 0 without rows."""
     at, newest = f"topic = '{raw}' AND has_rows", f"topic = '{results}'"
     return (
@@ -29,17 +30,17 @@ _LAG = f"""
     SELECT job, run, greatest(windows, if((job, run) IN (
         SELECT job, run FROM processes GROUP BY job, run HAVING uniqExact(rank) > 1
     ), steps, 0)) AS value FROM (
-        SELECT job, run, {_behind("gpu.kernel.v1", "gpu.kernel-frequency.v1")} AS windows,
-            if(countIf(topic = 'gpu.collective.v1' AND has_rows) > 0,
-                {_behind("gpu.step.v1", "gpu.lateness.v1")}, 0) AS steps
+        SELECT job, run, {_behind(Topic.KERNEL, Topic.KERNEL_FREQUENCY)} AS windows,
+            if(countIf(topic = '{Topic.COLLECTIVE}' AND has_rows) > 0,
+                {_behind(Topic.STEP, Topic.LATENESS)}, 0) AS steps
         FROM (
             SELECT job, run, topic, max(r.rows) > 0 AS has_rows, minIf(last_published, r.rows > 0) AS first,
                 maxIf(last_published, r.rows > 0) AS last, max(last_published) AS newest
             FROM records_per_minute AS r
-            WHERE @minute AND run != '' AND topic IN ('gpu.kernel.v1', 'gpu.kernel-frequency.v1', 'gpu.collective.v1',
-                'gpu.step.v1', 'gpu.lateness.v1')
+            WHERE @minute AND run != '' AND topic IN ('{Topic.KERNEL}', '{Topic.KERNEL_FREQUENCY}',
+                '{Topic.COLLECTIVE}', '{Topic.STEP}', '{Topic.LATENESS}')
             GROUP BY job, run, topic {IN_ORDER}
-        ) GROUP BY job, run HAVING countIf(topic IN ('gpu.kernel.v1', 'gpu.collective.v1') AND has_rows) > 0
+        ) GROUP BY job, run HAVING countIf(topic IN ('{Topic.KERNEL}', '{Topic.COLLECTIVE}') AND has_rows) > 0
     )
     """
 LAG = Rule(
@@ -51,8 +52,8 @@ LAG = Rule(
     "Is a worker up (its `/readyz` and log)? If so, how far is it behind (`drumline_stream_lag_records`)?",
     "Start the worker if it is down; add workers if it is too slow.",
     "Windows are 10 s and close 30 s after late rows at most; 120 s is a worker that is down, restarting again and "
-    "again, or too slow. Kernels are compared with rolling windows, steps of several ranks with `gpu.lateness.v1`, so "
-    "that jobs without CUPTI count too. Data of 24 hours is checked, so that the alert stays while the worker is down.",
+    f"again, or too slow. Kernels are compared with rolling windows, steps of several ranks with `{Topic.LATENESS}`, "
+    "so that jobs without CUPTI count too. Data of 24 hours is checked: the alert stays while the worker is down.",
     ("drumline-health", "lag"), {}, for_s=60, job_limit=LAG_LIMIT,
 )  # fmt: skip
 DROPS = Rule(

@@ -9,6 +9,7 @@ from drumline.infra.grafana.limits import limits_of_jobs
 from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_ORDER, LAST_RECORDS, not_recorded, places
 from drumline.infra.grafana.thresholds import HUNG_MARGIN_S, STALLED_PAUSES, STALLED_S, STALLED_STEPS, STANDING_S
 from drumline.infra.guidance.entry import cause_page
+from drumline.schemas.topics import Topic
 
 _JOB = {"job": "job", "run": "run"}
 _ACTIVE = "SELECT r.1 AS job, r.2 AS run FROM (SELECT arrayJoin(active) AS r)"
@@ -37,7 +38,7 @@ def _stalled(value: str) -> str:
                 SELECT arrayJoin(active) AS r, r.1 AS job, r.2 AS run, r.3 AS last_record
             ) AS recording INNER JOIN (
                 SELECT job, run, max(time_max) AS last_step FROM records_per_minute
-                WHERE @minute AND topic = 'gpu.step.v1' AND rows > 0 GROUP BY job, run {IN_ORDER}
+                WHERE @minute AND topic = '{Topic.STEP}' AND rows > 0 GROUP BY job, run {IN_ORDER}
             ) AS stepped USING (job, run) LEFT JOIN ({_AWAITING}) AS awaiting USING (job, run)
             WHERE last_step > $__fromTime_ms AND (job, run) NOT IN ({not_recorded(_ACTIVE)}) AND NOT {_EXPLAINS}
         ) AS stepping, arrayFilter(r -> dateDiff('second', r.4, r.3) > {STALLED_S}, stepping) AS suspects

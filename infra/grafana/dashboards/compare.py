@@ -11,6 +11,7 @@ from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQue
 from drumline.infra.grafana.thresholds import LEVEL, LOST
 from drumline.infra.grafana.tokens import STEP_PARTS, chosen
 from drumline.infra.grafana.variables import JOB, LABELLED, RUN
+from drumline.schemas.topics import Topic
 
 IS_A, IS_B = (f"run = {chosen(name)}" for name in ("run_a", "run_b"))
 BOTH = f"@job AND ({IS_A} OR {IS_B})"
@@ -41,7 +42,7 @@ NUMBERS = (
         f"""
         SELECT sum(n) AS value FROM (
             SELECT uniqExactIfMerge(ranks) AS n FROM records_per_minute
-            WHERE {BOTH} AND @minute AND topic = 'gpu.step.v1' GROUP BY run
+            WHERE {BOTH} AND @minute AND topic = '{Topic.STEP}' GROUP BY run
         )
         """,
     ),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from drumline.infra.clickhouse.derived_schema import value_of
 from drumline.infra.grafana.bands import worst
 from drumline.infra.grafana.model import Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ANY, IDLE, TEMPERATURE
-from drumline.schemas.meanings import CLOCK_FAULT_BITS
+from drumline.schemas.counters import BY_NAME, CLOCK_FAULT_BITS, COUNTERS
 
 WHERE = "@jobs AND @hosts AND @minute"
 #: A MIG instance is a line of its own, with the first digits of its UUID.
@@ -32,6 +33,16 @@ def _line(title: str, description: str, value: str, unit: str, by: str = "avg(v)
     )
 
 
+def _counter(name: str, width: int = 8) -> Panel:
+    """Return the panel that the table of counters declares."""
+    counter = BY_NAME[name]
+    line, rolled = counter.line, counter.rolled[0]
+    assert line is not None
+    by = f"{'-' if line.low_is_worst else ''}{rolled.function}(v)"
+    value = value_of(name, rolled) + line.scale
+    return _line(line.title, line.description, value, line.unit, by, width=width, maximum=line.maximum)
+
+
 def _marks(title: str, description: str, value: str, key: str, empty: str) -> Panel:
     """Return red bars in minutes in which a GPU had a fault, for the ten GPUs with most."""
     rows = f"""
@@ -45,6 +56,10 @@ def _marks(title: str, description: str, value: str, key: str, empty: str) -> Pa
     )  # fmt: skip
 
 
+#: Counters with a place of their own; those that come to the table stand behind them, three in a row.
+_PLACED = {"power_mw", "memory_temperature", "sm_clock", "tensor_active", "sm_active", "dram_active"}
+_UNPLACED = [_counter(counter.name) for counter in COUNTERS if counter.line and counter.name not in _PLACED]
+_ROWS_UNPLACED = tuple(tuple(_UNPLACED[start : start + 3]) for start in range(0, len(_UNPLACED), 3))
 LINES = (
     (
         _line(
@@ -58,7 +73,7 @@ LINES = (
             thresholds=IDLE,
             maximum=100,
         ),
-        _line("Power", "Mean power.", "avgMerge(power_mw) / 1000", "watt"),
+        _counter("power_mw", width=12),
     ),
     (
         _line(
@@ -70,52 +85,10 @@ LINES = (
             width=8,
             thresholds=TEMPERATURE,
         ),
-        _line(
-            "Memory temperature",
-            "Of the device memory (HBM), highest of each minute.",
-            "max(max_memory_temperature)",
-            "celsius",
-            by="max(v)",
-            width=8,
-        ),
-        _line(
-            "SM clock, lowest",
-            "Lowest of each minute: a throttled GPU shows here first.",
-            "min(min_sm_clock) * 1000000",
-            "hertz",
-            by="-min(v)",
-            width=8,
-        ),
+        _counter("memory_temperature"),
+        _counter("sm_clock"),
     ),
-    (
-        _line(
-            "Tensor cores",
-            "Share of time in which they were busy (GPM: Hopper and later).",
-            "avgMerge(tensor_active)",
-            "percent",
-            by="-avg(v)",
-            width=8,
-            maximum=100,
-        ),
-        _line(
-            "SMs in use",
-            "With at least one warp (GPM).",
-            "avgMerge(sm_active)",
-            "percent",
-            "-avg(v)",
-            width=8,
-            maximum=100,
-        ),
-        _line(
-            "Memory bandwidth",
-            "Of its peak (GPM).",
-            "avgMerge(dram_active)",
-            "percent",
-            "-avg(v)",
-            width=8,
-            maximum=100,
-        ),
-    ),
+    (_counter("tensor_active"), _counter("sm_active"), _counter("dram_active")),
     (
         _line("Memory used", "Highest of each minute.", "max(max_memory_used)", "bytes", width=8),
         _line(
@@ -129,6 +102,7 @@ LINES = (
             width=8,
         ),
     ),
+    *_ROWS_UNPLACED,
     (
         _marks(
             "Slowed by heat or a power fault",

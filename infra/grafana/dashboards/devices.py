@@ -9,7 +9,7 @@ from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQue
 from drumline.infra.grafana.thresholds import ANY, TEMPERATURE
 from drumline.infra.grafana.tokens import encoded
 from drumline.infra.grafana.variables import HOSTS, JOBS, LABELLED, MARKS_OF_JOBS
-from drumline.schemas.meanings import CLOCK_FAULT_BITS, CLOCK_REASONS
+from drumline.schemas.counters import CLOCK_FAULT_BITS, CLOCK_REASONS
 
 _NAMES = ", ".join(f"if(bitAnd(bits, {bit}) != 0, '{name}', '')" for bit, name in CLOCK_REASONS.items())
 

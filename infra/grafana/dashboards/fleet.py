@@ -17,7 +17,7 @@ from drumline.infra.grafana.liveness import ACTIVE_RUNS, HUNG_RANKS
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ACTIVE_S, ANY, LEVEL, LEVEL_HUNG, LOST, SHARE
 from drumline.infra.grafana.variables import HOSTS, JOBS, LABELLED, MARKS_OF_JOBS
-from drumline.schemas.meanings import CLOCK_FAULT_BITS
+from drumline.schemas.counters import CLOCK_FAULT_BITS
 
 _RUNS = "FROM records_per_minute WHERE @minute AND job != '' AND @jobs AND @placed"
 

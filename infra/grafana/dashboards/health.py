@@ -9,6 +9,7 @@ from drumline.infra.grafana.liveness import RANKS
 from drumline.infra.grafana.model import Dashboard, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ANY, LAG, SILENT
 from drumline.infra.grafana.variables import JOBS, LABELLED
+from drumline.schemas.topics import Topic
 
 _WHERE = "@jobs AND @minute"
 
@@ -85,11 +86,11 @@ LAGGING = Panel(
         worst(
             f"""
             SELECT time, job AS member, max(greatest(dateDiff('second', results, raw), 0)) AS v FROM (
-                SELECT $__timeInterval(minute) AS time, job, topic IN ('gpu.kernel.v1', 'gpu.kernel-frequency.v1') AS
-                    of_kernels, maxIf(last_published, topic IN ('gpu.kernel.v1', 'gpu.step.v1') AND rows > 0) AS raw,
-                    maxIf(last_published, topic IN ('gpu.kernel-frequency.v1', 'gpu.lateness.v1')) AS results
-                FROM records_per_minute WHERE {_WHERE} AND topic IN ('gpu.kernel.v1', 'gpu.kernel-frequency.v1',
-                    'gpu.step.v1', 'gpu.lateness.v1') GROUP BY time, job, of_kernels
+                SELECT $__timeInterval(minute) AS time, job, topic IN ('{Topic.KERNEL}', '{Topic.KERNEL_FREQUENCY}') AS
+                    of_kernels, maxIf(last_published, topic IN ('{Topic.KERNEL}', '{Topic.STEP}') AND rows > 0) AS raw,
+                    maxIf(last_published, topic IN ('{Topic.KERNEL_FREQUENCY}', '{Topic.LATENESS}')) AS results
+                FROM records_per_minute WHERE {_WHERE} AND topic IN ('{Topic.KERNEL}', '{Topic.KERNEL_FREQUENCY}',
+                    '{Topic.STEP}', '{Topic.LATENESS}') GROUP BY time, job, of_kernels
                 HAVING toUnixTimestamp(raw) > 0 AND toUnixTimestamp(results) > 0
             ) GROUP BY time, job
             """,

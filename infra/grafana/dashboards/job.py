@@ -13,6 +13,7 @@ from drumline.infra.grafana.tokens import STEP_PARTS
 from drumline.infra.grafana.variables import JOB, LABELLED, MARKS, RUN
 from drumline.infra.guidance.causes import CAUSES, INSUFFICIENT_DATA, WITHOUT_WINDOWS
 from drumline.infra.guidance.hangs import HANGS
+from drumline.schemas.topics import Topic
 
 #: Median, p95 and p99 of the lengths of steps.
 _QUANTILES = "quantilesDDIfMerge(0.01, 0.5, 0.95, 0.99)(durations)"
@@ -54,10 +55,10 @@ NUMBERS = (
     stat(
         "Ranks",
         "Ranks that finished steps.",
-        """
+        f"""
         SELECT sum(n) AS value FROM (
             SELECT uniqExactIfMerge(ranks) AS n FROM records_per_minute
-            WHERE @job AND @run AND @minute AND topic = 'gpu.step.v1' GROUP BY run
+            WHERE @job AND @run AND @minute AND topic = '{Topic.STEP}' GROUP BY run
         )
         """,
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from drumline.infra.grafana.bands import worst
 from drumline.infra.grafana.model import Panel, PanelQuery
 from drumline.infra.grafana.thresholds import LINK_ERRORS
-from drumline.schemas.meanings import LINK_ERROR_COLUMNS
+from drumline.schemas.counters import LINK_ERROR_COLUMNS
 
 _FAULTS = (*LINK_ERROR_COLUMNS, "link_downs", "recoveries")
 

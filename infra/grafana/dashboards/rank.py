@@ -19,7 +19,7 @@ from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import LEVEL, LEVEL_HUNG, LOST, SHARE, TEMPERATURE
 from drumline.infra.grafana.tokens import chosen
 from drumline.infra.grafana.variables import JOB, LABELLED, MARKS, RANK, RUN
-from drumline.schemas.meanings import CLOCK_FAULT_BITS
+from drumline.schemas.counters import CLOCK_FAULT_BITS
 
 #: Without a choice none; rank -1 has the verdicts on the job as a whole.
 _VERDICTS = f"@job AND @run AND rank = toInt32OrDefault({chosen('rank')}, toInt32(-2))"

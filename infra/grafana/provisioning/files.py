@@ -9,7 +9,7 @@ from typing import Any
 from drumline.infra.config.servers import WEB_PAGE
 from drumline.infra.grafana.model import FOLDER, FOLDER_UID, PLUGIN, SOURCE_UID, Json
 from drumline.infra.grafana.provisioning.contacts import ADDRESSES, RECEIVER, TEMPLATE, Contact, policies, receiver
-from drumline.infra.grafana.provisioning.rules import DELETED, GROUPS, duration, rule_for_file
+from drumline.infra.grafana.provisioning.rules import GROUPS, duration, rule_for_file
 
 
 def data_source(
@@ -90,10 +90,7 @@ def provisioning_files(
             "datasources": [_file_source(tls, ca)],
         },
         "dashboards/drumline.yaml": {"providers": [provider]},
-        "alerting/rules.yaml": {
-            "groups": groups,
-            "deleteRules": [{"orgId": 1, "uid": uid} for uid in DELETED],
-        },
+        "alerting/rules.yaml": {"groups": groups},
         "alerting/contact-points.yaml": {"contactPoints": [point]},
         "alerting/policies.yaml": {"policies": [{"orgId": 1, **policies()}]},
         "alerting/templates.yaml": {"templates": [{"orgId": 1, "name": "drumline", "template": TEMPLATE}]},

@@ -15,8 +15,6 @@ from drumline.infra.grafana.model import FOLDER_UID, PLUGIN, SOURCE_UID, Json
 from drumline.infra.grafana.render.dashboard import panel_ids
 
 GROUPS: tuple[Group, ...] = (JOBS, LINKS, LOST_GPUS, DEVICES, ARRIVAL, PIPELINE)
-#: Rules of former releases. Grafana keeps a rule that its files no longer name until they ask to delete it.
-DELETED = ("drumline-straggler-warning", "drumline-straggler-critical")
 
 
 def rules() -> list[Rule]:

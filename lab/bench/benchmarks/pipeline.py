@@ -16,6 +16,7 @@ from drumline.lab.bench.processes.process_watch import over_time
 from drumline.lab.bench.processes.profiling import profiled
 from drumline.lab.bench.processes.running_pipeline import RunningPipeline
 from drumline.lab.bench.result import BenchReport, Progress
+from drumline.schemas.topics import Topic
 
 TARGET, MEMORY_MIB = 200e3, 400
 PARTS = ("throughput", "delays", "cost")
@@ -73,7 +74,7 @@ def _full_speed(running: RunningPipeline, loops: int, report: BenchReport, profi
         with running.replay("--speed", "max", "--loop", str(loops)) as replay:
             summary = replay.summary()
         published = time.monotonic() - began
-        kernels = summary["rows"]["gpu.kernel.v1"]
+        kernels = summary["rows"][Topic.KERNEL]
         count = f"SELECT count() AS n FROM kernels WHERE run = '{summary['run']}'"
         running.wait(lambda: running.lag() == 0 and running.query(count)[0]["n"] == kernels, "rows are missing")
         wall = time.monotonic() - began

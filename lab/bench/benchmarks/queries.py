@@ -94,7 +94,7 @@ def _fill(client: Client, settings: Settings, folder: Path, rows: int, progress:
     progress("loading the recording")
     recording = RecordedJob(folder, ranks=RANKS)
     period = recording.period_ns
-    times = max(1, -(-rows // next(n for topic, n in recording.rows.items() if topic == "gpu.kernel.v1")))
+    times = max(1, -(-rows // next(n for topic, n in recording.rows.items() if topic == Topic.KERNEL)))
     until = time.time_ns()
     shift = until - recording.first_ns - times * period
     del recording
@@ -106,7 +106,7 @@ def _fill(client: Client, settings: Settings, folder: Path, rows: int, progress:
 
     repetition = Repetition(OTHER, JOB, times, period, int(steps))
     repeat(client, settings.clickhouse.database, repetition, report_progress)
-    return times * seed["gpu.kernel.v1"], times * period / 1e9, until
+    return times * seed[Topic.KERNEL], times * period / 1e9, until
 
 
 def _fill_wide(

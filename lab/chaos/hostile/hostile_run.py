@@ -14,7 +14,6 @@ import psutil
 from confluent_kafka import KafkaException, Message, Producer
 
 from drumline.infra.clickhouse import client as clickhouse
-from drumline.infra.clickhouse.row_counts import counts
 from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
 from drumline.infra.config.state_dir import StackError
 from drumline.infra.kafka.config import producer_config
@@ -29,6 +28,7 @@ from drumline.lab.chaos.hostile.innocent_job import InnocentJob
 from drumline.lab.chaos.hostile.records import HostileRecord, hostile_records
 from drumline.lab.chaos.hostile.report import HostileReport
 from drumline.lab.chaos.reference import RESULTS, compare_rows, result_rows
+from drumline.lab.row_counts import counts
 
 #: Hostile records a second, beside the job at its recorded speed.
 RATE = 110

@@ -6,6 +6,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from drumline.infra.guidance.causes import (
+    HOST_STALL,
+    NAMES,
+    OK,
+    SLOW_COMPUTE,
+    SLOW_COPY,
+    SLOW_GPU,
+    UNKNOWN,
+)
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.analysis.window_data import (
     CommunicatorWindow,
@@ -16,10 +25,7 @@ from drumline.streams.stragglers.analysis.window_data import (
 )
 
 #: Budget component -> the cause that it indicates. Their sum is a rank's own time (attribution.py).
-HOST_STALL, SLOW_COMPUTE, UNKNOWN = "host_stall", "slow_compute", "unknown"
-COMPONENTS = {"idle_ns": HOST_STALL, "copy_ns": "slow_copy", "compute_ns": SLOW_COMPUTE}
-#: The cause of an excess of compute in light steps, where the work is not known.
-SLOW_GPU = "slow_gpu"
+COMPONENTS = {"idle_ns": HOST_STALL, "copy_ns": SLOW_COPY, "compute_ns": SLOW_COMPUTE}
 #: Parts of a component that only some producers know (-1 otherwise) -> the detail of the cause that they indicate. They
 #: may lie in each other: the first that is large enough counts. Others may wait for the GPU too, so that comes last.
 DETAILS = {
@@ -59,8 +65,13 @@ class Cause:
     ratios: dict[str, float] = field(default_factory=dict)
     slowdown: float = 1.0
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for a name that nobody can look up."""
+        if (self.cause, self.detail) not in NAMES:
+            raise ValueError(f"cause {self.cause} {self.detail}: infra/guidance/causes.py does not have it")
 
-NO_CAUSE = Cause("ok")
+
+NO_CAUSE = Cause(OK)
 
 
 class GroupBudget:

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from drumline.infra.guidance.causes import HOST_STALL, details_known_from
+from drumline.infra.guidance.entry import SAMPLES, STEPS
 from drumline.streams.core.chance import POWERS, beyond, chance_of_sizes, common_sizes, likelihood_ratios, spread
 from drumline.streams.core.thresholds import OK, WARNING, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution
-from drumline.streams.stragglers.analysis.cause import DETAILS, HOST_STALL, NO_CAUSE, WAITING, Cause
-from drumline.streams.stragglers.analysis.host_cause import NO_CPU
+from drumline.streams.stragglers.analysis.cause import DETAILS, NO_CAUSE, WAITING, Cause
 from drumline.streams.stragglers.analysis.lateness_history import (
     BUSY,
     LATE,
@@ -35,10 +36,10 @@ from drumline.streams.stragglers.inspection.sampled_stacks import Inspection
 from drumline.streams.stragglers.rank_values import by_value
 
 #: Details that were measured in the rank's own steps, or on its own GPU: not chance, however much the job's steps vary.
-MEASURED = frozenset({"garbage_collection", "checkpoint", "data_loader", "pageable", "shared_gpu", "throttled"})
+MEASURED = details_known_from(STEPS)
 #: Details from a sample a second of the process, which may be of the window before: odds are enough that are so many
 #: times less.
-SAMPLED = frozenset({*NO_CPU, "python_lock", "page_faults", "disk"})
+SAMPLED = details_known_from(SAMPLES)
 SAMPLED_ODDS = 50.0
 #: Windows, or steps, vary little if by less than this part of what a suspect loses.
 LITTLE = 0.5

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from drumline.infra.guidance.causes import SLOW_GPU
 from drumline.streams.core.thresholds import OK, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution, attribute_lost_time
 from drumline.streams.stragglers.analysis.baseline import Baseline, same_work, summarize_window
-from drumline.streams.stragglers.analysis.cause import NO_CAUSE, SLOW_GPU, Cause
+from drumline.streams.stragglers.analysis.cause import NO_CAUSE, Cause
 from drumline.streams.stragglers.analysis.cost import priced, shared_out
 from drumline.streams.stragglers.analysis.groups import lockstep_groups
 from drumline.streams.stragglers.analysis.jitter import find_jitter

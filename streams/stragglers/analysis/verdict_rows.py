@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from drumline.infra.guidance.causes import CHANGED_JOB, INSUFFICIENT_DATA, JITTER, SLOW_LINK
 from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
 from drumline.streams.stragglers.analysis.cause import NO_CAUSE, Cause
@@ -130,7 +131,7 @@ class Evaluable:
 
     def without_verdict(self, index: int, row: RankVerdict) -> RankVerdict:
         """Return the row of a rank that cannot be evaluated."""
-        cause = Cause("insufficient_data", self._reason_at(index) or self.reason)
+        cause = Cause(INSUFFICIENT_DATA, self._reason_at(index) or self.reason)
         evidence = {"steps": int(self.steps[index])}
         return RankVerdict(
             row.rank, INSUFFICIENT, cause, lateness_ns=row.lateness_ns, wait_ns=row.wait_ns, evidence=evidence
@@ -212,7 +213,7 @@ def _in_group(row: RankVerdict, label: str, together: list[int]) -> RankVerdict:
 
 def insufficient_job_row(detail: str) -> RankVerdict:
     """Return the row of a job that could not be evaluated."""
-    return RankVerdict(WHOLE_JOB, INSUFFICIENT, Cause("insufficient_data", detail))
+    return RankVerdict(WHOLE_JOB, INSUFFICIENT, Cause(INSUFFICIENT_DATA, detail))
 
 
 def job_row(finding: SlowLink | JobRegression | JobJitter | None, config: StragglerConfig) -> RankVerdict:
@@ -221,14 +222,14 @@ def job_row(finding: SlowLink | JobRegression | JobJitter | None, config: Stragg
         return RankVerdict(WHOLE_JOB, OK, NO_CAUSE)
     severity, evidence = SUSPECT, dict[str, Any]()
     if isinstance(finding, SlowLink):
-        cause = Cause("slow_link", "above_own_history", "medium")
+        cause = Cause(SLOW_LINK, "above_own_history", "medium")
         evidence = {"communicator": finding.communicator, "operation": finding.operation}
         evidence |= {"bytes": finding.bytes, "ratio": finding.ratio}
         severity = config.severity(finding.share)
     elif isinstance(finding, JobRegression):
-        cause = Cause("changed_job", finding.detail, "medium")
+        cause = Cause(CHANGED_JOB, finding.detail, "medium")
         evidence = {"ratio": finding.ratio, "grew_ns": finding.grew_ns}
     else:
-        cause = Cause("jitter", "", "medium")
+        cause = Cause(JITTER, "", "medium")
         evidence = {"turns": {str(rank): round(share, 4) for rank, share in finding.ranks.items()}}
     return RankVerdict(WHOLE_JOB, severity, cause, round(finding.lost_ns), finding.share, evidence=evidence)

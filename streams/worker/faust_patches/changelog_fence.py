@@ -44,8 +44,7 @@ class ChangelogFence:
     def accepts(self, key: bytes, epoch: int | None) -> bool:
         """Return True if a record of state counts.
 
-        Records without an epoch count: a worker of an older version wrote them, before an upgrade or while workers of
-        both versions run.
+        Records without an epoch count: no halted worker wrote them.
         """
         if epoch is not None and epoch < self.epoch:
             self.stale.add(key)

@@ -1,14 +1,12 @@
-"""Write what is missing here: the bytes of one record per released schema version, beside what they must decode to.
+"""Write what is missing here: the bytes of one record per frozen schema version, beside what they must decode to.
 
-`python tests/data/golden/write.py [--amend]`, after `python -m drumline.schemas.release --add` (`--amend`). Files
-that are here stay as they are for ever; --amend rewrites the newest version of each topic, for schemas that were
-never merged. The worked example, docs/reference/record-example.md, is written too.
+`make release` runs it after `python -m drumline.schemas.release --freeze`. Files that are here stay as they are for
+ever. The worked example, docs/reference/record-example.md, is written too.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import zlib
 from io import BytesIO
 from pathlib import Path
@@ -35,13 +33,23 @@ EXAMPLE_TOPIC = "gpu.collective.v1"
 ROWS = 5
 
 
-def versions() -> list[tuple[str, dict]]:
-    lock = json.loads((AVRO / "lock.json").read_text())
-    return [(topic, version) for topic, released in lock.items() for version in released]
+def versions(root: Path = AVRO) -> list[tuple[str, dict]]:
+    lock = json.loads((root / "lock.json").read_text())
+    return [(topic, version) for topic, noted in lock.items() for version in noted]
 
 
-def released(topic: str, version: dict) -> RecordModel:
-    return parse_model(topic, (AVRO / version["file"]).read_text())
+def write_golden(folder: Path = FOLDER, root: Path = AVRO) -> None:
+    """Write the bytes of each frozen version that has none yet."""
+    for topic, version in versions(root):
+        stem, frozen = folder / f"{topic}.{version['version']}", root / version["file"]
+        if stem.with_name(stem.name + ".bin").exists() or not frozen.exists():
+            continue
+        record = parse_model(topic, frozen.read_text())
+        batch = sample(record)
+        stem.with_name(stem.name + ".bin").write_bytes(encode(record, batch, header(version["id"])))
+        columns = {name: values.tolist() for name, values in batch.columns.items()}
+        expected = {"schema": version["sha256"], "envelope": batch.envelope, "columns": columns}
+        stem.with_name(stem.name + ".json").write_text(json.dumps(expected, indent=1, ensure_ascii=False) + "\n")
 
 
 def sample(record: RecordModel) -> Batch:
@@ -131,20 +139,6 @@ def _folded(text: str) -> list[str]:
     return [text[start : start + 96] for start in range(0, len(text), 96)]
 
 
-def main(amend: bool) -> None:
-    newest = dict(versions())
-    for topic, version in versions():
-        stem = FOLDER / f"{topic}.{version['version']}"
-        if stem.with_name(stem.name + ".bin").exists() and not (amend and newest[topic] == version):
-            continue
-        record = released(topic, version)
-        batch = sample(record)
-        stem.with_name(stem.name + ".bin").write_bytes(encode(record, batch, header(version["id"])))
-        columns = {name: values.tolist() for name, values in batch.columns.items()}
-        expected = {"schema": version["sha256"], "envelope": batch.envelope, "columns": columns}
-        stem.with_name(stem.name + ".json").write_text(json.dumps(expected, indent=1, ensure_ascii=False) + "\n")
-    PAGE.write_text(render())
-
-
 if __name__ == "__main__":
-    main("--amend" in sys.argv[1:])
+    write_golden()
+    PAGE.write_text(render())

@@ -4,16 +4,17 @@ import re
 from collections.abc import Iterable
 
 import pytest
-import tables_page
+from support import migrated_database
 
+from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse.client import rows
 from drumline.infra.clickhouse.kernel_names import FAMILIES, OTHER
-from drumline.infra.guidance.causes import CAUSES
 from drumline.producers.derive.nccl.names import OPERATIONS
 from drumline.producers.derive.steps.steps import API, INFERRED, MARKER, OPTIMIZER
 from drumline.producers.identity import CUPTI, NCCL
 from drumline.producers.rings.progress import STATES as PROCESS_STATES
 from drumline.producers.rings.ring_file import DATATYPES, FUNCTIONS
-from drumline.schemas.meanings import CLOCK_REASONS
+from drumline.schemas.counters import CLOCK_REASONS
 from drumline.sinks.tables.tables import SEVERITIES
 from drumline.streams.hangs.explanation import Reason
 from drumline.streams.lateness.collective_join import EXCHANGE, PIPELINE
@@ -26,8 +27,6 @@ MEMORY = "1 pageable, 2 pinned, 3 device, 4 array, 5 managed"
 LISTS: dict[str, Iterable[str]] = {
     "stragglers.severity": SEVERITIES,
     "stragglers.state": STATES,
-    "stragglers.cause": {"ok", *(entry.cause for entry in CAUSES)},
-    "stragglers.detail": {entry.detail for entry in CAUSES},
     "stragglers.confidence": ("none", "low", "medium", "high"),
     "hangs.reason": [reason.value for reason in Reason],
     "hangs.operation": FUNCTIONS,
@@ -51,39 +50,28 @@ LISTS: dict[str, Iterable[str]] = {
 }
 
 
-def comments() -> dict[str, str]:
-    """`table.column` -> type and comment, of the page that a stack test holds to the schema."""
-    result, table = {}, ""
-    for line in tables_page.PAGE.read_text().splitlines():
-        if line.startswith("### "):
-            table = line[4:]
-        elif cells := re.match(r"\| `(\w+)` \| (.*) \|$", line):
-            result[f"{table}.{cells[1]}"] = cells[2]
-    return result
+def unnamed(values: Iterable[str], comment: str) -> list[str]:
+    """Return the values that a comment lacks."""
+    return [value for value in values if not re.search(rf"(?<![\w.]){re.escape(value)}(?!\w)", comment)]
 
 
-@pytest.mark.parametrize("column", LISTS)
-def test_a_comment_names_every_value(column):
-    comment = comments()[column]
-    assert not [value for value in LISTS[column] if not re.search(rf"(?<![\w.]){re.escape(value)}(?!\w)", comment)], (
-        f"{column} writes more than its comment says: add a migration that changes the comment"
-    )
+def listed(comment: str) -> set[str]:
+    """Return the values that a comment lists behind its first colon."""
+    text = re.sub(r"empty = \w+", "", comment.split(":", 1)[1])
+    return {value for part in re.split(r"[;,]\s*|\w+: ", text) if (value := part.strip())}
 
 
-@pytest.mark.parametrize("column", ["stragglers.cause", "stragglers.detail", "hangs.datatype", "collectives.operation"])
-def test_a_comment_names_no_value_that_is_not_written(column):
-    listed = re.sub(r"empty = \w+", "", comments()[column].split("|", 1)[1].split(":", 1)[1])
-    listed_values = {text for part in re.split(r"[;,]\s*|\w+: ", listed) if (text := part.strip())}
-    assert listed_values <= set(LISTS[column])
-
-
-def test_details_stand_beside_their_cause():
-    of_cause = dict(re.findall(r"(\w+): ([\w, ]+)", comments()["stragglers.detail"]))
-    written = {entry.cause: set[str]() for entry in CAUSES if entry.detail}
-    for entry in CAUSES:
-        if entry.detail:
-            written[entry.cause].add(entry.detail)
-    assert {cause: set(re.split(r",\s*", text)) for cause, text in of_cause.items()} == written
+@pytest.mark.stack
+def test_comments_name_every_value_and_none_that_is_not_written(clean_stack):
+    client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
+    migrated_database.create(clean_stack)
+    described = rows(client, f"SELECT table, name, type, comment FROM system.columns WHERE database = '{database}'")
+    comments = {f"{row['table']}.{row['name']}": row["comment"] for row in described}
+    texts = {f"{row['table']}.{row['name']}": f"{row['type']} {row['comment']}" for row in described}
+    lacking = {column: missing for column, values in LISTS.items() if (missing := unnamed(values, texts[column]))}
+    assert not lacking, "add a migration that changes these comments"
+    assert listed(comments["hangs.datatype"]) <= set(DATATYPES)
+    assert listed(comments["collectives.operation"]) <= set(OPERATIONS)
 
 
 def test_the_bits_of_throttle_reasons_are_in_order_without_a_gap():

@@ -94,7 +94,7 @@ def test_where_a_later_evaluation_ends_lost_time_is_right_within_half_a_window(d
     assert cost(db) == (20.0, 4 + 1)
 
 
-def test_rows_without_steps_and_those_of_older_workers_stand(db):
+def test_rows_without_steps_and_those_of_no_evaluation_stand(db):
     evaluate(db, "", 20, range(80), hours_ago=2)
     command(db, "INSERT INTO stragglers_versions (job, run, rank, first_step, last_step, severity, detail, published) "
                 "VALUES ('x', 'r1', -1, -1, -1, -1, 'quarantine', now64(3))")  # fmt: skip

@@ -1,15 +1,19 @@
 """Migrations: applied once, never changed, safe to repeat; and what exactly-once needs of every table."""
 
 import re
+import socket
+import subprocess
+import sys
 import threading
 
 import pytest
 from support import migrated_database
+from support.newer_release import NAME, newer_migrations
 from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse import migrate as module
-from drumline.infra.clickhouse.migrate import Migration, migrate, migrated_tables, migrations, pending
+from drumline.infra.clickhouse.migrate import Applied, Migration, migrate, migrated_tables, migrations, pending
 from drumline.infra.clickhouse.migration_lock import MigrationConflict
 from drumline.infra.config.clickhouse_settings import ClickHouseSettings, RetentionSettings, TieringSettings
 from drumline.infra.localstack.clickhouse.config import prepare_engine
@@ -19,19 +23,24 @@ from drumline.infra.localstack.ephemeral import ephemeral_settings
 FILES = [Migration(1, "a", "SELECT 1;"), Migration(2, "b", "SELECT 2;")]
 
 
+def applied(files):
+    return {m.version: Applied(m.name, m.checksum) for m in files}
+
+
 def test_what_is_applied_is_left_out():
-    assert pending(FILES, {1: FILES[0].checksum}) == FILES[1:]
-    assert pending(FILES, {m.version: m.checksum for m in FILES}) == []
+    assert pending(FILES, applied(FILES[:1]), "gpu") == FILES[1:]
+    assert pending(FILES, applied(FILES), "gpu") == []
 
 
-def test_a_changed_file_is_refused_by_name():
-    with pytest.raises(MigrationConflict, match=r"0001_a\.sql changed"):
-        pending(FILES, {1: "other"})
+@pytest.mark.parametrize("other", [Applied("a", "other"), Applied("other", FILES[0].checksum)])
+def test_a_changed_or_renamed_file_is_refused_by_name(other):
+    with pytest.raises(MigrationConflict, match=rf"0001_{other.name} is not this drumline's"):
+        pending(FILES, {1: other}, "gpu")
 
 
 def test_a_database_from_a_newer_version_is_refused():
     with pytest.raises(MigrationConflict, match="newer drumline"):
-        pending(FILES, {m.version: m.checksum for m in FILES} | {3: "x"})
+        pending(FILES, applied(FILES) | {3: Applied("c", "x")}, "gpu")
 
 
 def test_numbers_follow_each_other(tmp_path):
@@ -58,14 +67,16 @@ def test_a_merge_of_rows_with_sketches_or_sets_has_few_of_them_in_memory():
         assert int(re.findall(r"index_granularity = (\d+)", text)[0]) <= 1_024, text.splitlines()[0]
 
 
+def described(client, name):
+    """Statements and columns of all tables of a database."""
+    sql = f"SELECT {{0}} FROM system.{{1}} WHERE database = '{name}' ORDER BY ALL"
+    tables = clickhouse.rows(client, sql.format(f"replaceAll(create_table_query, '{name}.', '') AS q", "tables"))
+    columns = "table, name, type, position, default_expression, comment, compression_codec"
+    return tables, clickhouse.rows(client, sql.format(columns, "columns"))
+
+
 @pytest.mark.stack
 def test_a_database_of_the_tests_is_what_migrations_make(clean_stack):
-    def described(name):
-        sql = f"SELECT {{0}} FROM system.{{1}} WHERE database = '{name}' ORDER BY ALL"
-        tables = clickhouse.rows(client, sql.format(f"replaceAll(create_table_query, '{name}.', '') AS q", "tables"))
-        columns = "table, name, type, position, default_expression, comment, compression_codec"
-        return tables, clickhouse.rows(client, sql.format(columns, "columns"))
-
     client, name = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
     names = [f"{name}_first", f"{name}_copy", f"{name}_migrated"]
     first, copy, migrated = (
@@ -76,10 +87,10 @@ def test_a_database_of_the_tests_is_what_migrations_make(clean_stack):
         migrated_database.create(first)
         migrated_database.create(copy)
         migrate(client, migrated)
-        assert described(names[1]) == described(names[2])
+        assert described(client, names[1]) == described(client, names[2])
         kept = "SELECT name FROM system.tables WHERE database = {d:String} AND engine LIKE '%MergeTree'"
         assert {row["name"] for row in clickhouse.rows(client, kept, {"d": names[2]})} == migrated_tables(migrations())
-        assert len(described(names[1])[0]) > 40
+        assert len(described(client, names[1])[0]) > 40
         assert migrate(client, copy) == []
     finally:
         for other in names:
@@ -133,19 +144,17 @@ def _statistics_after_a_merge(client, table):
     return clickhouse.rows(client, sql)[0]["n"]
 
 
-#: The oldest schema whose migrations are as they were: without the content and the epochs of the ledger.
-OLDEST, ROWS = 6, 20
+#: Random rows in every table.
+ROWS = 20
 
 
 @pytest.mark.stack
-def test_rows_of_an_older_version_stay_as_they_were(clean_stack, monkeypatch):
-    """Random ones in every column of every table, from the oldest schema to the newest."""
+def test_rows_of_this_version_stay_as_they_are_when_a_later_one_migrates(clean_stack, monkeypatch, tmp_path):
+    """Random ones in every column of every table."""
     client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
     for_ever = dict.fromkeys(RetentionSettings.model_fields, 0)
     clean_stack.clickhouse.retention = RetentionSettings(**for_ever)  # random times are old, or to come
-    with monkeypatch.context() as older:
-        older.setattr(module, "migrations", lambda: migrations()[:OLDEST])
-        migrate(client, clean_stack)
+    migrate(client, clean_stack)
     tables = clickhouse.rows(
         client,
         "SELECT table, groupArray(name) AS names, groupArray(concat(name, ' ', type)) AS structure "
@@ -158,7 +167,7 @@ def test_rows_of_an_older_version_stay_as_they_were(clean_stack, monkeypatch):
     assert len(tables) > 10
 
     def content():
-        """Table -> number of rows, and a sum that changes with each value of the older columns."""
+        """Table -> number of rows, and a sum that changes with each value of this version's columns."""
         answers = {}
         for row in tables:
             line = f"formatRowNoNewline('TSV', {', '.join(row['names'])})"
@@ -174,12 +183,17 @@ def test_rows_of_an_older_version_stay_as_they_were(clean_stack, monkeypatch):
         )
     before = content()
     assert min(answer["n"] for answer in before.values()) > ROWS / 2, "a few have the same key, an empty one"
+    monkeypatch.setattr(module, "migrations", lambda files=newer_migrations(tmp_path): files)
     done = migrate(client, clean_stack)
-    assert done[: len(migrations()) - OLDEST] == [f"{m.version:04d}_{m.name}" for m in migrations()[OLDEST:]]
+    assert done[0] == NAME
+    assert not any(re.match(r"\d{4}_", step) for step in done[1:])
     assert content() == before
+    [counted] = clickhouse.rows(client, f"SELECT sum(steps) AS n, any(steps) AS of FROM {database}.step_counts")
+    assert (counted["n"], counted["of"]) == (ROWS, 1)
     views = "SELECT name FROM system.tables WHERE database = {d:String} AND engine = 'View'"
     for view in clickhouse.rows(client, views, {"d": database}):
         clickhouse.rows(client, f"SELECT * FROM {database}.{view['name']} LIMIT 1")
+    assert migrate(client, clean_stack) == []
 
 
 @pytest.mark.stack
@@ -192,15 +206,27 @@ def test_retention_follows_the_settings(clean_stack):
 
 
 @pytest.mark.stack
-def test_a_changed_checksum_in_the_database_is_refused(clean_stack):
-    client = clickhouse.connect(clean_stack)
-    migrate(client, clean_stack)
-    client.command(
-        f"ALTER TABLE {clean_stack.clickhouse.database}.schema_migrations UPDATE checksum = 'x' WHERE version = 2",
-        settings={"mutations_sync": 2},
-    )
-    with pytest.raises(MigrationConflict, match="0002"):
+@pytest.mark.parametrize("option", [[], ["--dry-run"]])
+def test_a_database_of_another_checkout_is_named_with_what_to_do_and_left_as_it_is(
+    clean_stack, environment_of, monkeypatch, tmp_path, option
+):
+    """Its migrations have the numbers of ours, and other texts and names; and there are more of them."""
+    client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
+    table = "CREATE TABLE {database}.kernel_names (name String, rules UInt32) ENGINE = MergeTree ORDER BY name;"
+    texts = [table, *["SELECT 1;"] * 8]
+    with monkeypatch.context() as older:
+        older.setattr(module, "migrations", lambda: [Migration(n, f"old_{n}", text) for n, text in enumerate(texts, 1)])
         migrate(client, clean_stack)
+    before = described(client, database)
+    command = [sys.executable, "-m", "drumline.cli.app", "migrate", *option]
+    done = subprocess.run(command, env=environment_of(clean_stack), capture_output=True, text=True, timeout=WAIT_S)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert f"{database} has the schema of another checkout (9 migrations up to 0009_old_9" in done.stderr
+    assert "nothing was changed: name another database in DRUMLINE_CLICKHOUSE__DATABASE" in done.stderr
+    statement = re.search(r"\((DROP DATABASE [^)]*)\) and run drumline migrate again", done.stderr)[1]
+    assert described(client, database) == before
+    client.command(statement)
+    assert migrate(client, clean_stack)
 
 
 @pytest.mark.stack
@@ -232,9 +258,6 @@ def test_two_at_once_take_turns_and_a_dead_ones_lock_is_taken_over(clean_stack):
 
 
 def _exited_holder():
-    import socket
-    import subprocess
-
     process = subprocess.Popen(["true"])
     process.wait()
     return f"{socket.gethostname()}:{process.pid}"

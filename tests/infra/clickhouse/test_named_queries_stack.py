@@ -9,10 +9,12 @@ import sys
 import cookbook
 import pytest
 from support import migrated_database
+from support.newer_release import BEFORE, FIELD, NAME, newer_migrations
 from support.pipeline import Pipeline
 from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse import distributed, migrate
 from drumline.infra.clickhouse.client import rows
 from drumline.infra.clickhouse.queries import queries
 from drumline.infra.config.clickhouse_settings import ClickHouseSettings
@@ -298,3 +300,22 @@ def test_a_sink_that_is_killed_stores_a_job_over_two_servers_once(two, clean_sta
     held = [rows(clickhouse.connect(s), stored.format("gpu"))[0]["n"] for s in servers]
     assert all(held)
     assert sum(held) == summary["rows"]["gpu.kernel.v1"]
+
+
+@pytest.mark.long
+def test_what_the_next_release_adds_is_over_both_servers_too(two, monkeypatch, tmp_path):
+    servers, _ = two
+    files = newer_migrations(tmp_path)
+    for module in (migrate, distributed):
+        monkeypatch.setattr(module, "migrations", lambda: files)
+    clients = [clickhouse.connect(settings) for settings in servers]
+    for client, settings in zip(clients, servers, strict=True):
+        clickhouse.command(client, "INSERT INTO gpu.steps (job, start, duration_ns) VALUES ('next', now(), 2000000000)")
+        assert NAME in migrate.migrate(client, settings)
+    for client in clients:
+        distributed.distribute(client, "gpu", "both", "gpu_all")
+    slow = f"SELECT count() AS n, any({FIELD}) AS value FROM gpu_all.slow_steps WHERE job = 'next'"
+    counted = "SELECT sum(steps) AS n FROM gpu_all.step_counts WHERE job = 'next'"
+    for client in clients:
+        assert rows(client, slow) == [{"n": 2, "value": BEFORE}]
+        assert rows(client, counted) == [{"n": 2}]

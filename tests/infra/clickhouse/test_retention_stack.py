@@ -140,15 +140,3 @@ def test_records_that_kafka_has_for_longer_than_the_ledger_are_not_lost(producer
     pipeline.drain(1, [Topic.PROCESS])
     assert pipeline.ledger() == 1
     assert pipeline.audit().findings == []
-
-
-def test_what_was_deleted_by_the_time_of_its_rows_before_the_upgrade_is_expired(pipeline):
-    topics = (Topic.KERNEL, Topic.KERNEL_FREQUENCY)
-    pipeline.publish(*map(long_ago, topics))
-    pipeline.drain(2, list(topics))
-    change(pipeline, "ALTER TABLE {db}.schema_migrations UPDATE applied_at = now() + 3600 WHERE version = 29")
-    for name in ("kernels", "kernel_frequency_versions", "kernels_per_minute", "ranks_per_second"):
-        change(pipeline, f"ALTER TABLE {{db}}.{name} DELETE WHERE 1")
-    report = pipeline.audit()
-    assert report.findings == []
-    assert {a.topic: a.rows_expired for a in report.topics if a.rows_expired} == dict.fromkeys(topics, 50)

@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 
 from drumline.cli.operate.grafana import app
 from drumline.infra.grafana.provisioning.files import data_source, provisioning_files
-from drumline.infra.grafana.provisioning.rules import rules
 
 FILE = Path("provisioning/datasources/clickhouse.yaml")
 
@@ -34,13 +33,6 @@ def test_a_ca_without_tls_is_refused(tmp_path):
     done = CliRunner().invoke(app, ["write", "-o", str(tmp_path), "--ca"])
     assert (done.exit_code, done.stderr) == (2, "drumline grafana: --ca is for --tls\n")
     assert [*tmp_path.iterdir()] == []
-
-
-def test_rules_of_former_releases_are_deleted_and_no_present_one():
-    [text] = [text for path, text in provisioning_files().items() if path.name == "rules.yaml"]
-    deleted = {rule["uid"] for rule in yaml.safe_load(text)["deleteRules"]}
-    assert deleted == {"drumline-straggler-warning", "drumline-straggler-critical"}
-    assert not deleted & {rule.uid for rule in rules()}
 
 
 def test_another_default_data_source_stays_the_default():

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from drumline.infra.grafana.alerts import causes as alert_causes
-from drumline.infra.guidance.causes import CAUSES, WITHOUT_WINDOWS, guidance
+from drumline.infra.guidance import causes
+from drumline.infra.guidance.causes import CAUSES, NAMES, WITHOUT_WINDOWS, guidance
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.streams.stragglers.analysis import cause
 
@@ -21,7 +22,7 @@ def named_causes():
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Cause":
                 texts = [a.value for a in node.args[:2] if isinstance(a, ast.Constant)]
                 if isinstance(node.args[0], ast.Name) and node.args[0].id.isupper():
-                    texts.insert(0, getattr(cause, node.args[0].id))
+                    texts.insert(0, getattr(causes, node.args[0].id))
                 if texts and texts[0] not in ("", "ok"):
                     yield texts[0], texts[1] if len(texts) > 1 else ""
 
@@ -29,7 +30,13 @@ def named_causes():
 def test_every_cause_that_a_verdict_names_has_an_entry():
     named = set(named_causes())
     assert {"slow_link", "changed_job", "slow_compute", "unknown", "insufficient_data"} <= {c for c, _ in named}
-    assert [name for name in named if guidance(*name) is None] == []
+    assert named - NAMES == set()
+
+
+def test_a_cause_that_has_no_entry_cannot_be_made():
+    assert cause.Cause("slow_copy", "pageable")
+    with pytest.raises(ValueError, match="host_stall pageable"):
+        cause.Cause("host_stall", "pageable")
 
 
 @pytest.mark.parametrize("entry", [*CAUSES, *WITHOUT_WINDOWS], ids=lambda entry: entry.name)

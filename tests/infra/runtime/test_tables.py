@@ -13,7 +13,6 @@ from drumline.cli.operate import audit, dlq, limits, policy, topics
 from drumline.cli.query import capture, evaluate, pull, table_verdicts
 from drumline.cli.record import replay
 from drumline.cli.stack import status
-from drumline.infra.clickhouse.row_counts import StoredCount
 from drumline.infra.kafka.verification import ProducerAccount
 from drumline.infra.runtime import tables
 from drumline.infra.runtime.terminal import terminal_console
@@ -23,6 +22,7 @@ from drumline.lab.chaos import report as chaos_report
 from drumline.lab.demo import report as demo_report
 from drumline.lab.evaluate import comparison_table
 from drumline.lab.evaluate.scoring import EvaluationReport, Phase, VerdictRow
+from drumline.lab.row_counts import StoredCount
 from drumline.producers.replay.replay import ReplaySummary
 from drumline.schemas.control import Control
 from drumline.sinks.audit.report import AuditReport, TopicAccount

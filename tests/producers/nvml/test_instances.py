@@ -45,11 +45,9 @@ def test_each_instance_has_memory_processes_and_activity_for_itself_and_no_utili
     assert divided.gpm_samples == 0
 
 
-@pytest.mark.parametrize(
-    "known", ["MIG-0-1", "GPU-0-1", "GPU-0", ""], ids=["instance", "older recorder", "parent", "nothing yet"]
-)
+@pytest.mark.parametrize("known", ["MIG-0-1", "GPU-0", ""], ids=["instance", "parent", "nothing yet"])
 def test_a_process_gets_the_samples_of_its_instance_whatever_it_knows_of_it(sampling, divided, known):
-    """Its recorder knows the instance's UUID, the same after GPU-, its parent's, or none: then its pid decides."""
+    """Its recorder knows the instance's UUID, its parent's, or none: then its pid decides."""
     rows = sampling(divided, processes=[process(1, gpu=known)])
     wait_until(lambda: [key for key, _ in rows()].count("train") >= 2)
     batch = newest(rows, "train")

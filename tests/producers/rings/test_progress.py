@@ -181,19 +181,6 @@ def test_communicators_that_were_closed_make_room_for_the_peers_of_others(ring):
         assert list(reader.state.peers) == [str(0xC0FFEE + index)]
 
 
-def test_a_state_of_an_agent_that_counted_no_peers_makes_their_counts_inexact(ring):
-    reader = Reader(ring)
-    ring.untimed = True
-    ring.train(1, BEGIN)
-    reader.round()
-    saved = reader.state.to_json()
-    assert saved["position"] > 0
-    old = {name: value for name, value in saved.items() if name not in ("peers", "peers_left_out")}
-    reader.state = RingState.from_json(old)
-    ring.running(BEGIN + SECOND, function="Send", peer=1)
-    assert {row["peer"]: row["exact"] for row in reader.round()} == {-1: 1, 1: 0}
-
-
 def test_what_nccl_does_not_measure_counts_as_ended_and_not_as_begun(ring):
     reader = Reader(ring)
     ring.train(4, BEGIN, untimed=range(2, 9))

@@ -6,6 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from support.labs.sink import NOW_NS, any_batch
+from support.older_schema import registry_with_older
 from support.tables import parts_of
 
 from drumline.schemas.avro_read import number_behind
@@ -129,10 +130,11 @@ def test_numbers_and_texts_of_any_length_are_encoded_as_alone(topic):
     assert encoded(parts, sent[0][: HEADER.size]) == sent
 
 
-def test_what_has_no_common_schema_job_and_run_is_not_merged():
+def test_what_has_no_common_schema_job_and_run_is_not_merged(tmp_path):
     now = values(Topic.DEVICE)
-    older = next(n for n, (topic, _) in LockFileRegistry()._versions.items() if topic == Topic.DEVICE)
-    assert CODEC.merge(Topic.DEVICE, [now[0], HEADER.pack(0, older) + now[1][HEADER.size :]]) is None
+    registry, older = registry_with_older(Topic.DEVICE, tmp_path / "avro")
+    assert Codec(registry).merge(Topic.DEVICE, now) is not None
+    assert Codec(registry).merge(Topic.DEVICE, [now[0], HEADER.pack(0, older) + now[1][HEADER.size :]]) is None
     for name in ("job", "run"):
         other = any_batch(Topic.STEP, 1, "p", 0)
         other.envelope[name] = "other"
@@ -328,16 +330,15 @@ def test_a_tenant_signs_the_record():
         parts_of(codec, Topic.STEP, other, key=b"k", headers=signed_headers("a", KEY, Topic.STEP, b"k", other))
 
 
-def test_parts_of_an_older_schema_have_the_fields_of_the_current_one():
-    lock = LockFileRegistry()
-    number = next(n for n, (topic, _) in lock._versions.items() if topic == Topic.DEVICE)
-    older, current = lock.model_of(number), model(Topic.DEVICE)
+def test_parts_of_an_older_schema_have_the_fields_of_the_current_one(tmp_path):
+    registry, number = registry_with_older(Topic.DEVICE, tmp_path / "avro")
+    codec, older, current = Codec(registry), registry.model_of(number), model(Topic.DEVICE)
     batch = whole(any_batch(Topic.DEVICE, 2, "p", 0))
     envelope = {name: batch.envelope[name] for name in older.envelope}
     columns = {column.name: batch.columns[column.name] for column in older.columns}
-    parts = parts_of(CODEC, Topic.DEVICE, CODEC.encode(merged(older, number, [Batch(Topic.DEVICE, envelope, columns)])))
+    parts = parts_of(codec, Topic.DEVICE, codec.encode(merged(older, number, [Batch(Topic.DEVICE, envelope, columns)])))
     now = parts.merged.batch(0)
-    same(now, CODEC.decode(Topic.DEVICE, parts.values[0]))
+    same(now, codec.decode(Topic.DEVICE, parts.values[0]))
     new = {column.name for column in current.columns} - set(columns)
     assert new
     assert all(parts.merged.columns[name].tolist() == now.columns[name].tolist() for name in new)

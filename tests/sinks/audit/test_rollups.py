@@ -9,10 +9,8 @@ from support.labs.sink import Pipeline, any_batch, process_id
 from drumline.infra.clickhouse.client import INSERT_SETTINGS
 from drumline.infra.clickhouse.kernel_names import RULES, kernel_name
 from drumline.infra.clickhouse.migrate import migrate
-from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
-from drumline.sinks.audit import rollups
 from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.tables.blocks import rows_block
 from drumline.sinks.tables.tables import table
@@ -203,11 +201,3 @@ def test_names_of_older_rules_are_rebuilt_by_migrate(pipeline):
         {"short": name.short, "family": name.family, "demangled": "gemm()"}
     ]
     assert migrate(pipeline.client(), pipeline.settings) == []
-
-
-def test_a_rollup_that_a_migration_filled_is_not_compared_beyond_the_rows_it_was_filled_from():
-    """Rows that had expired before are in the ledger only."""
-    steps = next(rollup for rollup in rollups.ROLLUPS if rollup.name == "steps_per_second")
-    kept = RetentionSettings(ledger=365, steps_per_second=365, steps=180)
-    assert "INTERVAL 180 DAY" in rollups.comparison(steps, "gpu", "1", kept)
-    assert "INTERVAL 365 DAY" in rollups.comparison(steps, "gpu", "1", kept.model_copy(update={"steps": 0}))

@@ -363,7 +363,7 @@ def result(offset, epoch, source="windows:0"):
 
 
 RESULT = table(Topic.KERNEL_FREQUENCY)
-#: A worker is halted behind its first result, and wakes behind its successor's; offset 3 is of an older drumline.
+#: A worker is halted behind its first result, and wakes behind its successor's; offset 3 is of no worker.
 HALTED = [(0, 5), (1, 6), (2, 5), (3, None), (4, 5, "windows:1"), (5, 7), (6, 6)]
 
 

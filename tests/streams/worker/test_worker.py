@@ -309,7 +309,7 @@ main()
 def test_a_worker_whose_clock_is_hours_wrong_counts_every_row_and_reports_it(bench, hours):
     run, settings = unique("skewed"), bench.settings
     log = f"{settings.stream.app_id}-kernel-frequency-changelog"
-    create_changelog(settings, log)  # as an earlier version did
+    create_changelog(settings, log)  # as a person may
     worker = bench.worker(command=[PYTHON, "-c", SKEWED.format(hours), "stream"])
     batches = []
     for sequence in range(6):

@@ -5,7 +5,13 @@ import queue
 import time
 from types import SimpleNamespace
 
+import pynvml
 from support.wait_limit import WAIT_S
+
+from drumline.producers.nvml.gpm import METRICS as GPM_METRICS
+from drumline.producers.nvml.gpm import RATES
+from drumline.producers.nvml.readings import _LINK_ERRORS, LINK_COUNTERS
+from drumline.schemas.counters import COUNTERS, FieldValue
 
 
 class NVMLError(Exception):
@@ -44,23 +50,23 @@ class NVMLError_NotFound(NVMLError):  # noqa: N801
     pass
 
 
-#: Constants of field values and metrics, as in nvml.h.
-FIELDS = {
-    "ECC_SBE_VOL_TOTAL": 3, "ECC_SBE_AGG_TOTAL": 5, "ECC_DBE_AGG_TOTAL": 6, "ECC_SBE_VOL_DEV": 11,
-    "ECC_DBE_VOL_DEV": 12, "RETIRED_SBE": 29, "RETIRED_DBE": 30, "RETIRED_PENDING": 31,
-    "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": 38, "NVLINK_REPLAY_ERROR_COUNT_TOTAL": 52,
-    "NVLINK_RECOVERY_ERROR_COUNT_TOTAL": 59, "PERF_POLICY_POWER": 74, "PERF_POLICY_THERMAL": 75,
-    "PERF_POLICY_SYNC_BOOST": 76, "PERF_POLICY_BOARD_LIMIT": 77, "PERF_POLICY_LOW_UTILIZATION": 78,
-    "PERF_POLICY_RELIABILITY": 79, "MEMORY_TEMP": 82, "NVLINK_LINK_COUNT": 91, "PCIE_REPLAY_COUNTER": 94,
-    "NVLINK_THROUGHPUT_DATA_TX": 138, "NVLINK_THROUGHPUT_DATA_RX": 139, "REMAPPED_COR": 142, "REMAPPED_UNC": 143,
-    "REMAPPED_PENDING": 144, "REMAPPED_FAILURE": 145, "NVLINK_ERROR_DL_REPLAY": 161, "NVLINK_ERROR_DL_RECOVERY": 162,
-    "NVLINK_ERROR_DL_CRC": 163, "GET_GPU_RECOVERY_ACTION": 230,
-}  # fmt: skip
-METRICS = {
-    "SM_UTIL": 2, "SM_OCCUPANCY": 3, "ANY_TENSOR_UTIL": 5, "DFMA_TENSOR_UTIL": 6, "HMMA_TENSOR_UTIL": 7,
-    "IMMA_TENSOR_UTIL": 9, "DRAM_BW_UTIL": 10, "FP64_UTIL": 11, "FP32_UTIL": 12, "FP16_UTIL": 13,
-    "PCIE_TX_PER_SEC": 20, "PCIE_RX_PER_SEC": 21, "NVLINK_TOTAL_RX_PER_SEC": 60, "NVLINK_TOTAL_TX_PER_SEC": 61,
-}  # fmt: skip
+def _numbers(prefix, names):
+    return {name: getattr(pynvml, prefix + name) for name in names}
+
+
+#: Constants as in nvml.h: of the counters' field values and metrics, and of those that take more than one reading.
+FIELDS = _numbers(
+    "NVML_FI_DEV_",
+    [
+        *(counter.source.name for counter in COUNTERS if isinstance(counter.source, FieldValue)),
+        *(name.removeprefix("NVML_FI_DEV_") for names in _LINK_ERRORS.values() for name in names),
+        *(name.removeprefix("NVML_FI_DEV_") for name, _ in LINK_COUNTERS.values()),
+    ],
+)
+METRICS = _numbers(
+    "NVML_GPM_METRIC_",
+    [*GPM_METRICS.values(), *RATES.values(), "NVLINK_TOTAL_RX_PER_SEC", "NVLINK_TOTAL_TX_PER_SEC"],
+)
 
 
 class FakeNvml:
@@ -130,7 +136,7 @@ class FakeNvml:
             self._raise_if_lost(handle)
             if "parent" in handle and reading not in handle:  # of an instance NVML answers little
                 raise NVMLError_NotSupported("Not Supported")
-            answer = handle[reading]
+            answer = handle[reading] if reading in handle or not hasattr(pynvml, name) else NVMLError_NotSupported(name)
             if isinstance(answer, Exception):
                 raise answer
             return answer

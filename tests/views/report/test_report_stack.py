@@ -61,7 +61,7 @@ def test_a_report_holds_what_is_stored(drumline, clean_stack, tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
     early = drumline(
-        "report", "--job", JOB, "-o", str(path), "--to", f"{START + timedelta(seconds=15):%FT%T}", "--json"
+        "report", "--job", JOB, "-o", str(path), "--until", f"{START + timedelta(seconds=15):%FT%T}", "--json"
     )
     assert json.loads(early.stdout)["summary"] == [
         "No rank held this job back in the 2 windows of steps that could be evaluated."
@@ -72,16 +72,16 @@ def test_a_time_outside_the_run_is_reported_with_that_of_the_run(drumline, clean
     store(clean_stack)
     day, ran = timedelta(days=1), f"run r1 went from {START:%F %T} to {START + timedelta(seconds=40):%F %T}\n"
     for given in (
-        ("--from", f"{START + day:%FT%T}"),
-        ("--to", f"{START - day:%FT%T}"),
-        ("--from", f"{START - 2 * day:%FT%T}", "--to", f"{START - day:%FT%T}"),
+        ("--since", f"{START + day:%FT%T}"),
+        ("--until", f"{START - day:%FT%T}"),
+        ("--since", f"{START - 2 * day:%FT%T}", "--until", f"{START - day:%FT%T}"),
     ):
         done = drumline("report", "--job", JOB, "-o", str(tmp_path / "job.html"), *given)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith("drumline report: nothing of this run ")
         assert done.stderr.endswith(ran)
     assert [*tmp_path.iterdir()] == []
-    moment = ("--from", f"{START + timedelta(seconds=40):%FT%T}")
+    moment = ("--since", f"{START + timedelta(seconds=40):%FT%T}")
     assert drumline("report", "--job", JOB, "-o", str(tmp_path / "job.html"), *moment).returncode == 0
 
 
@@ -395,7 +395,7 @@ def test_step_times_of_top_are_those_of_the_steps_that_lateness_is_of(drumline, 
 def test_what_cannot_be_done_is_reported(drumline, tmp_path):
     done = drumline("report", "--job", "none", "-o", str(tmp_path / "x.html"))
     assert (done.returncode, done.stderr) == (2, "drumline report: no job 'none' is stored; nothing is stored yet\n")
-    done = drumline("report", "--job", "x", "--from", "noon")
+    done = drumline("report", "--job", "x", "--since", "noon")
     assert done.returncode == 2
     assert "--since 'noon' is no time" in done.stderr
     assert [*tmp_path.iterdir()] == []
