@@ -8,10 +8,10 @@ from pathlib import Path
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.registry import codec
+from drumline.infra.runtime.stage import Stage
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.topics import JOINED_TOPICS, Topic
 from drumline.streams.core.budget import StateBudget, StateLimits
-from drumline.streams.core.stage import Stage
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.hangs.config import HangConfig
 from drumline.streams.hangs.stage import HangStage

@@ -12,12 +12,12 @@ from typing import Any
 import structlog
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.runtime.stage import Stage
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryUnavailable
 from drumline.schemas.topics import DERIVED_TOPICS, Topic
-from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import AckQueue, Delivery
 from drumline.streams.worker.checkpoints import Checkpoints
 from drumline.streams.worker.checks.preflight import WorkerTopics
