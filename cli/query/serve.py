@@ -19,11 +19,9 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def serve(
     address: Annotated[
-        str | None, typer.Option(help="Address to listen on; default DRUMLINE_SERVE__ADDRESS, this machine only.")
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port; 0 = any free one. Default DRUMLINE_SERVE__PORT, 18080.")
-    ] = None,
+        str, typer.Option(help="Address to listen on; others than loopback need a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 = any free one.")] = 18080,
 ) -> None:
     """Serve the web page: jobs, ranks with cause and remedy, bad steps across ranks, costs, the named questions.
 
@@ -38,9 +36,8 @@ def serve(
     from drumline.views.serve.access import AccessNotSafe
     from drumline.views.serve.web_server import CannotServe, listen, page_address, server
 
-    changed = {name: value for name, value in (("address", address), ("port", port)) if value is not None}
     config = settings()
-    config = config.model_copy(update={"serve": config.serve.model_copy(update=changed)})
+    config.serve.address, config.serve.port = address, port
     with exit_on_error("serve", AccessNotSafe, CannotServe, code=BAD_INPUT):
         listener = listen(config.serve)
     echo(f"open {page_address(config.serve, listener.getsockname()[1])} in a browser; Ctrl-C ends it", flush=True)

@@ -57,10 +57,7 @@ def state_bytes(settings: Settings, limits: Iterable[Path] = MEMORY_LIMITS) -> i
 
 
 def wirings(settings: Settings) -> list[Wiring]:
-    """Return the stages: per process, per communicator, per job.
-
-    Raises ValueError if the hop does not divide the window.
-    """
+    """Return the stages: per process, per communicator, per job."""
     windows, stragglers = WindowConfig.of(settings.stream), straggler_config(settings)
     budget = StateBudget(StateLimits(worker_bytes=state_bytes(settings)))
     hangs = HangConfig(hung_ns=round(settings.stream.hung_s * 1e9))

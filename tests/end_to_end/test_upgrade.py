@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 from support.older_release import before_migration, facts, unpack
-from support.pipeline import Pipeline
+from support.pipeline import KEPT_FOR_EVER, Pipeline
 from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse.client import connect, rows
 from drumline.infra.clickhouse.migrate import migrations
 from drumline.infra.clickhouse.row_counts import counts
-from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.offsets import Offsets
 from drumline.infra.localstack.clickhouse.engine import wait_until
@@ -58,9 +57,9 @@ def test_an_upgrade_in_the_middle_of_a_job_loses_and_doubles_nothing(
     old = Pipeline(clean_stack, plain | unpack(before_migration(number), tmp_path / "old"), tmp_path / "old")
     was = facts(old.environment)
     assert (was["place"], was["migration"]) == (str(tmp_path / "old" / "drumline"), number - 1)
-    for pipeline, tables in ((old, was["retention"]), (new, RetentionSettings.model_fields)):
-        # Recorded time grows old.
-        pipeline.environment |= {f"DRUMLINE_CLICKHOUSE__RETENTION__{table.upper()}": "0" for table in tables}
+    of_old = {f"DRUMLINE_CLICKHOUSE__RETENTION__{table.upper()}": "0" for table in was["retention"]}
+    for pipeline, kept in ((old, of_old), (new, KEPT_FOR_EVER)):
+        pipeline.environment |= kept  # recorded time grows old
         pipeline.environment["DRUMLINE_STREAM__IDLE_S"] = IDLE_S
         for program in pipeline.programs.values():
             program.add_environment(pipeline.environment)

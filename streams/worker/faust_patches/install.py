@@ -1,7 +1,7 @@
 """Install what a worker changes in Faust and aiokafka, as pinned: all of it, in one place.
 
-A module of this folder has one of these changes, with the defect that it is for. Each is needed: a test that is named
-here, or the module's own test, fails without it.
+A module of this folder has one of these changes, with the defect that it is for. Each is needed: a test of
+tests/streams/worker, with Faust and aiokafka as they are, fails without it.
 """
 
 from __future__ import annotations
