@@ -21,7 +21,6 @@ HOOK = Path(__file__).parent / "collector" / "startup"
 #: Lowest values of numbers that the decoders, which start later, could not report before the job runs.
 LOWEST: dict[str, float] = {
     "DRUMLINE_SPOOL__MAX_MB": spool_defaults.LOWEST_MAX_MB,
-    "DRUMLINE_SPOOL__SEGMENT_S": spool_defaults.LOWEST_SEGMENT_S,
     "DRUMLINE_COLLECT__BUFFER_MB": MIN_BUFFER_MB,
 }
 #: NCCL's variable for a profiler plugin, and what NCCL looks for where it is not set.
@@ -102,7 +101,7 @@ def load_plugin(environment: Mapping[str, str], policy: Policy) -> dict[str, str
     users = result.get(PLUGIN) or DEFAULT_PLUGIN
     if policy.uses_ring and plugin and not is_linked_in(users):
         root = os.path.abspath(result.get("DRUMLINE_SPOOL__ROOT") or spool_defaults.ROOT)
-        folder = os.path.abspath(result.get(FOLDER_VARIABLE) or os.path.join(root, spool_defaults.RINGS))
+        folder = os.path.join(root, spool_defaults.RINGS)
         result |= {
             PLUGIN: plugin,
             FOLDER_VARIABLE: folder,

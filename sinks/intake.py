@@ -16,7 +16,7 @@ from drumline.infra.telemetry import metrics
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadRecord, RegistryRejected, RegistryUnavailable
 from drumline.sinks.kafka.consumer import SinkConsumer
-from drumline.sinks.ranges.dead_letter_limit import FLOOD_S, RUN_S, FloodGuard
+from drumline.sinks.ranges.dead_letter_limit import FLOOD_RATIO, FLOOD_RUN, FLOOD_S, RUN_S, FloodGuard
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.record import UNREADABLE, Disposition, RangeEntry, Record, read_all, received
 from drumline.sinks.ranges.together import read_together
@@ -108,7 +108,7 @@ class Intake:
         place = entry.record.topic, entry.record.partition
         guard = self._guards.get(place)
         if guard is None:
-            guard = self._guards[place] = FloodGuard(self._settings.dead_letter_run, self._settings.dead_letter_ratio)
+            guard = self._guards[place] = FloodGuard(FLOOD_RUN, FLOOD_RATIO)
         process = "" if entry.batch is None else str(entry.batch.envelope["process_id"])
         is_rejected = entry.disposition is Disposition.DEAD_LETTER
         isolated, flooded = guard.add(process or entry.record.key_text, is_rejected)

@@ -20,6 +20,7 @@ from drumline.sinks.inserts.insert import find_rows
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.kafka.dead_letters import REJECTED
 from drumline.sinks.kafka.single_record import read_again
+from drumline.sinks.ranges.dead_letter_limit import FLOOD_RUN
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.pending_range import PendingRange, RangeStage
 from drumline.sinks.ranges.record import Disposition
@@ -38,13 +39,13 @@ class RejectedRanges:
     def __init__(
         self, settings: Settings, kafka: SinkConsumer, client: Callable[[], Client], counts: SinkCounts
     ) -> None:
-        self._database, self._most = settings.clickhouse.database, settings.sink.dead_letter_run
+        self._database = settings.clickhouse.database
         self._kafka, self._client, self._counts = kafka, client, counts
 
     def resolve(self, state: PartitionState, pending: PendingRange, error: ClickHouseFailed) -> PendingRange | None:
         """Return the range to continue with, or None if it is deferred: kept in `state` until its next attempt.
 
-        After `dead_letter_run` dead letters in a row a table is at fault, not a record: the range is deferred until
+        After `FLOOD_RUN` dead letters in a row a table is at fault, not a record: the range is deferred until
         ClickHouse takes it. Retry later: TransientError, TransientKafkaError; the range is then as before. Fatal:
         PermanentError.
         """
@@ -71,7 +72,7 @@ class RejectedRanges:
             metrics.SINK_INCOMPLETE.labels(pending.table.topic.value).inc()
             pending.stage = RangeStage.ROWS_INSERTED
             return pending
-        if state.rejected >= self._most and pending.records == 1:
+        if state.rejected >= FLOOD_RUN and pending.records == 1:
             self._defer(state, pending, error)
             state.reason += f", {state.rejected} records in a row, so no more of them become dead letters"
             return None

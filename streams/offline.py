@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from drumline.infra.runtime.stage import Stage
 from drumline.schemas.batch import Batch
 from drumline.schemas.record_table import BatchTable, Ints, RecordTable
 from drumline.schemas.topics import Topic
-from drumline.streams.core.stage import Stage
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.stragglers.stage import JobStage

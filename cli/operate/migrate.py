@@ -24,7 +24,7 @@ def migrate(
 
     It fails (exit 1) while another process migrates, and, before any change, where the database has the schema of
     another checkout, or where tables that you made replicated could not be migrated to the end. Retention is in days
-    from when Kafka got a row, DRUMLINE_CLICKHOUSE__RETENTION__KERNELS=7 and so on; 0 keeps rows for ever.
+    from when Kafka got a row, DRUMLINE_CLICKHOUSE__RETENTION='{"kernels": 7}'; 0 keeps rows for ever.
 
     All replicas of DRUMLINE_CLICKHOUSE__REPLICAS are migrated, one after the other.
     """

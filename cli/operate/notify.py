@@ -33,17 +33,19 @@ def notify(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what is due; store and send nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print notices as JSON objects, one a line.")] = False,
+    runs: Annotated[int, typer.Option(min=1, help="Runs with a fault until a host is due.")] = 3,
+    days: Annotated[int, typer.Option(min=1, max=365, help="Age up to which faults count.")] = 30,
 ) -> None:
     """Post to a webhook which hosts are at fault again, so that it can cordon and drain them.
 
-    A host is due when it was at fault in 3 runs (DRUMLINE_OFFENDERS__RUNS) within 30 days (DRUMLINE_OFFENDERS__DAYS)
-    that no notice had before. It is due at once when it lost a GPU or failed a health check. Each fault is in one
-    notice. `drumline sql offenders` lists all faults.
+    A host is due when it was at fault in 3 runs (--runs) within 30 days (--days) that no notice had before. It is due
+    at once when it lost a GPU or failed a health check. Each fault is in one notice. `drumline sql offenders` lists all
+    faults.
 
-    It posts JSON to DRUMLINE_OFFENDERS__WEBHOOK, signed with DRUMLINE_OFFENDERS__WEBHOOK_KEY as standardwebhooks.com
-    describes, and tries again until it is answered with 2xx. A notice is stored before it is sent (table
-    offender_notices) and marked when it was taken. If drumline is killed in between, it is sent again with the same
-    webhook-id: a receiver ignores ids that it knows. Run one of them; it needs the writer's account of ClickHouse.
+    It posts JSON to DRUMLINE_OFFENDERS__WEBHOOK, signed with the key in DRUMLINE_OFFENDERS__WEBHOOK_KEY_FILE as
+    standardwebhooks.com describes, and tries again until it is answered with 2xx. A notice is stored before it is sent
+    (table offender_notices) and marked when it was taken. If drumline is killed in between, it is sent again with the
+    same webhook-id: a receiver ignores ids that it knows. Run one of them; it needs the writer's account of ClickHouse.
 
     Exit codes: 0 nothing is left to send. 1 the receiver or ClickHouse does not answer, or rejects it. 2 a setting is
     missing. 130 Ctrl-C.
@@ -54,7 +56,7 @@ def notify(
 
     config = settings()
     configure(config, "notify")
-    limits = DueLimits(config.offenders.runs, config.offenders.days)
+    limits = DueLimits(runs, days)
     if dry_run:
         with exit_on_error("notify", ClickHouseFailed):
             _print_due(config, limits, as_json)
@@ -77,11 +79,11 @@ def _webhook(config: Settings) -> Webhook:
         exit_with(
             "notify",
             BAD_INPUT,
-            "set DRUMLINE_OFFENDERS__WEBHOOK (or __WEBHOOK_FILE) to the receiver's URL, and "
+            "set DRUMLINE_OFFENDERS__WEBHOOK to the receiver's URL, and "
             "DRUMLINE_OFFENDERS__WEBHOOK_KEY_FILE to a file with whsec_ and 32 random bytes in base64",
         )
     return Webhook(
-        offenders.webhook.get_secret_value(), webhook_key_bytes(offenders.webhook_key.get_secret_value()), offenders.ca
+        offenders.webhook.get_secret_value(), webhook_key_bytes(offenders.webhook_key.get_secret_value()), config.ca
     )
 
 

@@ -58,7 +58,7 @@ def sink(
 
     A killed sink resumes where it was: no row is lost or doubled. ClickHouse may be away for any time.
 
-    Metrics and health: http://127.0.0.1:19465/metrics, /healthz, /readyz (DRUMLINE_SINK__METRICS_PORT, 0 = none).
+    Metrics and health: http://127.0.0.1:19465/metrics, /healthz, /readyz (DRUMLINE_METRICS_PORT, 0 = none).
 
     Runs until SIGTERM (exit 0) or Ctrl-C (exit 130). The first signal completes the work in progress, a second one does
     not. It ends by itself, without a change, with exit code
@@ -81,7 +81,7 @@ def sink(
     with exit_on_error("sink", NoSuchReplica, code=BAD_INPUT):
         config = of_replica(config, replica)
     if instance:
-        config.sink.instance = instance
+        config.instance = instance
     configure(config, "sink")
     share_heap()  # before Kafka's client starts threads: they allocate buffers that this thread frees
     known: list[str] = [stored.topic.value for stored in TABLES]
@@ -105,7 +105,7 @@ def _serve_health(config: Settings, health: Health) -> Health:
     from drumline.infra.telemetry.health import CachedProbe, serve_health
 
     health.probe("clickhouse", CachedProbe(lambda: clickhouse.readiness_reason(config), "ClickHouse does not answer"))
-    serve_health("sink", config.sink.metrics_port, health, config.metrics_address)
+    serve_health("sink", config, health)
     return health
 
 

@@ -22,7 +22,7 @@ def stream(
         str | None,
         typer.Option(
             help="Static group membership: a name per worker. After a restart the worker gets its partitions back "
-            "without a rebalance. '' is none. Default DRUMLINE_STREAM__INSTANCE."
+            "without a rebalance. '' is none. Default DRUMLINE_INSTANCE."
         ),
     ] = None,
 ) -> None:
@@ -36,7 +36,7 @@ def stream(
     Start at most as many workers as there are partitions; they share the work. State is kept in Kafka (changelog
     topics): a killed worker loses nothing and counts nothing twice. Unreadable records go to TOPIC.dlq and are counted.
 
-    Metrics and health: http://127.0.0.1:19464/metrics, /healthz, /readyz (DRUMLINE_STREAM__METRICS_PORT, 0 = none).
+    Metrics and health: http://127.0.0.1:19464/metrics, /healthz, /readyz (DRUMLINE_METRICS_PORT, 0 = none).
 
     Runs until SIGTERM (exit 0) or Ctrl-C (exit 130). It ends by itself with exit code
 
@@ -56,7 +56,7 @@ def stream(
 
     config = settings()
     if instance is not None:
-        config.stream.instance = instance
+        config.instance = instance
     configure(config, "stream")
     errors: dict[tuple[type[Exception], ...], int] = {  # the first that fits
         (KafkaAccessDenied, RegistryRejected): ACCESS_DENIED,

@@ -67,7 +67,7 @@ def report(
         client = connect(config, reader=True, database=config.clickhouse.database)
         Thread(target=prepare, daemon=True).start()  # beside the queries, as the charts
         data = load(lambda sql, parameters: rows(client, sql, parameters), job, run, start, end, cost, draw_ahead)
-    text = page(data, web_page=config.serve.url)
+    text = page(data, web_page=config.serve.url.partition(",")[0].strip())
     with replaced("report", output) as part:
         part.write_text(text, "utf-8")
     if as_json:

@@ -19,8 +19,8 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def serve(
     address: Annotated[
-        str | None, typer.Option(help="Address to listen on; default DRUMLINE_SERVE__ADDRESS, this machine only.")
-    ] = None,
+        str, typer.Option(help="Address to listen on; others than loopback need a token.")
+    ] = "127.0.0.1",
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port; 0 = any free one. Default DRUMLINE_SERVE__PORT, 18080.")
     ] = None,
@@ -38,9 +38,9 @@ def serve(
     from drumline.views.serve.access import AccessNotSafe
     from drumline.views.serve.web_server import CannotServe, listen, page_address, server
 
-    changed = {name: value for name, value in (("address", address), ("port", port)) if value is not None}
     config = settings()
-    config = config.model_copy(update={"serve": config.serve.model_copy(update=changed)})
+    config.serve.address = address
+    config.serve.port = config.serve.port if port is None else port
     with exit_on_error("serve", AccessNotSafe, CannotServe, code=BAD_INPUT):
         listener = listen(config.serve)
     echo(f"open {page_address(config.serve, listener.getsockname()[1])} in a browser; Ctrl-C ends it", flush=True)

@@ -58,7 +58,7 @@ def agent(
 
     Runs until SIGTERM (exit 0) or Ctrl-C (exit 130). The first signal waits for Kafka, a second one does not.
 
-    Metrics and health: http://127.0.0.1:19466/metrics, /healthz, /readyz (DRUMLINE_AGENT__METRICS_PORT, 0 = none).
+    Metrics and health: http://127.0.0.1:19466/metrics, /healthz, /readyz (DRUMLINE_METRICS_PORT, 0 = none).
 
     Exit codes: 0 stopped, or the spool is empty (and archived). 2 the spool's root or a setting cannot be used.
     6 another agent serves this spool. 8 (--until-empty) everything is in Kafka, but not in the archive. 130 Ctrl-C.
@@ -104,7 +104,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
             "agent", BAD_INPUT, f"{root}: {error.strerror}: name another folder with --spool or DRUMLINE_SPOOL__ROOT"
         )
     health = Health()
-    serve_health("agent", config.agent.metrics_port, health, config.metrics_address)
+    serve_health("agent", config, health)
     topics = [str(topic) for topic in RAW_TOPICS]
     try:
         kept = KeptRows(config, _stages(config)) if config.agent.kept_folder is not None else None

@@ -52,7 +52,7 @@ def replay(
     waits for batches in flight, and prints what the broker acknowledged.
 
     With --keep-time it first reports how many rows are older than their tables keep rows. They are kept as long as new
-    ones, from now on: DRUMLINE_CLICKHOUSE__RETENTION__KERNELS and so on, which `drumline migrate` applies.
+    ones, from now on: DRUMLINE_CLICKHOUSE__RETENTION, which `drumline migrate` applies.
 
     With --ranks, the first copy is the recording with its faults; the others repeat healthy ranks
     (docs/guide/replay.md).
@@ -105,7 +105,7 @@ def _publish(
     publisher: Target
     try:
         if spool is not None:
-            publisher = SpoolTarget(spool, settings().spool.max_mb << 20, settings().spool.segment_s)
+            publisher = SpoolTarget(spool, settings().spool.max_mb << 20)
         else:
             require_listener(settings())
             require_acls(settings(), "drumline-replay", dict.fromkeys(recording.topics, ("WRITE",)))
@@ -133,7 +133,7 @@ def _report_old_rows(recording: RecordedJob) -> None:
     }
     if old:
         counts = ", ".join(f"{name} {rows:,} ({retention.of(name)} days)" for name, rows in old.items())
-        longer = f"DRUMLINE_CLICKHOUSE__RETENTION__{next(iter(old)).upper()}=DAYS (0 = for ever) and so on"
+        longer = f"DRUMLINE_CLICKHOUSE__RETENTION='{{\"{next(iter(old))}\": DAYS}}' (0 = for ever)"
         echo(
             f"{sum(old.values()):,} rows are older than their tables keep rows: {counts}. They are kept for as many "
             f"days from now on. To keep them longer, set {longer}, and run `drumline migrate` first.",

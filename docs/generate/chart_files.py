@@ -26,12 +26,12 @@ LEFT_OUT = ("DRUMLINE_LOCAL__", "DRUMLINE_GRAFANA__")
 GIVEN = frozenset(
     {
         "DRUMLINE_KAFKA__BOOTSTRAP", "DRUMLINE_KAFKA__PARTITIONS", "DRUMLINE_KAFKA__TOPIC_PARTITIONS",
-        "DRUMLINE_KAFKA__REPLICATION", "DRUMLINE_KAFKA__MIN_INSYNC_REPLICAS",
+        "DRUMLINE_KAFKA__REPLICATION",
         "DRUMLINE_CLICKHOUSE__URL", "DRUMLINE_CLICKHOUSE__REPLICAS", "DRUMLINE_CLICKHOUSE__DATABASE",
     }
 )  # fmt: skip
 #: Settings that name a file which a Secret may hold.
-FILES = ("_FILE", "__SSL_CA", "__SSL_CERTIFICATE", "__SSL_KEY", "_CA", "__CERTIFICATE", "__KEY")
+FILES = ("_FILE", "__SSL_CA", "__SSL_CERTIFICATE", "__SSL_KEY", "DRUMLINE_CA", "__CERTIFICATE", "__KEY")
 
 
 def acls(kind: str, names: Collection[str], *operations: str, pattern: str = "literal") -> Iterator[dict[str, Any]]:
@@ -97,10 +97,9 @@ def schema() -> str:
     """Return the schema of the chart's values, with the settings and topics that there are."""
     content = json.loads(SCHEMA.read_text())
     names = [name for name in setting_names(Settings) if not name.startswith(LEFT_OUT) and name not in GIVEN]
-    plain = [name for name in names if f"{name}_FILE" not in names]  # a secret's value would stand in the pod's spec
     own_number = [str(spec.topic) for spec in TOPICS if not spec.joined]
     content["properties"]["kafka"]["properties"]["topicPartitions"]["propertyNames"]["enum"] = own_number
-    content["definitions"]["settings"]["propertyNames"]["enum"] = plain
+    content["definitions"]["settings"]["propertyNames"]["enum"] = names
     content["definitions"]["secrets"]["propertyNames"]["enum"] = [name for name in names if name.endswith(FILES)]
     return json.dumps(content, indent=2) + "\n"
 

@@ -69,8 +69,9 @@ def real_pipeline(state: Path) -> Iterator[Settings]:
     settings = ephemeral_settings(
         state,
         clickhouse=ClickHouseSettings(retention=FOR_EVER),
-        stream=StreamSettings(window_steps=WINDOW_STEPS, instance="cookbook", metrics_port=0),
-        sink=SinkSettings(instance="cookbook", metrics_port=0),
+        stream=StreamSettings(window_steps=WINDOW_STEPS),
+        sink=SinkSettings(),
+        instance="cookbook",
     )
     with running_stack(settings):
         private = environment(settings)

@@ -21,9 +21,9 @@ What do worker, sink and agent expose about themselves? Each serves three pages:
 
 | program | port | setting; 0 = no server |
 |---|---|---|
-| `drumline stream` | 19464 | `DRUMLINE_STREAM__METRICS_PORT` |
-| `drumline sink` | 19465 | `DRUMLINE_SINK__METRICS_PORT` |
-| `drumline agent` | 19466 | `DRUMLINE_AGENT__METRICS_PORT` |
+| `drumline stream` | 19464 | `DRUMLINE_METRICS_PORT` |
+| `drumline sink` | 19465 | `DRUMLINE_METRICS_PORT` |
+| `drumline agent` | 19466 | `DRUMLINE_METRICS_PORT` |
 
 They listen on 127.0.0.1, or on `DRUMLINE_METRICS_ADDRESS`: a kubelet probes the pod's address. The pages have no
 password and no TLS; let only your network in. A port in use is a warning in the log, and the program works without

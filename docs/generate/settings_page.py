@@ -13,6 +13,7 @@ from pydantic_core import PydanticUndefined
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.unknown_variables import PREFIX
+from drumline.infra.config.validation import is_setting, section
 
 PAGE = REFERENCE / "settings.md"
 HEAD = f"""{NOTE.format(name="settings_page")}# Settings
@@ -20,7 +21,8 @@ HEAD = f"""{NOTE.format(name="settings_page")}# Settings
 Which settings are there, and what are their defaults? All are environment variables. `drumline config` prints the
 values in force, without secrets. A misspelt name is an error that names the nearest setting.
 
-A variable that ends with `_FILE` names a file with the secret; it is read once, at the start. Variables that recorded
+Secrets are in files, which variables that end with `_FILE` name; they are read once, at the start. The same name
+without `_FILE` holds the secret itself, for platforms that pass secrets on as variables only. Variables that recorded
 jobs read are in [record a job](../guide/record-a-job.md).
 """
 
@@ -34,10 +36,9 @@ def _sections(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, d
     """Yield (prefix, introduction, settings) of the model and of constraint model below it."""
     plain, nested = dict[str, FieldInfo](), list[tuple[str, type[BaseModel]]]()
     for name, info in model.model_fields.items():
-        kind = info.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if (kind := section(info)) is not None:
             nested.append((f"{prefix}{name.upper()}__", kind))
-        else:
+        elif is_setting(info):
             plain[name] = info
     yield prefix, inspect.cleandoc(model.__doc__ or ""), plain
     for below, kind in nested:
@@ -60,6 +61,8 @@ def _default(info: FieldInfo) -> str:
     value: Any = info.default
     if value is PydanticUndefined or value is None or value == "":
         return "none"
+    if isinstance(value, BaseModel):
+        return "`{}`"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 

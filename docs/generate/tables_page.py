@@ -84,18 +84,17 @@ that was made from other ones is named, and left as it is; no [upgrade](../guide
 
 ## How long they are kept
 
-`DRUMLINE_CLICKHOUSE__RETENTION__KERNELS` and so on: days, 0 = for ever; `drumline migrate` applies it. They count from
-when Kafka got a row's record. By the time of the row, what an agent publishes after an outage, or out of an archive,
-would be deleted as it comes in. By the time of the insert, a range that is inserted again would differ. What is older
-goes away when ClickHouse merges; `drumline audit` calls it expired.
+`DRUMLINE_CLICKHOUSE__RETENTION='{"kernels": 7}'` changes some of these days, 0 = for ever; `drumline migrate` applies
+it. They count from when Kafka got a row's record. By the time of the row, what an agent publishes after an outage, or
+out of an archive, would be deleted as it comes in. By the time of the insert, a range that is inserted again would
+differ. What is older goes away when ClickHouse merges; `drumline audit` calls it expired.
 
 | table | default, days | counted from |
 |---|---|---|"""
 TIERS = """
 Older rows of {tables} can move to a cheaper volume.
-`DRUMLINE_CLICKHOUSE__TIERING__STORAGE_POLICY` (default: none) names a storage policy of the server. The policy must
-have the volume `default` too. Rows move to its volume `{volume}` (`..._TIERING__VOLUME`) after {after} days
-(`..._TIERING__AFTER`).
+`storage_policy` in `DRUMLINE_CLICKHOUSE__TIERING` (JSON; default: none) names a storage policy of the server. The
+policy must have the volume `default` too. Rows move to its volume `cold` after {after} days (`after`).
 """
 NAMES = """## Families of kernels
 
@@ -116,7 +115,7 @@ def retention() -> str:
         lines.append(f"| `{name}` | {kept.of(name)} | `{clock}` |")
     tiers = TieringSettings()
     tables = ", ".join(f"`{name}`" for name in RETENTION_CLOCK if name in TIERED)
-    return "\n".join([*lines, TIERS.format(tables=tables, volume=tiers.volume, after=tiers.after)])
+    return "\n".join([*lines, TIERS.format(tables=tables, after=tiers.after)])
 
 
 def families() -> str:

@@ -23,6 +23,8 @@ RETENTION_CLOCK = {
     "records_per_minute": "minute",  # in which Kafka got them
 }
 
+#: The cheaper volume of a storage policy.
+COLD = "cold"
 #: Tables whose old rows may move to a cheaper volume: the large ones.
 TIERED = frozenset({"kernels", "memcpys", "collectives", "ranges", "device_samples", "host_samples"})
 
@@ -43,7 +45,7 @@ def retention_changes(client: Client, settings: Settings) -> list[tuple[str, str
             continue
         name, days = f"{database}.{table}", settings.clickhouse.retention.of(table)
         tiered = bool(tiers.storage_policy) and table in TIERED and not 0 < days <= tiers.after
-        rules = [f"toDateTime({clock}) + toIntervalDay({tiers.after}) TO VOLUME '{tiers.volume}'"] * tiered
+        rules = [f"toDateTime({clock}) + toIntervalDay({tiers.after}) TO VOLUME '{COLD}'"] * tiered
         rules += [f"toDateTime({clock}) + toIntervalDay({days})"] * bool(days)
         if tiered and now[table]["policy"] != tiers.storage_policy:
             change = f"ALTER TABLE {name} MODIFY SETTING storage_policy = '{tiers.storage_policy}'"
@@ -51,7 +53,7 @@ def retention_changes(client: Client, settings: Settings) -> list[tuple[str, str
         if now[table]["ttl"] == ", ".join(rules):
             continue
         text = f"keep {days} days" if days else "keep for ever"
-        text += f", on volume {tiers.volume} after {tiers.after}" if tiered else ""
+        text += f", on volume {COLD} after {tiers.after}" if tiered else ""
         change = f"MODIFY TTL {', '.join(rules)}" if rules else "REMOVE TTL"
         out.append((f"{table}: {text}", f"ALTER TABLE {name} {change}"))
     return out

@@ -20,9 +20,7 @@ def options(settings: Settings) -> dict[str, Any]:
     clickhouse = settings.clickhouse
     if not settings.clickhouse_url.startswith("https"):
         return {}
-    arguments: dict[str, Any] = {"verify": clickhouse.verify}
-    if clickhouse.ca is not None:
-        arguments["ca_cert"] = str(clickhouse.ca)
+    arguments: dict[str, Any] = {"ca_cert": str(settings.ca)} if settings.ca is not None else {}
     if clickhouse.certificate is not None:  # "strict": certificate and password
         arguments |= {"client_cert": str(clickhouse.certificate), "client_cert_key": str(clickhouse.key)}
         arguments["tls_mode"] = "strict"
@@ -32,16 +30,13 @@ def options(settings: Settings) -> dict[str, Any]:
 def context(settings: Settings) -> ssl.SSLContext:
     """Return the same as a context of Python's `ssl`."""
     clickhouse = settings.clickhouse
-    result = tls.context(clickhouse.ca, clickhouse.certificate, clickhouse.key)
-    if not clickhouse.verify:
-        result.check_hostname, result.verify_mode = False, ssl.CERT_NONE
-    return result
+    return tls.context(settings.ca, clickhouse.certificate, clickhouse.key)
 
 
 def tls_error(text: str) -> str:
     """Return the permanent TLS error in a driver's text, with the setting to correct; "" without one."""
     if reason := tls.certificate_error_in(text):
-        hint = tls.certificate_hint(reason, "DRUMLINE_CLICKHOUSE__URL", "DRUMLINE_CLICKHOUSE__CA")
+        hint = tls.certificate_hint(reason, "DRUMLINE_CLICKHOUSE__URL", "DRUMLINE_CA")
         return f"the server's certificate is not accepted: {reason}; {hint}"
     match = re.search(r"\[SSL: [A-Z0-9_]+\] (.+?)\.? \(_ssl", text)
     text = match[1] if match else ""
@@ -56,7 +51,7 @@ def hint(settings: Settings, code: int, text: str, reader: bool) -> str:
     """Return a hint after a first connection that failed; "" without one."""
     if code == ErrorCode.AUTHENTICATION_FAILED:
         user, secret = ("READER", "READER_PASSWORD") if reader else ("USER", "PASSWORD")
-        return f"; check DRUMLINE_CLICKHOUSE__{user} and DRUMLINE_CLICKHOUSE__{secret}_FILE (or ...__{secret})"
+        return f"; check DRUMLINE_CLICKHOUSE__{user} and DRUMLINE_CLICKHOUSE__{secret}_FILE"
     url = urlsplit(settings.clickhouse_url)
     if CLOSED not in text:
         return ""

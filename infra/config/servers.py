@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field, SecretStr, model_validator
 
-from drumline.infra.config.validation import SettingsModel, check_certificates, check_url, read_secret
+from drumline.infra.config.validation import (
+    NO_VARIABLE,
+    FileContent,
+    SettingsModel,
+    check_certificates,
+    check_url,
+    read_secret,
+)
 from drumline.infra.config.webhook_key import webhook_key_bytes
 
 
@@ -17,8 +25,8 @@ class ArchiveSettings(SettingsModel):
     endpoint: str = Field("", description="http(s)://host:port of S3-compatible storage; empty = AWS")
     region: str = Field("us-east-1", description="region of the bucket")
     key_id: str = Field("", description="access key; empty = credentials of the environment, web identity or instance")
-    secret: SecretStr | None = Field(None, description="secret of the access key")
-    secret_file: Path | None = Field(None, description="file with that secret")
+    secret: FileContent = None
+    secret_file: Path | None = Field(None, description="file with the secret of the access key")
     backlog_mb: int = Field(
         256, ge=1, description="maximum size of waiting segments; the oldest are dropped beyond it; MB"
     )
@@ -31,16 +39,11 @@ class ArchiveSettings(SettingsModel):
 
 
 class GrafanaSettings(SettingsModel):
-    """The Grafana server of `drumline grafana apply`, its data source, and the receivers of alerts."""
+    """The Grafana server of `drumline grafana apply`, and the receivers of alerts."""
 
     url: str = Field("", description="http(s)://host:port of Grafana")
-    token: SecretStr | None = Field(None, description="token of a service account with role Admin")
-    token_file: Path | None = Field(None, description="file with that token")
-    ca: Path | None = Field(None, description="CA certificates, PEM, for https; none = the system's")
-    clickhouse_url: str = Field("", description="address of ClickHouse for Grafana; empty = CLICKHOUSE__URL")
-    clickhouse_user: str = Field("grafana", description="ClickHouse user of the data source")
-    clickhouse_password: SecretStr | None = Field(None, description="password of that user")
-    clickhouse_password_file: Path | None = Field(None, description="file with that password")
+    token: FileContent = None
+    token_file: Path | None = Field(None, description="file with the token of a service account with role Admin")
     webhook: SecretStr | None = Field(None, description="URL to which alerts are posted")
     slack: SecretStr | None = Field(None, description="incoming-webhook URL of Slack")
     pagerduty: SecretStr | None = Field(None, description="integration key of PagerDuty")
@@ -48,12 +51,7 @@ class GrafanaSettings(SettingsModel):
     @model_validator(mode="after")
     def _secrets(self) -> GrafanaSettings:
         self.token = read_secret("GRAFANA__TOKEN", self.token, self.token_file)
-        self.clickhouse_password = read_secret(
-            "GRAFANA__CLICKHOUSE_PASSWORD", self.clickhouse_password, self.clickhouse_password_file
-        )
-        check_certificates(("GRAFANA__CA", self.ca))
         check_url("GRAFANA__URL", self.url)
-        check_url("GRAFANA__CLICKHOUSE_URL", self.clickhouse_url)
         return self
 
 
@@ -61,28 +59,20 @@ class OffenderSettings(SettingsModel):
     """The webhook of `drumline notify`, about hosts that are at fault again."""
 
     webhook: SecretStr | None = Field(None, description="URL to which notices are posted")
-    webhook_file: Path | None = Field(None, description="file with that URL")
-    webhook_key: SecretStr | None = Field(
-        None, description="key that signs them: `whsec_` and 24 to 64 random bytes in base64"
+    webhook_key: FileContent = None
+    webhook_key_file: Path | None = Field(
+        None, description="file with the key that signs them: `whsec_` and 24 to 64 random bytes in base64"
     )
-    webhook_key_file: Path | None = Field(None, description="file with that key")
-    ca: Path | None = Field(None, description="CA certificates, PEM, for https; none = the system's")
-    runs: int = Field(
-        3, ge=1, description="runs with a fault until a host is due; a job that restarts in the same place makes two"
-    )
-    days: int = Field(30, ge=1, le=365, description="age up to which faults count; days")
 
     @model_validator(mode="after")
     def _secrets(self) -> OffenderSettings:
-        self.webhook = read_secret("OFFENDERS__WEBHOOK", self.webhook, self.webhook_file)
         self.webhook_key = read_secret("OFFENDERS__WEBHOOK_KEY", self.webhook_key, self.webhook_key_file)
         check_url("OFFENDERS__WEBHOOK", self.webhook.get_secret_value() if self.webhook else "")
         if self.webhook_key is not None:
             try:
                 webhook_key_bytes(self.webhook_key.get_secret_value())
             except ValueError as error:
-                raise ValueError(f"DRUMLINE_OFFENDERS__WEBHOOK_KEY {error}") from None
-        check_certificates(("OFFENDERS__CA", self.ca))
+                raise ValueError(f"DRUMLINE_OFFENDERS__WEBHOOK_KEY_FILE {error}") from None
         return self
 
 
@@ -93,25 +83,28 @@ WEB_PAGE = "http://127.0.0.1:18080"
 class ServeSettings(SettingsModel):
     """The web page of `drumline serve`."""
 
-    address: str = Field("127.0.0.1", description="address to listen on; others than loopback need a token")
-    port: int = Field(18080, ge=0, le=65535, description="port; 0 = any free one")
-    hosts: str = Field("", description="names, comma separated, by which browsers reach it, beside this host's own")
-    url: str = Field("", description="http(s)://host:port by which people reach it; commands and alerts link to it")
-    token: SecretStr | None = Field(None, description="token that browsers must send; none = no token")
-    token_file: Path | None = Field(None, description="file with that token")
+    address: Annotated[str, NO_VARIABLE] = "127.0.0.1"  # --address
+    port: int = Field(18080, ge=0, le=65535, description="port of the web page; 0 = any free one")
+    url: str = Field(
+        "",
+        description="http(s)://host:port by which browsers reach it, comma separated, where that is not this host; "
+        "commands and alerts link to the first",
+    )
+    token: FileContent = None
+    token_file: Path | None = Field(None, description="file with the token that browsers must send; none = no token")
     certificate: Path | None = Field(None, description="certificate, PEM, for https; none = http")
     key: Path | None = Field(None, description="private key of that certificate, PEM, without password")
 
     @property
     def web_page(self) -> str:
         """Return the address that links lead to."""
-        return self.url or WEB_PAGE
+        return self.url.partition(",")[0].strip() or WEB_PAGE
 
     @model_validator(mode="after")
     def _secrets(self) -> ServeSettings:
         self.token = read_secret("SERVE__TOKEN", self.token, self.token_file)
         if self.token is not None and len(self.token.get_secret_value()) < 16:
-            raise ValueError("DRUMLINE_SERVE__TOKEN_FILE (or ..._TOKEN) needs 16 characters or more")
+            raise ValueError("DRUMLINE_SERVE__TOKEN_FILE needs 16 characters or more")
         check_certificates(("", None), ("SERVE__CERTIFICATE", self.certificate), ("SERVE__KEY", self.key))
         check_url("SERVE__URL", self.url)
         return self

@@ -19,7 +19,7 @@ from drumline.infra.config.clickhouse_settings import ClickHouseSettings
 from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.servers import ArchiveSettings, GrafanaSettings, OffenderSettings, ServeSettings
 from drumline.infra.config.unknown_variables import InvalidVariables, find_unknown_variables
-from drumline.infra.config.validation import SettingsModel
+from drumline.infra.config.validation import SettingsModel, check_certificates
 from drumline.infra.runtime import spool_defaults
 from drumline.infra.runtime.terminal import echo
 from drumline.schemas.topics import Topic
@@ -31,12 +31,17 @@ class LocalSettings(SettingsModel):
     state: Path = Field(Path("~/.local/state/drumline"), description="data, logs, lock and pid of the local stack")
     cache: Path = Field(Path("~/.cache/drumline"), description="Kafka's jars, fetched once")
     brokers: int = Field(1, ge=1, le=5, description="brokers; fixed once the state directory has data")
-    kafka_port: int = Field(19092, description="port of the broker; each further broker's is 2 higher")
-    controller_port: int = Field(19093, description="port of its KRaft controller; each further one's is 2 higher")
-    clickhouse_http_port: int = Field(18123, description="HTTP port of the ClickHouse engine")
-    clickhouse_tcp_port: int = Field(19000, description="native port of the ClickHouse engine")
-    clickhouse_memory_mb: int = Field(1200, ge=512, description="maximum memory of the ClickHouse engine; MB")
-    kafka_heap_mb: int = Field(320, ge=192, description="maximum heap of a broker; MB")
+    kafka_port: int = Field(
+        19092, description="port of the broker, and the next for its controller; each further broker's are 2 higher"
+    )
+    clickhouse_http_port: int = Field(
+        18123, description="HTTP port of the ClickHouse engine; the next is its native port"
+    )
+
+    @property
+    def clickhouse_tcp_port(self) -> int:
+        """Native port of the ClickHouse engine."""
+        return self.clickhouse_http_port + 1
 
     @model_validator(mode="after")
     def _expand(self) -> LocalSettings:
@@ -52,9 +57,7 @@ class StreamSettings(SettingsModel):
     """The stream worker."""
 
     app_id: str = Field("drumline-streams", description="Kafka group of the workers, and prefix of their changelogs")
-    window_s: float = Field(10.0, gt=0, description="length of a rolling window; s of event time")
-    hop_s: float = Field(5.0, gt=0, description="distance between two window starts; s; divides the length")
-    grace_s: float = Field(30.0, ge=0, description="time for which a closed window accepts late rows; s of event time")
+    window_s: float = Field(10.0, gt=0, description="length of a rolling window, of which two overlap; s of event time")
     idle_s: float = Field(5.0, gt=0, description="silence after which the windows of a process close; s")
     # A value of the state has the steps of 8 ranks, 142 bytes each, of the 4 MiB that a message may have.
     window_steps: int = Field(
@@ -69,8 +72,6 @@ class StreamSettings(SettingsModel):
         "the memory; MB",
     )
     data_dir: Path | None = Field(None, description="working directory; none = `stream` in the local stack's state")
-    instance: str = Field("", description="static group membership: a name per worker; a restart needs no rebalance")
-    metrics_port: int = Field(19464, ge=0, le=65535, description="port of /metrics, /healthz, /readyz; 0 = none")
 
 
 class SinkSettings(SettingsModel):
@@ -87,12 +88,6 @@ class SinkSettings(SettingsModel):
         description="the same of other topics and of records without rows, at least `FLUSH_S`; s. Rolling windows: "
         "twice that, up to 20. After as long a pause 0.3 `FLUSH_S` once",
     )
-    dead_letter_ratio: float = Field(0.5, gt=0, le=1, description="share of dead letters that is a flood")
-    dead_letter_run: int = Field(
-        200, ge=1, description="dead letters in a row that are a flood; 10 times as many are taken a second"
-    )
-    instance: str = Field("", description="static group membership: a name per sink; a restart needs no rebalance")
-    metrics_port: int = Field(19465, ge=0, le=65535, description="port of /metrics, /healthz, /readyz; 0 = none")
 
 
 class SpoolSettings(SettingsModel):
@@ -106,7 +101,6 @@ class SpoolSettings(SettingsModel):
         ge=spool_defaults.LOWEST_MAX_MB,
         description="maximum size of one spool; the oldest segments are evicted beyond it; MB",
     )
-    segment_s: float = Field(spool_defaults.SEGMENT_S, gt=0, description="age at which a segment is closed; s")
     agent_user: str = Field(
         "", description="user (name or number) whose policy and requests count for jobs, beside root's and their user's"
     )
@@ -115,7 +109,6 @@ class SpoolSettings(SettingsModel):
 class RingSettings(SettingsModel):
     """The rings: files that NCCL's operations are written to by its profiler plugin in the job."""
 
-    folder: Path | None = Field(None, description="folder with a ring per process; none = `.rings` in the spool's root")
     records: int = Field(
         32_768, ge=64, le=1 << 20, description="operations that a ring holds until the agent has read them; 96 B each"
     )
@@ -132,7 +125,6 @@ class RingSettings(SettingsModel):
 class AgentSettings(SettingsModel):
     """The node agent."""
 
-    flush_s: float = Field(10.0, ge=0, description="time that a stop waits for Kafka's acknowledgements; s")
     gpu_s: float = Field(1.0, ge=0, description="interval of the NVML samples of a GPU; s; 0 = none")
     host_s: float = Field(1.0, ge=0, description="interval of the samples of a recorded process (/proc); s; 0 = none")
     network_s: float = Field(
@@ -150,10 +142,11 @@ class AgentSettings(SettingsModel):
     python: str = Field("python3", description="Python with PyTorch, for the loads of a check")
     stacks: bool = Field(True, description="sample the Python stacks of processes that a verdict names")
     control: bool = Field(True, description=f"follow `drumline policy` and `drumline capture` ({Topic.CONTROL})")
-    # Off unless asked for: where CUPTI cannot go after a window, some of its cost stays (docs/design/light-tier.md).
-    verdict_windows: bool = Field(
-        False,
-        description="record a rank that becomes late, and a healthy one, in depth: once in 10 minutes, 24 times a day",
+    # `record` has to be asked for: where CUPTI cannot go after a window, some of its cost stays (light-tier.md).
+    on_verdict: Literal["nothing", "pull", "record"] = Field(
+        "pull",
+        description="what a rank that becomes late gives, and a healthy one, 24 times a day: rows that policy rollup "
+        "kept, or these and a recording in depth",
     )
     kept_folder: Path | None = Field(
         None,
@@ -163,12 +156,6 @@ class AgentSettings(SettingsModel):
     kept_mb: int = Field(
         8_192, ge=16, description="most of these rows, compressed; the oldest are deleted beyond it; MB"
     )
-    verdict_pulls: bool = Field(
-        True,
-        description="publish such rows of a rank that becomes late, and of a healthy one, in the steps of the verdict: "
-        "once in 10 minutes, 24 times a day",
-    )
-    metrics_port: int = Field(19466, ge=0, le=65535, description="port of /metrics, /healthz, /readyz; 0 = none")
 
 
 class Settings(BaseSettings):
@@ -194,11 +181,28 @@ class Settings(BaseSettings):
         "",
         description="name of this host in rows and requests; empty = the machine's; a pod needs its node's",
     )
+    instance: str = Field(
+        "", description="static membership of a worker or sink in its Kafka group: a name each; restarts move nothing"
+    )
+    ca: Path | None = Field(
+        None, description="CA certificates, PEM, for https: ClickHouse, registry, Grafana, notices; none = the system's"
+    )
+    metrics_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="port of /metrics, /healthz, /readyz; none = 19464 worker, 19465 sink, 19466 agent; 0 = no port",
+    )
     metrics_address: str = Field(
         "127.0.0.1", description="address of /metrics, /healthz and /readyz; a pod's probes need 0.0.0.0 or ::"
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="lowest level that is logged")
     log_json: bool = Field(False, description="log one JSON object per line")
+
+    @model_validator(mode="after")
+    def _authorities(self) -> Settings:
+        check_certificates(("CA", self.ca))
+        return self
 
     @property
     def bootstrap(self) -> str:
@@ -208,8 +212,8 @@ class Settings(BaseSettings):
 
     @property
     def rings_folder(self) -> Path:
-        """The folder of the rings: the configured one, else in the spool's root."""
-        return self.rings.folder or self.spool.root / spool_defaults.RINGS
+        """The folder of the rings."""
+        return self.spool.root / spool_defaults.RINGS
 
     @property
     def clickhouse_url(self) -> str:

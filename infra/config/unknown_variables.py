@@ -15,19 +15,19 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
+from drumline.infra.config.validation import has_variable, section
+
 PREFIX = "DRUMLINE_"
 #: Variables that recorded jobs read; they are no settings.
 JOBS = (
     "DRUMLINE_JOB", "DRUMLINE_RUN", "DRUMLINE_LABELS", "DRUMLINE_QUIET", "DRUMLINE_ATTACH", "DRUMLINE_LATE",
     "DRUMLINE_MINTED_RUN", "DRUMLINE_PYTHON", "DRUMLINE_PACKAGES",
-    "DRUMLINE_COLLECT__POLICY", "DRUMLINE_COLLECT__BUFFER_MB", "DRUMLINE_RINGS__CHAIN",
+    "DRUMLINE_COLLECT__POLICY", "DRUMLINE_COLLECT__BUFFER_MB", "DRUMLINE_RINGS__CHAIN", "DRUMLINE_RINGS__FOLDER",
 )  # fmt: skip
 #: Settings that recorded jobs read too.
 SPOOL = (
-    "DRUMLINE_HOST", "DRUMLINE_SPOOL__ROOT", "DRUMLINE_SPOOL__MAX_MB", "DRUMLINE_SPOOL__SEGMENT_S",
-    "DRUMLINE_SPOOL__AGENT_USER",
-    "DRUMLINE_RINGS__FOLDER", "DRUMLINE_RINGS__RECORDS", "DRUMLINE_RINGS__GRAPHS",
-    "DRUMLINE_RINGS__TIMES",
+    "DRUMLINE_HOST", "DRUMLINE_SPOOL__ROOT", "DRUMLINE_SPOOL__MAX_MB", "DRUMLINE_SPOOL__AGENT_USER",
+    "DRUMLINE_RINGS__RECORDS", "DRUMLINE_RINGS__GRAPHS", "DRUMLINE_RINGS__TIMES",
 )  # fmt: skip
 #: Set by the Helm chart's injection: the container's own PYTHONPATH.
 CHART = ("DRUMLINE_PYTHONPATH",)
@@ -58,12 +58,12 @@ class UnknownVariable:
 
 
 def setting_names(model: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]:
-    """Yield the environment variable of each setting of `model`."""
+    """Yield the environment variable of each setting of `model`, and those of secrets in place of their files."""
     for name, info in model.model_fields.items():
-        part = info.annotation
-        if isinstance(part, type) and issubclass(part, BaseModel):
+        part = section(info)
+        if part is not None:
             yield from setting_names(part, f"{prefix}{name.upper()}__")
-        else:
+        elif has_variable(info):
             yield f"{prefix}{name.upper()}"
 
 

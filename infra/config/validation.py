@@ -6,9 +6,11 @@ Errors name the setting and never contain a value, which may be a secret.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, SecretStr
+from pydantic.fields import FieldInfo
 
 from drumline.infra.runtime import tls
 
@@ -17,6 +19,37 @@ class SettingsModel(BaseModel):
     """Base of the sections of settings: rejects unknown names, and hides values in errors, as they may be secrets."""
 
     model_config = ConfigDict(hide_input_in_errors=True, extra="forbid")
+
+
+class JsonSetting(SettingsModel):
+    """Base of models that one variable sets, with a JSON object of what differs from the defaults."""
+
+
+#: Marks a field that no environment variable sets, but an option of a command.
+NO_VARIABLE = "no variable"
+#: Marks the content of a secret file, whose variable is that of the file without `_FILE`.
+OF_FILE = "content of a file"
+#: The content of a secret file. Programs that a process starts inherit its variables, so a file is better; some
+#: platforms pass secrets on as variables only.
+FileContent = Annotated[SecretStr | None, OF_FILE]
+
+
+def section(field: FieldInfo) -> type[BaseModel] | None:
+    """Return the model of a section of settings, None where one variable sets the field."""
+    kind = field.annotation
+    return (
+        kind if isinstance(kind, type) and issubclass(kind, BaseModel) and not issubclass(kind, JsonSetting) else None
+    )
+
+
+def has_variable(field: FieldInfo) -> bool:
+    """Return whether an environment variable sets a field."""
+    return NO_VARIABLE not in field.metadata
+
+
+def is_setting(field: FieldInfo) -> bool:
+    """Return whether a field is a setting: it has a variable, and is not the content of another one's file."""
+    return has_variable(field) and OF_FILE not in field.metadata
 
 
 def read_secret(name: str, value: SecretStr | None, file: Path | None) -> SecretStr | None:
@@ -36,7 +69,6 @@ def check_certificates(
     ca: tuple[str, Path | None],
     certificate: tuple[str, Path | None] = ("", None),
     key: tuple[str, Path | None] = ("", None),
-    key_password: SecretStr | None = None,
 ) -> None:
     """Check that OpenSSL can use the files; each argument is (setting, path). Raises ValueError."""
     if ca[1] is certificate[1] is key[1] is None:
@@ -48,10 +80,10 @@ def check_certificates(
     if (certificate[1] is None) != (key[1] is None):
         raise ValueError(f"DRUMLINE_{certificate[0]} and DRUMLINE_{key[0]}: both or neither")
     try:
-        tls.context(ca[1], certificate[1], key[1], key_password.get_secret_value() if key_password else None)
+        tls.context(ca[1], certificate[1], key[1])
     except OSError as error:
         raise ValueError(
-            f"DRUMLINE_{certificate[0]}, DRUMLINE_{key[0]} (and its password): cannot use "
+            f"DRUMLINE_{certificate[0]}, DRUMLINE_{key[0]}: cannot use "
             f"{certificate[1]} with {key[1]}: {tls.file_error(error)}"
         ) from None
 

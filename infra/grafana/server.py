@@ -77,7 +77,7 @@ class Server:
             raise GrafanaFailed("no server is set: DRUMLINE_GRAFANA__URL=http://host:3000")
         if grafana.token is None:
             raise GrafanaFailed(
-                "set DRUMLINE_GRAFANA__TOKEN (or __TOKEN_FILE): a token of a service account with role Admin "
+                "set DRUMLINE_GRAFANA__TOKEN_FILE: a file with the token of a service account with role Admin "
                 "(Grafana: Administration, Service accounts)"
             )
         from grafana_client import GrafanaApi
@@ -87,7 +87,7 @@ class Server:
         self._settings, self._where = settings, grafana.url
         self._api: Any = GrafanaApi(
             grafana.token.get_secret_value(), host=parts.hostname, port=parts.port, protocol=parts.scheme,
-            url_path_prefix=f"{prefix}/" if prefix else "", verify=str(grafana.ca or "") or True, timeout=30.0,
+            url_path_prefix=f"{prefix}/" if prefix else "", verify=str(settings.ca or "") or True, timeout=30.0,
         )  # fmt: skip
 
     @contextmanager
@@ -169,29 +169,29 @@ class Server:
 
     def _sources(self) -> Iterator[Change]:
         """Create the data sources that are missing, one for each replica: dashboards list them in a variable."""
-        yield self._source(self._settings.grafana.clickhouse_url or self._settings.clickhouse_url, "")
+        yield self._source(self._settings.clickhouse_url, "")
         for name, url in self._settings.clickhouse.replicas.items():
             yield self._source(url, name)
 
     def _source(self, address: str, replica: str) -> Change:
         """Create the data source if there is none; an existing one is the administrator's."""
-        grafana, api = self._settings.grafana, self._api
+        clickhouse, api = self._settings.clickhouse, self._api
         url = urlsplit(address)
         secure = url.scheme == "https"
         wanted = data_source(
-            url.hostname or "", url.port or (8443 if secure else 8123), grafana.clickhouse_user,
-            self._settings.clickhouse.database, secure, "http", replica,
+            url.hostname or "", url.port or (8443 if secure else 8123), clickhouse.reader,
+            clickhouse.database, secure, "http", replica,
         )  # fmt: skip
         uid, subject = wanted["uid"], f"data source {wanted['name']}"
         current = self._get("data source", lambda: api.datasource.get_datasource_by_uid(uid))
         if current:
             return Change(subject, "same", lambda: None)
-        if grafana.clickhouse_password is None:
+        if clickhouse.reader_password is None:
             raise GrafanaFailed(
                 f"{self._where} has no data source with uid {uid!r}; to create it, set "
-                "DRUMLINE_GRAFANA__CLICKHOUSE_PASSWORD (and __CLICKHOUSE_URL, if Grafana reaches it elsewhere)"
+                "DRUMLINE_CLICKHOUSE__READER and __READER_PASSWORD_FILE to Grafana's user, and __URL to what it reaches"
             )
-        body = {**wanted, "secureJsonData": {"password": grafana.clickhouse_password.get_secret_value()}}
+        body = {**wanted, "secureJsonData": {"password": clickhouse.reader_password.get_secret_value()}}
         return self._change(subject, wanted, None, lambda: api.datasource.create_datasource(body))
 
     def _notifications(self, with_policies: bool) -> Iterator[Change]:

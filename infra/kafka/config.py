@@ -45,8 +45,6 @@ def client_config(settings: Settings, client_id: str) -> dict[str, str | int | f
         ):
             if path is not None:
                 config[name] = str(path)
-        if kafka.ssl_key_password is not None:
-            config["ssl.key.password"] = kafka.ssl_key_password.get_secret_value()
     return config
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.tenants import read_tenants
 from drumline.infra.runtime import tls
@@ -148,20 +147,21 @@ class ConfluentRegistry:
         except Exception as error:  # transport errors of the client's HTTP library
             detail = type(error).__name__
             if reason := tls.certificate_error_in(str(error)):
-                hint = tls.certificate_hint(reason, "DRUMLINE_KAFKA__REGISTRY_URL", "DRUMLINE_KAFKA__REGISTRY_CA")
+                hint = tls.certificate_hint(reason, "DRUMLINE_KAFKA__REGISTRY_URL", "DRUMLINE_CA")
                 where = f"the certificate of schema registry {self._where}"
                 raise RegistryRejected(f"{where} is not accepted: {reason}; {hint}") from None
         raise RegistryUnavailable(f"schema registry {self._where} does not answer ({detail})") from None
 
 
-def connect(kafka: KafkaSettings) -> ConfluentRegistry:
-    """Return a client of `kafka.registry_url`. Raises ModuleNotFoundError without the extra `registry`."""
+def connect(settings: Settings) -> ConfluentRegistry:
+    """Return a client of the registry of the settings. Raises ModuleNotFoundError without the extra `registry`."""
     try:
         from confluent_kafka.schema_registry import SchemaRegistryClient
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"DRUMLINE_KAFKA__REGISTRY_URL needs {error.name}", name="drumline[registry]"
         ) from None
+    kafka = settings.kafka
     config: dict[str, Any] = {
         "url": kafka.registry_url,
         "timeout": TIMEOUT_S,
@@ -172,8 +172,8 @@ def connect(kafka: KafkaSettings) -> ConfluentRegistry:
     if kafka.registry_user:
         password = kafka.registry_password.get_secret_value() if kafka.registry_password else ""
         config["basic.auth.user.info"] = f"{kafka.registry_user}:{password}"
-    if kafka.registry_ca is not None:
-        config["ssl.ca.location"] = str(kafka.registry_ca)
+    if settings.ca is not None:
+        config["ssl.ca.location"] = str(settings.ca)
     url = urlsplit(kafka.registry_url.split(",")[0])
     where = f"{url.hostname}:{url.port}" if url.port else str(url.hostname)
     return ConfluentRegistry(SchemaRegistryClient(config), where, register=kafka.registry_register)
@@ -187,7 +187,7 @@ def codec(settings: Settings, writes: Iterable[str] = ()) -> Codec:
     """
     tenants = settings.kafka.tenants_file
     guard = TenantGuard(read_tenants(tenants)) if tenants is not None else None
-    result = Codec(connect(settings.kafka) if settings.kafka.registry_url else None, guard)
+    result = Codec(connect(settings) if settings.kafka.registry_url else None, guard)
     for topic in writes:
         result.registry.id_of(topic)
     return result

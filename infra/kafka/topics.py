@@ -32,7 +32,6 @@ IN_SYNC = "min.insync.replicas"
 class DeclaredTopic:
     """A topic as the settings and schemas/topics.py declare it.
 
-    `in_sync_given`: a setting states the replicas in sync, which may be fewer than a topic has; a default lowers none.
     `any_partitions`: an existing topic keeps its number, whatever it is.
     """
 
@@ -40,15 +39,13 @@ class DeclaredTopic:
     partitions: int
     replication: int
     config: dict[str, str]
-    in_sync_given: bool = False
     any_partitions: bool = False
 
     @classmethod
     def of(cls, settings: Settings, name: str, partitions: int, config: Mapping[str, str]) -> DeclaredTopic:
         """Return a topic with the settings' replicas, of which so many must have a record that is acknowledged."""
         kafka = settings.kafka
-        given = kafka.min_insync_replicas is not None
-        return cls(name, partitions, kafka.replication, {**config, IN_SYNC: str(kafka.in_sync)}, given)
+        return cls(name, partitions, kafka.replication, {**config, IN_SYNC: str(kafka.in_sync)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +110,7 @@ def plan(topics: Iterable[DeclaredTopic], existing: Mapping[str, ActualTopic]) -
             continue
         drift = {k: (actual.config.get(k), v) for k, v in topic.config.items() if actual.config.get(k) != v}
         in_sync, owners = int(topic.config.get(IN_SYNC, 1)), int(actual.config.get(IN_SYNC) or 1)
-        if in_sync > actual.replication or (in_sync < owners <= actual.replication and not topic.in_sync_given):
+        if in_sync > actual.replication or in_sync < owners <= actual.replication:  # a higher one is the owner's
             drift.pop(IN_SYNC, None)
         if actual.partitions != topic.partitions and not topic.any_partitions:
             problem = f"has {actual.partitions} partitions, wanted {topic.partitions}, and adding partitions moves keys"

@@ -23,23 +23,19 @@ from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.config.clickhouse_settings import ClickHouseSettings
 from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.settings import (
-    AgentSettings,
     LocalSettings,
     Settings,
     SinkSettings,
     SpoolSettings,
-    StreamSettings,
 )
+from drumline.infra.config.validation import JsonSetting, is_setting
 from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
 from drumline.infra.localstack import stack as local_stack
 from drumline.infra.localstack.ports import is_free
 
-PORTS = ("kafka_port", "controller_port", "clickhouse_http_port", "clickhouse_tcp_port")
 #: Linux gives none of these to an outgoing connection (net.ipv4.ip_local_port_range): a free one stays so until its
 #: server listens.
 SERVER_PORTS = range(10_000, 32_768)
-#: Heap of each of several brokers.
-SMALL_HEAP_MB = 224
 
 
 def free_ports(count: int) -> list[int]:
@@ -69,21 +65,21 @@ def ephemeral_settings(state: Path, cache: Path | None = None, brokers: int = 1,
 
     Several brokers get small heaps, and topics have a replica on up to three. Clients read from the second rack's.
     """
+    engine = free_block(2)
     local = LocalSettings(
-        state=state, cache=cache or LocalSettings().cache, **dict(zip(PORTS, free_ports(4), strict=True))
+        state=state,
+        cache=cache or LocalSettings().cache,
+        brokers=brokers,
+        kafka_port=free_block(2 * brokers, [engine, engine + 1]),
+        clickhouse_http_port=engine,
     )
-    if brokers > 1:
-        first = free_block(2 * brokers, [local.clickhouse_http_port, local.clickhouse_tcp_port])
-        ports = {"kafka_port": first, "controller_port": first + 1}
-        local = local.model_copy(update={"brokers": brokers, "kafka_heap_mb": SMALL_HEAP_MB, **ports})
     plain: dict[str, Any] = {
         "kafka": KafkaSettings(replication=min(brokers, 3), rack="rack2" if brokers > 1 else ""),
         "clickhouse": ClickHouseSettings(),
         "local": local,
-        "stream": StreamSettings(metrics_port=0),
-        "sink": SinkSettings(bulk_flush_s=0.05, metrics_port=0),  # bulk topics wait no longer than others
+        "metrics_port": 0,
+        "sink": SinkSettings(bulk_flush_s=0.05),  # bulk topics wait no longer than others
         "spool": SpoolSettings(root=state / "spool"),
-        "agent": AgentSettings(metrics_port=0),
     }
     return Settings(**(plain | sections))
 
@@ -110,9 +106,13 @@ def run_audit(variables: Mapping[str, str], *options: str) -> dict[str, Any]:
 def _variables(prefix: str, section: BaseModel) -> dict[str, str]:
     variables: dict[str, str] = {}
     for name in section.model_dump(exclude_defaults=True):
+        if not is_setting(type(section).model_fields[name]):
+            continue
         value = getattr(section, name)
         below = f"{prefix}_{name.upper()}" if prefix == "DRUMLINE" else f"{prefix}__{name.upper()}"
-        if isinstance(value, BaseModel):
+        if isinstance(value, JsonSetting):
+            variables[below] = value.model_dump_json(exclude_defaults=True)
+        elif isinstance(value, BaseModel):
             variables |= _variables(below, value)
         elif isinstance(value, Mapping):
             variables[below] = json.dumps(value)

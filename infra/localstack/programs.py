@@ -20,6 +20,7 @@ from drumline.infra.config.state_dir import State, read_json, write_json
 from drumline.infra.localstack.clickhouse.engine import START_S, answers, wait_until
 from drumline.infra.localstack.kafka.broker import broker_answers
 from drumline.infra.localstack.supervisor import AT_ONCE, SUPERVISOR, Child, log_line
+from drumline.infra.telemetry.health import PORTS
 
 #: The programs, in the order of their start: `drumline NAME`.
 PROGRAMS = ("stream", "sink", "agent", "serve")
@@ -35,19 +36,22 @@ ANSWER_S = 1.0
 
 
 def ports(config: Settings) -> dict[str, int]:
-    """Return the port at which each program shows that it is there; 0 = none, or any."""
-    return {
-        "stream": config.stream.metrics_port,
-        "sink": config.sink.metrics_port,
-        "agent": config.agent.metrics_port,
-        "serve": config.serve.port,
+    """Return the port at which each program shows that it is there; 0 = none, or any.
+
+    DRUMLINE_METRICS_PORT, which one program has for itself elsewhere, is the first of three here.
+    """
+    first = config.metrics_port
+    metrics = {
+        str(name): port if first is None else first and first + number
+        for number, (name, port) in enumerate(PORTS.items())
     }
+    return {**metrics, "serve": config.serve.port}
 
 
 def ports_to_check(config: Settings) -> dict[str, tuple[str, int]]:
     """Return setting -> (program, port) of those that have one."""
-    settings_of = {name: "DRUMLINE_SERVE__PORT" if name == "serve" else f"DRUMLINE_{name.upper()}__METRICS_PORT"
-                   for name in PROGRAMS}  # fmt: skip
+    settings_of = {"stream": "DRUMLINE_METRICS_PORT", "sink": "DRUMLINE_METRICS_PORT + 1",
+                   "agent": "DRUMLINE_METRICS_PORT + 2", "serve": "DRUMLINE_SERVE__PORT"}  # fmt: skip
     return {settings_of[name]: (name, port) for name, port in ports(config).items() if port}
 
 
@@ -68,18 +72,18 @@ def is_ready(config: Settings, name: str) -> bool:
         return False
 
 
-def children(state: State) -> list[Child]:
-    """Return the programs as children of a supervisor; they have its environment."""
+def children(config: Settings, state: State) -> list[Child]:
+    """Return the programs as children of a supervisor; they have its environment, and each a port of its own."""
     return [
         Child(
             name=name,
-            argv=[*COMMAND, name],
+            argv=["env", f"DRUMLINE_METRICS_PORT={port}", *COMMAND, name],
             cwd=str(state.root),
             log=str(state.logs / f"{name}.log"),
             stop="term",
             stop_s=STOP_S,
         )
-        for name in PROGRAMS
+        for name, port in ports(config).items()
     ]
 
 
@@ -96,12 +100,15 @@ def main() -> int:
     """Run the programs of the state directory in argv; return the exit code."""
     state = State(Path(sys.argv[1]))
     os.environ[STACK] = str(state.root)  # all that it starts has it
-    if not prepare(settings()):
+    config = settings()
+    if not prepare(config):
         return 1
     state.programs.root.mkdir(exist_ok=True)
     state.programs.children.unlink(missing_ok=True)
     fields = ("name", "argv", "cwd", "log", "stop", "stop_s")
-    plan = [{name: value for name, value in asdict(child).items() if name in fields} for child in children(state)]
+    plan = [
+        {name: value for name, value in asdict(child).items() if name in fields} for child in children(config, state)
+    ]
     write_json(state.programs.plan, {"children": plan})
     os.execv(sys.executable, [sys.executable, "-m", SUPERVISOR, str(state.programs.root), AT_ONCE])
 

@@ -6,5 +6,5 @@ ROOT = "/dev/shm/drumline"
 RINGS = ".rings"
 #: Most megabytes of one process. 4 MB hold several of the largest batches.
 MAX_MB, LOWEST_MAX_MB = 256, 4
-#: Age at which a segment is closed; s.
-SEGMENT_S, LOWEST_SEGMENT_S = 30.0, 0.1
+#: Age at which a segment is closed; s. The agent reads open ones too; a closed one can be archived and deleted.
+SEGMENT_S = 30.0

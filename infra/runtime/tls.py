@@ -8,18 +8,16 @@ import ssl
 from pathlib import Path
 
 
-def context(
-    ca: Path | None, certificate: Path | None = None, key: Path | None = None, key_password: str | None = None
-) -> ssl.SSLContext:
+def context(ca: Path | None, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
     """Return a client context that verifies certificate and host name. All files are PEM.
 
-    `ca`: trusted authorities, None = the system's. `certificate`, `key`: those of the client.
+    `ca`: trusted authorities, None = the system's. `certificate`, `key`: those of the client; no password.
     Raises OSError (ssl.SSLError is one) on invalid files.
     """
     result = ssl.create_default_context(cafile=ca)
     if certificate is not None:
         # Without a password for an encrypted key OpenSSL would prompt on the terminal.
-        result.load_cert_chain(certificate, key, password=key_password or "")
+        result.load_cert_chain(certificate, key, password="")
     return result
 
 

@@ -20,10 +20,13 @@ import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from drumline.infra.config.settings import Settings
 from drumline.infra.telemetry.metrics import READY, REGISTRIES, Program
 
 log = structlog.get_logger()
 HOST = "127.0.0.1"
+#: Ports by default: the programs of one host have different ones.
+PORTS: dict[Program, int] = {"stream": 19464, "sink": 19465, "agent": 19466}
 #: A main loop that has not moved for this time is dead; s. A sink may wait 60 s for an insert and as long for Kafka.
 STALLED_S = 180.0
 #: A main loop that has not moved for this time waits for a server, and is not ready; s.
@@ -177,8 +180,10 @@ class HealthServer(ThreadingHTTPServer):
         """Ignore errors of one connection: the client hung up, or sent no HTTP."""
 
 
-def serve_health(program: Program, port: int, health: Health, address: str = HOST) -> HealthServer | None:
-    """Serve in a background thread; None when `port` is 0 (off) or in use, which is only a warning."""
+def serve_health(program: Program, settings: Settings, health: Health) -> HealthServer | None:
+    """Serve in a background thread; None when the port is 0 (off) or in use, which is only a warning."""
+    port = PORTS[program] if settings.metrics_port is None else settings.metrics_port
+    address = settings.metrics_address
     if port == 0:
         return None
     try:
@@ -187,7 +192,7 @@ def serve_health(program: Program, port: int, health: Health, address: str = HOS
         log.warning(
             "no metrics and no health: cannot listen; set another port or address, or port 0 for none",
             address=f"{address}:{port}",
-            setting=f"DRUMLINE_{program.upper()}__METRICS_PORT, DRUMLINE_METRICS_ADDRESS",
+            setting="DRUMLINE_METRICS_PORT, DRUMLINE_METRICS_ADDRESS",
             error=error.strerror,
         )
         return None

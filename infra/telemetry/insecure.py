@@ -35,14 +35,8 @@ def kafka_exposure(settings: Settings) -> list[str]:
 
 def clickhouse_exposure(settings: Settings) -> list[str]:
     """Return a sentence for each exposure of the connection to ClickHouse."""
-    clickhouse = settings.clickhouse
-    warnings = _url_exposure("ClickHouse", clickhouse.url, "DRUMLINE_CLICKHOUSE__URL") if clickhouse.url else []
-    if clickhouse.url.startswith("https") and not clickhouse.verify:
-        warnings.append(
-            f"the certificate of ClickHouse at {clickhouse.url} is NOT verified (DRUMLINE_CLICKHOUSE__VERIFY=false): "
-            "any server at that address gets the password and the data"
-        )
-    return warnings
+    url = settings.clickhouse.url
+    return _url_exposure("ClickHouse", url, "DRUMLINE_CLICKHOUSE__URL") if url else []
 
 
 @cache

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from drumline.infra.clickhouse.client import INSERT_SETTINGS, Client, command, rows
 from drumline.infra.config.settings import Settings, SinkSettings
+from drumline.infra.runtime.stage import Stage
 from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
@@ -22,7 +23,6 @@ from drumline.sinks.ranges.pending_range import PendingRange
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.blocks import row_count, time_span
 from drumline.sinks.tables.tables import TABLES, table
-from drumline.streams.core.stage import Stage
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.offline import results

@@ -12,6 +12,7 @@ from typing import Any
 from drumline.infra.clickhouse.client import INSERT_SETTINGS, Client, rows
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.config.settings import Settings
+from drumline.infra.runtime.stage import Stage
 from drumline.lab.chaos.load import JOB
 from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.batch import Batch
@@ -19,7 +20,6 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.sinks.tables.blocks import rows_block
 from drumline.sinks.tables.tables import table
-from drumline.streams.core.stage import Stage
 from drumline.streams.offline import results
 from drumline.streams.worker.app import wirings
 

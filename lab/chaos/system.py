@@ -59,8 +59,9 @@ def settings_in(folder: Path, targets: Iterable[KillTarget], brokers: int = 1) -
     return ephemeral_settings(
         folder / "state",
         brokers=brokers,
-        stream=StreamSettings(window_steps=5, idle_s=idle_s, instance="chaos", metrics_port=0),
-        sink=SinkSettings(flush_rows=50_000, flush_s=0.5, bulk_flush_s=0.5, instance="chaos", metrics_port=0),
+        stream=StreamSettings(window_steps=5, idle_s=idle_s),
+        sink=SinkSettings(flush_rows=50_000, flush_s=0.5, bulk_flush_s=0.5),
+        instance="chaos",
         log_level="WARNING",
     )
 

@@ -150,8 +150,7 @@ def _on_the_stack(settings: Settings, users: Settings, console: Console, live: b
     env = {
         "DRUMLINE_STREAM__APP_ID": APP_ID,
         "DRUMLINE_STREAM__WINDOW_STEPS": str(WINDOW_STEPS),
-        "DRUMLINE_STREAM__METRICS_PORT": "0",  # a worker and a sink of the user's may have the default ports
-        "DRUMLINE_SINK__METRICS_PORT": "0",
+        "DRUMLINE_METRICS_PORT": "0",  # a worker and a sink of the user's may have the default ports
         "DRUMLINE_SINK__BULK_FLUSH_S": "1",  # somebody waits for the end
     }
     programs = [

@@ -47,6 +47,9 @@ REFRESH_S = 1.0
 REFRESH_SHARE = 5
 #: Time after which a tick ends and the next one goes on with the next folder; s.
 TICK_S = 0.5
+#: Time that a stop waits for Kafka's acknowledgements; what is not acknowledged is published again. systemd and the
+#: chart kill after 30 s; s.
+FLUSH_S = 10.0
 
 
 def deleted(segment: Segment, folder: SpoolDirectory) -> None:
@@ -67,6 +70,7 @@ class AgentOptions:
         done: called with each segment that is in Kafka.
         kept: takes rows that stay on the host.
         clock: monotonic seconds.
+        flush_s: see FLUSH_S.
     """
 
     stopping: Callable[[], bool] = lambda: False
@@ -74,6 +78,7 @@ class AgentOptions:
     done: Callable[[Segment, SpoolDirectory], None] = deleted
     kept: KeptRows | None = None
     clock: Callable[[], float] = time.monotonic
+    flush_s: float = FLUSH_S
 
 
 class Agent:
@@ -107,7 +112,7 @@ class Agent:
         self._registry, self._no_registry = Retry(), ""
         self._folders = FolderDiscovery(self._root)
         spool = settings.spool
-        limits = SpoolLimits(max_bytes=spool.max_mb << 20, segment_s=spool.segment_s)
+        limits = SpoolLimits(max_bytes=spool.max_mb << 20)
         self.gpus: dict[int, dict[str, str]] = {}
         self._rings = RingFolder(settings.rings_folder, self._root, limits, self._clock, self.gpus)
         self._kept = self._options.kept
@@ -144,7 +149,7 @@ class Agent:
             self._kept.close()
         self.tick()
         self._joiner.flush()
-        missing = self._sender.flush(self._settings.agent.flush_s)
+        missing = self._sender.flush(self._options.flush_s)
         self._save()
         for tail in self.tails.values():
             tail.close()

@@ -102,7 +102,7 @@ def control_mirror(
     of those of which NCCL measures a part of the steps.
     """
     verdicts = {TIMES: jobs_in_part}
-    verdicts |= {WINDOW: jobs} if settings.agent.verdict_windows else {}
-    verdicts |= {PULL: kept_jobs} if settings.agent.verdict_pulls else {}
+    verdicts |= {WINDOW: jobs} if settings.agent.on_verdict == "record" else {}
+    verdicts |= {PULL: kept_jobs} if settings.agent.on_verdict != "nothing" else {}
     follower = ControlFollower(settings, codec, jobs, verdicts=verdicts)
     return ControlMirror(settings.spool.root, follower, jobs, began, settings.host)

@@ -28,7 +28,7 @@ from drumline.producers.ipc.buffer_pool import BufferPool, Header
 from drumline.producers.ipc.control import ProcessPlace
 from drumline.producers.ipc.events import MARK, MARK_BEGIN, warn
 from drumline.producers.ipc.timing import HELD_NS, REQUEST_NS
-from drumline.producers.spool.location import spool_limits, spool_root
+from drumline.producers.spool.location import spool_bytes, spool_root
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.topics import Topic
@@ -305,11 +305,11 @@ class Session:
         if self._output is None:
             process, root = self._identity(), spool_root(self._environment)
             try:
-                max_bytes, segment_s = spool_limits(self._environment)
+                max_bytes = spool_bytes(self._environment)
             except ValueError as error:
                 self.problems["settings"] = str(error)
-                max_bytes, segment_s = spool_limits({})
-            spool = SpoolWriter(root, self._record(process), SpoolLimits(max_bytes=max_bytes, segment_s=segment_s))
+                max_bytes = spool_bytes({})
+            spool = SpoolWriter(root, self._record(process), SpoolLimits(max_bytes=max_bytes))
             self._output = SpoolOutput(self.pool, spool, process, self._reader.memory)
             self._output.keeps = self._policy_file.keeps
             self._output.launches.request(self._policy_file.launches, now_ns)  # the first buffer may have some

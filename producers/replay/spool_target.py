@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from drumline.infra.runtime import spool_defaults
 from drumline.producers.replay.recording import TimedBatch
 from drumline.producers.spool.quota import HostSpools, SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
@@ -22,8 +21,8 @@ class SpoolTarget:
         rows: of those, the rows in the spools or taken by the agent; a full spool evicts the others.
     """
 
-    def __init__(self, root: Path, max_bytes: int, segment_s: float = spool_defaults.SEGMENT_S) -> None:
-        self._root, self._max_bytes, self._segment_s = root, max_bytes, segment_s
+    def __init__(self, root: Path, max_bytes: int) -> None:
+        self._root, self._max_bytes = root, max_bytes
         self._spools: dict[str, SpoolWriter] = {}
         self._host_spools = HostSpools(root)
         self.queued: Counter[str] = Counter()
@@ -49,7 +48,7 @@ class SpoolTarget:
             self._spools[process] = SpoolWriter(
                 self._root,
                 identity,
-                SpoolLimits(max_bytes=self._max_bytes, segment_s=self._segment_s),
+                SpoolLimits(max_bytes=self._max_bytes),
                 spools=self._host_spools,
             )
         if topic != Topic.PROCESS:

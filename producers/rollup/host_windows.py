@@ -14,11 +14,11 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 import structlog
 
+from drumline.infra.runtime.stage import Stage, open_windows
 from drumline.infra.telemetry import metrics
 from drumline.producers.rollup.saved_state import StateFile
 from drumline.producers.spool.frames import Frame
@@ -27,7 +27,7 @@ from drumline.schemas.batch import Batch, decode
 from drumline.schemas.bounds.check import check
 from drumline.schemas.keys import record_key
 from drumline.schemas.model import RecordModel, model
-from drumline.schemas.record_table import BatchTable, Ints, RecordTable
+from drumline.schemas.record_table import BatchTable
 
 log = structlog.get_logger()
 
@@ -41,37 +41,8 @@ MOST_FAILING_S = 30.0
 STAGE_DROPS = {"quarantined": "quarantined_rows", "budget": "denied_rows", "repeated": "repeated_rows"}
 
 
-class WindowStage(Protocol):
-    """A stage of the stream worker (streams/core/stage.py), as far as the agent uses it.
-
-    `incidents`: units that went into quarantine, until they are taken. The others: rows in no window (STAGE_DROPS).
-    """
-
-    incidents: list[Any]
-    failed: dict[int, Exception]
-    quarantined_rows: int
-    denied_rows: int
-    repeated_rows: int
-
-    @property
-    def open_windows(self) -> int:
-        """Return the number of windows with changes that are not marked as sent."""
-
-    def apply(self, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:
-        """Apply batches and return windows that are complete."""
-
-    def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
-        """Return the windows of silent processes."""
-
-    def mark_sent(self, batch: Batch) -> None:
-        """Record that a window is in the spool."""
-
-    def reject(self, batch: Batch, error: Exception) -> None:
-        """Put the process of a window in quarantine: it cannot be published."""
-
-
 #: Source topic -> what makes its stage from the stage's stored values.
-MakeStages = Mapping[str, Callable[[MutableMapping[str, bytes]], WindowStage]]
+MakeStages = Mapping[str, Callable[[MutableMapping[str, bytes]], Stage]]
 
 
 class HostWindows:
@@ -94,7 +65,7 @@ class HostWindows:
         self._spool: SpoolWriter | None = None
         self._path, self._make = folder / STATE, make
         self._file: StateFile | None = None
-        self._stages: dict[str, WindowStage] = {}
+        self._stages: dict[str, Stage] = {}
         self._released: list[Callable[[], None]] = []
         self._answers: dict[str, str] = {}
         self._counted: dict[tuple[str, str], int] = {}
@@ -116,7 +87,7 @@ class HostWindows:
         except OSError as error:
             self.problem = f"windows of kept rows: their state {error.strerror or error}"
 
-    def _restored(self, path: Path, make: MakeStages) -> tuple[StateFile, dict[str, WindowStage]]:
+    def _restored(self, path: Path, make: MakeStages) -> tuple[StateFile, dict[str, Stage]]:
         """Return the stages as they were saved; a state that this version cannot read is dropped."""
         for _ in range(2):
             try:
@@ -134,7 +105,7 @@ class HostWindows:
     @property
     def is_idle(self) -> bool:
         """Return whether every window is in the spool."""
-        return not self._released and not any(stage.open_windows for stage in self._stages.values())
+        return not self._released and not any(open_windows(stage) for stage in self._stages.values())
 
     @property
     def folder(self) -> str:
@@ -214,7 +185,7 @@ class HostWindows:
             self._file.close()
         self.end_spool()
 
-    def _publish(self, stage: WindowStage, windows: Sequence[Batch]) -> None:
+    def _publish(self, stage: Stage, windows: Sequence[Batch]) -> None:
         for batch in windows:
             try:
                 with self._lock:
@@ -227,7 +198,7 @@ class HostWindows:
             log.error("windows of a process begin again", process=str(incident.unit), error=str(incident.error))
         stage.incidents.clear()
 
-    def _count(self, topic: str, stage: WindowStage) -> None:
+    def _count(self, topic: str, stage: Stage) -> None:
         """Count the rows that the stage has dropped since the last time."""
         for reason, name in STAGE_DROPS.items():
             rows = int(getattr(stage, name))

@@ -16,25 +16,17 @@ def spool_root(environment: Mapping[str, str]) -> Path:
     return Path(environment.get("DRUMLINE_SPOOL__ROOT") or spool_defaults.ROOT)
 
 
-def spool_limits(environment: Mapping[str, str]) -> tuple[int, float]:
-    """Return the most bytes of one process and the age at which a segment is closed; s.
-
-    Raises ValueError, which names the variable, for a value that is no positive number.
-    """
-    limits = []
-    for name, default in (
-        ("DRUMLINE_SPOOL__MAX_MB", spool_defaults.MAX_MB),
-        ("DRUMLINE_SPOOL__SEGMENT_S", spool_defaults.SEGMENT_S),
-    ):
-        text = environment.get(name) or str(default)
-        try:
-            number = float(text)
-        except ValueError:
-            raise ValueError(f"{name}: {text!r} is no number") from None
-        if not 0 < number < float("inf"):
-            raise ValueError(f"{name}: {text} is no bound")
-        limits.append(number)
-    return int(limits[0] * (1 << 20)), limits[1]
+def spool_bytes(environment: Mapping[str, str]) -> int:
+    """Return the most bytes of one process. Raises ValueError, which names the variable, for no positive number."""
+    name = "DRUMLINE_SPOOL__MAX_MB"
+    text = environment.get(name) or str(spool_defaults.MAX_MB)
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"{name}: {text!r} is no number") from None
+    if not 0 < number < float("inf"):
+        raise ValueError(f"{name}: {text} is no bound")
+    return int(number * (1 << 20))
 
 
 def rings_folder(environment: Mapping[str, str]) -> Path:

@@ -44,7 +44,7 @@ def consumer_config(settings: Settings, topics: Sequence[Topic]) -> dict[str, st
         "fetch.min.bytes": GATHER_BYTES,
         "isolation.level": "read_committed",
     }
-    if settings.sink.instance:
+    if settings.instance:
         mark = crc32(" ".join(sorted(topic.value for topic in topics)).encode())
-        config["group.instance.id"] = f"{settings.sink.group}-{settings.sink.instance}-{mark:08x}"
+        config["group.instance.id"] = f"{settings.sink.group}-{settings.instance}-{mark:08x}"
     return config

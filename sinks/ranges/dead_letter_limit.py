@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+#: Rejected records in a row, and the share of the last ones, that are a flood: no accidents any more, but a wrong
+#: version, or invented keys. Of a small job 200 records come within seconds.
+FLOOD_RUN, FLOOD_RATIO = 200, 0.5
 #: How long a flood is reported after its last record; s.
 FLOOD_S = 60.0
 #: Time that a flooded partition takes for each `run` of rejected records, at least; s. By default 2,000 a second: a

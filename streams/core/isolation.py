@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from drumline.infra.runtime.stage import BUDGET, FAILED, Incident
 from drumline.schemas.batch import Batch
 from drumline.schemas.record_table import Ints, RecordTable
 from drumline.streams.core.budget import ChargedStore, OverBudget, StateBudget, Store
@@ -23,25 +23,6 @@ from drumline.streams.core.records import UnreadableValue, split_run_key
 Unit = TypeVar("Unit", bound=Hashable)
 State = TypeVar("State")
 Result = TypeVar("Result")
-#: Why a unit is in quarantine, as metrics have it.
-FAILED, BUDGET = "failed", "budget"
-
-
-@dataclass(slots=True)
-class Incident:
-    """Describes a unit that went into quarantine, for the log, the metric and the result row.
-
-    `unit`: its key. `reason`: FAILED or BUDGET. `at_ns`, `until_ns`: worker's clock at the error and at the release, 0
-    while it is unknown, after a restart.
-    """
-
-    unit: Hashable
-    job: str
-    run: str
-    reason: str
-    error: Exception
-    at_ns: int
-    until_ns: int
 
 
 def by_unit(

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from aiokafka.errors import MessageSizeTooLargeError
 
+from drumline.infra.runtime.stage import Stage
 from drumline.schemas.batch import Batch
-from drumline.streams.core.stage import Stage
 from drumline.streams.worker.partition_store import PartitionStore
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.registry import codec
+from drumline.infra.runtime.stage import Stage
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.topics import JOINED_TOPICS, Topic
 from drumline.streams.core.budget import StateBudget, StateLimits
-from drumline.streams.core.stage import Stage
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.hangs.config import HangConfig
 from drumline.streams.hangs.stage import HangStage
@@ -57,10 +57,7 @@ def state_bytes(settings: Settings, limits: Iterable[Path] = MEMORY_LIMITS) -> i
 
 
 def wirings(settings: Settings) -> list[Wiring]:
-    """Return the stages: per process, per communicator, per job.
-
-    Raises ValueError if the hop does not divide the window.
-    """
+    """Return the stages: per process, per communicator, per job."""
     windows, stragglers = WindowConfig.of(settings.stream), straggler_config(settings)
     budget = StateBudget(StateLimits(worker_bytes=state_bytes(settings)))
     hangs = HangConfig(hung_ns=round(settings.stream.hung_s * 1e9))

@@ -12,25 +12,21 @@ from typing import Any
 import structlog
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.runtime.stage import Stage
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryUnavailable
 from drumline.schemas.topics import DERIVED_TOPICS, Topic
-from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import AckQueue, Delivery
 from drumline.streams.worker.checkpoints import Checkpoints
 from drumline.streams.worker.checks.preflight import WorkerTopics
 from drumline.streams.worker.clock import StreamClock
 from drumline.streams.worker.faust_config import SESSION_S, faust_settings
-from drumline.streams.worker.faust_patches.commits import commit_as_member
-from drumline.streams.worker.faust_patches.delivery import bytes_topic, deliver_at_once
+from drumline.streams.worker.faust_patches.delivery import bytes_topic
 from drumline.streams.worker.faust_patches.fencing import ChangelogFencing
-from drumline.streams.worker.faust_patches.fetch import limit_fetch_delay
-from drumline.streams.worker.faust_patches.reconnect import slow_down_reconnects
-from drumline.streams.worker.faust_patches.recovery import guard_recovery
-from drumline.streams.worker.faust_patches.unpacking import limit_unpacking
-from drumline.streams.worker.halts import HaltDetector, rejoin, report_from_consumer
+from drumline.streams.worker.faust_patches.install import Hooks, install
+from drumline.streams.worker.halts import HaltDetector, rejoin
 from drumline.streams.worker.lag import Lag
 from drumline.streams.worker.output import OutputProducer, ProducerFailed
 from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
@@ -39,7 +35,7 @@ from drumline.streams.worker.records.handler import PartitionRevoked, RecordHand
 from drumline.streams.worker.records.together import BUFFERED, TOGETHER, pieces, take_waiting, wait_until_filled
 from drumline.streams.worker.stage_runner import StageRunner
 from drumline.streams.worker.status_file import StatusReporter
-from drumline.streams.worker.telemetry import Readiness, watch_commits
+from drumline.streams.worker.telemetry import Readiness
 from drumline.streams.worker.ticks import TICK_S, Ticks
 from drumline.streams.worker.workdir import lock_working_directory
 
@@ -87,9 +83,6 @@ class StreamWorker:
         self._working_directory = lock_working_directory(settings)
         self._clock = StreamClock()
         gc.set_threshold(YOUNG_OBJECTS)
-        slow_down_reconnects()
-        limit_unpacking()
-        commit_as_member()
         self.app: Any = faust.App(**faust_settings(settings, self._working_directory.path, topics.partitions))
         self._codec = codec
         output = OutputProducer(self.app, codec)
@@ -99,7 +92,6 @@ class StreamWorker:
             w.name: StageRunner(self.app, w.name, w.build, send, self._fail, ids, fencing, w.order) for w in wirings
         }
         self.checkpoints = Checkpoints(self.app, self.runners.values(), self.check_halt, self._fail)
-        fencing.watch()
         self._readers: dict[str, list[StageRunner]] = {}
         for wiring in wirings:
             for topic in wiring.inputs:
@@ -113,11 +105,7 @@ class StreamWorker:
         self.app.timer(TICK_S)(self._tick)
         self.app.producer.buffer.max_messages = MAX_UNSENT
         self.app.on_partitions_assigned.connect(self._on_assigned, weak=False)
-        guard_recovery(self.app, self._was_replaced, fencing.holds_all, self._on_expired)
-        limit_fetch_delay(self.app)
-        deliver_at_once(self.app)
         self._halts = HaltDetector(SESSION_S)
-        report_from_consumer(self.app, self._halts)
         health = health or Health()
         decoder = RecordDecoder(codec, health, lambda: self.app.rebalancing or self.app.should_stop)
         self.records = RecordHandler(self._readers, codec, decoder, output, self._clock)
@@ -127,7 +115,10 @@ class StreamWorker:
             self.app, settings, self.runners, self.lag, self.readiness, self._fail, self._clock,
             topics.partitions, dependent,
         )  # fmt: skip
-        watch_commits(self.app, self.readiness, time.monotonic)
+        install(
+            self.app,
+            Hooks(fencing, self._halts, self._was_replaced, self._on_expired, self.readiness, time.monotonic),
+        )
 
     def _agent(self, topic: str, handle: Callable[[Sequence[Any]], AsyncIterator[Delivery]]) -> None:
         queue = AckQueue(self._fail)

@@ -25,8 +25,7 @@ def credentials(settings: Settings) -> Any:
     kafka = settings.kafka
     context: ssl.SSLContext | None = None
     if kafka.security_protocol.endswith("SSL"):
-        password = kafka.ssl_key_password.get_secret_value() if kafka.ssl_key_password else None
-        context = tls.context(kafka.ssl_ca, kafka.ssl_certificate, kafka.ssl_key, password)
+        context = tls.context(kafka.ssl_ca, kafka.ssl_certificate, kafka.ssl_key)
     if kafka.security_protocol.startswith("SASL"):
         return SASLCredentials(
             username=kafka.sasl_username,
@@ -76,6 +75,6 @@ def faust_settings(settings: Settings, folder: Path, partitions: int) -> dict[st
         "key_serializer": "raw",
         "value_serializer": "raw",
     }
-    if settings.stream.instance:
-        options["consumer_group_instance_id"] = settings.stream.instance
+    if settings.instance:
+        options["consumer_group_instance_id"] = settings.instance
     return options

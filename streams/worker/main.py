@@ -40,7 +40,7 @@ def serve(settings: Settings) -> int:
 
 async def _serve(settings: Settings) -> int:
     health = Health()
-    serve_health("stream", settings.stream.metrics_port, health, settings.metrics_address)
+    serve_health("stream", settings, health)
     worker = build(settings, health)
     app = worker.app
     one_line = OneLineErrors(settings)
@@ -50,7 +50,7 @@ async def _serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signals.append, number)
-    log.info("worker starts", app=settings.stream.app_id, brokers=settings.bootstrap, instance=settings.stream.instance)
+    log.info("worker starts", app=settings.stream.app_id, brokers=settings.bootstrap, instance=settings.instance)
     starting = asyncio.create_task(app.start())
     access, watch = AccessProbe(settings), TopicWatch(settings, worker.topics, health)
     standstill = ""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import structlog
 
 from drumline.infra.guidance.causes import INSUFFICIENT_DATA
+from drumline.infra.runtime.stage import Incident
 from drumline.infra.telemetry import metrics
 from drumline.schemas.batch import Batch
 from drumline.schemas.keys import derived_process_id
 from drumline.schemas.topics import Topic
-from drumline.streams.core.isolation import Incident
 from drumline.streams.core.thresholds import INSUFFICIENT
 from drumline.streams.stragglers.alarm import NO_DATA, Alarm
 from drumline.streams.stragglers.analysis.cause import Cause

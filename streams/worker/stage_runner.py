@@ -8,13 +8,13 @@ from typing import Any
 
 import structlog
 
+from drumline.infra.runtime.stage import Stage, open_windows
 from drumline.infra.telemetry import metrics
 from drumline.schemas.batch import Batch
 from drumline.schemas.dead_letters import Header
 from drumline.schemas.epochs import is_fenced, read_epoch, write_epoch
 from drumline.streams.core.records import job_of_key
 from drumline.streams.core.records import key as state_key
-from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import Output
 from drumline.streams.worker.compressed_values import CompressedValue, Value, by_block
 from drumline.streams.worker.faust_patches.fencing import ChangelogFencing
@@ -23,7 +23,6 @@ from drumline.streams.worker.output import ProducerFailed
 from drumline.streams.worker.partition_store import Change, CheckpointOrder, Keep, PartitionStore
 from drumline.streams.worker.partition_store import Send as ChangeSend
 from drumline.streams.worker.quarantine import report
-from drumline.streams.worker.status_file import open_windows
 from drumline.streams.worker.telemetry import Drops, count_drops
 
 log = structlog.get_logger()

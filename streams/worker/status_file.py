@@ -6,13 +6,7 @@ from pathlib import Path
 
 from drumline.infra.kafka.worker_status import STATUS_FILE, StatusFile, WorkerStatus
 from drumline.infra.telemetry import metrics
-from drumline.streams.core.stage import Stage
 from drumline.streams.worker.lag import Lag
-
-
-def open_windows(stage: Stage) -> int:
-    """Return the number of a stage's results that are still to be produced, for the first time or again."""
-    return int(getattr(stage, "open_windows", 0))
 
 
 class StatusReporter:

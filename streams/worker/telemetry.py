@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from drumline.infra.runtime.stage import Stage
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
 from drumline.schemas.record_table import RecordTable
-from drumline.streams.core.stage import Stage
 
 log = structlog.get_logger()
 #: Ticks come back from Kafka every second; without any for so long no other record comes either; s.

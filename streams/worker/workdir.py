@@ -50,11 +50,11 @@ def lock_working_directory(settings: Settings) -> WorkingDirectory:
     Two workers of one name would be one member of the group, which moves between them: neither would process anything.
     Raises NameTaken, OSError.
     """
-    name = settings.stream.instance
+    name = settings.instance
     for folder in [name] if name else map(UNNAMED.format, count(1)):
         with suppress(BlockingIOError):
             return WorkingDirectory(workers_dir(settings) / folder)
     raise NameTaken(
         f"a worker named {name!r} runs on this machine already; give each its own name (--instance or "
-        "DRUMLINE_STREAM__INSTANCE), or none"
+        "DRUMLINE_INSTANCE), or none"
     )

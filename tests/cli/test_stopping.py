@@ -22,9 +22,6 @@ from support.wait_limit import WAIT_S
 #: Time from the signal after which a pod is killed; a program ends 5 s before it at the latest; s.
 KILLED_S = 30.0
 BOTH = pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-NOTIFY = {
-    "DRUMLINE_OFFENDERS__WEBHOOK": "http://127.0.0.1:9/", "DRUMLINE_OFFENDERS__WEBHOOK_KEY": f"whsec_{'A' * 43}=",
-}  # fmt: skip
 
 
 @contextmanager
@@ -92,7 +89,12 @@ def ended_requests():
 
 
 @BOTH
-def test_notices_end_between_two_passes(number, code):
-    with running("http://127.0.0.1:9", "notify", "--every", "3600", **NOTIFY) as notices:
+def test_notices_end_between_two_passes(tmp_path, number, code):
+    (tmp_path / "key").write_text(f"whsec_{'A' * 43}=")
+    webhook = {
+        "DRUMLINE_OFFENDERS__WEBHOOK": "http://127.0.0.1:9/",
+        "DRUMLINE_OFFENDERS__WEBHOOK_KEY_FILE": str(tmp_path / "key"),
+    }
+    with running("http://127.0.0.1:9", "notify", "--every", "3600", **webhook) as notices:
         printed(notices, "faults cannot be read")
         assert "Traceback" not in end(notices, number, code)

@@ -47,7 +47,7 @@ def test_four_tasks_on_two_nodes_and_a_requeue_have_one_run_each(missing, clean_
     folder.mkdir()
     environment = {
         **pipeline.environment, "DRUMLINE_SPOOL__ROOT": str(spool), "DRUMLINE_AGENT__GPU_S": "0",
-        "DRUMLINE_AGENT__METRICS_PORT": "0",
+        "DRUMLINE_METRICS_PORT": "0",
     }  # fmt: skip
     agent = ManagedProcess("agent", ["agent"], tmp_path / "agent.log", environment)
     script = folder / "job.sh"
@@ -55,7 +55,6 @@ def test_four_tasks_on_two_nodes_and_a_requeue_have_one_run_each(missing, clean_
     script.write_text(SCRIPT.format(folder=folder, job=job, endless=ENDLESS, repetitions=REPETITIONS))
     spooled = {
         "DRUMLINE_SPOOL__ROOT": str(spool),
-        "DRUMLINE_SPOOL__SEGMENT_S": "1",
         "DRUMLINE_COLLECT__POLICY": "always",  # the fake CUPTI plays from the start
     }
     runs = (

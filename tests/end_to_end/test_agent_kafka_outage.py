@@ -48,7 +48,7 @@ def test_an_outage_reaches_the_job_as_nothing_and_is_counted_exactly(
     root = tmp_path / "spool"
     environment = {
         **pipeline.environment, "DRUMLINE_SPOOL__ROOT": str(root), "DRUMLINE_SPOOL__MAX_MB": str(bound_mb),
-        "DRUMLINE_SPOOL__SEGMENT_S": "2", "DRUMLINE_AGENT__METRICS_PORT": "0", "DRUMLINE_AGENT__GPU_S": "0",
+        "DRUMLINE_METRICS_PORT": "0", "DRUMLINE_AGENT__GPU_S": "0",
         "DRUMLINE_JOB": "outage", "DRUMLINE_RUN": "r1", "PYTHONPATH": str(TESTS),
     }  # fmt: skip
     agent = subprocess.Popen(

@@ -41,7 +41,7 @@ class Job:
     def agent(self, *arguments):
         agent = subprocess.Popen(
             [sys.executable, "-m", "drumline.cli.app", "agent", "--spool", str(self.root), *arguments],
-            env={**self.pipeline.environment, "DRUMLINE_AGENT__METRICS_PORT": "0"},
+            env={**self.pipeline.environment, "DRUMLINE_METRICS_PORT": "0"},
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.pipeline.sinks.append(agent)  # stopped with the test

@@ -100,7 +100,7 @@ class Job:
 @pytest.fixture
 def job(clean_stack, environment_of, tmp_path):
     migrated_database.create(clean_stack)
-    environment = environment_of(clean_stack) | {"DRUMLINE_AGENT__VERDICT_WINDOWS": "true"}
+    environment = environment_of(clean_stack) | {"DRUMLINE_AGENT__ON_VERDICT": "record"}
     command = [sys.executable, "-m", "drumline.cli.app"]
     subprocess.run([*command, "topics", "apply"], env=environment, check=True, capture_output=True)
     started = Job(tmp_path, environment)

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.pipeline import RESULTS, Pipeline
+from support.pipeline import KEPT_FOR_EVER, RESULTS, Pipeline
 
-from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.offsets import Offsets
 from drumline.infra.kafka.worker_status import read_statuses
@@ -33,10 +32,7 @@ MIDDLE = 150
 def test_a_halted_worker_changes_no_result(
     clean_stack: Settings, environment_of: Callable[[Settings], dict[str, str]], tmp_path: Path
 ) -> None:
-    environment = environment_of(clean_stack)
-    for table in RetentionSettings.model_fields:  # recorded time grows old
-        environment[f"DRUMLINE_CLICKHOUSE__RETENTION__{table.upper()}"] = "0"
-    pipeline = Pipeline(clean_stack, environment, tmp_path)
+    pipeline = Pipeline(clean_stack, environment_of(clean_stack) | KEPT_FOR_EVER, tmp_path)  # recorded time grows old
     pipeline.environment["DRUMLINE_STREAM__IDLE_S"] = str(IDLE_S)
     pipeline.drumline("topics", "apply")
     pipeline.drumline("migrate")

@@ -51,10 +51,10 @@ def pipeline(clean_stack, environment_of, tmp_path):
     migrated_database.create(clean_stack)
     pipeline = Pipeline(clean_stack, environment_of(clean_stack), tmp_path)
     pipeline.drumline("topics", "apply")
-    off = dict.fromkeys(("GPU_S", "HOST_S", "NETWORK_S", "METRICS_PORT"), "0") | {"STACKS": "false"}
+    off = dict.fromkeys(("GPU_S", "HOST_S", "NETWORK_S"), "0") | {"STACKS": "false", "ON_VERDICT": "nothing"}
     root = tmp_path / "spool"
     pipeline.environment |= {f"DRUMLINE_AGENT__{name}": value for name, value in off.items()}
-    pipeline.environment |= {"DRUMLINE_SPOOL__ROOT": str(root), "DRUMLINE_AGENT__VERDICT_PULLS": "false"}
+    pipeline.environment |= {"DRUMLINE_SPOOL__ROOT": str(root)}
     pipeline.environment["DRUMLINE_HOST"] = HOST
     pipeline.environment["DRUMLINE_AGENT__KEPT_FOLDER"] = str(tmp_path / "kept")
     pipeline.programs["agent"] = ManagedProcess("agent", ["agent"], tmp_path / "agent.log", pipeline.environment)

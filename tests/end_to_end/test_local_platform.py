@@ -11,7 +11,7 @@ from support.fake_nccl import Programs
 from support.light_job import LATE, LAUNCHER
 from support.wait_limit import WAIT_S
 
-from drumline.infra.config.settings import AgentSettings, SpoolSettings
+from drumline.infra.config.settings import SpoolSettings
 from drumline.infra.config.state_dir import State, read_json
 from drumline.infra.localstack.ephemeral import ephemeral_settings, free_ports
 from drumline.infra.localstack.programs import PROGRAMS, STACK
@@ -23,10 +23,9 @@ pytestmark = [pytest.mark.stack, pytest.mark.long]  # eight programs start, each
 @pytest.fixture
 def host(jars, tmp_path):
     """Settings of a host where nothing runs yet."""
-    ports = free_ports(4)
-    settings = ephemeral_settings(tmp_path / "state", jars.parent, agent=AgentSettings(metrics_port=ports[0]))
+    settings = ephemeral_settings(tmp_path / "state", jars.parent)
     settings.spool = SpoolSettings(root=tmp_path / "spool")
-    settings.stream.metrics_port, settings.sink.metrics_port, settings.serve.port = ports[1:]
+    settings.metrics_port, settings.serve.port = 0, free_ports(1)[0]
     yield settings
     down(settings)
 

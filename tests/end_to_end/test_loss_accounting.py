@@ -45,8 +45,8 @@ class Lab:
         self.pipeline = Pipeline(settings, environment)
         self.root = root
         self.environment = {
-            **self.pipeline.environment, "DRUMLINE_SPOOL__ROOT": str(root), "DRUMLINE_AGENT__METRICS_PORT": "0",
-            "DRUMLINE_AGENT__GPU_S": "0", "DRUMLINE_SPOOL__SEGMENT_S": "1", "DRUMLINE_JOB": "losses",
+            **self.pipeline.environment, "DRUMLINE_SPOOL__ROOT": str(root), "DRUMLINE_METRICS_PORT": "0",
+            "DRUMLINE_AGENT__GPU_S": "0", "DRUMLINE_JOB": "losses",
             "PYTHONPATH": str(TESTS),
         }  # fmt: skip
 

@@ -31,10 +31,10 @@ def ports():
 @pytest.fixture
 def pipeline(clean_stack, environment_of, tmp_path, ports):
     environment = environment_of(clean_stack)
-    environment |= {f"DRUMLINE_{name.upper()}__METRICS_PORT": str(port) for name, port in ports.items()}
     environment |= {"DRUMLINE_STREAM__IDLE_S": "1", "DRUMLINE_LOG_JSON": "true"}
-    created = Pipeline(clean_stack, environment)
-    created.worker = Child(environment, tmp_path, [PYTHON, "-m", "drumline.cli.app", "stream"], "one")
+    of = {name: environment | {"DRUMLINE_METRICS_PORT": str(port)} for name, port in ports.items()}
+    created = Pipeline(clean_stack, of["sink"])
+    created.worker = Child(of["stream"], tmp_path, [PYTHON, "-m", "drumline.cli.app", "stream"], "one")
     yield created
     created.worker.kill()
     created.stop()
@@ -149,7 +149,7 @@ def test_an_agent_serves_what_it_publishes_while_it_does(pipeline, ports, tmp_pa
     spool = SpoolWriter(root, any_batch(Topic.PROCESS, 1, process_id(0), 0).envelope)
     agent = subprocess.Popen(
         [PYTHON, "-m", "drumline.cli.app", "agent", "--spool", str(root)], stderr=subprocess.DEVNULL,
-        env={**pipeline.environment, "DRUMLINE_AGENT__METRICS_PORT": str(port), "DRUMLINE_AGENT__GPU_S": "0",
+        env={**pipeline.environment, "DRUMLINE_METRICS_PORT": str(port), "DRUMLINE_AGENT__GPU_S": "0",
              "DRUMLINE_AGENT__HOST_S": "0", "DRUMLINE_AGENT__NETWORK_S": "0", "DRUMLINE_AGENT__STACKS": "false",
              "DRUMLINE_AGENT__CONTROL": "false"},
     )  # fmt: skip

@@ -75,11 +75,10 @@ def test_every_part_that_is_killed_has_an_alert_within_two_minutes(
     clean_stack, environment_of, kill9, wait_for_stack, tmp_path, capsys
 ):
     ports = dict(zip(PROGRAMS, free_ports(3), strict=True))
-    environment = environment_of(clean_stack) | {
-        f"DRUMLINE_{name.upper()}__METRICS_PORT": str(port) for name, port in ports.items()
-    }
-    pipeline = Pipeline(clean_stack, environment, tmp_path)
+    pipeline = Pipeline(clean_stack, environment_of(clean_stack), tmp_path)
     pipeline.programs["agent"] = ManagedProcess("agent", ["agent"], tmp_path / "agent.log", pipeline.environment)
+    for name, port in ports.items():
+        pipeline.programs[name].add_environment({"DRUMLINE_METRICS_PORT": str(port)})
     pipeline.drumline("topics", "apply")
     pipeline.drumline("migrate")
     prometheus = Prometheus(tmp_path / "prometheus", ports)

@@ -12,9 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.pipeline import RESULTS, Pipeline
+from support.pipeline import KEPT_FOR_EVER, RESULTS, Pipeline
 
-from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.offsets import Offsets
 from drumline.infra.kafka.worker_status import read_statuses
@@ -66,8 +65,7 @@ def test_whatever_dies_goes_away_or_joins_changes_no_result(
     tmp_path: Path,
 ) -> None:
     pipeline = Pipeline(clean_stack, environment_of(clean_stack), tmp_path)
-    for table in RetentionSettings.model_fields:  # recorded time grows old
-        pipeline.environment[f"DRUMLINE_CLICKHOUSE__RETENTION__{table.upper()}"] = "0"
+    pipeline.environment |= KEPT_FOR_EVER  # recorded time grows old
     pipeline.drumline("topics", "apply")
     pipeline.drumline("migrate")
 

@@ -72,7 +72,7 @@ def test_a_worker_waits_with_records_of_new_schemas_and_buries_none(pipeline, re
     [port] = free_ports(1)
     environment = {
         **pipeline.environment,
-        "DRUMLINE_STREAM__METRICS_PORT": str(port),
+        "DRUMLINE_METRICS_PORT": str(port),
         "DRUMLINE_STREAM__IDLE_S": "1",
     }
     worker = Child(environment, tmp_path, COMMAND, "one")
@@ -122,7 +122,7 @@ def test_a_worker_does_not_start_without_the_ids_of_what_it_writes(pipeline, reg
 
 
 def test_a_registry_that_refuses_later_ends_worker_and_sink_and_buries_nothing(pipeline, registry, tmp_path):
-    worker = Child({**pipeline.environment, "DRUMLINE_STREAM__METRICS_PORT": "0"}, tmp_path, COMMAND, "one")
+    worker = Child({**pipeline.environment, "DRUMLINE_METRICS_PORT": "0"}, tmp_path, COMMAND, "one")
     sink = pipeline.start("--instance", "1")
     try:
         until(lambda: "worker starts" in worker.log.read_text())

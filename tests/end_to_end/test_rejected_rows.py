@@ -66,7 +66,7 @@ def live(pipeline, monkeypatch, records, *steps):
     with monkeypatch.context() as deadly:
         for owner, name in STEPS:
             deadly.setattr(owner, name, mortal(name, getattr(owner, name)))
-        pipeline.settings.sink.instance, pipeline.settings.sink.flush_s = "1", 0.3
+        pipeline.settings.instance, pipeline.settings.sink.flush_s = "1", 0.3
         try:
             pipeline.sink(lambda _: pipeline.ledger() == records).run()
         except Killed:

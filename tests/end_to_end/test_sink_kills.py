@@ -11,6 +11,7 @@ from support.labs.sink import Pipeline, any_batch, process_id
 from support.wait_limit import WAIT_S
 
 from drumline.schemas.topics import Topic
+from drumline.sinks import intake
 from drumline.sinks.errors import LostRecords, TransientKafkaError
 from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.kafka.assignment import Assignment
@@ -197,7 +198,7 @@ def test_a_sink_whose_client_has_no_known_brokers_continues_with_new_ones(pipeli
             pipeline.publish(*batches(4, first=4))
         return sink.counts.records == 8
 
-    pipeline.settings.sink.instance, pipeline.settings.sink.flush_s = "1", 0.05
+    pipeline.settings.instance, pipeline.settings.sink.flush_s = "1", 0.05
     running_sink = pipeline.sink(stopping)
     running_sink.run()
     assert running_sink.kafka._consumer is not clients[0]
@@ -306,12 +307,12 @@ def test_poison_goes_to_the_dead_letters_and_the_rest_is_stored(pipeline):
     assert b"severity" in dict(verdicts.headers())["drumline.error.text"]
 
 
-def test_a_flood_of_poison_stops_no_other_job(pipeline):
+def test_a_flood_of_poison_stops_no_other_job(pipeline, monkeypatch):
     pipeline.publish(*batches(3))
     for i in range(40):
         pipeline.raw(Topic.KERNEL, process_id(9), b"poison %d" % i)
     pipeline.publish(*batches(3, first=3), *batches(3, topic=Topic.STEP))
-    pipeline.settings.sink.dead_letter_run = 20
+    monkeypatch.setattr(intake, "FLOOD_RUN", 20)
     sink = pipeline.drain(49, [Topic.KERNEL, Topic.STEP])
     assert (sink.counts.dead_letters, sink.counts.rows) == (40, 9 * 500)
     pipeline.assert_exactly_once()

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 from support.newer_release import BEFORE, FIELD, FILL, NAME, newer_checkout
-from support.pipeline import Pipeline
+from support.pipeline import KEPT_FOR_EVER, Pipeline
 from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse.client import connect, rows
-from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.offsets import Offsets
 from drumline.infra.localstack.clickhouse.engine import wait_until
@@ -50,9 +49,7 @@ def test_an_upgrade_in_the_middle_of_a_job_loses_and_doubles_nothing(
     new = Pipeline(clean_stack, plain | newer_checkout(tmp_path / "new"), tmp_path / "new")
     old = Pipeline(clean_stack, plain, tmp_path / "old")
     for pipeline in (old, new):
-        # Recorded time grows old.
-        for table in RetentionSettings.model_fields:
-            pipeline.environment[f"DRUMLINE_CLICKHOUSE__RETENTION__{table.upper()}"] = "0"
+        pipeline.environment |= KEPT_FOR_EVER  # recorded time grows old
         pipeline.environment["DRUMLINE_STREAM__IDLE_S"] = IDLE_S
         for program in pipeline.programs.values():
             program.add_environment(pipeline.environment)

@@ -18,11 +18,11 @@ from drumline.infra.kafka.topics import declared_topics
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).parents[2]
-#: Two servers, an own number of partitions, more replicas in sync than by default, groups of other names.
+#: Two servers, an own number of partitions, groups of other names.
 SITE = (
     "--set", "clickhouse.replicas.b.url=http://ch-b:9123",
     "--set", "clickhouse.replicas.c.url=https://ch-c,clickhouse.replicas.c.acceptLoss=true",
-    "--set", "kafka.topicPartitions.gpu\\.stack\\.v1=2,kafka.minInsyncReplicas=3,strimzi.enabled=true",
+    "--set", "kafka.topicPartitions.gpu\\.stack\\.v1=2,strimzi.enabled=true",
     "--set", "settings.DRUMLINE_SINK__GROUP=ours,settings.DRUMLINE_STREAM__APP_ID=our-streams",
 )  # fmt: skip
 #: From the oldest that the chart takes to the one that runs here.
@@ -105,7 +105,6 @@ def test_a_wrong_field_is_refused_by_the_server_with_its_name(plane, render, rig
         ("kafka.bootstrap=kafka", "bootstrap"),
         ("settings.DRUMLINE_KAFKA__REPLICATION=1", "DRUMLINE_KAFKA__REPLICATION"),
         ("kafka.topicPartitions.kernels=8", "kernels"),
-        ("kafka.minInsyncReplicas=4", "kafka.minInsyncReplicas: 4; with kafka.replication 3"),
         ("clickhouse.replicas.primary.url=http://b:1", "primary"),
         ("clickhouse.replicas.b.urls=http://b:1", "urls"),
         ("clickhouse.replicas.a-name-of-more-than-fifty-characters-with-the-release.url=http://b:1", "52 characters"),

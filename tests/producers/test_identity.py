@@ -8,7 +8,7 @@ import pytest
 
 from drumline.producers.batching.process_record import process_record
 from drumline.producers.identity import MAX_NAME, MAX_RANK, OF_PROCESS, host_identity, identity, run_id
-from drumline.producers.spool.location import spool_limits
+from drumline.producers.spool.location import spool_bytes
 from drumline.schemas.batch import Batch, encode
 from drumline.schemas.bounds.limits import bound
 from drumline.schemas.model import model
@@ -120,7 +120,7 @@ def test_names_and_ranks_stay_within_the_bounds_of_records():
 @pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "much"])
 def test_a_bound_that_is_none_is_refused_by_name(text):
     with pytest.raises(ValueError, match="DRUMLINE_SPOOL__MAX_MB"):
-        spool_limits({"DRUMLINE_SPOOL__MAX_MB": text})
+        spool_bytes({"DRUMLINE_SPOOL__MAX_MB": text})
 
 
 def test_a_ring_copies_the_variables_that_identify_a_process():

@@ -25,7 +25,8 @@ def flood(monkeypatch):
     monkeypatch.setattr(intake_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     states = {(Topic.KERNEL.value, p): PartitionState(table(Topic.KERNEL), p, "id", 0, opened=True) for p in range(2)}
     kafka = SimpleNamespace(states=states, pause_partition=lambda state: None)
-    intake = Intake(SinkSettings(dead_letter_run=RUN), kafka, Codec(), SinkCounts())
+    monkeypatch.setattr(intake_module, "FLOOD_RUN", RUN)
+    intake = Intake(SinkSettings(), kafka, Codec(), SinkCounts())
 
     def send(partition, keys):
         state = states[Topic.KERNEL.value, partition]

@@ -7,7 +7,7 @@ import pytest
 
 from drumline.infra.clickhouse.client import PermanentError, TransientError
 from drumline.infra.clickhouse.error_codes import ErrorCode
-from drumline.infra.config.settings import Settings, SinkSettings
+from drumline.infra.config.settings import Settings
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
@@ -35,7 +35,8 @@ def ranges(monkeypatch):
     monkeypatch.setattr(rejected_ranges, "read_again", lambda *_: stored.in_kafka)
     kafka = SimpleNamespace(reader=lambda: nullcontext(), pause_partition=lambda state: None)
     monkeypatch.setattr(rejected_ranges, "closing", lambda reader: reader)
-    resolver = RejectedRanges(Settings(sink=SinkSettings(dead_letter_run=RUN)), kafka, lambda: None, SinkCounts())
+    monkeypatch.setattr(rejected_ranges, "FLOOD_RUN", RUN)
+    resolver = RejectedRanges(Settings(), kafka, lambda: None, SinkCounts())
     return SimpleNamespace(resolve=resolver.resolve, stored=stored)
 
 

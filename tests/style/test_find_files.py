@@ -53,7 +53,7 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     "anonymise a recording": (("replay|record", "anonym"), "producers/replay/anonymise.py"),
     "check a host before a job": (("doctor", "check"), "producers/doctor/checks.py"),
     # streams
-    "contract of a processing stage": (("stage", "core|base|protocol"), "streams/core/stage.py"),
+    "contract of a processing stage": (("stage", "infra|base|protocol"), "infra/runtime/stage.py"),
     "thresholds of verdicts": (("stragg|streams", "threshold"), "streams/core/thresholds.py"),
     "watermark of a process": (("window|stream", "watermark"), "streams/windows/watermark.py"),
     "rolling kernel frequency": (("kernel", "frequency"), "streams/windows/kernel_frequency.py"),

@@ -52,9 +52,11 @@ class Summing:
         pass
 
 
-def leave_time_between_seek_and_flow(recovery):
+def leave_time_around_seeks(app):
     """So that in every rebalance the fetch that was under way ends after recovery's seek and before the flow is
-    resumed, as it happens to: positions come late, from a slow broker as it were, and recovery waits after its seek."""
+    resumed, as it happens to: positions come late, from a slow broker as it were, and recovery waits after its seek.
+    And after the seek to committed offsets, before Faust clears what was fetched meanwhile (faust-streaming#596)."""
+    recovery, perform_seek = app.tables.recovery, app.consumer.perform_seek
     update, seek = Fetcher._update_fetch_positions, recovery._seek_offsets
 
     async def update_late(*arguments):
@@ -65,7 +67,12 @@ def leave_time_between_seek_and_flow(recovery):
         await seek(*arguments)
         await asyncio.sleep(0.4)
 
+    async def perform_seek_slowly():
+        await perform_seek()
+        await asyncio.sleep(1.0)
+
     Fetcher._update_fetch_positions, recovery._seek_offsets = update_late, seek_slowly
+    app.consumer.perform_seek = perform_seek_slowly
 
 
 def write_state(app):
@@ -99,7 +106,7 @@ async def main():
         print(json.dumps({"owned": owned, "restored": restored, "fenced": fenced}), flush=True)
 
     worker.runners["probe"].table.on_recover(report)
-    leave_time_between_seek_and_flow(worker.app.tables.recovery)
+    leave_time_around_seeks(worker.app)
     await worker.app.start()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

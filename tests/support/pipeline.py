@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from typing import Any
 from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse.client import connect, rows
+from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.localstack.ephemeral import run_audit
@@ -20,6 +22,10 @@ from drumline.lab.demo_recording import DEMO_RECORDING
 
 #: What may differ between two runs of the same recording: ids, Kafka places, how often a window was emitted.
 VOLATILE = {"run", "process_id", "revision", "published", "_topic_partition", "_offset", "_row"}
+#: Tables keep rows of recorded time too.
+KEPT_FOR_EVER = {
+    "DRUMLINE_CLICKHOUSE__RETENTION": json.dumps(dict.fromkeys(RetentionSettings.model_fields, 0)),
+}
 RESULTS = ("kernel_frequency", "memcpy_bandwidth", "lateness", "stragglers")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from drumline.infra.config.local_credentials import local_password
+from drumline.infra.config.local_credentials import local_password, password_file
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import State
 from drumline.infra.localstack import stack as local_stack
@@ -43,13 +43,10 @@ class SecondEngine:
     @property
     def environment(self) -> dict[str, str]:
         """Environment of programs that have both."""
-        server = self.both.clickhouse
-        assert server.password is not None
-        assert server.reader_password is not None
         return {
             **environment(self.both),
-            "DRUMLINE_CLICKHOUSE__PASSWORD": server.password.get_secret_value(),
-            "DRUMLINE_CLICKHOUSE__READER_PASSWORD": server.reader_password.get_secret_value(),
+            "DRUMLINE_CLICKHOUSE__PASSWORD_FILE": str(password_file(self.settings, "writer")),
+            "DRUMLINE_CLICKHOUSE__READER_PASSWORD_FILE": str(password_file(self.settings, "analyst")),
         }
 
     def up(self) -> None:

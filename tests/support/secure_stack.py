@@ -136,7 +136,7 @@ def secure_broker(
     state.create()
     command = broker.jvm(settings, find_java(), ensure_jars(settings))
     config = state.kafka / "server.properties"
-    more = broker_properties(certificates, ports, settings.local.controller_port, users)
+    more = broker_properties(certificates, ports, settings.local.kafka_port + 1, users)
     config.write_text(broker.properties(settings) + more)
     config.chmod(0o600)
     scram = [f"{name}=[name={user},password={password}]" for user, password in users.items() for name in MECHANISMS]

@@ -10,7 +10,7 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -50,7 +50,7 @@ def require_safe(settings: ServeSettings) -> None:
     if settings.token is None and not is_loopback(settings.address):
         raise AccessNotSafe(
             f"{settings.address} can be reached from other hosts: set DRUMLINE_SERVE__TOKEN_FILE to a file with a "
-            "token of 16 characters or more, or DRUMLINE_SERVE__ADDRESS to 127.0.0.1"
+            "token of 16 characters or more, or leave --address 127.0.0.1"
         )
 
 
@@ -66,8 +66,8 @@ class Guard:
         self._app = app
         self._token = settings.token.get_secret_value().encode() if settings.token else b""
         self._secure = settings.certificate is not None
-        configured = [name.strip().lower() for name in settings.hosts.split(",") if name.strip()]
-        self._hosts = {"localhost", settings.address.lower(), socket.gethostname().lower(), *configured}
+        configured = {urlsplit(url.strip()).hostname or "" for url in settings.url.split(",")}
+        self._hosts = {"localhost", settings.address.lower(), socket.gethostname().lower(), *configured} - {""}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. Streams of other kinds (websockets) are closed by the server."""
@@ -89,7 +89,7 @@ class Guard:
         headers = Headers(scope=scope)
         if not self._is_known(headers.get("host", "")):
             return PlainTextResponse(
-                "This host name is not known. If it is right, set DRUMLINE_SERVE__HOSTS to it.\n", 421
+                "This host name is not known. If it is right, add its address to DRUMLINE_SERVE__URL.\n", 421
             )
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This page only reads: GET and HEAD.\n", 405, {"Allow": "GET, HEAD"})

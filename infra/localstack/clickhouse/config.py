@@ -19,6 +19,8 @@ RESOURCES = Path(__file__).parents[1] / "assets" / "clickhouse"
 ALLOCATOR = "percpu_arena:disabled,narenas:2"
 #: Timeout of a clean stop, which cancels queries; s.
 STOP_S = 15.0
+#: Most memory of the engine, which shares a laptop with the broker, the programs and their user's work.
+MEMORY_BYTES = 1_200_000_000
 
 
 def local_reader_grants(database: str) -> str:
@@ -44,7 +46,7 @@ def prepare_engine(settings: Settings) -> Child:
         http_port=local.clickhouse_http_port,
         tcp_port=local.clickhouse_tcp_port,
         logs=state.logs,
-        memory_bytes=local.clickhouse_memory_mb * 1_000_000,
+        memory_bytes=MEMORY_BYTES,
     )
     write_private(conf / "config.xml", config)
     users = Template((RESOURCES / "users.xml").read_text())
@@ -78,5 +80,5 @@ def engine_ports(settings: Settings) -> dict[str, tuple[str, int]]:
     """Return setting -> (server, port)."""
     return {
         "DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT": ("ClickHouse (HTTP)", settings.local.clickhouse_http_port),
-        "DRUMLINE_LOCAL__CLICKHOUSE_TCP_PORT": ("ClickHouse (native)", settings.local.clickhouse_tcp_port),
+        "DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT + 1": ("ClickHouse (native)", settings.local.clickhouse_tcp_port),
     }

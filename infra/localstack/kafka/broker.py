@@ -23,6 +23,8 @@ from drumline.infra.localstack.supervisor import Child
 RESOURCES = Path(__file__).parents[1] / "assets" / "kafka"
 #: Timeout of a clean stop; s.
 STOP_S = 20.0
+#: Heap of the only broker, and of each of several, which share the load; MB.
+HEAP_MB, SMALL_HEAP_MB = 320, 224
 
 
 def marker(state: State) -> str:
@@ -52,7 +54,7 @@ def client_port(settings: Settings, number: int) -> int:
 
 def controller_port(settings: Settings, number: int) -> int:
     """Return the port of a broker's KRaft controller."""
-    return settings.local.controller_port + 2 * (number - 1)
+    return client_port(settings, number) + 1
 
 
 def broker_ports(settings: Settings) -> dict[str, tuple[str, int]]:
@@ -61,7 +63,10 @@ def broker_ports(settings: Settings) -> dict[str, tuple[str, int]]:
     for number in numbers(settings):
         offset = f" + {2 * (number - 1)}" if number > 1 else ""
         ports[f"DRUMLINE_LOCAL__KAFKA_PORT{offset}"] = ("Kafka", client_port(settings, number))
-        ports[f"DRUMLINE_LOCAL__CONTROLLER_PORT{offset}"] = ("Kafka's controller", controller_port(settings, number))
+        ports[f"DRUMLINE_LOCAL__KAFKA_PORT + {2 * number - 1}"] = (
+            "Kafka's controller",
+            controller_port(settings, number),
+        )
     return ports
 
 
@@ -114,7 +119,7 @@ def jvm(settings: Settings, java: str, jars: Path, logs: Path | None = None) -> 
         f"-Ddrumline.logs={logs or state.logs}",
         f"-Dlog4j2.configurationFile={RESOURCES / 'log4j2.properties'}",
         "-Djava.awt.headless=true",
-        f"-Xmx{settings.local.kafka_heap_mb}m",
+        f"-Xmx{HEAP_MB if settings.local.brokers == 1 else SMALL_HEAP_MB}m",
         "-Xms64m",
         "-Xss512k",
         "-XX:+UseSerialGC",

@@ -20,8 +20,9 @@ def private_stack() -> Iterator[Settings]:
     with tempfile.TemporaryDirectory(prefix="drumline-bench-", ignore_cleanup_errors=True) as folder:
         settings = ephemeral_settings(
             Path(folder) / "state",
-            stream=StreamSettings(window_steps=5, instance="bench", metrics_port=0),
-            sink=SinkSettings(bulk_flush_s=1.0, instance="bench", metrics_port=0),
+            stream=StreamSettings(window_steps=5),
+            sink=SinkSettings(bulk_flush_s=1.0),
+            instance="bench",
             log_level="WARNING",
         )
         with running_stack(settings):

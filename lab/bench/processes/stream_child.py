@@ -26,6 +26,7 @@ from drumline.infra.kafka.registry import codec
 from drumline.lab.bench.processes.profiling import profiled
 from drumline.lab.bench.processes.self_sampling import SelfSampler
 from drumline.schemas.topics import JOINED_TOPICS
+from drumline.streams.windows.watermark import WindowConfig
 from drumline.streams.worker.app import WRITTEN, wirings
 from drumline.streams.worker.checks.preflight import preflight
 from drumline.streams.worker.faust_app import StreamWorker
@@ -57,9 +58,10 @@ def single(config: Settings) -> tuple[Any, Callable[[], int], Finish]:
     config.stream.app_id += "-single"
     partitions = preflight(config, JOINED_TOPICS, WRITTEN, ["frequency"]).partitions
     app = faust.App(**faust_settings(config, lock_working_directory(config).path, partitions))
-    window, hop = config.stream.window_s, config.stream.hop_s
+    windows = WindowConfig.of(config.stream)
+    window, hop, kept = (ns / 1e9 for ns in (windows.window_ns, windows.hop_ns, windows.window_ns + windows.grace_ns))
     table = app.Table("frequency", default=int, partitions=partitions, key_type=str).hopping(
-        window, hop, expires=timedelta(seconds=window + config.stream.grace_s)
+        window, hop, expires=timedelta(seconds=kept)
     )
     seen = [0]
 

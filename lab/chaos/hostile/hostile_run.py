@@ -43,8 +43,9 @@ def settings_in(folder: Path) -> Settings:
     """Return the settings of a private stack in `folder`: those of production, but small windows."""
     return ephemeral_settings(
         folder / "state",
-        stream=StreamSettings(window_steps=5, instance="hostile", metrics_port=0),
-        sink=SinkSettings(instance="hostile", metrics_port=0),
+        stream=StreamSettings(window_steps=5),
+        sink=SinkSettings(),
+        instance="hostile",
         log_level="WARNING",
     )
 

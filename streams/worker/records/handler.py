@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import structlog
 
+from drumline.infra.runtime.stage import Stage
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec, OpenRecord, Received
 from drumline.schemas.dead_letters import is_counted
@@ -17,7 +18,6 @@ from drumline.schemas.record_table import BatchTable, Ints, RecordTable
 from drumline.schemas.tenants import is_signed
 from drumline.schemas.topics import DERIVED_TOPICS, KEPT_TOPICS, RAW_TOPICS
 from drumline.streams.core.batch_dedup import checksum
-from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import Delivery
 from drumline.streams.worker.output import OutputProducer, ProducerFailed
 from drumline.streams.worker.records.decoder import RecordDecoder

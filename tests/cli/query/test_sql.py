@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from drumline.cli.query.sql import app
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import PermanentError, TransientError, failure, with_hint
+from drumline.infra.config.local_credentials import password_file
 from drumline.infra.localstack.ephemeral import environment as environment_for
 from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.views.sqlshell.hints import unsupported_statement_hint
@@ -284,8 +285,8 @@ def test_nothing_can_be_written_and_no_file_read(run_sql, statement):
 
 @pytest.mark.stack
 def test_a_writing_user_cannot_write_through_it_either(run_sql, empty):
-    secret = clickhouse.password(empty, reader=False)
-    writer = {"DRUMLINE_CLICKHOUSE__READER": "writer", "DRUMLINE_CLICKHOUSE__READER_PASSWORD": secret}
+    secret = str(password_file(empty, "writer"))
+    writer = {"DRUMLINE_CLICKHOUSE__READER": "writer", "DRUMLINE_CLICKHOUSE__READER_PASSWORD_FILE": secret}
     answer = run_sql("DROP TABLE kernels", **writer)
     assert answer.returncode == 1
     assert "readonly" in answer.stderr

@@ -48,14 +48,15 @@ def serve(folder):
 
 
 @pytest.fixture
-def run_sql(monkeypatch):
+def run_sql(monkeypatch, tmp_path):
     """Asks as a program elsewhere would: by URL, user and password."""
 
     def call(settings, *arguments, user="analyst", password=None):
         secret = password or local_password(settings, user).get_secret_value()
         monkeypatch.setenv("DRUMLINE_CLICKHOUSE__URL", settings.clickhouse_url)
         monkeypatch.setenv("DRUMLINE_CLICKHOUSE__READER", user)
-        monkeypatch.setenv("DRUMLINE_CLICKHOUSE__READER_PASSWORD", secret)
+        (tmp_path / "secret").write_text(secret)
+        monkeypatch.setenv("DRUMLINE_CLICKHOUSE__READER_PASSWORD_FILE", str(tmp_path / "secret"))
         in_force.cache_clear()
         answer = CliRunner().invoke(command_sql.app, arguments)
         assert secret not in answer.output
@@ -77,7 +78,7 @@ def is_rejected(answer, *texts):
 def test_a_wrong_password_and_an_unknown_user_name_the_settings(served, run_sql, user, password):
     is_rejected(
         run_sql(served[0], "SELECT 1", user=user, password=password),
-        f"{user} at http://127.0.0.1:", "DRUMLINE_CLICKHOUSE__READER_PASSWORD",
+        f"{user} at http://127.0.0.1:", "DRUMLINE_CLICKHOUSE__READER_PASSWORD_FILE",
     )  # fmt: skip
 
 

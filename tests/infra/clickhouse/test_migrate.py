@@ -273,7 +273,7 @@ POLICY = """<storage_configuration>
 @pytest.mark.stack
 def test_old_rows_move_to_the_cold_volume(tmp_path):
     """On an engine of its own that has a second disk."""
-    tiers = TieringSettings(storage_policy="tiers", volume="cold", after=2)
+    tiers = TieringSettings(storage_policy="tiers", after=2)
     settings = ephemeral_settings(tmp_path, clickhouse=ClickHouseSettings(tiering=tiers))
     child = prepare_engine(settings)
     config = settings.local.state / "clickhouse" / "conf" / "config.xml"

@@ -18,7 +18,7 @@ from drumline.infra.clickhouse import distributed, migrate
 from drumline.infra.clickhouse.client import rows
 from drumline.infra.clickhouse.queries import queries
 from drumline.infra.config.clickhouse_settings import ClickHouseSettings
-from drumline.infra.config.local_credentials import local_password
+from drumline.infra.config.local_credentials import local_password, password_file
 from drumline.infra.localstack.clickhouse.config import prepare_engine
 from drumline.infra.localstack.clickhouse.engine import answers, temporary_engine, wait_until
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings
@@ -283,8 +283,8 @@ def test_a_sink_that_is_killed_stores_a_job_over_two_servers_once(two, clean_sta
     settings = clean_stack.model_copy(update={"clickhouse": database})
     variables = {
         **environment_of(settings),
-        "DRUMLINE_CLICKHOUSE__PASSWORD": passwords["writer"].get_secret_value(),
-        "DRUMLINE_CLICKHOUSE__READER_PASSWORD": passwords["analyst"].get_secret_value(),
+        "DRUMLINE_CLICKHOUSE__PASSWORD_FILE": str(password_file(over, "writer")),
+        "DRUMLINE_CLICKHOUSE__READER_PASSWORD_FILE": str(password_file(over, "analyst")),
     }
     pipeline = Pipeline(settings, variables, tmp_path)
     pipeline.drumline("topics", "apply")

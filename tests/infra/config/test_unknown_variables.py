@@ -50,15 +50,16 @@ def test_the_names_that_are_no_settings_are_those_that_the_code_reads():
     ("name", "value", "near"),
     [
         ("KAFKA_SECURITY_PROTOCOL", "SASL_SSL", "KAFKA__SECURITY_PROTOCOL"),
-        ("CLICKHOUSE_RETENTION_KERNELS", "1", "CLICKHOUSE__RETENTION__KERNELS"),
+        ("CLICKHOUSE__RETENTION__KERNELS", "1", "CLICKHOUSE__RETENTION"),
         ("KAFKA__SSL_CAA", "/ca.pem", "KAFKA__SSL_CA"),
         ("KAFK__SSL_CA", "/ca.pem", "KAFKA__SSL_CA"),
         ("KAFKA__SSL_CA__PATH", "/ca.pem", "KAFKA__SSL_CA"),
         ("LOG__LEVEL", "DEBUG", "LOG_LEVEL"),
         ("COLLECT__POLCY", "off", "COLLECT__POLICY"),
-        ("SINK_METRICS_PORT", "1234", "SINK__METRICS_PORT"),
+        ("SINK__METRICS_PORT", "1234", "METRICS_PORT"),
         ("KAFKA", "kafka-1:9092", "KAFKA__"),
-        ("CLICKHOUSE__RETENTION", "7 days", "CLICKHOUSE__RETENTION__"),
+        ("SPOOL", "/tmp", "SPOOL__"),
+        ("KAFKA__SASL_PASSWORD", "sesame", "KAFKA__SASL_PASSWORD_FILE"),
     ],
 )
 def test_what_only_can_be_a_misspelt_setting_is_an_error_that_names_the_right_one(monkeypatch, name, value, near):
@@ -76,7 +77,7 @@ def test_what_only_can_be_a_misspelt_setting_is_an_error_that_names_the_right_on
     [
         ("DRUMLINE_LOG_LVL", "DRUMLINE_LOG_LEVEL"), ("drumline_log_lvl", "DRUMLINE_LOG_LEVEL"),
         ("DRUMLINE_KAFKA_PROTOCOL", "DRUMLINE_KAFKA__SECURITY_PROTOCOL"), ("DRUMLINE_LABEL", "DRUMLINE_LABELS"),
-        ("DRUMLINE_CLICKHOUSE_PASSWORD", "DRUMLINE_CLICKHOUSE__PASSWORD"), ("DRUMLINE_A\x1b[1m", ""),
+        ("DRUMLINE_KAFKA_PARTITION", "DRUMLINE_KAFKA__PARTITIONS"), ("DRUMLINE_A\x1b[1m", ""),
     ],
 )  # fmt: skip
 def test_a_possibly_foreign_variable_is_reported_once_and_ignored(monkeypatch, capsys, name, near):

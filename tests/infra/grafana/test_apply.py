@@ -18,13 +18,17 @@ RUNNER = CliRunner()
 
 
 @pytest.fixture
-def grafana(monkeypatch):
+def grafana(monkeypatch, tmp_path):
     fake = FakeGrafana()
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "password").write_text("secret-word")
     for name, value in {
-        "URL": fake.url, "TOKEN": TOKEN, "CLICKHOUSE_PASSWORD": "secret-word", "CLICKHOUSE_URL": "http://clickhouse:8123",
-        "WEBHOOK": "http://hook/secret-hook", "PAGERDUTY": "secret-key",
+        "GRAFANA__URL": fake.url, "GRAFANA__TOKEN_FILE": str(tmp_path / "token"),
+        "CLICKHOUSE__URL": "http://clickhouse:8123", "CLICKHOUSE__READER": "grafana",
+        "CLICKHOUSE__READER_PASSWORD_FILE": str(tmp_path / "password"),
+        "GRAFANA__WEBHOOK": "http://hook/secret-hook", "GRAFANA__PAGERDUTY": "secret-key",
     }.items():  # fmt: skip
-        monkeypatch.setenv(f"DRUMLINE_GRAFANA__{name}", value)
+        monkeypatch.setenv(f"DRUMLINE_{name}", value)
     settings.cache_clear()
     yield fake
     fake.close()
@@ -159,7 +163,7 @@ def test_export_fetches_what_is_there(grafana, tmp_path):
 @pytest.mark.parametrize(
     ("variable", "value", "hint"),
     [
-        ("TOKEN", "wrong", "the token is wrong or expired"),
+        ("TOKEN_FILE", "/proc/sys/kernel/ostype", "the token is wrong or expired"),
         ("URL", "http://127.0.0.1:9", "does not answer"),
         ("URL", "", "DRUMLINE_GRAFANA__URL"),
     ],
@@ -181,9 +185,9 @@ def test_a_token_without_rights_and_a_broken_server_are_reported(grafana):
 
 
 def test_a_missing_data_source_without_password_is_reported(grafana, monkeypatch):
-    monkeypatch.delenv("DRUMLINE_GRAFANA__CLICKHOUSE_PASSWORD")
+    monkeypatch.delenv("DRUMLINE_CLICKHOUSE__READER_PASSWORD_FILE")
     settings.cache_clear()
-    assert "DRUMLINE_GRAFANA__CLICKHOUSE_PASSWORD" in call("apply").output
+    assert "DRUMLINE_CLICKHOUSE__READER" in call("apply").output
 
 
 def test_written_files_are_the_same_each_time_and_know_contacts(tmp_path):

@@ -18,6 +18,7 @@ from support.secure_stack import documented_acls
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.unknown_variables import CHART as OF_CHART
 from drumline.infra.config.unknown_variables import JOBS, SPOOL, setting_names
+from drumline.infra.telemetry.health import PORTS
 
 ROOT = Path(__file__).parents[3]
 TEMPLATES = sorted((CHART / "templates").iterdir())
@@ -90,9 +91,9 @@ def test_versions_and_ports_are_those_of_the_product():
     chart, settings = yaml.safe_load((CHART / "Chart.yaml").read_text()), Settings()
     assert chart["appVersion"] == version
     text = "".join(path.read_text() for path in TEMPLATES)
-    for section in (settings.stream, settings.sink, settings.agent):
-        assert f'"port" {section.metrics_port} ' in text
-    assert f'"DRUMLINE_SERVE__PORT" {settings.serve.port} ' in text
+    for port in PORTS.values():
+        assert f'"port" {port} ' in text
+    assert f'--port, "{settings.serve.port}"' in text
 
 
 def test_the_link_leads_to_the_rules_of_prometheus():

@@ -138,7 +138,7 @@ def test_an_agent_replaces_a_client_without_brokers(broker, monkeypatch):
 def test_ctrl_c_ends_a_program_that_still_looks_for_its_broker(program, tmp_path):
     environment = os.environ | {
         "DRUMLINE_KAFKA__BOOTSTRAP": "127.0.0.1:9", "DRUMLINE_LOCAL__STATE": str(tmp_path),
-        f"DRUMLINE_{program.upper()}__METRICS_PORT": str(free_port()),
+        "DRUMLINE_METRICS_PORT": str(free_port()),
     }  # fmt: skip
     command = [sys.executable, "-m", "drumline.cli.app", program]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True)

@@ -67,7 +67,7 @@ def test_an_older_version_from_the_registry_is_read(fake):
 
 def test_an_unknown_id_is_asked_for_once_until_it_may_have_come(fake):
     clock = [0.0]
-    registry = connect(KafkaSettings(registry_url=fake.url))
+    registry = connect(Settings(kafka=KafkaSettings(registry_url=fake.url)))
     registry._clock = lambda: clock[0]
     for _ in range(3):
         with pytest.raises(UnknownSchema):
@@ -79,7 +79,7 @@ def test_an_unknown_id_is_asked_for_once_until_it_may_have_come(fake):
 
 
 def test_remembered_unknown_ids_are_bounded(fake):
-    registry = connect(KafkaSettings(registry_url=fake.url))
+    registry = connect(Settings(kafka=KafkaSettings(registry_url=fake.url)))
     registry._unknown = dict.fromkeys(range(10_000, 10_000 + UNKNOWN_IDS), 1e12)
     with pytest.raises(UnknownSchema):
         registry.model_of(5)

@@ -11,19 +11,19 @@ from drumline.infra.localstack.ports import is_free
 
 def test_a_subprocess_sees_the_same_settings_and_none_of_the_callers(tmp_path, monkeypatch):
     monkeypatch.setenv("DRUMLINE_KAFKA__PARTITIONS", "7")
-    monkeypatch.setenv("DRUMLINE_CLICKHOUSE__PASSWORD", "of the user")
+    monkeypatch.setenv("DRUMLINE_CLICKHOUSE__READER", "of the user")
     settings = ephemeral_settings(
         tmp_path,
         sink=SinkSettings(group="g", flush_s=0.5),
         clickhouse=ClickHouseSettings(retention=RetentionSettings(kernels=0)),
     )
-    for name in ("KAFKA__PARTITIONS", "CLICKHOUSE__PASSWORD"):
+    for name in ("KAFKA__PARTITIONS", "CLICKHOUSE__READER"):
         monkeypatch.delenv(f"DRUMLINE_{name}")
     for name, value in environment(settings).items():
         monkeypatch.setenv(name, value)
     assert Settings() == settings
     assert settings.kafka.partitions == 4
-    assert settings.sink.metrics_port == 19465  # a whole section replaces the default
+    assert settings.sink.bulk_flush_s == 10.0  # a whole section replaces the default
 
 
 def test_no_outgoing_connection_takes_a_port_before_its_server_listens():

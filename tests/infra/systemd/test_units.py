@@ -15,6 +15,7 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.config.unknown_variables import setting_names
 from drumline.infra.runtime.exit_codes import BAD_INPUT, RECORDS_LOST
 from drumline.infra.runtime.signals import LONGEST_S
+from drumline.infra.telemetry.health import PORTS
 
 FOLDER = Path(__file__).parents[3] / "infra" / "systemd"
 UNITS = {path.name: path for path in FOLDER.glob("*.service")}
@@ -106,8 +107,7 @@ def test_instances_of_a_host_may_have_settings_of_their_own(name):
     command = arguments(name)[0]
     assert ("EnvironmentFile", f"-/etc/drumline/{command}-%i.env") in lines(name)
     assert arguments(name)[1:] == ["--instance", "host-1"]
-    port = getattr(Settings(), command).metrics_port
-    assert f"DRUMLINE_{command.upper()}__METRICS_PORT={port}\n" in settings_file(name).read_text()
+    assert f"DRUMLINE_METRICS_PORT={PORTS[command]}\n" in settings_file(name).read_text()
 
 
 def test_a_worker_keeps_its_files_where_its_unit_lets_it_write():

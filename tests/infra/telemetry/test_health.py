@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from drumline.infra.config.settings import Settings
+from drumline.infra.config.settings import LocalSettings, Settings
 from drumline.infra.telemetry import metrics
-from drumline.infra.telemetry.health import BUSY_S, CachedProbe, Health, HealthServer, serve_health
+from drumline.infra.telemetry.health import BUSY_S, PORTS, CachedProbe, Health, HealthServer, serve_health
 from drumline.streams.worker.telemetry import EXPIRED_S, QUIET_S, Readiness
 
 
@@ -42,7 +42,7 @@ def server(health):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    served = serve_health("sink", port, health)
+    served = serve_health("sink", Settings(metrics_port=port), health)
     yield served
     served.close()
 
@@ -54,7 +54,7 @@ def test_a_program_without_a_report_is_alive_but_not_ready(server):
 
 
 def test_readiness_is_a_metric_and_the_address_is_a_setting(health):
-    served = serve_health("sink", 19999, health, "127.0.0.2")
+    served = serve_health("sink", Settings(metrics_port=19999, metrics_address="127.0.0.2"), health)
     try:
         with urllib.request.urlopen("http://127.0.0.2:19999/metrics", timeout=10) as answer:
             assert "drumline_sink_ready 0.0" in answer.read().decode()
@@ -113,24 +113,21 @@ def test_only_this_machine_is_answered(server):
 
 def test_a_port_in_use_is_a_warning_that_names_the_setting(server, health):
     with capture_logs() as logs:
-        assert serve_health("stream", server.server_port, health) is None
+        assert serve_health("stream", Settings(metrics_port=server.server_port), health) is None
     assert [(line["log_level"], line["setting"]) for line in logs] == [
-        ("warning", "DRUMLINE_STREAM__METRICS_PORT, DRUMLINE_METRICS_ADDRESS")
+        ("warning", "DRUMLINE_METRICS_PORT, DRUMLINE_METRICS_ADDRESS")
     ]
     assert str(server.server_port) in logs[0]["address"]
 
 
 def test_port_0_is_no_server(health, monkeypatch):
     monkeypatch.setattr(HealthServer, "__init__", lambda *_: pytest.fail("it listens"))
-    assert serve_health("stream", 0, health) is None
+    assert serve_health("stream", Settings(metrics_port=0), health) is None
 
 
-def test_the_programs_of_one_host_have_ports_of_their_own(monkeypatch):
-    monkeypatch.delenv("DRUMLINE_STREAM__METRICS_PORT", raising=False)
-    monkeypatch.delenv("DRUMLINE_SINK__METRICS_PORT, DRUMLINE_METRICS_ADDRESS", raising=False)
-    settings = Settings()
-    local = settings.local
-    ports = [settings.stream.metrics_port, settings.sink.metrics_port, local.kafka_port, local.controller_port]
+def test_the_programs_of_one_host_have_ports_of_their_own():
+    local = LocalSettings()
+    ports = [*PORTS.values(), local.kafka_port, local.kafka_port + 1]
     ports += [local.clickhouse_http_port, local.clickhouse_tcp_port]
     assert len(set(ports)) == len(ports)
 

@@ -29,7 +29,7 @@ from drumline.producers.decoder.main import may_read
 from drumline.producers.decoder.pc_samples import DROPPED, OUTSIDE
 from drumline.producers.ipc.buffer_pool import BufferPool
 from drumline.producers.ipc.events import MARK
-from drumline.producers.spool.location import spool_limits, spool_root
+from drumline.producers.spool.location import spool_bytes, spool_root
 
 pytestmark = pytest.mark.waits
 TESTS = Path(__file__).parents[2]
@@ -561,8 +561,8 @@ def test_a_gpu_that_is_not_sampled_is_an_answer_and_the_window_ends(tmp_path, ho
 def test_settings_that_are_not_made_are_the_agents():
     agents = SpoolSettings()
     assert spool_root({}) == agents.root
-    assert spool_limits({}) == (agents.max_mb << 20, agents.segment_s)
-    assert spool_limits({"DRUMLINE_SPOOL__MAX_MB": "4", "DRUMLINE_SPOOL__SEGMENT_S": "2"}) == (4 << 20, 2.0)
+    assert spool_bytes({}) == agents.max_mb << 20
+    assert spool_bytes({"DRUMLINE_SPOOL__MAX_MB": "4"}) == 4 << 20
 
 
 def test_a_setting_that_is_no_number_is_reported_in_the_data_and_the_default_counts(tmp_path):

@@ -202,7 +202,7 @@ def test_rows_that_are_older_than_their_tables_keep_rows_are_reported_before_the
     counted = RecordedJob(folder, loop=2).rows_before(dict.fromkeys(RAW_TOPICS, NOW))
     assert counted[Topic.KERNEL] == 48, "of both repetitions"
     assert f"kernels {counted[Topic.KERNEL] // 2} (7 days)" in result.stderr
-    assert "DRUMLINE_CLICKHOUSE__RETENTION__KERNELS=DAYS (0 = for ever)" in result.stderr
+    assert """DRUMLINE_CLICKHOUSE__RETENTION='{"kernels": DAYS}' (0 = for ever)""" in result.stderr
 
 
 def test_of_the_rows_of_a_scaled_job_those_before_a_time_are_counted(folder):

@@ -88,7 +88,7 @@ def die_after_rows(pipeline, monkeypatch):
     monkeypatch.setattr(RangeWriter, "insert_rows", dies)
     of_all = len(PROCESSES) * FIRST * ROWS
     sink = pipeline.settings.sink  # all at once, and not before all is there
-    sink.instance, sink.flush_s, sink.flush_rows = "1", 60.0, of_all // PRESSURE
+    pipeline.settings.instance, sink.flush_s, sink.flush_rows = "1", 60.0, of_all // PRESSURE
     with pytest.raises(Killed):
         pipeline.sink(lambda _: False).run()
     assert len(set(inserted)) == len(inserted) == LANES < len(PROCESSES)

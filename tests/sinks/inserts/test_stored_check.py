@@ -56,8 +56,7 @@ def remember(pipeline, monkeypatch, tables, tokens):
 
 def killed(pipeline):
     """A sink that takes in all there is at once, and dies."""
-    sink = pipeline.settings.sink
-    sink.instance, sink.flush_s = "1", 0.5
+    pipeline.settings.instance, pipeline.settings.sink.flush_s = "1", 0.5
     with pytest.raises(Killed):
         pipeline.sink(lambda _: False).run()
 
@@ -174,7 +173,7 @@ def test_a_range_without_records_is_no_insert():
 def test_a_range_with_a_committed_intent_and_no_records_left_does_not_stop_the_rest(pipeline):
     """As compaction leaves it: offsets without records. Here those of an aborted transaction."""
     settings = pipeline.settings
-    settings.sink.instance = ""
+    settings.instance = ""
     aborted = Producer({"bootstrap.servers": settings.bootstrap, "transactional.id": "gone"})
     aborted.init_transactions(30)
     aborted.begin_transaction()

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from drumline.infra.config.kafka_settings import KafkaSettings
-from drumline.infra.config.settings import Settings, SinkSettings
+from drumline.infra.config.settings import Settings
 from drumline.schemas.topics import Topic
 from drumline.sinks.errors import Fenced, LostRecords, TransientKafkaError
 from drumline.sinks.kafka.config import consumer_config
@@ -90,7 +90,7 @@ def test_the_end_of_a_partition_hides_no_record_behind_it(consumer, monkeypatch)
 
 def test_a_named_sink_with_other_topics_is_another_member():
     def name(*topics):
-        return consumer_config(Settings(sink=SinkSettings(instance="1")), topics)["group.instance.id"]
+        return consumer_config(Settings(instance="1"), topics)["group.instance.id"]
 
     assert name(Topic.KERNEL, Topic.STEP) == name(Topic.STEP, Topic.KERNEL) != name(Topic.KERNEL)
     assert "group.instance.id" not in consumer_config(Settings(), [Topic.KERNEL])

@@ -88,7 +88,7 @@ def test_a_named_sink_goes_on_after_its_own_client_has_challenged_it(pipeline, k
             time.sleep(4.0)  # for a heartbeat, once it is connected again (reconnect.backoff.max.ms)
         return sink.counts.records >= 8
 
-    pipeline.settings.sink.instance, pipeline.settings.sink.flush_s = "1", 0.05
+    pipeline.settings.instance, pipeline.settings.sink.flush_s = "1", 0.05
     pipeline.sink(stopping).run()
     assert len(renewed) == 1
     pipeline.assert_exactly_once()

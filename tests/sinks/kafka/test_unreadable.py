@@ -117,7 +117,7 @@ def test_a_batch_that_cannot_be_unpacked_is_a_dead_letter_and_as_many_records_as
         reasons.append(sink.health.ready().get("unreadable", ""))
         return sink.counts.records >= 6
 
-    pipeline.settings.sink.instance, pipeline.settings.sink.flush_s = "1", 0.05
+    pipeline.settings.instance, pipeline.settings.sink.flush_s = "1", 0.05
     sink = pipeline.sink(stopping)
     sink.run()
     assert (sink.counts.records, sink.counts.dead_letters, sink.counts.rows) == (6, 2, 400)
@@ -158,7 +158,7 @@ def test_large_batches_of_gzip_are_unpacked_one_after_the_other(pipeline):
             bomb.produce(Topic.KERNEL, bytes(BOMB_ZEROS), key=b"bomb", partition=partition)
         assert bomb.flush(120) == 0
         del bomb  # it holds all of them
-    sink = pipeline.start(metrics_port=0)
+    sink = pipeline.start()
     assert wait_until(lambda: pipeline.ledger() > BOMB_RECORDS, 300), "the second answer"
     peak = peak_mb(sink.pid)
     sink.kill()

@@ -11,10 +11,10 @@ from support.labs.windows import T0, Lab, S, kernels
 from support.straggler_simulator import MS, Fault, batches, ddp, simulate
 from support.tables import apply_batch
 
+from drumline.infra.runtime.stage import FAILED, Incident
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.streams.core.budget import OverBudget, StateBudget, StateLimits
-from drumline.streams.core.isolation import FAILED, Incident
 from drumline.streams.core.records import UnreadableValue
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness import stage as lateness_stage

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drumline.infra.config.settings import StreamSettings
 from drumline.schemas.batch import Batch
 from drumline.streams.windows.watermark import SECOND_NS, WindowConfig, accepted, advanced, latest_plausible
 
@@ -29,7 +28,7 @@ def test_every_pane_is_in_as_many_windows_as_hops_fit_and_in_one_of_each_tiling(
 
 def test_a_hop_that_does_not_divide_the_window_is_refused():
     with pytest.raises(ValueError, match="does not divide"):
-        WindowConfig.of(StreamSettings(window_s=10, hop_s=3))
+        WindowConfig(window_ns=10, hop_ns=3)
 
 
 @given(st.integers(-(10**6), 10**6), st.integers(0, 10**6))

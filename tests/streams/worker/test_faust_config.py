@@ -18,9 +18,7 @@ from drumline.streams.worker.workdir import NameTaken, lock_working_directory
 
 
 def settings(tmp_path, **kafka):
-    return Settings(
-        kafka=KafkaSettings(**kafka), local=LocalSettings(state=tmp_path), stream=StreamSettings(instance="w1")
-    )
+    return Settings(kafka=KafkaSettings(**kafka), local=LocalSettings(state=tmp_path), instance="w1")
 
 
 def test_sasl_over_tls_reaches_faust_and_the_password_is_not_shown(tmp_path):
@@ -60,7 +58,7 @@ def test_two_workers_of_a_machine_with_one_name_are_refused_as_long_as_the_first
 
 def test_a_name_may_be_taken_once_in_each_app(tmp_path):
     plain = settings(tmp_path)
-    other = plain.model_copy(update={"stream": StreamSettings(instance="w1", app_id="other")})
+    other = plain.model_copy(update={"stream": StreamSettings(app_id="other")})
     assert lock_working_directory(plain).path != lock_working_directory(other).path
 
 
@@ -203,24 +201,6 @@ def test_nothing_flows_from_recoverys_seek_on(guarded):
     assert [entry.split()[0] for entry in guarded.consumer.log] == ["stopped", "sought"]
 
 
-def test_the_thread_that_fetches_seeks(guarded):
-    asyncio.run(guarded.consumer._seek(TP("a", 0), 7))
-    client = guarded.consumer._thread
-    assert (client.called, client.sought) == (["seek"], {TP("a", 0): 7})
-
-
-def test_recovery_gets_nothing_of_an_older_rebalance(guarded):
-    """A record that waited for room in the queue is not the next one of its changelog."""
-    queue = guarded.tables.changelog_queue
-    for generation, offset in (4, 99), (5, 50), (5, 51):
-        queue.put_nowait(SimpleNamespace(message=SimpleNamespace(generation_id=generation, offset=offset)))
-
-    async def two():
-        return [(await queue.get()).message.offset for _ in range(2)]
-
-    assert asyncio.run(two()) == [50, 51]
-
-
 def test_after_every_recovery_the_flow_is_stopped_before_anything_is_resumed(guarded):
     consumer = guarded.consumer
     for generation in 1, 2:
@@ -230,14 +210,6 @@ def test_after_every_recovery_the_flow_is_stopped_before_anything_is_resumed(gua
     consumer.committed.clear()  # a worker that was given nothing
     asyncio.run(guarded.tables.recovery.on_recovery_completed(3))
     assert consumer.log == ["stopped", "resumed 1", "stopped", "resumed 2", "stopped", "resumed 3"]
-
-
-def test_what_a_fetch_took_while_the_flow_was_stopped_is_read_again(guarded):
-    """Faust throws it away: records of a changelog that no one else would go back to."""
-    client = guarded.consumer._thread
-    guarded.consumer.flow_active = False
-    assert asyncio.run(client._fetch_records(client, set(), timeout=1.0)) == {}
-    assert client.sought == {TP("s-changelog", 0): 30, TP("a", 0): 7}
 
 
 def test_no_record_flows_while_another_writer_has_a_changelog(guarded):

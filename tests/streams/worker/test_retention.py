@@ -42,7 +42,7 @@ def test_a_worker_behind_kafkas_retention_is_not_ready_and_names_the_job(
     [port] = free_ports(1)
     environment = {
         **pipeline.environment,
-        "DRUMLINE_STREAM__METRICS_PORT": str(port),
+        "DRUMLINE_METRICS_PORT": str(port),
         "DRUMLINE_LOG_JSON": "true",
     }
     worker = ManagedProcess("stream", ["stream"], tmp_path / "worker.log", environment)

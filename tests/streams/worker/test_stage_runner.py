@@ -8,9 +8,9 @@ import pytest
 from aiokafka.producer.message_accumulator import BatchBuilder
 from faust.types import TP
 
+from drumline.infra.runtime.stage import FAILED, Incident
 from drumline.schemas.batch import Batch
 from drumline.schemas.epochs import read_epoch, write_epoch
-from drumline.streams.core.isolation import FAILED, Incident
 from drumline.streams.worker.stage_runner import StageRunner
 
 LATENESS = "gpu.lateness.v1"

@@ -74,7 +74,7 @@ class Lab:
         self.root, self.kafka, self.now, self.codec = root, FakeKafka(), 0.0, Codec()
         self.settings = Settings(
             spool=SpoolSettings(root=root),
-            agent=AgentSettings(flush_s=0, kept_folder=root.with_name(f"{root.name}-kept") if make_kept else None),
+            agent=AgentSettings(kept_folder=root.with_name(f"{root.name}-kept") if make_kept else None),
         )
         self.health = Health()
         self.agent = None
@@ -89,7 +89,7 @@ class Lab:
         self.kept = make(self.settings, lambda: BEGIN_NS + round(self.now * 1e9)) if make else None
         sender = KafkaSender(self.settings, TOPIC_NAMES, self.kafka, clock=lambda: self.now)
         self.agent = Agent(self.settings, self.cursor, sender, codec or self.codec, self.health,
-                           AgentOptions(clock=lambda: self.now, kept=self.kept))  # fmt: skip
+                           AgentOptions(clock=lambda: self.now, kept=self.kept, flush_s=0))  # fmt: skip
         self.sender = sender
         return self
 

@@ -159,7 +159,7 @@ class Pipeline:
 
     def drain(self, records: int, topics: list[Topic] | None = None) -> Sink:
         """Run a sink in this process until it has dealt with so many records."""
-        self.settings.sink.instance, self.settings.sink.flush_s = "1", 0.05
+        self.settings.instance, self.settings.sink.flush_s = "1", 0.05
         created = self.sink(lambda sink: sink.counts.records >= records, topics)
         created.run()
         return created

@@ -39,7 +39,7 @@ class Child:
         environment = {
             **environment,
             "DRUMLINE_STREAM__DATA_DIR": str(data),
-            "DRUMLINE_STREAM__INSTANCE": instance,
+            "DRUMLINE_INSTANCE": instance,
         }
         data.mkdir(exist_ok=True, parents=True)
         self.log = data / f"{name}.log"

@@ -66,10 +66,9 @@ def test_a_receiver_that_is_not_there_or_silent_may_be_there_later(receiver, mon
     assert "5ECRET" not in str(failed.value)
 
 
-def test_url_and_key_come_from_files_and_are_never_shown(tmp_path):
+def test_the_key_comes_from_a_file_and_neither_it_nor_the_url_is_shown(tmp_path):
     (tmp_path / "key").write_text(TEXT + "\n")
-    (tmp_path / "url").write_text("https://hooks.example/T0P-5ECRET\n")
-    settings = OffenderSettings(webhook_file=tmp_path / "url", webhook_key_file=tmp_path / "key")
+    settings = OffenderSettings(webhook="https://hooks.example/T0P-5ECRET", webhook_key_file=tmp_path / "key")
     assert webhook_key_bytes(settings.webhook_key.get_secret_value()) == KEY
     assert "5ECRET" not in repr(settings) + settings.model_dump_json()
     assert TEXT not in repr(settings) + settings.model_dump_json()
@@ -77,6 +76,6 @@ def test_url_and_key_come_from_files_and_are_never_shown(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "secret", TEXT.removeprefix("whsec_"), "whsec_YWJj", "whsec_not base64"])
 def test_a_key_that_is_none_is_refused_without_its_text(text):
-    with pytest.raises(ValueError, match="DRUMLINE_OFFENDERS__WEBHOOK_KEY needs whsec_") as rejected:
+    with pytest.raises(ValueError, match="DRUMLINE_OFFENDERS__WEBHOOK_KEY_FILE needs whsec_") as rejected:
         OffenderSettings(webhook="http://h", webhook_key=text)
     assert not text or text not in str(rejected.value)

@@ -34,15 +34,6 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- else }}{{ $names.DRUMLINE_SINK__GROUP }}{{ with .replica }}-{{ . }}{{ end }}{{ end }}
 {{- end }}
 
-{{- /* Replicas that have a record before it is acknowledged. */ -}}
-{{- define "drumline.inSync" -}}
-{{- $kafka := .Values.kafka -}}
-{{- if gt (int $kafka.minInsyncReplicas) (int $kafka.replication) }}
-{{- fail (printf "kafka.minInsyncReplicas: %d; with kafka.replication %d Kafka would acknowledge nothing" (int $kafka.minInsyncReplicas) (int $kafka.replication)) }}
-{{- end }}
-{{- $kafka.minInsyncReplicas | default (min 2 $kafka.replication) -}}
-{{- end }}
-
 {{- /* The port of a ClickHouse server, as the programs take it. */ -}}
 {{- define "drumline.port" -}}
 {{- $url := urlParse . -}}
@@ -61,7 +52,6 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
     "DRUMLINE_METRICS_ADDRESS" "0.0.0.0"
     "DRUMLINE_LOG_JSON" "true" -}}
 {{- with .root.Values.kafka.topicPartitions }}{{ $_ := set $settings "DRUMLINE_KAFKA__TOPIC_PARTITIONS" (toJson .) }}{{ end -}}
-{{- if .root.Values.kafka.minInsyncReplicas }}{{ $_ := set $settings "DRUMLINE_KAFKA__MIN_INSYNC_REPLICAS" (include "drumline.inSync" .root) }}{{ end -}}
 {{- $replicas := dict }}{{ range $name, $replica := .root.Values.clickhouse.replicas }}{{ $_ := set $replicas $name $replica.url }}{{ end -}}
 {{- with $replicas }}{{ $_ := set $settings "DRUMLINE_CLICKHOUSE__REPLICAS" (toJson .) }}{{ end -}}
 {{- range $name := keys $secrets }}{{ $_ := set $settings $name (printf "/run/secrets/drumline/%s" $name) }}{{ end -}}

@@ -146,7 +146,7 @@ def test_no_user_reads_files_of_the_host_by_the_scalar_function_file(
 def test_the_engine_does_not_inherit_secrets_of_the_environment(
     private: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DRUMLINE_KAFKA__SASL_PASSWORD", "hush-hush")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
     with ensure_engine(private):
         assert "hush-hush" not in query(private, "SELECT file('/proc/self/environ')", "analyst")
 

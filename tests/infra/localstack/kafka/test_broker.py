@@ -20,7 +20,7 @@ def parsed(settings: Settings, number: int) -> dict[str, str]:
 
 
 def test_three_brokers_share_a_quorum_and_keep_three_copies(tmp_path: Path) -> None:
-    settings = Settings(local=LocalSettings(state=tmp_path, brokers=3, kafka_port=7000, controller_port=7001))
+    settings = Settings(local=LocalSettings(state=tmp_path, brokers=3, kafka_port=7000))
     assert settings.bootstrap == "127.0.0.1:7000,127.0.0.1:7002,127.0.0.1:7004"
     lines = [parsed(settings, number) for number in (1, 2, 3)]
     assert [line["node.id"] for line in lines] == ["1", "2", "3"]

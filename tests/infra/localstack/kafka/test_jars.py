@@ -148,7 +148,7 @@ def test_java_versions_are_read(lab: Path, message: str, version: int) -> None:
 
 
 def test_the_broker_listens_on_the_ports_of_the_settings_and_makes_no_topics_by_accident(lab: Path) -> None:
-    text = properties(Settings(local=LocalSettings(state=lab, kafka_port=1111, controller_port=2222)))
-    assert "listeners=PLAINTEXT://127.0.0.1:1111,CONTROLLER://127.0.0.1:2222\n" in text
+    text = properties(Settings(local=LocalSettings(state=lab, kafka_port=1111)))
+    assert "listeners=PLAINTEXT://127.0.0.1:1111,CONTROLLER://127.0.0.1:1112\n" in text
     assert "auto.create.topics.enable=false\n" in text
     assert "0.0.0.0" not in text

@@ -83,8 +83,9 @@ def test_a_million_names_or_units_leave_worker_and_sink_below_600_mb(kind, count
     settings = ephemeral_settings(
         tmp_path / "state",
         jars.parent,
-        stream=StreamSettings(instance="memory", metrics_port=0, state_mb=STATE_MB),
-        sink=SinkSettings(instance="memory", metrics_port=0),
+        stream=StreamSettings(state_mb=STATE_MB),
+        sink=SinkSettings(),
+        instance="memory",
         log_level="WARNING",
     )
     variables = environment(settings)

@@ -171,3 +171,24 @@ def test_the_buffer_of_a_topic_is_as_large_as_it_should_be(tmp_path, buffered, s
         assert stream.channel.queue.maxsize == size
 
     asyncio.run(begin())
+
+
+def test_no_task_is_made_for_a_message_by_faust_s_own_consumer(tmp_path):
+    tasks, delivered = [], []
+
+    def factory(loop, coroutine, **options):
+        tasks.append(coroutine)
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+    async def deliver():
+        delivered.append(1)
+
+    async def begin():
+        app = faust.App("tasks", broker="kafka://127.0.0.1:1", datadir=str(tmp_path), autodiscover=False)
+        deliver_at_once(app)
+        app.consumer.resume_flow()
+        asyncio.get_running_loop().set_task_factory(factory)
+        await app.consumer.wait_first(deliver(), app.consumer.suspend_flow.wait())
+        assert (delivered, tasks) == ([1], [])
+
+    asyncio.run(begin())

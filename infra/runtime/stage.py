@@ -1,12 +1,36 @@
-"""The contract between the worker and a processing stage. Stages do no I/O, know no Faust, and read no clock."""
+"""The contract between a processing stage and what runs it: the stream worker, and the agent for rows of its host.
+
+Stages do no I/O, know no Faust, and read no clock.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Protocol
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.record_table import Ints, RecordTable
-from drumline.streams.core.isolation import Incident
+
+#: Why a unit is in quarantine, as metrics have it.
+FAILED, BUDGET = "failed", "budget"
+
+
+@dataclass(slots=True)
+class Incident:
+    """Describes a unit that went into quarantine, for the log, the metric and the result row.
+
+    `unit`: its key. `reason`: FAILED or BUDGET. `at_ns`, `until_ns`: worker's clock at the error and at the release, 0
+    while it is unknown, after a restart.
+    """
+
+    unit: Hashable
+    job: str
+    run: str
+    reason: str
+    error: Exception
+    at_ns: int
+    until_ns: int
 
 
 class Stage(Protocol):
@@ -19,7 +43,8 @@ class Stage(Protocol):
     A stage may count dropped input in `too_old`, `quarantined_rows`, `denied_rows`, `repeated_rows` (rows) and
     `duplicates` (batches that were applied before), and in `conflicts` batches of which another one was applied too.
     An error in one unit concerns no other (isolation.py). `incidents`: units that went into
-    quarantine, until the worker takes them. `failed`: number of a record of the last table -> its error.
+    quarantine, until the worker takes them. `failed`: number of a record of the last table -> its error. A stage with
+    results that are still to be produced has their number as `open_windows`.
     """
 
     incidents: list[Incident]
@@ -48,3 +73,8 @@ class Stage(Protocol):
 
     def release(self) -> None:
         """Give back the budget: the stage is replaced."""
+
+
+def open_windows(stage: Stage) -> int:
+    """Return the number of a stage's results that are still to be produced, for the first time or again."""
+    return int(getattr(stage, "open_windows", 0))
