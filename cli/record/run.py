@@ -51,8 +51,8 @@ def run(
 
     The command takes this process's place: same pid, same signals, same exit code. Python processes that never use CUDA
     are not changed. The records go to the spool; `drumline agent` on the same host publishes them.
-    --local starts the whole platform first, on this machine and if it is not up, and prints the page's address; it
-    stays up with its data until `drumline down`.
+    With --local the whole platform starts on this machine first, if it is not up, and the page's address is printed.
+    `drumline down` ends it.
 
     By default (auto) NCCL's collectives and sends are recorded, with the GPU's times, and steps: of a job without NCCL
     steps alone. Where calls follow each other within 3 ms in steps below 100 ms, that is 40 of 160 steps

@@ -31,7 +31,7 @@ def up(
 
     Apache Kafka is one small JVM (KRaft), ClickHouse the engine of a wheel. Topics and tables are created. A detached
     supervisor runs and restarts it all; `drumline down` stops it. A repetition changes nothing. Where your settings
-    name a Kafka or a ClickHouse elsewhere, only the other one is started: what runs beside those is theirs to say.
+    name a Kafka or a ClickHouse elsewhere, only the other one is started, and none of the programs.
 
     Needs Java 17 or newer; the first time, Maven fetches Kafka's jars (45 MB). Ports and the state
     directory are settings (DRUMLINE_LOCAL__...; `drumline config`).

@@ -99,8 +99,8 @@ class ClickHouseSettings(SettingsModel):
     key: Path | None = Field(None, description="private key of that certificate, PEM, without password")
     retention: RetentionSettings = Field(
         RetentionSettings(),
-        description="days for which tables keep rows, where they differ from "
-        "[these](tables.md#how-long-they-are-kept): JSON, table -> days; 0 = for ever",
+        description="days for which tables keep rows, where they differ from the defaults: JSON, table -> days; 0 = "
+        "for ever. `drumline config` prints all",
     )
     tiering: TieringSettings = Field(
         TieringSettings(),
