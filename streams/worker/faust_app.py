@@ -115,10 +115,7 @@ class StreamWorker:
             self.app, settings, self.runners, self.lag, self.readiness, self._fail, self._clock,
             topics.partitions, dependent,
         )  # fmt: skip
-        install(
-            self.app,
-            Hooks(fencing, self._halts, self._was_replaced, self._on_expired, self.readiness, time.monotonic),
-        )
+        install(self.app, Hooks(fencing, self._halts, self._was_replaced, self._on_expired, self.readiness))
 
     def _agent(self, topic: str, handle: Callable[[Sequence[Any]], AsyncIterator[Delivery]]) -> None:
         queue = AckQueue(self._fail)

@@ -6,6 +6,7 @@ tests/streams/worker, with Faust and aiokafka as they are, fails without it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +27,7 @@ from drumline.streams.worker.telemetry import Readiness, watch_commits
 class Hooks:
     """Holds what the changes of one app report to, and ask.
 
-    `replaced`, `expired`: see `guard_recovery`. `readiness`: is told of commits; `clock`: monotonic, s.
+    `replaced`, `expired`: see `guard_recovery`. `readiness`: gets the times of commits.
     """
 
     fencing: ChangelogFencing
@@ -34,7 +35,6 @@ class Hooks:
     replaced: Callable[[Any], bool]
     expired: Expired
     readiness: Readiness
-    clock: Callable[[], float]
 
 
 def install(app: Any, hooks: Hooks) -> None:
@@ -53,7 +53,7 @@ def install(app: Any, hooks: Hooks) -> None:
         hooks.fencing.watch,  # what a halted worker writes behind its successor is taken for the newest state
         # Records around recovery's seek are skipped for ever (faust-streaming#596).
         partial(guard_recovery, app, hooks.replaced, hooks.fencing.holds_all, hooks.expired),
-        partial(watch_commits, app, hooks.readiness, hooks.clock),  # Faust tells its tables alone of a commit
+        partial(watch_commits, app, hooks.readiness, time.monotonic),  # Faust tells its tables alone of a commit
     )
     for patch in patches:
         patch()
