@@ -274,7 +274,8 @@ def test_records_that_kafka_removed_after_it_had_forgotten_the_group_stop_the_si
 
 
 def test_poison_goes_to_the_dead_letters_and_the_rest_is_stored(pipeline):
-    garbage = b"\x00\x00\x00\x00\x02 this is not Avro"
+    head = pipeline.codec.encode(any_batch(Topic.KERNEL, 5, process_id(0), 0))[:5]  # with the id of the schema
+    garbage = head + b" this is not Avro"
     backwards = any_batch(Topic.STEP, 5, process_id(0), 0)
     backwards.columns["duration_ns"][3] = -1
     far = any_batch(Topic.KERNEL, 5, process_id(0), 1)

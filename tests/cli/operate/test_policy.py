@@ -51,10 +51,10 @@ def test_what_reaches_several_jobs_names_them_and_waits_for_a_yes(fleet, environ
         assert code == 1, "no topic is there"
 
 
-def test_without_an_answer_of_clickhouse_the_pattern_is_what_is_known(fleet, environment_of):
+def test_without_an_answer_of_clickhouse_the_pattern_is_what_is_known(private, environment_of):
     done = subprocess.run(
         [sys.executable, "-m", "drumline.cli.app", "policy", "set", "off"],
-        env=environment_of(fleet) | {"DRUMLINE_CLICKHOUSE__URL": "http://127.0.0.1:9"},
+        env=environment_of(private) | {"DRUMLINE_CLICKHOUSE__URL": "http://127.0.0.1:9"},
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,

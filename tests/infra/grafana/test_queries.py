@@ -41,6 +41,7 @@ EMPTY = {
     "At fault again and again",
     "XIDs",
     "Lost",
+    "Restarts",
     "Links of hosts",
     "Faults of links",
     "Dead letters by reason",
