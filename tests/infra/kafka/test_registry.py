@@ -16,6 +16,7 @@ from drumline.schemas.batch import Batch, encode
 from drumline.schemas.confluent import header
 from drumline.schemas.errors import BadSchema, RegistryRejected, RegistryUnavailable, UnknownSchema, WrongSchema
 from drumline.schemas.model import model, parse_model
+from drumline.schemas.registry import lock_file_registry
 from drumline.schemas.topics import Topic
 from drumline.sinks.intake import Intake
 from drumline.sinks.ranges.partition import PartitionState
@@ -140,7 +141,7 @@ def test_credentials_are_sent(fake):
 
 
 def test_without_a_url_the_lock_file_gives_the_ids():
-    assert codec(Settings(kafka=KafkaSettings())).registry.id_of(TOPIC) == 3
+    assert codec(Settings(kafka=KafkaSettings())).registry.id_of(TOPIC) == lock_file_registry().id_of(TOPIC)
 
 
 def test_without_the_extra_the_setting_and_the_extra_are_named(fake, monkeypatch, capsys):
