@@ -241,5 +241,11 @@ COUNTERS: tuple[Counter, ...] = (
     _gpm("fp64_active", "SMs busy with doubles outside tensor cores", "FP64_UTIL"),
     _gpm("fp32_active", "SMs busy with 32-bit floats outside tensor cores", "FP32_UTIL"),
     _gpm("fp16_active", "SMs busy with 16-bit floats outside tensor cores", "FP16_UTIL"),
+    Counter(
+        "power_limit_mw", "power that the GPU may draw, the lowest limit in force; mW",
+        Call("nvmlDeviceGetEnforcedPowerLimit"), rolled=(Rolled("min", "min_power_limit_mw"),), is_slow=True,
+        line=Line("Power limit", "Lowest of each minute: GPUs of a job should have the same.", "watt", " / 1000",
+                  low_is_worst=True),
+    ),
 )  # fmt: skip
 BY_NAME = {counter.name: counter for counter in COUNTERS}

@@ -62,6 +62,16 @@ def test_what_a_gpu_lacks_is_unknown_with_a_reason_and_never_zero(fake):
     assert "Hopper" in gpu.query.absent["GPM"]
 
 
+def test_the_power_limit_is_read_seldom(fake):
+    fake.gpus[0]["EnforcedPowerLimit"] = 700_000
+    nvml = Nvml(fake)
+    [gpu] = nvml.gpus
+    assert nvml.sample(gpu, 1 * S)["power_limit_mw"] == 700_000
+    fake.gpus[0]["EnforcedPowerLimit"] = 500_000
+    assert nvml.sample(gpu, 2 * S)["power_limit_mw"] == 700_000
+    assert nvml.sample(gpu, 12 * S)["power_limit_mw"] == 500_000
+
+
 def test_what_is_not_supported_is_not_asked_again(fake):
     nvml = Nvml(fake)
     [gpu] = nvml.gpus
