@@ -18,8 +18,8 @@ EXTRAS_image := streams sinks gpu archive report serve grafana build
 
 # Generators of docs/generate, each of one page of docs/reference. Those of PAGES_OF_CODE restate code line by line: the
 # repository does not have their pages.
-PAGES_OF_CODE := causes_page bounds_page tables_page
-PAGES_MADE := $(PAGES_OF_CODE) chart_files occupancy_query prometheus_files settings_page cli_page metrics_page alerts_page dashboards_page collector_status_page fleet_page cookbook dashboard_pictures
+PAGES_OF_CODE := bounds_page tables_page
+PAGES_MADE := $(PAGES_OF_CODE) causes_page chart_files occupancy_query prometheus_files settings_page cli_page metrics_page alerts_page dashboards_page collector_status_page fleet_page cookbook dashboard_pictures
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java jars test test-long test-kube test-cluster demo docs site lint lock release

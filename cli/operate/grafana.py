@@ -21,8 +21,9 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     help="Dashboards and alert rules of Grafana (12 or newer, with the ClickHouse plugin). With file access mount what "
-    "`write` writes; else `apply` sends it. Settings: DRUMLINE_GRAFANA__URL, __TOKEN (a service account with role "
-    "Admin), __CLICKHOUSE_URL, __CLICKHOUSE_PASSWORD, and __WEBHOOK, __SLACK, __PAGERDUTY for where alerts go.",
+    "`write` writes; else `apply` sends it. Settings: DRUMLINE_GRAFANA__URL, __TOKEN_FILE (a service account with role "
+    "Admin), and __WEBHOOK, __SLACK, __PAGERDUTY for where alerts go. The data source is DRUMLINE_CLICKHOUSE__URL with "
+    "the reader's account.",
 )
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 Policies = Annotated[

@@ -134,7 +134,7 @@ def _limit(text: str, job: str, label: str, note: str) -> dict[str, Any]:
         value = off if number == OFF else float(number)
     except ValueError:
         value = math.nan
-    if not (value > 0 or number == OFF):
+    if not (0 < value < math.inf or number == OFF):
         exit_with("limits", BAD_INPUT, f"{name}: {number!r} is neither a number above 0 nor {OFF}")
     if number != OFF and value < limit.least:
         exit_with("limits", BAD_INPUT, f"{name}: {number} would change nothing; the least is {limit.least:g}")

@@ -78,8 +78,8 @@ def sql(
 
     A name runs a query of docs/reference/cookbook.md; its parameters are options: `drumline sql NAME --help`. It is
     about the newest run of --job, unless --run or --all-runs is given. Other SQL can have parameters too:
-    {name:Type}. Tables and columns: docs/reference/tables.md. Times are UTC in nanoseconds, durations end in _ns. A
-    time is given as 1h, 90m or 2d (ago), now, or YYYY-MM-DDThh:mm, UTC unless an offset is given.
+    {name:Type}. Tables and columns: SHOW TABLES, DESCRIBE TABLE steps. Times are UTC in nanoseconds, durations end in
+    _ns. A time is given as 1h, 90m or 2d (ago), now, or YYYY-MM-DDThh:mm, UTC unless an offset is given.
 
     Exit codes: 0 answered. 1 ClickHouse does not answer, or rejects the query. 2 no such job or run, or wrong input.
 

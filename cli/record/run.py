@@ -129,9 +129,13 @@ def _start_platform(job: str, quiet: bool) -> None:
     if not quiet:
         echo("drumline run: starting Kafka, ClickHouse, worker, sink, agent and page on this machine", err=True)
     with exit_on_error("run", StackError, interrupt_message="interrupted"):
-        ready = stack.up(settings(), programs=True).get("programs", {})
-    if missing := [name for name, is_ready in ready.items() if not is_ready]:
+        started = stack.up(settings(), programs=True)
+    programs = started.get("programs", {})
+    if not programs:
+        text = "the settings name a Kafka or a ClickHouse elsewhere: leave --local out, or unset them"
+        exit_with("run", BAD_INPUT, text)
+    if missing := [name for name, is_ready in programs.items() if not is_ready]:
         echo(f"drumline run: not ready: {', '.join(missing)}; `drumline status` has their logs", err=True)
     if not quiet:
-        page = f"http://127.0.0.1:{settings().serve.port}/job/{quote(job, safe='')}"
+        page = f"{started['page']}/job/{quote(job, safe='')}"
         echo(f"drumline run: {page} shows the job once its first rows are stored", err=True)

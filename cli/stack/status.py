@@ -41,7 +41,7 @@ def show(state: dict[str, Any]) -> None:
     console = terminal_console(highlight=False)
     table = Table("", "state", "address", "pid", "memory", "up", "restarts", box=None, pad_edge=False)
     where = {"broker": state["addresses"]["kafka"], "engine": state["addresses"]["clickhouse_http"],
-             "serve": f"http://127.0.0.1:{settings().serve.port}"}  # fmt: skip
+             "serve": state["page"]}  # fmt: skip
     for name, entry in state["processes"].items():
         table.add_row(
             name,
@@ -70,8 +70,10 @@ def show(state: dict[str, Any]) -> None:
 
 def describe(name: str, entry: dict[str, Any], state: dict[str, Any]) -> str:
     """Return a short description of a process's state."""
-    if name in ("supervisor", "programs"):
-        return "running" if state["running"] else "stopped" if entry["pid"] is None else "orphan"
+    if name == "supervisor":
+        return "running" if state["running"] else "stopped"
+    if name == "programs":
+        return "orphan (drumline up or down clears it)" if entry["orphan"] else "running"
     if entry["orphan"]:
         return "orphan (drumline up or down clears it)"
     if entry["pid"] is None and not entry["answers"]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +14,17 @@ import typer
 
 from drumline.cli.console import exit_on_error, exit_with
 from drumline.infra.config.settings import settings
-from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED
+from drumline.infra.runtime.exit_codes import BAD_INPUT
 from drumline.infra.runtime.terminal import echo
 
 app = typer.Typer(add_completion=False)
+#: Entries that drumline makes in a state directory, in the folder of jars, and in a spool's root.
+STATE = re.compile(
+    r"lock|command\.lock|engine\.users|(supervisor|plan|children)\.json|programs|logs|secrets|kafka.*|clickhouse.*|"
+    r"sql_history|demo-report\.html|stream"
+)
+JARS = re.compile(r"(kafka|zookeeper)-.*|kafka\.lock|maven\.log")
+SPOOL = re.compile(r"\.(agent|rings|control|waiting).*|policy|[0-9a-f]{8}-[0-9a-f-]{20,}")
 
 
 @app.command()
@@ -24,56 +33,58 @@ def uninstall(
 ) -> None:
     """Remove what drumline left on this machine beside its Python packages, and name what is left.
 
-    It lists the local stack's state (data, logs, passwords), Kafka's jars and the spool, each with its size, asks,
-    stops what runs, and removes them. Servers elsewhere and files of other users are not touched. A folder that you
-    chose, and whose name has no "drumline", is named and stays.
+    It lists what it made in the local stack's state (data, logs, passwords), in the folder of Kafka's jars, and in the
+    spool, each with its size, asks, stops what runs, and removes that. Files of others stay and are named: other users'
+    and those that drumline did not make.
 
-    Exit codes: 0 removed, or nothing is left. 1 it could not be removed. 2 not confirmed.
+    Exit codes: 0 removed, or nothing is left. 1 it could not be removed. 2 not confirmed, or an agent runs.
     """
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack import stack
+    from drumline.producers.agent.cursor import is_served
 
     config = settings()
-    leftovers = {
-        path: purpose
-        for path, purpose in (
-            (config.local.state, "state of the local stack: stored data, logs, passwords"),
-            (config.local.cache, "Kafka's jars"),
-            (config.spool.root, "spool: records that no agent has published"),
-        )
-        if _is_own(path)
+    folders = {
+        config.local.state: ("state of the local stack: stored data, logs, passwords", STATE),
+        config.local.cache: ("Kafka's jars", JARS),
+        config.spool.root: ("spool: records that no agent has published", SPOOL),
     }
-    kept = [path for path in leftovers if "drumline" not in path.name]
-    for path in kept:
-        del leftovers[path]
-    for path, purpose in leftovers.items():
-        echo(f"{path}  {_megabytes(path):,.0f} MB  {purpose}")
-    if not leftovers:
-        echo("nothing is left of the local stack and the spool")
+    leftovers = {path: _made(path, names) for path, (_, names) in folders.items()}
+    for path, entries in leftovers.items():
+        if entries:
+            echo(f"{path}  {sum(map(_megabytes, entries)):,.0f} MB  {folders[path][0]}")
+    if not any(leftovers.values()):
+        echo("nothing of this user is left of the local stack and the spool")
     elif not yes and not sys.stdin.isatty():
         exit_with("uninstall", BAD_INPUT, "confirm with --yes")
     elif not yes and not typer.confirm("Stop what runs, and remove all of this?", err=True):
         raise typer.Exit(BAD_INPUT)
-    if leftovers:
+    else:
         with exit_on_error("uninstall", StackError):
             stack.down(config)
+        if is_served(config.spool.root):
+            exit_with("uninstall", BAD_INPUT, f"an agent still publishes {config.spool.root}: stop it first")
         with exit_on_error("uninstall", OSError):
-            for path in leftovers:
-                shutil.rmtree(path)
-        if any(path.exists() for path in leftovers):
-            exit_with("uninstall", FAILED, "a program still writes there: `drumline agent` or a recorded job?")
-    for path in kept:
-        echo(f"{path} stays: remove it yourself if nothing else is in it")
+            for entries in leftovers.values():
+                for entry in entries:
+                    shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    for path in folders:
+        with suppress(OSError):
+            path.rmdir()
+        if path.exists():
+            echo(f"{path} stays: it holds files that are other users', or not drumline's")
     echo("then: drumline hook remove, where it was installed; and pipx uninstall drumline, or pip uninstall drumline")
 
 
-def _is_own(path: Path) -> bool:
-    """Return whether a folder is there and is this user's."""
+def _made(path: Path, names: re.Pattern[str]) -> list[Path]:
+    """Return the entries of a folder that are this user's and have names that drumline gives."""
     try:
-        return path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid()
+        entries = [] if path.is_symlink() else sorted(path.iterdir())
     except OSError:
-        return False
+        return []
+    return [entry for entry in entries if names.fullmatch(entry.name) and entry.lstat().st_uid == os.getuid()]
 
 
-def _megabytes(path: Path) -> float:
-    return sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir()) / 1e6
+def _megabytes(entry: Path) -> float:
+    files = [entry] if not entry.is_dir() or entry.is_symlink() else entry.rglob("*")
+    return sum(file.lstat().st_size for file in files if not file.is_dir()) / 1e6

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.exit_codes import FAILED
 from drumline.infra.runtime.terminal import echo
 
 app = typer.Typer(add_completion=False)
@@ -57,10 +58,12 @@ def up(
     echo(f"  state               {addresses['state']}")
     programs = addresses.get("programs", {})
     if programs.get("serve"):
-        echo(f"  web page            http://127.0.0.1:{chosen.serve.port}")
+        echo(f"  web page            {addresses['page']}")
     for name in (name for name, is_ready in programs.items() if not is_ready):
         echo(f"drumline up: {name} is not ready; see {chosen.local.state}/logs/{name}.log, programs.log", err=True)
-    if programs and all(programs.values()):
+    if not all(programs.values()):
+        raise typer.Exit(FAILED)
+    if programs:
         echo("next: drumline run --job NAME -- COMMAND")
     if bootstrap:
         echo(f"for the other commands: export DRUMLINE_KAFKA__BOOTSTRAP={bootstrap}")

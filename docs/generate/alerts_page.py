@@ -45,7 +45,7 @@ def _section(rule: Rule) -> str:
 def _steps(rule: Rule) -> str:
     """Return what to check and to do."""
     if "$values" in rule.act:
-        return "Check, do: it depends on the cause, see [causes](../../infra/guidance/causes.py)."
+        return "Check, do: it depends on the cause, see [causes](causes.md)."
     return f"Check: {rule.check.replace('{{ $labels.job }}', 'JOB')}\n\nDo: {rule.act}"
 
 

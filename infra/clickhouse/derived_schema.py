@@ -1,8 +1,9 @@
 """Parts of ClickHouse's schema that follow from tables in the code, or from other columns: no migration repeats them.
 
-The query that fills `devices_per_minute` follows from the table of counters; a migration writes it as {device_rollup}.
-`drumline migrate` sets comments: a view of the newest versions, and what feeds a rollup, have the comments of their
-table. Values of `cause` and `detail` are those of the guidance, and counters of a GPU mean what their table says.
+The query that fills `devices_per_minute` follows from the table of counters: a migration has its text, as the table of
+later counters must not change what an older migration does, and a test compares the two. `drumline migrate` sets
+comments: a view of the newest versions, and what feeds a rollup, have the comments of their table. Values of `cause`
+and `detail` are those of the guidance, and counters of a GPU mean what their table says.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Numbered, checksummed SQL migrations, immutable from the first release on (infra/released.sha256).
 
-A file is NNNN_name.sql; a statement ends with `;` at the end of a line. Its placeholders are {database}, and
-{device_rollup}, the query that fills `devices_per_minute`. Statements are written so that an incomplete run can be
-repeated. The checksum is of the file's text. Comments that follow from other places are set last (derived_schema.py).
+A file is NNNN_name.sql; a statement ends with `;` at the end of a line. Its placeholder is {database}. Statements are
+written so that an incomplete run can be repeated. The checksum is of the file's text. Comments that follow from other
+places are set last (derived_schema.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import structlog
 
 from drumline.infra.clickhouse.client import Client, command, rows
-from drumline.infra.clickhouse.derived_schema import comment_changes, device_rollup
+from drumline.infra.clickhouse.derived_schema import comment_changes
 from drumline.infra.clickhouse.kernel_names_table import rename
 from drumline.infra.clickhouse.migration_lock import MigrationConflict, MigrationLock
 from drumline.infra.clickhouse.replicated import JOURNAL, check_replicated, plain_tables, run_statement, token_changes
@@ -60,8 +60,7 @@ class Migration:
         """Return the statements in order, without comment lines."""
         lines = [line for line in self.text.splitlines() if not line.lstrip().startswith("--")]
         parts = re.split(r";[ \t]*(?:\n|$)", "\n".join(lines))
-        whole = [part.strip().replace("{device_rollup}", device_rollup()) for part in parts if part.strip()]
-        return [part.replace("{database}", database) for part in whole]
+        return [part.strip().replace("{database}", database) for part in parts if part.strip()]
 
 
 def migrations(folder: Traversable = FOLDER) -> list[Migration]:

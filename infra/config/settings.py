@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from drumline.infra.config.clickhouse_settings import ClickHouseSettings
@@ -108,6 +108,9 @@ class SpoolSettings(SettingsModel):
 
 class RingSettings(SettingsModel):
     """The rings: files that NCCL's operations are written to by its profiler plugin in the job."""
+
+    # A recorded job has more variables of this section, which drumline sets for the plugin (unknown_variables.JOBS).
+    model_config = ConfigDict(hide_input_in_errors=True, extra="ignore")
 
     records: int = Field(
         32_768, ge=64, le=1 << 20, description="operations that a ring holds until the agent has read them; 96 B each"

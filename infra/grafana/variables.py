@@ -56,7 +56,7 @@ RANK = Variable("rank", "Rank", _RANKS, description="one rank of the chosen runs
 FAMILIES = Variable(
     "family", "Family",
     "SELECT family AS value, family AS text FROM kernel_names GROUP BY family ORDER BY family LIMIT 100",
-    multi=True, has_all=True, description="gemm, attention, nccl, ... (docs/reference/tables.md)",
+    multi=True, has_all=True, description="gemm, attention, nccl, ...",
 )  # fmt: skip
 HOSTS = Variable(
     "host", "Host",

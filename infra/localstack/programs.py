@@ -12,8 +12,11 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+
+import psutil
 
 from drumline.infra.config.settings import Settings, settings
 from drumline.infra.config.state_dir import State, read_json, write_json
@@ -96,9 +99,23 @@ def prepare(config: Settings) -> bool:
     return all(subprocess.run([*COMMAND, *command], check=False).returncode == 0 for command in commands)
 
 
+def end_orphans(state: State) -> None:
+    """End programs of this stack whose supervisor was killed: a second worker, sink or agent must not run beside."""
+    orphans = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get(STACK) == str(state.root):
+                process.terminate()
+                orphans.append(process)
+    for process in psutil.wait_procs(orphans, timeout=STOP_S)[1]:
+        with suppress(psutil.Error):
+            process.kill()
+
+
 def main() -> int:
     """Run the programs of the state directory in argv; return the exit code."""
     state = State(Path(sys.argv[1]))
+    end_orphans(state)
     os.environ[STACK] = str(state.root)  # all that it starts has it
     config = settings()
     if not prepare(config):

@@ -41,6 +41,12 @@ def addresses(settings: Settings) -> dict[str, str]:
     }
 
 
+def served(settings: Settings) -> dict[str, str]:
+    """Return what drumline's own programs serve: the spool, and the address of the web page."""
+    scheme = "https" if settings.serve.certificate else "http"
+    return {"spool": str(settings.spool.root), "page": f"{scheme}://127.0.0.1:{settings.serve.port}"}
+
+
 def write_plan(settings: Settings, *, programs: bool = False) -> None:
     """Prepare the servers that do not run elsewhere, and write the supervisor's plan. Raises StackError.
 
@@ -78,7 +84,7 @@ def write_plan(settings: Settings, *, programs: bool = False) -> None:
         )
     fields = ("name", "argv", "cwd", "log", "stop", "stop_s", "environment")
     plan = [{name: value for name, value in asdict(child).items() if name in fields} for child in children]
-    write_json(state.plan, {"addresses": addresses(settings), "children": plan})
+    write_json(state.plan, {"addresses": addresses(settings), "served": served(settings), "children": plan})
     state.children.unlink(missing_ok=True)
 
 
@@ -109,7 +115,7 @@ def up(settings: Settings, *, wait: bool = True, foreground: bool = False, progr
         if running and foreground:
             raise StackError(f"the stack of {state.root} runs already; `drumline down` stops it")
         if running:
-            require_same(settings)
+            require_same(settings, programs=programs and has_programs(state))
             if programs and runs_both(settings) and not has_programs(state):
                 stop(settings)
                 running = False
@@ -128,9 +134,15 @@ def up(settings: Settings, *, wait: bool = True, foreground: bool = False, progr
                 if not running:
                     stop(settings)
                 raise
-        ready = wait_for_programs(settings) if wait and has_programs(state) else {}
+        ready = {}
+        if wait and has_programs(state):
+            try:
+                ready = wait_for_programs(settings)
+            except StackError:
+                stop(settings)
+                raise
     answer = {**addresses(settings), "already_running": running, "full": short_disks(settings)}
-    return answer | ({"programs": ready} if ready else {})
+    return answer | ({"programs": ready, **served(settings)} if ready else {})
 
 
 def has_programs(state: State) -> bool:
@@ -139,21 +151,37 @@ def has_programs(state: State) -> bool:
 
 
 def wait_for_programs(settings: Settings, timeout_s: float = START_S) -> dict[str, bool]:
-    """Block until drumline's own programs are ready; return, by name, whether each is after `timeout_s`."""
-    ready: set[str] = set()
+    """Block until drumline's own programs are ready; return, by name, whether each is after `timeout_s`.
+
+    Raises StackError where topics or tables cannot be made; the message has the end of the log.
+    """
+    ready, state = set[str](), State.of(settings)
+
+    def failed() -> bool:
+        return bool((read_json(state.children) or {}).get("programs", {}).get("restarts", 0))
 
     def all_are() -> bool:
         ready.update(name for name in PROGRAMS if name not in ready and is_ready(settings, name))
         return len(ready) == len(PROGRAMS)
 
-    wait_until(all_are, timeout_s, lambda: held(State.of(settings).lock))
+    wait_until(all_are, timeout_s, lambda: held(state.lock) and not failed())
+    if failed():
+        log = state.logs / "programs.log"
+        raise StackError(
+            f"topics and tables could not be made; {log} ends with:\n{log_tail(log)}\n"
+            f"of an older checkout? `drumline uninstall`, or another DRUMLINE_LOCAL__STATE, begins anew"
+        )
     return {name: name in ready for name in PROGRAMS}
 
 
-def require_same(settings: Settings) -> None:
-    """Check that the running stack has the addresses of these settings. Raises StackError."""
-    running = (read_json(State.of(settings).plan) or {}).get("addresses", {})
-    expected = addresses(settings)
+def require_same(settings: Settings, *, programs: bool = False) -> None:
+    """Check that the running stack has the addresses of these settings, and its programs what they serve.
+
+    Raises StackError.
+    """
+    plan = read_json(State.of(settings).plan) or {}
+    running = {**plan.get("addresses", {}), **(plan.get("served", {}) if programs else {})}
+    expected = {**addresses(settings), **served(settings)}
     if different := [
         f"{name} is {running[name]}, not {expected[name]}" for name in running if running[name] != expected.get(name)
     ]:

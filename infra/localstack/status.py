@@ -15,7 +15,7 @@ from drumline.infra.localstack.disk_space import short_disks
 from drumline.infra.localstack.kafka.broker import broker_answers, broker_name, numbers
 from drumline.infra.localstack.processes import own_processes
 from drumline.infra.localstack.programs import PROGRAMS, is_ready
-from drumline.infra.localstack.stack import addresses, has_programs
+from drumline.infra.localstack.stack import addresses, has_programs, served
 
 
 def status(settings: Settings) -> dict[str, Any]:
@@ -54,7 +54,15 @@ def status(settings: Settings) -> dict[str, Any]:
     for name in {"programs", *PROGRAMS} & set(processes):
         processes[name].setdefault("orphan", not running)
     full = short_disks(settings)
-    return {"running": running, "addresses": where, "processes": processes, "logs": str(state.logs), "full": full}
+    page = ((read_json(state.plan) if running else None) or {}).get("served", served(settings))["page"]
+    return {
+        "running": running,
+        "addresses": where,
+        "page": page,
+        "processes": processes,
+        "logs": str(state.logs),
+        "full": full,
+    }
 
 
 def measure(processes: list[psutil.Process]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ MAX_SENTENCE = 35
 MAX_CELL = 30
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs")
 #: Pages that `make docs` and `make site` write, and the repository does not have: no link may lead there.
-BUILT = tuple(ROOT / "docs" / "reference" / name for name in ("causes.md", "record-bounds.md", "tables.md"))
+BUILT = tuple(ROOT / "docs" / "reference" / name for name in ("record-bounds.md", "tables.md"))
 
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|June?|July?|Aug|Sept?|Oct|Nov|Dec)[a-z]*\.?"
 DATE = re.compile(rf"\b(?:20\d\d-\d\d(?:-\d\d)?|{_MONTH} \d{{1,2}}(?:, 20\d\d)?|\d{{1,2}} {_MONTH}(?: 20\d\d)?)\b")

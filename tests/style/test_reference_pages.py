@@ -23,6 +23,7 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.config.unknown_variables import setting_names
 
 PAGES = [
+    causes_page,
     settings_page,
     cli_page,
     metrics_page,
@@ -38,12 +39,11 @@ def test_a_page_is_up_to_date(generator: ModuleType):
     assert generator.PAGE.read_text() == generator.page(), "run `make docs`"
 
 
-@pytest.mark.parametrize("generator", [causes_page, bounds_page], ids=lambda generator: generator.__name__)
-def test_a_page_that_the_repository_does_not_have_reads_as_the_others(generator: ModuleType, tmp_path: Path):
-    assert generator.PAGE in BUILT
-    page = tmp_path / "reference" / generator.PAGE.name
+def test_a_page_that_the_repository_does_not_have_reads_as_the_others(tmp_path: Path):
+    assert bounds_page.PAGE in BUILT
+    page = tmp_path / "reference" / bounds_page.PAGE.name
     page.parent.mkdir()
-    page.write_text(generator.page())
+    page.write_text(bounds_page.page())
     assert [str(finding) for finding in check_page(read_glossary(), page) if finding.kind != "link"] == []
 
 

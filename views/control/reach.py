@@ -39,5 +39,7 @@ def reach(jobs: Mapping[str, int] | None, pattern: str) -> str:
     """Return whom a request to all jobs of a pattern reaches, as the object of a sentence."""
     if jobs is None:
         return f"every job named {pattern!r} (how many run is not known: ClickHouse does not answer)"
+    if not jobs:
+        return f"every job named {pattern!r} (none of them has reported to ClickHouse within {REPORTED_S} s)"
     names = ", ".join([*list(jobs)[:NAMED], *([f"{len(jobs) - NAMED} more"] if len(jobs) > NAMED else [])])
     return f"{len(jobs)} running jobs with {sum(jobs.values())} ranks ({names}), and those that begin meanwhile"

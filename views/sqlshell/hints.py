@@ -26,7 +26,8 @@ HINTS: dict[int, str] = {
         "the value does not fit the parameter's type; `drumline sql QUESTION --help` shows types"
     ),
     ErrorCode.ACCESS_DENIED: (
-        "this user may not do that; readers have docs/reference/tables.md and the catalogue: docs/guide/security.md"
+        "this user may not do that; readers have drumline's tables (SHOW TABLES) and the catalogue: "
+        "docs/guide/security.md"
     ),
 }
 _READS_ONLY = (

@@ -340,6 +340,7 @@ CREATE TABLE IF NOT EXISTS {database}.device_samples
     fp64_active Nullable(Float64) COMMENT 'SMs busy with doubles outside tensor cores (GPM); %; NULL = not supported' CODEC(ZSTD(1)),
     fp32_active Nullable(Float64) COMMENT 'SMs busy with 32-bit floats outside tensor cores (GPM); %; NULL = not supported' CODEC(ZSTD(1)),
     fp16_active Nullable(Float64) COMMENT 'SMs busy with 16-bit floats outside tensor cores (GPM); %; NULL = not supported' CODEC(ZSTD(1)),
+    power_limit_mw Nullable(Int64) COMMENT 'power that the GPU may draw, the lowest limit in force; mW; NULL = not supported' CODEC(T64, ZSTD(1)),
     job_memory Nullable(Int64) COMMENT 'memory that the job\'s processes hold on the GPU; bytes; NULL = not known' CODEC(T64, ZSTD(1)),
     job_util_sm Nullable(Int64) COMMENT 'SM time of the job\'s processes, where several share the GPU; %; NULL = not known' CODEC(T64, ZSTD(1)),
     lost Nullable(Int64) COMMENT '1 = the GPU does not answer, its readings are missing; NULL = not known' CODEC(T64, ZSTD(1)),

@@ -307,6 +307,7 @@ CREATE TABLE IF NOT EXISTS {database}.devices_per_minute
     nvlink_recoveries SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'recoveries of all links; max' CODEC(ZSTD(1)),
     min_nvlink_active SimpleAggregateFunction(min, Nullable(Int64)) COMMENT 'NVLink links that were up; min' CODEC(ZSTD(1)),
     lost SimpleAggregateFunction(max, Nullable(Int64)) COMMENT '1 = the GPU did not answer; max' CODEC(ZSTD(1)),
+    min_power_limit_mw SimpleAggregateFunction(min, Nullable(Int64)) COMMENT 'power that the GPU may draw, the lowest limit in force; mW; min' CODEC(ZSTD(1)),
     last_published SimpleAggregateFunction(max, DateTime64(3, 'UTC')) DEFAULT minute COMMENT 'when Kafka got the last one; max' CODEC(Delta(8), ZSTD(1))
 )
 ENGINE = AggregatingMergeTree
@@ -357,6 +358,7 @@ CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.devices_per_minute_from_sample
     nvlink_recoveries Nullable(Int64) COMMENT 'recoveries of all links; max',
     min_nvlink_active Nullable(Int64) COMMENT 'NVLink links that were up; min',
     lost Nullable(Int64) COMMENT '1 = the GPU did not answer; max',
+    min_power_limit_mw Nullable(Int64) COMMENT 'power that the GPU may draw, the lowest limit in force; mW; min',
     last_published DateTime64(3, 'UTC') COMMENT 'when Kafka got the last one; max'
 )
 AS
@@ -400,6 +402,7 @@ SELECT
     max(s.nvlink_recoveries) AS nvlink_recoveries,
     min(s.nvlink_active) AS min_nvlink_active,
     max(s.lost) AS lost,
+    min(s.power_limit_mw) AS min_power_limit_mw,
     max(published) AS last_published
 FROM {database}.device_samples AS s
 GROUP BY job, run, minute, host, gpu_index, gpu_uuid;

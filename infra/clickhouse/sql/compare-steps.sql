@@ -3,7 +3,7 @@
 -- try: --job demo --other mild
 -- @other = : the job to compare with; empty = the same job
 -- @other_run = : one run of that job; empty = all of them
--- One row for each run. With --job X alone, all runs of X are shown. A step lasts from the end of the previous step's last
+-- One row for each run. With --job X alone: the newest run of X and the one before; --all-runs shows all. A step lasts from the end of the previous step's last
 -- collective on that GPU to the end of its own last collective.
 WITH quantilesExactInclusive(0.5, 0.95)(gpu_duration_ns) AS lengths_ns
 SELECT job, run, uniqExact(rank) AS ranks, count() AS steps, round(lengths_ns[1] / 1e6, 2) AS p50_ms, round(lengths_ns[2] / 1e6, 2) AS p95_ms,

@@ -37,8 +37,8 @@ _KERNELS = is_chosen("name", "kernel")
 FAMILY_TIME = Panel(
     "timeseries",
     "GPU time by family",
-    "GPUs busy with each family of kernels: GPU seconds per second of the chosen ranks (docs/reference/tables.md has "
-    "the rules).",
+    "GPUs busy with each family of kernels: GPU seconds per second of the chosen ranks. A kernel's "
+    "family follows from its name.",
     PanelQuery(
         f"""
         SELECT $__timeInterval(minute) AS time, family, sum(gpu) / 1e9 / $__interval_s AS gpu_time FROM (

@@ -43,7 +43,8 @@ def is_local_engine(settings: Settings) -> bool:
         if "AUTHENTICATION_FAILED" in str(error):
             raise StackError(
                 f"the server at {settings.clickhouse_url} is not the engine of {settings.local.state}; set "
-                "DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT and ..._TCP_PORT to free ports, or ..._STATE to its folder"
+                "DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT to a free port, as the next one, or "
+                "DRUMLINE_LOCAL__STATE to its folder"
             ) from error
     return True
 

@@ -1,20 +1,25 @@
-"""Leftovers of drumline on a machine are named with their size, and removed after a yes."""
+"""Leftovers of drumline on a machine are named with their size, and removed after a yes; nothing else is."""
+
+import os
 
 import pytest
 from typer.testing import CliRunner
 
 from drumline.cli.stack import uninstall
 from drumline.infra.localstack.ephemeral import ephemeral_settings
+from drumline.producers.agent.cursor import Cursor
+
+PROCESS = "c44fc8c8-b0df-5e71-a9f6-84b4934ee149-b1ba3f26"
 
 
 @pytest.fixture
 def left(tmp_path, monkeypatch):
     """Folders of a local stack that is down, and a spool."""
-    settings = ephemeral_settings(tmp_path / "drumline-state")
-    settings.local.cache, settings.spool.root = tmp_path / "drumline-cache", tmp_path / "drumline"
-    for path in (settings.local.state, settings.local.cache, settings.spool.root):
-        (path / "below").mkdir(parents=True)
-        (path / "below" / "file").write_bytes(bytes(2_000_000))
+    settings = ephemeral_settings(tmp_path / "state")
+    settings.local.cache, settings.spool.root = tmp_path / "cache", tmp_path / "spool"
+    for entry in (settings.local.state / "logs", settings.local.cache / "kafka-1", settings.spool.root / PROCESS):
+        entry.mkdir(parents=True)
+        (entry / "file").write_bytes(bytes(2_000_000))
     monkeypatch.setattr(uninstall, "settings", lambda: settings)
     return tmp_path
 
@@ -22,9 +27,9 @@ def left(tmp_path, monkeypatch):
 def test_nothing_is_removed_without_a_yes(left):
     answer = CliRunner().invoke(uninstall.app, [])
     assert answer.exit_code == 2
-    for name in ("drumline-state", "drumline-cache", "drumline"):
+    for name in ("state", "cache", "spool"):
         assert f"{left / name}  2 MB" in answer.output
-        assert (left / name / "below" / "file").exists()
+        assert any((left / name).iterdir())
 
 
 def test_all_is_removed_and_a_repetition_finds_nothing(left):
@@ -33,21 +38,35 @@ def test_all_is_removed_and_a_repetition_finds_nothing(left):
     assert "pip uninstall drumline" in answer.output
     answer = CliRunner().invoke(uninstall.app, [])
     assert answer.exit_code == 0
-    assert "nothing is left" in answer.output
+    assert "nothing of this user is left" in answer.output
 
 
-def test_a_folder_behind_a_link_is_not_followed(left):
-    (left / "drumline").rename(left / "elsewhere")
-    (left / "drumline").symlink_to(left / "elsewhere")
-    assert CliRunner().invoke(uninstall.app, ["--yes"]).exit_code == 0
-    assert (left / "elsewhere" / "below" / "file").exists()
-
-
-def test_a_folder_that_may_hold_other_things_stays_and_is_named(left):
-    settings = uninstall.settings()
-    (left / "drumline").rename(left / "home")
-    settings.spool.root = left / "home"
+def test_files_that_drumline_did_not_make_stay_with_their_folder(left):
+    """A setting that names a home, or a checkout."""
+    (left / "state" / "setup.py").write_text("")
+    (left / "spool").rename(left / "elsewhere")
+    (left / "spool").symlink_to(left / "elsewhere")
     answer = CliRunner().invoke(uninstall.app, ["--yes"])
     assert answer.exit_code == 0
-    assert f"{left / 'home'} stays" in answer.output
-    assert [path.name for path in left.iterdir()] == ["home"]
+    assert [path.name for path in (left / "state").iterdir()] == ["setup.py"]
+    assert (left / "elsewhere" / PROCESS / "file").exists()
+    assert f"{left / 'state'} stays" in answer.output
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of another user")
+def test_files_of_another_user_stay(left):
+    os.chown(left / "spool" / PROCESS, 12_345, -1)
+    answer = CliRunner().invoke(uninstall.app, ["--yes"])
+    assert (left / "spool" / PROCESS / "file").exists()
+    assert f"{left / 'spool'} stays" in answer.output
+
+
+def test_a_spool_that_an_agent_serves_is_left_to_it(left):
+    cursor = Cursor(left / "spool")
+    try:
+        answer = CliRunner().invoke(uninstall.app, ["--yes"])
+    finally:
+        cursor.close()
+    assert answer.exit_code == 2
+    assert "an agent still publishes" in answer.output
+    assert (left / "spool" / PROCESS / "file").exists()

@@ -67,7 +67,7 @@ def test_a_migrated_database_has_columns_and_comments_of_every_counter(clean_sta
 
 @pytest.mark.stack
 def test_the_rollup_is_filled_by_the_query_of_the_table(clean_stack):
-    """A migration writes {device_rollup}: on the migrated view it changes no column and no type."""
+    """The query of the table of counters changes no column and no type of what the migrations made."""
     client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
     migrate(client, clean_stack)
     feed = f"{database}.devices_per_minute_from_samples"
