@@ -49,7 +49,7 @@ def uninstall(
         config.local.cache: ("Kafka's jars", JARS),
         config.spool.root: ("spool: records that no agent has published", SPOOL),
     }
-    leftovers = {path: _made(path, names) for path, (_, names) in folders.items()}
+    leftovers = {path: _own_entries(path, names) for path, (_, names) in folders.items()}
     for path, entries in leftovers.items():
         if entries:
             echo(f"{path}  {sum(map(_megabytes, entries)):,.0f} MB  {folders[path][0]}")
@@ -76,7 +76,7 @@ def uninstall(
     echo("then: drumline hook remove, where it was installed; and pipx uninstall drumline, or pip uninstall drumline")
 
 
-def _made(path: Path, names: re.Pattern[str]) -> list[Path]:
+def _own_entries(path: Path, names: re.Pattern[str]) -> list[Path]:
     """Return the entries of a folder that are this user's and have names that drumline gives."""
     try:
         entries = [] if path.is_symlink() else sorted(path.iterdir())
