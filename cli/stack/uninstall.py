@@ -65,8 +65,8 @@ def uninstall(
         if is_served(config.spool.root):
             exit_with("uninstall", BAD_INPUT, f"an agent still publishes {config.spool.root}: stop it first")
         with exit_on_error("uninstall", OSError):
-            for entries in leftovers.values():
-                for entry in entries:
+            for path, (_, names) in folders.items():  # once more: the stop wrote a lock
+                for entry in _own_entries(path, names):
                     shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
     for path in folders:
         with suppress(OSError):

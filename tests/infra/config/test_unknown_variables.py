@@ -59,7 +59,6 @@ def test_the_names_that_are_no_settings_are_those_that_the_code_reads():
         ("SINK__METRICS_PORT", "1234", "METRICS_PORT"),
         ("KAFKA", "kafka-1:9092", "KAFKA__"),
         ("SPOOL", "/tmp", "SPOOL__"),
-        ("KAFKA__SASL_PASSWORD", "sesame", "KAFKA__SASL_PASSWORD_FILE"),
     ],
 )
 def test_what_only_can_be_a_misspelt_setting_is_an_error_that_names_the_right_one(monkeypatch, name, value, near):

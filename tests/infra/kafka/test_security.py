@@ -91,7 +91,6 @@ def sasl(**more):
         ("KAFKA__SSL_KEY", "{tmp}/empty", "KAFKA__SSL_CERTIFICATE and DRUMLINE_KAFKA__SSL_KEY: both or neither"),
         ("KAFKA__SECURITY_PROTOCL", SECRET, "DRUMLINE_KAFKA__SECURITY_PROTOCL: no such setting (DRUMLINE_KAFKA__SECU"),
         ("CLICKHOUSE__RETENTION__KERNELS", "1", "DRUMLINE_CLICKHOUSE__RETENTION__KERNELS: no such setting"),
-        ("KAFKA__SASL_PASSWORD", SECRET, "DRUMLINE_KAFKA__SASL_PASSWORD: no such setting (DRUMLINE_KAFKA__SASL_PASSW"),
         ("KAFKA", f'{{"sasl_pasword": "{SECRET}"}}', "DRUMLINE_KAFKA__SASL_PASWORD: no such setting; `drumline "),
         ("KAFKA", SECRET, "DRUMLINE_KAFKA: a section of the settings; set DRUMLINE_KAFKA__..."),
         ("KAFKA__SECURITY_PROTOCOL", "SASL_SSL", "needs DRUMLINE_KAFKA__SASL_USERNAME"),

@@ -142,7 +142,7 @@ def stack_status(_):
     addresses = {"kafka": ",".join(f"127.0.0.1:1909{i}" for i in range(5)), "clickhouse_http": "http://127.0.0.1:18123"}
     addresses["clickhouse_native"] = "127.0.0.1:19000"
     rest = {"running": True, "logs": "/l", "full": [], "password_files": {}}
-    status.show({**rest, "processes": names, "addresses": addresses})
+    status.show({**rest, "processes": names, "addresses": addresses, "page": "http://127.0.0.1:18080"})
 
 
 def demo(_):

@@ -62,7 +62,7 @@ def test_explain_and_report_link_the_verdict_to_its_window():
     [text] = explain(query, "my job", "", None, most=1).texts
     assert [line for line in text.lines() if line.startswith("  deep      steps 160 to 178, ")]
     assert text.commands[1:] == [
-        "drumline sql verdict-window --job 'my job' --run r1 --rank 3 --first_step 100",
+        "drumline sql verdict-window --job 'my job' --run r1 --rank 3 --first-step 100",
         "drumline timeline --job 'my job' --run r1 --steps 160-169",
     ]
     html = page(report_data(episodes=[{**row, "deep": deep_window.deep_window(query, PLACE)}]))
