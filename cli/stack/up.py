@@ -48,15 +48,15 @@ def up(
         addresses = stack.up(chosen, wait=wait, foreground=foreground, programs=not servers)
     for sentence in addresses["full"]:
         echo(f"drumline up: {sentence}", err=True)
+    programs = addresses.get("programs", {})
     if as_json:
         echo(json.dumps(addresses))
-        return
+        raise typer.Exit(0 if all(programs.values()) else FAILED)
     echo("already up" if addresses["already_running"] else "up" if wait else "starting")
     echo(f"  Kafka               {addresses['kafka']}")
     echo(f"  ClickHouse, HTTP    {addresses['clickhouse_http']}")
     echo(f"  ClickHouse, native  {addresses['clickhouse_native']}")
     echo(f"  state               {addresses['state']}")
-    programs = addresses.get("programs", {})
     if programs.get("serve"):
         echo(f"  web page            {addresses['page']}")
     for name in (name for name, is_ready in programs.items() if not is_ready):

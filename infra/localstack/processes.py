@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -11,11 +12,18 @@ import psutil
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import State
 from drumline.infra.localstack.kafka.broker import broker_folder, broker_name, marker, numbers
-from drumline.infra.localstack.programs import CHILD, COMMAND, PROGRAMS, STACK, STOP_S
 from drumline.infra.localstack.supervisor import SUPERVISOR
 
 #: Module of the web page, which a kept demo starts with the state directory and its port as arguments.
 PAGE = "drumline.views.serve.web_server"
+#: drumline's own programs, in the order of their start: `drumline NAME`; and the module of the child that runs them.
+PROGRAMS = ("stream", "sink", "agent", "serve")
+PROGRAMS_CHILD = "drumline.infra.localstack.programs"
+COMMAND = (sys.executable, "-m", "drumline.cli.app")
+#: Variable by which a program shows whose it is, also once its supervisor was killed.
+STACK = "LOCAL_STACK_STATE"
+#: A program finishes the work in progress for up to 25 s after SIGTERM.
+STOP_S = 30.0
 
 
 def own_processes(settings: Settings) -> dict[str, list[psutil.Process]]:
@@ -27,7 +35,7 @@ def own_processes(settings: Settings) -> dict[str, list[psutil.Process]]:
     state = State.of(settings)
     further = {str(broker_folder(state, n) / "server.properties"): broker_name(n) for n in numbers(settings)[1:]}
     names = ("supervisor", "broker", *further.values(), "engine")
-    programs = (["-m", CHILD, str(state.root)], ["-m", SUPERVISOR, str(state.programs.root)])
+    programs = (["-m", PROGRAMS_CHILD, str(state.root)], ["-m", SUPERVISOR, str(state.programs.root)])
     result: dict[str, list[psutil.Process]] = {name: [] for name in names}
     for process, arguments in _processes():
         if marker(state) in arguments and "kafka.Kafka" in arguments:

@@ -12,28 +12,16 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
-
-import psutil
 
 from drumline.infra.config.settings import Settings, settings
 from drumline.infra.config.state_dir import State, read_json, write_json
 from drumline.infra.localstack.clickhouse.engine import START_S, answers, wait_until
 from drumline.infra.localstack.kafka.broker import broker_answers
+from drumline.infra.localstack.processes import COMMAND, PROGRAMS, STACK, STOP_S, own_processes, stop_processes
 from drumline.infra.localstack.supervisor import AT_ONCE, SUPERVISOR, Child, log_line
 from drumline.infra.telemetry.health import PORTS
 
-#: The programs, in the order of their start: `drumline NAME`.
-PROGRAMS = ("stream", "sink", "agent", "serve")
-COMMAND = (sys.executable, "-m", "drumline.cli.app")
-#: This module.
-CHILD = "drumline.infra.localstack.programs"
-#: A program finishes the work in progress for up to 25 s after SIGTERM.
-STOP_S = 30.0
-#: Variable by which a program shows whose it is, also once its supervisor was killed.
-STACK = "LOCAL_STACK_STATE"
 #: Time for one answer of a program's port; s.
 ANSWER_S = 1.0
 
@@ -99,34 +87,18 @@ def prepare(config: Settings) -> bool:
     return all(subprocess.run([*COMMAND, *command], check=False).returncode == 0 for command in commands)
 
 
-def end_orphans(state: State) -> None:
-    """End programs of this stack whose supervisor was killed: a second worker, sink or agent must not run beside."""
-    orphans = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get(STACK) == str(state.root):
-                process.terminate()
-                orphans.append(process)
-    for process in psutil.wait_procs(orphans, timeout=STOP_S)[1]:
-        with suppress(psutil.Error):
-            process.kill()
-
-
 def main() -> int:
     """Run the programs of the state directory in argv; return the exit code."""
-    state = State(Path(sys.argv[1]))
-    end_orphans(state)
+    state, config = State(Path(sys.argv[1])), settings()
+    # Programs whose supervisor was killed: a second worker, sink or agent must not run beside.
+    orphans = own_processes(config)
+    stop_processes([process for name in PROGRAMS for process in orphans.get(name, ())], timeout_s=STOP_S)
     os.environ[STACK] = str(state.root)  # all that it starts has it
-    config = settings()
     if not prepare(config):
         return 1
     state.programs.root.mkdir(exist_ok=True)
     state.programs.children.unlink(missing_ok=True)
-    fields = ("name", "argv", "cwd", "log", "stop", "stop_s")
-    plan = [
-        {name: value for name, value in asdict(child).items() if name in fields} for child in children(config, state)
-    ]
-    write_json(state.programs.plan, {"children": plan})
+    write_json(state.programs.plan, {"children": [child.planned() for child in children(config, state)]})
     os.execv(sys.executable, [sys.executable, "-m", SUPERVISOR, str(state.programs.root), AT_ONCE])
 
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -22,9 +21,17 @@ from drumline.infra.localstack.clickhouse.engine import START_S, answers, is_loc
 from drumline.infra.localstack.disk_space import require_space, short_disks, space_errors
 from drumline.infra.localstack.kafka.broker import broker_answers, broker_name, broker_ports, numbers, prepare_brokers
 from drumline.infra.localstack.ports import require_free
-from drumline.infra.localstack.processes import own_processes, page_processes, stop_orphans, stop_processes
-from drumline.infra.localstack.programs import CHILD, PROGRAMS, STOP_S, is_ready, ports_to_check
-from drumline.infra.localstack.supervisor import Child
+from drumline.infra.localstack.processes import (
+    PROGRAMS,
+    PROGRAMS_CHILD,
+    STOP_S,
+    own_processes,
+    page_processes,
+    stop_orphans,
+    stop_processes,
+)
+from drumline.infra.localstack.programs import is_ready, ports_to_check
+from drumline.infra.localstack.supervisor import SUPERVISOR, Child
 
 BUSY = "another `drumline up` or `down` has been running for two minutes; see `drumline status`"
 #: Restarts of a child before it answered once, after which `up` gives up.
@@ -75,15 +82,14 @@ def write_plan(settings: Settings, *, programs: bool = False) -> None:
         children.append(
             Child(
                 name="programs",
-                argv=[sys.executable, "-m", CHILD, str(state.root)],
+                argv=[sys.executable, "-m", PROGRAMS_CHILD, str(state.root)],
                 cwd=str(state.root),
                 log=str(state.logs / "programs.log"),
                 stop="term",
                 stop_s=2 * STOP_S,
             )
         )
-    fields = ("name", "argv", "cwd", "log", "stop", "stop_s", "environment")
-    plan = [{name: value for name, value in asdict(child).items() if name in fields} for child in children]
+    plan = [child.planned() for child in children]
     write_json(state.plan, {"addresses": addresses(settings), "served": served(settings), "children": plan})
     state.children.unlink(missing_ok=True)
 
@@ -123,23 +129,20 @@ def up(settings: Settings, *, wait: bool = True, foreground: bool = False, progr
             stop_orphans(settings)
             require_space(settings)
             write_plan(settings, programs=programs)
-            command = [sys.executable, "-m", "drumline.infra.localstack.supervisor", str(state.root)]
+            command = [sys.executable, "-m", SUPERVISOR, str(state.root)]
             if foreground:
                 os.execv(command[0], command)
             start_supervisor(state, command)
+        ready = dict[str, bool]()
         if wait:
+            before = restarts(state, "programs") if running else 0
             try:
                 wait_for_stack(settings)
+                if has_programs(state):
+                    ready = wait_for_programs(settings, before)
             except BaseException:
                 if not running:
                     stop(settings)
-                raise
-        ready = {}
-        if wait and has_programs(state):
-            try:
-                ready = wait_for_programs(settings)
-            except StackError:
-                stop(settings)
                 raise
     answer = {**addresses(settings), "already_running": running, "full": short_disks(settings)}
     return answer | ({"programs": ready, **served(settings)} if ready else {})
@@ -150,26 +153,33 @@ def has_programs(state: State) -> bool:
     return any(child["name"] == "programs" for child in (read_json(state.plan) or {"children": []})["children"])
 
 
-def wait_for_programs(settings: Settings, timeout_s: float = START_S) -> dict[str, bool]:
-    """Block until drumline's own programs are ready; return, by name, whether each is after `timeout_s`.
+def restarts(state: State, name: str) -> int:
+    """Return how often the supervisor has restarted a child."""
+    return int((read_json(state.children) or {}).get(name, {}).get("restarts", 0))
+
+
+def wait_for_programs(settings: Settings, before: int) -> dict[str, bool]:
+    """Block until drumline's own programs are ready; return, by name, whether each is after START_S.
+
+    `before`: restarts of their supervisor that are over.
 
     Raises StackError where topics or tables cannot be made; the message has the end of the log.
     """
     ready, state = set[str](), State.of(settings)
 
     def failed() -> bool:
-        return bool((read_json(state.children) or {}).get("programs", {}).get("restarts", 0))
+        return restarts(state, "programs") > before
 
     def all_are() -> bool:
         ready.update(name for name in PROGRAMS if name not in ready and is_ready(settings, name))
         return len(ready) == len(PROGRAMS)
 
-    wait_until(all_are, timeout_s, lambda: held(state.lock) and not failed())
+    wait_until(all_are, START_S, lambda: held(state.lock) and not failed())
     if failed():
         log = state.logs / "programs.log"
         raise StackError(
             f"topics and tables could not be made; {log} ends with:\n{log_tail(log)}\n"
-            f"of an older checkout? `drumline uninstall`, or another DRUMLINE_LOCAL__STATE, begins anew"
+            "of an older checkout? `drumline uninstall`, or another DRUMLINE_LOCAL__STATE, begins anew"
         )
     return {name: name in ready for name in PROGRAMS}
 
@@ -213,13 +223,10 @@ def wait_for_stack(settings: Settings, timeout_s: float = START_S) -> None:
     }
     probes["engine"] = partial(is_local_engine, settings)
 
-    def restarts(name: str) -> int:
-        return int((read_json(state.children) or {}).get(name, {}).get("restarts", 0))
-
-    before = {name: restarts(name) for name in children}
+    before = {name: restarts(state, name) for name in children}
 
     def may_start(name: str) -> bool:
-        return held(state.lock) and restarts(name) - before[name] < MAX_RESTARTS
+        return held(state.lock) and restarts(state, name) - before[name] < MAX_RESTARTS
 
     for name in children:
         if not wait_until(probes[name], timeout_s, lambda name=name: may_start(name)):  # type: ignore[misc]

@@ -13,8 +13,8 @@ from drumline.infra.config.state_dir import State, held, read_json
 from drumline.infra.localstack.clickhouse.engine import answers
 from drumline.infra.localstack.disk_space import short_disks
 from drumline.infra.localstack.kafka.broker import broker_answers, broker_name, numbers
-from drumline.infra.localstack.processes import own_processes
-from drumline.infra.localstack.programs import PROGRAMS, is_ready
+from drumline.infra.localstack.processes import PROGRAMS, own_processes
+from drumline.infra.localstack.programs import is_ready
 from drumline.infra.localstack.stack import addresses, has_programs, served
 
 
@@ -39,18 +39,16 @@ def status(settings: Settings) -> dict[str, Any]:
     processes = {name: measure(matches) for name, matches in own_processes(settings).items()}
     probes = {broker_name(n): broker_answers(settings, number=n) for n in numbers(settings)[1:]}
     probes |= {"broker": broker_answers(running_settings), "engine": answers(running_settings)}
+    if running and has_programs(state):
+        progress |= read_json(state.programs.children) or {}
+        probes |= {name: is_ready(settings, name) for name in PROGRAMS}
     for name, answer in probes.items():
+        processes.setdefault(name, measure([]))
         processes[name] |= {
             "answers": answer,
             "restarts": progress.get(name, {}).get("restarts", 0),
             "orphan": processes[name]["pid"] is not None and not running,
         }
-    if running and has_programs(state):
-        progress |= read_json(state.programs.children) or {}
-        for name in PROGRAMS:
-            processes.setdefault(name, measure([]))
-            answer, restarts = is_ready(settings, name), progress.get(name, {}).get("restarts", 0)
-            processes[name] |= {"answers": answer, "restarts": restarts, "orphan": False}
     for name in {"programs", *PROGRAMS} & set(processes):
         processes[name].setdefault("orphan", not running)
     full = short_disks(settings)

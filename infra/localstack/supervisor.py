@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -26,6 +26,8 @@ from drumline.infra.runtime.log_stream import LogStream
 SUPERVISOR = "drumline.infra.localstack.supervisor"
 #: Argument by which all children are asked to end before the first is waited for.
 AT_ONCE = "at-once"
+#: Fields of a child that its plan has; the others are its state.
+PLANNED = ("name", "argv", "cwd", "log", "stop", "stop_s", "environment")
 FIRST_DELAY_S = 0.2
 LAST_DELAY_S = 15.0
 #: A child that ran this long was healthy: the next restart has the shortest delay.
@@ -55,6 +57,11 @@ class Child:
     started: float = 0.0
     delay: float = FIRST_DELAY_S
     due: float = 0.0
+    is_ending: bool = False
+
+    def planned(self) -> dict[str, Any]:
+        """Return what a plan has of the program."""
+        return {name: value for name, value in asdict(self).items() if name in PLANNED}
 
     def start(self, now: float) -> None:
         """Start the program; a failure to start counts as an exit."""
@@ -96,8 +103,9 @@ class Child:
         return True
 
     def request_end(self) -> None:
-        """Ask the program to end, and return at once."""
-        if self.process is not None:
+        """Ask the program to end, once, and return at once: a second signal ends drumline's programs in their work."""
+        if self.process is not None and not self.is_ending:
+            self.is_ending = True
             close_stdin(self.process)
             if self.stop == "term":
                 self.process.terminate()

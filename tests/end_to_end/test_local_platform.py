@@ -14,7 +14,7 @@ from support.wait_limit import WAIT_S
 from drumline.infra.config.settings import SpoolSettings
 from drumline.infra.config.state_dir import State, read_json
 from drumline.infra.localstack.ephemeral import ephemeral_settings, free_ports
-from drumline.infra.localstack.programs import PROGRAMS, STACK
+from drumline.infra.localstack.processes import PROGRAMS, STACK
 from drumline.infra.localstack.stack import down, wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]  # eight programs start, each with imports of its own

@@ -37,7 +37,8 @@ def listen(settings: ServeSettings) -> socket.socket:
         listener.listen(256)
     except OSError as error:
         raise CannotServe(
-            f"cannot listen on {settings.address} port {settings.port}: {error.strerror}; set --port to a free one"
+            f"cannot listen on {settings.address} port {settings.port}: {error.strerror}; "
+            "set DRUMLINE_SERVE__PORT (or --port) to a free one"
         ) from None
     return listener
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from support.wait_limit import WAIT_S
 
 from drumline.infra.config.state_dir import State, held, read_json, write_json
 from drumline.infra.localstack.clickhouse.engine import wait_until
+from drumline.infra.localstack.supervisor import Child
 
 #: A child that ends at once where its disk is full, and runs where it is not.
 CHILD = "import pathlib, time; pathlib.Path('written').write_text('x'); time.sleep(600)"
@@ -58,3 +60,26 @@ def test_a_supervisor_on_a_full_disk_restarts_its_children_until_there_is_space_
         assert not list(tmp_path.glob("*.json.*"))
     assert process.returncode == 0
     assert children(state)["pid"] is None
+
+
+#: A child that counts the signals to end within half a second.
+COUNTS = """
+import signal, time
+count = []
+signal.signal(signal.SIGTERM, lambda *_: count.append(1))
+print("ready", flush=True)
+while not count: time.sleep(0.01)
+time.sleep(0.5)
+print(len(count), flush=True)
+"""
+
+
+def test_a_child_gets_one_signal_to_end_as_a_second_would_end_it_in_its_work(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    child = Child("counts", [sys.executable, "-c", COUNTS], str(tmp_path), str(log), "term", WAIT_S)
+    child.start(time.monotonic())
+    assert wait_until(lambda: "ready" in log.read_text(), WAIT_S)
+    child.request_end()
+    time.sleep(0.2)  # two signals at once would be one
+    child.end()
+    assert (child.last_exit, log.read_text().split()) == (0, ["ready", "1"])
