@@ -96,9 +96,7 @@ def source() -> str:
 def schema() -> str:
     """Return the schema of the chart's values, with the settings and topics that there are."""
     content = json.loads(SCHEMA.read_text())
-    known = list(setting_names(Settings))
-    plain = [name for name in known if f"{name}_FILE" not in known]  # secrets come from Secrets, as files
-    names = [name for name in plain if not name.startswith(LEFT_OUT) and name not in GIVEN]
+    names = [name for name in setting_names(Settings) if not name.startswith(LEFT_OUT) and name not in GIVEN]
     own_number = [str(spec.topic) for spec in TOPICS if not spec.joined]
     content["properties"]["kafka"]["properties"]["topicPartitions"]["propertyNames"]["enum"] = own_number
     content["definitions"]["settings"]["propertyNames"]["enum"] = names

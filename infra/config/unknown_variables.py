@@ -10,12 +10,13 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from drumline.infra.config.validation import has_variable, section
+from drumline.infra.config.validation import has_variable, is_setting, section
 
 PREFIX = "DRUMLINE_"
 #: Variables that recorded jobs read; they are no settings.
@@ -57,13 +58,17 @@ class UnknownVariable:
     is_setting: bool
 
 
-def setting_names(model: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]:
-    """Yield the environment variable of each setting of `model`, and those of secrets in place of their files."""
+def setting_names(
+    model: type[BaseModel], prefix: str = PREFIX, wanted: Callable[[FieldInfo], bool] = is_setting
+) -> Iterator[str]:
+    """Yield the environment variable of each setting of `model`; with `has_variable` those of secrets in place of
+    their files too.
+    """
     for name, info in model.model_fields.items():
         part = section(info)
         if part is not None:
-            yield from setting_names(part, f"{prefix}{name.upper()}__")
-        elif has_variable(info):
+            yield from setting_names(part, f"{prefix}{name.upper()}__", wanted)
+        elif wanted(info):
             yield f"{prefix}{name.upper()}"
 
 
@@ -74,7 +79,7 @@ def for_jobs_only(environment: Mapping[str, str]) -> bool:
 
 def find_unknown_variables(model: type[BaseModel], environment: Mapping[str, str]) -> list[UnknownVariable]:
     """Return the variables that are no setting of `model` and not known to be foreign, in the environment's order."""
-    known = list(setting_names(model))
+    known = list(setting_names(model, wanted=has_variable))
     bare = {_bare(name): name for name in known}
     whole = {name.rpartition("__")[0] for name in known} - {""}  # DRUMLINE_KAFKA={"bootstrap": ...}
     present = {name.upper() for name in environment}

@@ -65,7 +65,7 @@ class Child:
 
     def start(self, now: float) -> None:
         """Start the program; a failure to start counts as an exit."""
-        self.started = now
+        self.started, self.is_ending = now, False
         try:
             with open_log(Path(self.log)) as log:
                 self.process = subprocess.Popen(

@@ -20,6 +20,7 @@ from drumline.infra.config.unknown_variables import (
     find_unknown_variables,
     setting_names,
 )
+from drumline.infra.config.validation import has_variable
 from drumline.infra.grafana.provisioning.contacts import CONTACTS
 from drumline.infra.grafana.provisioning.files import provisioning_files
 
@@ -95,7 +96,7 @@ def test_known_foreign_variables_cause_no_message():
         "DRUMLINE_PORT_9465_TCP_PROTO": "tcp", "DRUMLINE_PORT_9465_TCP_ADDR": "10.0.0.1",
         "DRUMLINE_SINK_METRICS_PORT": "tcp://10.0.0.1:9465",
     }  # fmt: skip
-    right = dict.fromkeys(setting_names(Settings), "1")
+    right = dict.fromkeys(setting_names(Settings, wanted=has_variable), "1")
     whole = {"DRUMLINE_KAFKA": '{"partitions": 4}', "drumline_kafka__partitions": "4", "DRUM": "1"}
     foreign = dict.fromkeys((*JOBS, *CHART, *GRAFANA, *TESTS), "1")
     assert find_unknown_variables(Settings, service | right | whole | foreign) == []
