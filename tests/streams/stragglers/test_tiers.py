@@ -18,6 +18,8 @@ FOLDER = Path(__file__).parents[2] / "data" / "published"
 #: `zoo-context`: of its 20 s of faults 200 steps of CUPTI are kept, and six windows of the plugin, half of them named.
 DIFFERENT = {"zoo-moe", "zoo-context"}
 BOTH = sorted({path.parent.parent.name for path in FOLDER.glob("zoo-*/light/manifest.json")} - DIFFERENT)
+#: The others are `long`: a job of each kind of communication tells of a change, and `make test-long` of all.
+QUICK = {"zoo-tp", "zoo-fsdp2", "zoo-once-pipeline", "zoo-one_f_one_b"}
 #: Jobs whose communication hides behind no computation, where a wait is a wait in either tier.
 EXPOSED = ["zoo-pipeline", "zoo-once-pipeline", "zoo-tp"]
 #: Most difference of shares, and share of windows that may have more. Without replicas a rank is compared with its
@@ -38,7 +40,11 @@ def compared(name):
     return {tier: {place: of_tier[place] for place in places} for tier, of_tier in tiers.items()}
 
 
-@pytest.mark.parametrize("name", BOTH)
+def jobs(names):
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in names]
+
+
+@pytest.mark.parametrize("name", jobs(BOTH))
 def test_both_tiers_find_the_same_ranks_in_each_fault(name):
     """Found as `drumline evaluate` counts it: named in half of a phase's windows."""
     tiers, phases = compared(name), read_phases(FOLDER / name / "cupti")
@@ -51,7 +57,7 @@ def test_both_tiers_find_the_same_ranks_in_each_fault(name):
     assert all(a.found_ranks in ([], a.expected_ranks) for a, _ in faults)
 
 
-@pytest.mark.parametrize("name", EXPOSED)
+@pytest.mark.parametrize("name", jobs(EXPOSED))
 def test_where_no_wait_hides_shares_are_within_two_points(name):
     tiers = compared(name)
     differences = np.array([abs(row.share - tiers["light"][place].share) for place, row in tiers["cupti"].items()])

@@ -115,7 +115,7 @@ def test_without_replicas_a_late_rank_of_a_later_phase_is_no_design():
 
 
 @pytest.mark.parametrize("tier", ["cupti", "light"])
-@pytest.mark.parametrize("name", ["zoo-pipeline", "zoo-once-pipeline"])
+@pytest.mark.parametrize("name", [pytest.param("zoo-pipeline", marks=pytest.mark.long), "zoo-once-pipeline"])
 def test_stages_that_hosts_hold_back_by_turns_are_not_mentioned(name, tier):
     """The second stage computes 12 % longer, 3 ms of 75; hosts leave either GPU idle for 15 to 30 ms a step."""
     assert stated(read_published(PUBLISHED / name / tier), StragglerConfig()) == {}
