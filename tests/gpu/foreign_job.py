@@ -78,7 +78,7 @@ def ras(path: Path) -> None:
         print("ras", repr(error), flush=True)
 
 
-def look(out: Path) -> None:
+def write_state(out: Path) -> None:
     """Write the Flight Recorder's state of this rank, rank 0 also what RAS knows, and end the process."""
     time.sleep(LOOK_AFTER_S)
     if HAS_GPU:
@@ -97,7 +97,7 @@ def train_step(group=None) -> None:
     dist.all_reduce(torch.ones(1024, device=DEVICE), group=group)
 
 
-def validate_alone() -> None:
+def stay_away() -> None:
     time.sleep(1000)
 
 
@@ -112,10 +112,10 @@ def hang(out: Path, scenario: str) -> None:
         train_step(second)
     if HAS_GPU:
         torch.cuda.synchronize()
-    threading.Thread(target=look, args=(out,), daemon=True).start()
+    threading.Thread(target=write_state, args=(out,), daemon=True).start()
     last = RANK == WORLD - 1
     if scenario == "not_called" and last:
-        validate_alone()
+        stay_away()
     elif scenario == "wrong_operation" and last:
         dist.all_gather([torch.ones(1024, device=DEVICE) for _ in range(WORLD)], torch.ones(1024, device=DEVICE))
     elif scenario == "wrong_size" and last:
@@ -132,7 +132,7 @@ def hang(out: Path, scenario: str) -> None:
             torch.cuda._sleep(2_000_000_000)
     elif scenario == "chain":  # the last rank does not come to its tensor group; its peer does not come to dp
         if last:
-            validate_alone()
+            stay_away()
         train_step(tp)
         train_step(dp)
     train_step()
@@ -144,15 +144,15 @@ def hang(out: Path, scenario: str) -> None:
 
 def main() -> None:
     """Run what the arguments say."""
-    what, out = sys.argv[1], Path(sys.argv[2])
+    mode, out = sys.argv[1], Path(sys.argv[2])
     if HAS_GPU:
         torch.cuda.set_device(DEVICE)
     limit = timedelta(seconds=TIMEOUT_S)
     dist.init_process_group("nccl" if HAS_GPU else "gloo", timeout=limit, device_id=DEVICE if HAS_GPU else None)
-    if what == "hang":
+    if mode == "hang":
         hang(out, sys.argv[3])
     else:
-        train(out, sys.argv[3], int(sys.argv[4]), what == "train")
+        train(out, sys.argv[3], int(sys.argv[4]), mode == "train")
         dist.destroy_process_group()
 
 

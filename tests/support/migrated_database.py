@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.error_codes import NOT_MIGRATED
 from drumline.infra.clickhouse.migrate import applied_migrations, migrate, migrations
@@ -10,6 +12,8 @@ from drumline.infra.config.settings import Settings
 #: (retention, tiers) -> statements of the first such database, in an order in which they succeed on any server.
 _STATEMENTS: dict[tuple[str, str], list[str]] = {}
 _PLACEHOLDER = "{database}."
+#: What follows the database's name in a table's name never looks so: a database may be called gpu, as topics begin.
+_TOPIC = r"[\w-]+\.v\d"
 
 
 def create(settings: Settings) -> None:
@@ -41,7 +45,8 @@ def statements(client: clickhouse.Client, database: str) -> list[str]:
         "ORDER BY engine LIKE '%View', name"
     )
     result = clickhouse.rows(client, sql, {"d": database})
-    return [str(row["statement"]).replace(f"{database}.", _PLACEHOLDER) for row in result]
+    qualified = re.compile(rf"\b{re.escape(database)}\.(?!{_TOPIC})")
+    return [qualified.sub(_PLACEHOLDER, str(row["statement"])) for row in result]
 
 
 def run(client: clickhouse.Client, database: str, wanted: list[str]) -> list[str]:
