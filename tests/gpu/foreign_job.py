@@ -25,7 +25,7 @@ RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 HAS_GPU = torch.cuda.device_count() > RANK
 DEVICE = torch.device("cuda", RANK) if HAS_GPU else torch.device("cpu")
 #: How long a scenario hangs before it is looked at, and what a call may take at most; s.
-LOOK_AFTER_S, TIMEOUT_S = 6, 60
+STATE_AFTER_S, TIMEOUT_S = 6, 60
 
 
 def train(out: Path, fault: str, steps: int, profiled: bool) -> None:
@@ -80,7 +80,7 @@ def ras(path: Path) -> None:
 
 def write_state(out: Path) -> None:
     """Write the Flight Recorder's state of this rank, rank 0 also what RAS knows, and end the process."""
-    time.sleep(LOOK_AFTER_S)
+    time.sleep(STATE_AFTER_S)
     if HAS_GPU:
         (out / f"nccl_trace_rank_{RANK}").write_bytes(torch._C._distributed_c10d._dump_nccl_trace())
         (out / f"nccl_trace_rank_{RANK}.json").write_bytes(torch._C._distributed_c10d._dump_nccl_trace_json())
