@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from drumline.infra.config.settings import settings
-from drumline.infra.runtime.exit_codes import FAILED
+from drumline.infra.runtime.exit_codes import FAILED, OK
 from drumline.infra.runtime.terminal import echo
 
 app = typer.Typer(add_completion=False)
@@ -51,7 +51,7 @@ def up(
     programs = addresses.get("programs", {})
     if as_json:
         echo(json.dumps(addresses))
-        raise typer.Exit(0 if all(programs.values()) else FAILED)
+        raise typer.Exit(OK if all(programs.values()) else FAILED)
     echo("already up" if addresses["already_running"] else "up" if wait else "starting")
     echo(f"  Kafka               {addresses['kafka']}")
     echo(f"  ClickHouse, HTTP    {addresses['clickhouse_http']}")
