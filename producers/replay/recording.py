@@ -20,7 +20,7 @@ from drumline.producers.derive.steps.steps import STEP_PATTERN, numbering_ends
 from drumline.producers.identity import NCCL, Identity, process_id
 from drumline.producers.replay.nccl_only import derive_light
 from drumline.producers.replay.parquet import BadTrace
-from drumline.producers.replay.rank_scaling import RankSource, rank_sources
+from drumline.producers.replay.rank_scaling import BadRanks, RankSource, rank_sources
 from drumline.producers.replay.trace import Trace, read_trace
 from drumline.schemas.batch import Batch
 from drumline.schemas.keys import record_key
@@ -28,6 +28,8 @@ from drumline.schemas.topics import RAW_TOPICS, Topic
 
 #: Gap between the last event of one repetition and the first of the next; ns.
 LOOP_GAP_NS = 1_000_000
+#: `tier` in the manifest of a recording that has NCCL's operations and no other kernel.
+LIGHT = "light"
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,13 @@ class RecordedJob:
         first_ns, last_ns: recorded time of the first event and of the end of the last repetition.
         rows: of all repetitions, per topic.
         rank_sources: processes of the replayed job.
+        world_size: ranks of the job, of which some may not be recorded.
         counts: of each rank.
     """
 
     def __init__(
         self,
-        folder: Path,
+        source: Path | Trace,
         *,
         job: str | None = None,
         ranks: int | None = None,
@@ -60,27 +63,29 @@ class RecordedJob:
         manifest: Mapping[str, Any] | None = None,
         light: bool = False,
     ) -> None:
-        """Read a trace folder; `job` defaults to its name. Raises BadTrace, BadRanks.
+        """Read a trace folder, or take a trace; `job` defaults to the folder's name. Raises BadTrace, BadRanks.
 
         `manifest`: a loaded one; by default it is read without phases, so that nothing downstream sees the injected
-        faults. `light`: derive from the NCCL operations alone.
+        faults. `light`: derive from the NCCL operations alone, as of a recording that has nothing else.
         """
         self.topics = tuple(t for t in RAW_TOPICS if topics is None or t in topics)
-        self.job = job or folder.resolve().name
-        self.loop = loop
-        self._light = light
-        trace = read_trace(folder, manifest, self.topics)
-        self.manifest = trace.manifest
+        trace = source if isinstance(source, Trace) else read_trace(source, manifest, self.topics)
+        name = trace.manifest.get("run", "") if isinstance(source, Trace) else source.resolve().name
+        self.job, self.loop, self.manifest = job or str(name), loop, trace.manifest
+        self._light = light = light or trace.manifest.get("tier") == LIGHT
         self.unknown_samples = trace.unknown_samples
         since = measured_from(trace)
         derived = derive_light if light else derive
         recorded = [derived(activity, since_ns=at) for activity, at in zip(trace.activities, since, strict=True)]
+        if ranks and trace.world_size > len(trace.ranks):
+            raise BadRanks(f"--ranks {ranks}: the recording lacks ranks of its {trace.world_size} and cannot be scaled")
         self.rank_sources, sources = rank_sources(
             trace.ranks, recorded, ranks or len(trace.ranks), trace.manifest.get("phases") or ()
         )
+        self.world_size = max(trace.world_size, len(self.rank_sources))
         spans = [_span(source) for source in sources]
         if all(span is None for span in spans):
-            raise BadTrace(f"{folder}: no events")
+            raise BadTrace(f"{self.job if isinstance(source, Trace) else source}: no events")
         self.first_ns = min(span[0] for span in spans if span)
         self._end_ns = max(span[1] for span in spans if span)
         self.period_ns = self._end_ns - self.first_ns + LOOP_GAP_NS
@@ -121,7 +126,7 @@ class RecordedJob:
             run=run,
             rank=info.rank,
             local_rank=replayed.local_rank,
-            world_size=len(self.rank_sources),
+            world_size=self.world_size,
             host=info.host,
             gpu_uuid=info.gpu_uuid,
             process_id=process_id(run, info.host, info.pid, start),
