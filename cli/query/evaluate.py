@@ -25,11 +25,11 @@ from drumline.lab.evaluate.scoring import (
     BadManifest,
     EvaluationReport,
     Phase,
-    VerdictRow,
     evaluate_phases,
     light_phases,
     recommended_window,
 )
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 if TYPE_CHECKING:
     from drumline.streams.core.thresholds import StragglerConfig

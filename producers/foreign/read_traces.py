@@ -39,9 +39,7 @@ def one_format(files: Sequence[Path]) -> Format:
 def read_traces(files: Sequence[Path], form: Format, progress: Progress = lambda size: None) -> Iterator[ProcessTrace]:
     """Yield the processes of files of one format, each with a rank. Raises BadTrace."""
     if form in HANG_DUMPS:
-        raise BadTrace(
-            f"{files[0]}: {form} has no times of work; `drumline verdict` reads it, `drumline import` does not"
-        )
+        raise BadTrace(f"{files[0]}: a dump of a hang ({form}) makes no recording; `drumline verdict` is for it")
     if form not in READERS:
         raise BadTrace(
             f"{files[0]}: {form} is no trace of processes; `drumline replay` and `drumline evaluate` read it"

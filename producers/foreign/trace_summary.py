@@ -6,8 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from drumline.producers.activity.activity import Activity
 from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nvtx import ranges
+from drumline.producers.derive.steps.steps import marked_steps
 from drumline.producers.foreign.process_trace import ProcessTrace
 
 #: Ranks that a sentence lists one by one.
@@ -22,12 +26,17 @@ class TraceSummary:
         rows: kernels, copies, collectives -> number.
         left_out: reason -> number of records.
         notes: sentence on what was assumed -> number of files.
+        sampled: some steps of a process were recorded, and others between them were not.
+        first_step, last_step: numbers of marked steps; -1 = none.
     """
 
     processes: list[ProcessTrace] = field(default_factory=list)
     rows: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
+    sampled: bool = False
+    first_step: int = -1
+    last_step: int = -1
 
     def add(self, trace: ProcessTrace) -> None:
         """Count one process; its activity is not kept."""
@@ -38,6 +47,12 @@ class TraceSummary:
         self.rows["collectives"] += int(is_nccl[kernels["name"]].sum()) if kernels.rows else 0
         self.left_out.update(trace.left_out)
         self.notes.update(trace.notes)
+        steps, _ = marked_steps(ranges(trace.activity.markers)[0])
+        self.sampled = self.sampled or bool((np.diff(steps.number) > 1).any())
+        if len(steps.number):
+            first, last = int(steps.number[0]), int(steps.number[-1])
+            self.first_step = first if self.first_step < 0 else min(self.first_step, first)
+            self.last_step = max(self.last_step, last)
         self.processes.append(replace(trace, activity=Activity()))
 
     @property
@@ -86,6 +101,8 @@ class TraceSummary:
             "ranks": self.ranks,
             "world_size": self.world_size,
             **{name: self.rows[name] for name in ("kernels", "copies", "collectives")},
+            "first_step": self.first_step,
+            "last_step": self.last_step,
             "left_out": dict(self.left_out),
             "notes": dict(self.notes),
         }

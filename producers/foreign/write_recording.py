@@ -102,6 +102,7 @@ def manifest_of(summary: TraceSummary, run: str) -> dict[str, Any]:
         "gpu": summary.gpu_model,
         **summary.versions,
         **({"tier": LIGHT} if summary.is_light else {}),
+        **({"sampled_steps": True} if summary.sampled else {}),
         "recorded": f"imported from {', '.join(summary.formats)}",
         "imported_from": [process.path.name for process in summary.processes],
         "ranks": ranks,

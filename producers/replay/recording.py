@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from drumline.producers.activity.activity import end_ns
+from drumline.producers.activity.table import Table
 from drumline.producers.batching.builder import time_column
 from drumline.producers.batching.process_record import process_batch
 from drumline.producers.batching.recorded import LoopOffset, feeds
@@ -23,6 +25,7 @@ from drumline.producers.replay.parquet import BadTrace
 from drumline.producers.replay.rank_scaling import BadRanks, RankSource, rank_sources
 from drumline.producers.replay.trace import Trace, read_trace
 from drumline.schemas.batch import Batch
+from drumline.schemas.columns import Array
 from drumline.schemas.keys import record_key
 from drumline.schemas.topics import RAW_TOPICS, Topic
 
@@ -49,6 +52,7 @@ class RecordedJob:
         rows: of all repetitions, per topic.
         rank_sources: processes of the replayed job.
         world_size: ranks of the job, of which some may not be recorded.
+        recorded_steps: number of each step in the recorded job, where they are renumbered; int64.
         counts: of each rank.
     """
 
@@ -62,11 +66,13 @@ class RecordedJob:
         topics: Collection[Topic] | None = None,
         manifest: Mapping[str, Any] | None = None,
         light: bool = False,
+        renumbered: bool = False,
     ) -> None:
         """Read a trace folder, or take a trace; `job` defaults to the folder's name. Raises BadTrace, BadRanks.
 
         `manifest`: a loaded one; by default it is read without phases, so that nothing downstream sees the injected
-        faults. `light`: derive from the NCCL operations alone, as of a recording that has nothing else.
+        faults. `light`: derive from the NCCL operations alone, as of a recording that has nothing else. `renumbered`:
+        steps count 0, 1, 2, ..., as always where a profiler has sampled them.
         """
         self.topics = tuple(t for t in RAW_TOPICS if topics is None or t in topics)
         trace = source if isinstance(source, Trace) else read_trace(source, manifest, self.topics)
@@ -75,8 +81,12 @@ class RecordedJob:
         self._light = light = light or trace.manifest.get("tier") == LIGHT
         self.unknown_samples = trace.unknown_samples
         since = measured_from(trace)
-        derived = derive_light if light else derive
+        sampled = bool(trace.manifest.get("sampled_steps"))
+        derived = derive_light if light else partial(derive, sampled=sampled)
         recorded = [derived(activity, since_ns=at) for activity, at in zip(trace.activities, since, strict=True)]
+        self.recorded_steps: Array = np.empty(0, np.int64)
+        if renumbered or sampled:
+            recorded, self.recorded_steps = renumbered_steps(recorded)
         if ranks and trace.world_size > len(trace.ranks):
             raise BadRanks(f"--ranks {ranks}: the recording lacks ranks of its {trace.world_size} and cannot be scaled")
         self.rank_sources, sources = rank_sources(
@@ -184,6 +194,24 @@ def measured_from(trace: Trace, pattern: str = STEP_PATTERN) -> list[int]:
     ended = [numbering_ends(ranges(activity.markers)[0], pattern) for activity in trace.activities]
     warm_ups = int((ended[0] <= first).sum())
     return [int(at[warm_ups - 1]) if 0 < warm_ups <= len(at) else 0 for at in ended]
+
+
+def renumbered_steps(recorded: Sequence[Derived]) -> tuple[list[Derived], Array]:
+    """Return the rows with steps 0, 1, 2, ..., and the recorded number of each: int64. A step has one number on all
+    ranks.
+    """
+    numbers = np.unique(np.concatenate([derived.steps["step"] for derived in recorded]))
+
+    def moved(table: Table) -> Table:
+        at = np.searchsorted(numbers, table["step"])
+        step = np.where(np.append(numbers, -1)[at] == table["step"], at, -1)
+        return Table({**table.columns, "step": step}, table.dictionaries)
+
+    result = []
+    for rows in recorded:
+        tables: dict[str, Any] = {name: moved(getattr(rows, name)) for name in ("steps", "collectives", "ranges")}
+        result.append(replace(rows, **tables))
+    return result, numbers
 
 
 def _span(derived: Derived) -> tuple[int, int] | None:

@@ -13,7 +13,7 @@ from itertools import islice
 import msgspec
 
 from drumline.producers.foreign.bounded_file import BoundedFile
-from drumline.producers.foreign.kineto.event_types import Event, FileInfo
+from drumline.producers.foreign.kineto.typed_events import Event, FileInfo
 from drumline.producers.replay.parquet import BadTrace
 
 #: Bytes that are decoded at a time, the most of what stands before or behind the events, and of one event.

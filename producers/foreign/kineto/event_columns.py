@@ -10,7 +10,7 @@ import numpy as np
 
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.foreign.kineto.copy_names import copied
-from drumline.producers.foreign.kineto.event_types import Args, Event
+from drumline.producers.foreign.kineto.typed_events import Args, Event
 from drumline.schemas.columns import Array
 
 KERNEL, COPY, LAUNCH, RANGE, OPERATOR = "kernel", "copy", "launch", "range", "operator"

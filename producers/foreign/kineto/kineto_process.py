@@ -15,8 +15,8 @@ from drumline.producers.foreign.bounded_file import BoundedFile
 from drumline.producers.foreign.collective_calls import call_markers, joined_markers
 from drumline.producers.foreign.kineto.event_chunks import EventChunks
 from drumline.producers.foreign.kineto.event_columns import COPY, KERNEL, LAUNCH, OPERATOR, RANGE, EventColumns
-from drumline.producers.foreign.kineto.event_types import FileInfo
 from drumline.producers.foreign.kineto.nccl_operations import calls_of_kernels
+from drumline.producers.foreign.kineto.typed_events import FileInfo
 from drumline.producers.foreign.process_trace import ProcessTrace
 from drumline.producers.foreign.recognise import Format
 from drumline.producers.replay.parquet import BadTrace

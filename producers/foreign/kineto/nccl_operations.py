@@ -14,7 +14,7 @@ import numpy as np
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.foreign.collective_calls import CollectiveCalls, communicator_hash
 from drumline.producers.foreign.kineto.event_columns import NcclArgs
-from drumline.producers.foreign.kineto.event_types import GroupConfig
+from drumline.producers.foreign.kineto.typed_events import GroupConfig
 from drumline.schemas.columns import Array
 
 #: Begin of PyTorch's name of an operation, stripped only -> operation of NCCL; the first that fits.
