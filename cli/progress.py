@@ -13,10 +13,11 @@ from drumline.infra.runtime.terminal import terminal_console
 
 @contextmanager
 def files_progress(paths: Iterable[Path], quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """Show how much of the files has been read; yields what takes the bytes of each read."""
+    """Show on a terminal how much of the files has been read; yields what takes the bytes of each read."""
     total = sum(_size(path) for path in paths)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=terminal_console(stderr=True), transient=True, disable=quiet) as progress:
+    console = terminal_console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
         task = progress.add_task("reading", total=total or None)
         yield lambda size: progress.advance(task, size)
 

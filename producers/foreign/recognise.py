@@ -35,7 +35,7 @@ class Format(StrEnum):
 HANG_DUMPS = frozenset({Format.FLIGHT_RECORDER, Format.RAS})
 #: Keys that only one format has, in JSON text, in the order in which they are looked for.
 JSON_KEYS: Sequence[tuple[Format, re.Pattern[bytes]]] = (
-    (Format.KINETO, re.compile(rb'"traceEvents"\s*:')),
+    (Format.KINETO, re.compile(rb'"(traceEvents|distributedInfo|deviceProperties)"\s*:')),
     (Format.INSPECTOR, re.compile(rb'"coll_(perf|sn|exec_time_us)"\s*:|"p2p_perf"\s*:')),
     (Format.FLIGHT_RECORDER, re.compile(rb'"(collective_seq_id|p2p_seq_id|pg_status|pg_config)"\s*:')),
     (Format.RAS, re.compile(rb'"(communicators|communicators_count|ras_[a-z_]+)"\s*:')),

@@ -42,8 +42,8 @@ class LateRank:
     Attributes:
         level: suspect, warning or critical: the highest state of its alarm. One window alone is suspect.
         share: of the time of all evaluated windows; 0..1.
-        s_per_step: lost in each step of the windows that name it.
-        windows: number of those windows.
+        s_per_step: the same in seconds a step, mean over all evaluated steps.
+        windows: number of windows that name it.
         evidence: texts, of the window of its main cause that cost most.
     """
 
@@ -137,22 +137,26 @@ def named_ranks(windows: Sequence[EvaluatedWindow], job: OfflineJob) -> list[Lat
     """Return the ranks, and the job, that evaluated windows name; the most expensive first, the job last."""
     evaluated = [window for window in windows if window.is_evaluated]
     total_ns = max(1, sum(window.step_ns * window.steps_used for window in evaluated))
+    steps = max(1, sum(window.steps_used for window in evaluated))
     by_rank = dict[int, list[tuple[EvaluatedWindow, VerdictRow]]]()
     for window in evaluated:
         for row in window.rows:
             if row.severity > OK:
                 by_rank.setdefault(row.rank, []).append((window, row))
-    named = [_named(rank, pairs, total_ns, job) for rank, pairs in by_rank.items()]
+    named = [_named(rank, pairs, (total_ns, steps), job) for rank, pairs in by_rank.items()]
     return sorted(named, key=lambda n: (n.rank == WHOLE_JOB, not n.is_sure, -n.share))
 
 
-def _named(rank: int, pairs: Sequence[tuple[EvaluatedWindow, VerdictRow]], total_ns: int, job: OfflineJob) -> LateRank:
+def _named(
+    rank: int, pairs: Sequence[tuple[EvaluatedWindow, VerdictRow]], evaluated: tuple[int, int], job: OfflineJob
+) -> LateRank:
+    """Return the name of a rank. `evaluated`: time in ns, and steps, of all evaluated windows."""
     lost = Counter[tuple[str, str]]()
     for _, row in pairs:
         lost[row.cause, row.detail] += row.lost_ns + 1
     (cause, detail), _ = lost.most_common(1)[0]
     _, worst = max((p for p in pairs if (p[1].cause, p[1].detail) == (cause, detail)), key=lambda p: p[1].lost_ns)
-    lost_ns, steps = sum(row.lost_ns for _, row in pairs), sum(window.steps_used for window, _ in pairs)
+    lost_ns, (total_ns, steps) = sum(row.lost_ns for _, row in pairs), evaluated
     states = [LEVELS.index(row.state) for _, row in pairs if row.state in LEVELS]
     return LateRank(
         rank=rank,
@@ -161,7 +165,7 @@ def _named(rank: int, pairs: Sequence[tuple[EvaluatedWindow, VerdictRow]], total
         detail=detail,
         confidence=worst.confidence,
         share=lost_ns / total_ns,
-        s_per_step=lost_ns / 1e9 / max(1, steps),
+        s_per_step=lost_ns / 1e9 / steps,
         gpu_seconds=sum(row.gpu_seconds for _, row in pairs),
         windows=len(pairs),
         first_step=pairs[0][0].first_step,

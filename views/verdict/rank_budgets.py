@@ -102,6 +102,7 @@ def arrivals(job: OfflineJob) -> tuple[Counter[int], Counter[int]]:
     for (communicator, _, _), in_it in durations.items():
         if len(in_it) < 2 or set(in_it) != members[communicator]:
             continue
-        last[min(in_it, key=lambda rank: in_it[rank])] += 1
+        first, second = sorted(in_it, key=lambda rank: in_it[rank])[:2]
+        last[first] += in_it[first] < in_it[second]
         compared.update(in_it.keys())
     return last, compared

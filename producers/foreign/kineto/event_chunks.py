@@ -115,19 +115,20 @@ class EventChunks:
     def _decoded(self, content: bytes) -> list[Event] | None:
         """Return the events in `content`; None where it does not end between two events. Raises BadTrace."""
         text = b"[" + content + b"]"
-        for attempt in range(3):
+        for _ in range(3):  # as it is, with valid text, without numbers that JSON does not have
             try:
                 return _events.decode(text)
             except msgspec.ValidationError:
                 return self._one_by_one(text)
-            except UnicodeDecodeError:
-                text = text.decode("utf-8", "replace").encode()
             except msgspec.DecodeError as error:
+                if "UTF-8" in str(error):
+                    text = text.decode("utf-8", "replace").encode()
+                    continue
                 match = _AT.search(str(error))
                 if match is None or int(match[1]) >= len(text) - 1:
                     return None
                 cleaned = _NO_NUMBER.sub(rb"\1null", text)
-                if cleaned == text or attempt:
+                if cleaned == text:
                     self._fail("no JSON there", int(match[1]) - 1)
                 text = cleaned
         return None
