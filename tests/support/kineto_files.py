@@ -58,15 +58,15 @@ def kernel(name, start_ns, duration_ns, correlation, stream=7, **args):
     ]
 
 
-def small_job(steps=3, ranks=2, late_rank=-1, late_ns=0, first_step=10, every=1):
+def small_job(steps=3, ranks=2, late_rank=-1, late_ns=0, first_step=10, distance=1):
     """Events of each rank: steps of 1 ms with one kernel and an all-reduce that all ranks leave together."""
     files = []
     for rank in range(ranks):
         events, at = [], 1_000_000
         for step in range(steps):
             late = late_ns if rank == late_rank else 0
-            begin = at + step * every * (1_000_000 + late_ns)
-            number = first_step + step * every
+            begin = at + step * distance * (1_000_000 + late_ns)
+            number = first_step + step * distance
             events += [event("user_annotation", f"ProfilerStep#{number}", begin, 990_000 + late_ns)]
             events += kernel("gemm", begin + 50_000 + late, 400_000, 10 * step + 1)
             events += kernel(
@@ -127,7 +127,9 @@ def _events(activity, derived):
     for kind, source, target, start, length, correlation, stream, size in _rows(activity.copies, *columns):
         args = {"correlation": correlation, "stream": stream, "bytes": size, "device": 0}
         copied = f"({_MEMORIES.get(source, 'Unknown')} -> {_MEMORIES.get(target, 'Unknown')})"
-        cat, name = ("gpu_memcpy", f"Memcpy {_COPIES[kind]} {copied}") if kind in _COPIES else ("gpu_memset", "Memset (Device)")
+        cat, name = "gpu_memset", "Memset (Device)"
+        if kind in _COPIES:
+            cat, name = "gpu_memcpy", f"Memcpy {_COPIES[kind]} {copied}"
         yield event(cat, name, start - BASE_NS, length, tid=stream, **args)
 
 

@@ -19,8 +19,8 @@ STEPS = 16
 
 def cut_trace(source: Path, target: Path) -> None:
     """Write the events that count as small JSON."""
-    content = gzip.open(source).read() if source.suffix == ".gz" else source.read_bytes()
-    trace = json.loads(content)
+    content = source.read_bytes()
+    trace = json.loads(gzip.decompress(content) if source.suffix == ".gz" else content)
     events = trace["traceEvents"]
     launched = {e["args"].get("correlation") for e in events if e.get("cat") == "kernel"}
     trace["traceEvents"] = [
@@ -50,11 +50,11 @@ def cut_table(source: Path, target: Path, steps: int) -> None:
 
 
 dlrm, hta, tables = map(Path, sys.argv[1:])
-here = Path(__file__).parent
+folder = Path(__file__).parent
 for path in sorted(dlrm.glob("worker*.json")):
-    cut_trace(path, here / "dlrm" / f"{path.name.split('_')[0]}.json.gz")
+    cut_trace(path, folder / "dlrm" / f"{path.name.split('_')[0]}.json.gz")
 for path in sorted(hta.glob("sampled_rank-*.json.gz")):
-    cut_trace(path, here / "hta" / path.name)
+    cut_trace(path, folder / "hta" / path.name)
 for name, steps in (("AR", STEPS), ("SE", STEPS), ("ST", 1 << 20)):
-    cut_table(tables / f"trace-{name}.parquet", here / "operations" / f"trace-{name}.parquet", steps)
-    shutil.copyfile(tables / f"meta-{name}.yaml", here / "operations" / f"meta-{name}.yaml")
+    cut_table(tables / f"trace-{name}.parquet", folder / "operations" / f"trace-{name}.parquet", steps)
+    shutil.copyfile(tables / f"meta-{name}.yaml", folder / "operations" / f"meta-{name}.yaml")

@@ -31,7 +31,7 @@ def test_one_step_of_eight_ranks_is_insufficient_and_has_a_budget_each():
     assert "Rank 7 came last to 5 of 8 collectives" in answer["sentence"]
 
 
-def test_two_of_128_ranks_name_nobody():
+def test_two_of_128_ranks_are_insufficient():
     answer = verdict(DATA / "hta" / "sampled_rank-0.json.gz", DATA / "hta" / "sampled_rank-1.json.gz")
     assert (answer["answer"], answer["ranks"], answer["world_size"]) == ("insufficient", [0, 1], 128)
     assert "came last" not in answer["sentence"]

@@ -17,12 +17,12 @@ from drumline.views.verdict.evaluation import evaluate_job
 from drumline.views.verdict.recorded_job import read_job
 
 
-def ask(*arguments):
+def invoked(*arguments):
     return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def answer(*arguments):
-    done = ask(*arguments, "--json")
+    done = invoked(*arguments, "--json")
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -54,7 +54,7 @@ def test_steps_are_named_as_they_were_recorded(late):
 
 
 def test_steps_that_a_profiler_sampled_give_the_same_answer(late):
-    result = answer(*late(first_step=16, every=5))
+    result = answer(*late(first_step=16, distance=5))
     assert result["answer"] == "named"
     [named] = [row for row in result["verdicts"] if row["rank"] >= 0]
     assert named["rank"] == 2
@@ -71,7 +71,7 @@ def test_a_few_steps_are_insufficient_never_ok(late, steps):
     assert len(result["budgets"]) == 4
 
 
-def test_equal_ranks_name_nobody(tmp_path):
+def test_equal_ranks_name_no_rank(tmp_path):
     result = answer(*write_job(tmp_path, small_job(steps=24, ranks=4)))
     assert (result["answer"], result["verdicts"]) == ("none", [])
     assert all(budget["last_at"] == 0 for budget in result["budgets"])
@@ -85,7 +85,7 @@ def test_most_ranks_of_a_job_are_enough_and_the_missing_one_is_stated(late):
 
 
 def test_the_text_begins_with_the_answer_and_ends_with_what_would_make_it_surer(late, tmp_path):
-    done = ask(*late(4))
+    done = invoked(*late(4))
     lines = done.stdout.splitlines()
     assert lines[0].startswith(("Rank 2", "Insufficient data", "No rank"))
     assert "time of each rank" in done.stdout
@@ -94,7 +94,7 @@ def test_the_text_begins_with_the_answer_and_ends_with_what_would_make_it_surer(
 
 def test_the_page_has_the_answer_and_loads_nothing(late, tmp_path):
     page = tmp_path / "verdict.html"
-    done = ask(*late(), "--html", page)
+    done = invoked(*late(), "--html", page)
     assert done.exit_code == 0
     text = page.read_text()
     assert "Rank 2 holds this job back" in text
@@ -106,7 +106,7 @@ def test_the_page_has_the_answer_and_loads_nothing(late, tmp_path):
 def test_a_bad_file_ends_with_its_name_and_no_traceback(late, tmp_path):
     paths = late()
     paths[3].write_text(paths[3].read_text()[:2000])
-    done = ask(*paths)
+    done = invoked(*paths)
     assert done.exit_code == 2
     assert done.stderr.startswith(f"drumline verdict: {paths[3]}: byte ")
     assert done.stderr.count("\n") == 1
@@ -132,8 +132,8 @@ def test_a_recording_exported_as_traces_has_the_same_verdicts(tmp_path, name):
     trace = read_trace(source)
     paths = export_recording(trace, measured_from(trace), tmp_path)
     config = StragglerConfig()
-    exported = evaluate_job(read_job(paths, Format.KINETO, name), config)
-    recorded = evaluate_job(read_job([source], Format.RECORDING, name), config)
+    exported = evaluate_job(read_job(paths, Format.KINETO, name), config, 5)
+    recorded = evaluate_job(read_job([source], Format.RECORDING, name), config, 5)
     assert any(row.severity > 1 for window in recorded.windows for row in window.rows)
     for first, second in zip(exported.windows, recorded.windows, strict=True):
         assert (first.first_step, first.last_step) == (second.first_step, second.last_step)

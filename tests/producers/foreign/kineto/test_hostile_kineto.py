@@ -57,7 +57,7 @@ def test_a_cut_states_byte_and_steps(tmp_path, small_chunks):
 def test_a_packed_file_that_is_cut_off_has_a_reason(tmp_path):
     packed = gzip.compress(trace_file(small_job(steps=200)[0]).encode())
     for size in range(20, len(packed), 997):
-        with pytest.raises(BadTrace, match="cut off|unreadable"):
+        with pytest.raises(BadTrace, match=r"cut off|unreadable"):
             read_kineto(written(tmp_path / "t.json.gz", packed[:size]))
 
 
@@ -110,7 +110,7 @@ def test_braces_in_names_and_arrays_of_objects_are_no_ends_of_events(tmp_path, s
     events = [
         e
         for i, name in enumerate(names * 20)
-        for e in kernel(name, 100_000 * (i + 1), 10, i + 1, **{"Nested": [{"a": [1]}, {"b": 2}, {}], "x": "}]"})
+        for e in kernel(name, 100_000 * (i + 1), 10, i + 1, Nested=[{"a": [1]}, {"b": 2}, {}], x="}]")
     ]
     trace = read_kineto(written(tmp_path / "t.json", trace_file(events)))
     assert trace.activity.kernels.rows == 80

@@ -1,4 +1,4 @@
-"""What one file of PyTorch's profiler becomes: kernels, copies, steps, and collectives with their operations."""
+"""Kernels, copies, steps and collectives of one file of PyTorch's profiler."""
 
 from pathlib import Path
 
@@ -34,9 +34,8 @@ def test_times_are_ns_since_the_epoch(tmp_path):
 
 
 def test_large_times_of_old_files_keep_their_microsecond(tmp_path):
-    (tmp_path / "t.json").write_text(
-        '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "Kernel", "name": "k", "ts": 1694128201422243, "dur": 3}]}'
-    )
+    event = '{"ph": "X", "cat": "Kernel", "name": "k", "ts": 1694128201422243, "dur": 3}'
+    (tmp_path / "t.json").write_text(f'{{"schemaVersion": 1, "traceEvents": [{event}]}}')
     assert read_kineto(tmp_path / "t.json").activity.kernels["start_ns"].tolist() == [1694128201422243000]
 
 
