@@ -143,6 +143,11 @@ def evaluate(
             f"counted phases ({', '.join(missing)}): neither found nor cleared; try another --window-steps",
             err=True,
         )
+    if not phases:
+        echo(
+            f"drumline evaluate: no phases, so nothing is scored; `drumline verdict {folder}` has the verdicts",
+            err=True,
+        )
     if note := no_result_note(rows):
         echo(f"drumline evaluate: {note}", err=True)
     raise typer.Exit(OK if report.right else FAILED)

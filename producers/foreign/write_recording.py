@@ -106,6 +106,7 @@ def manifest_of(summary: TraceSummary, run: str) -> dict[str, Any]:
         "recorded": f"imported from {', '.join(summary.formats)}",
         "imported_from": [process.path.name for process in summary.processes],
         "ranks": ranks,
+        "phases": [],
     }
 
 

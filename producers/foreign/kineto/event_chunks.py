@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import msgspec
 
@@ -43,7 +44,7 @@ class EventChunks:
     def __init__(self, file: BoundedFile) -> None:
         """Read up to the first event. Raises BadTrace."""
         self._file, self.wrong = file, 0
-        self._buffer, self._offset = b"", 0
+        self._buffer, self._offset, self._error = b"", 0, "no event is whole"
         self.info = self._begin()
 
     def __iter__(self) -> Iterator[list[Event]]:
@@ -88,7 +89,10 @@ class EventChunks:
         """Yield the last events and read what stands behind them. Raises BadTrace where the file is cut off."""
         left = self._buffer
         if (empty := left.lstrip())[:1] == b"]":
-            self._join(_info.decode(b'{"":0' + empty[1:]))
+            try:
+                self._join(_info.decode(b'{"":0' + empty[1:]))
+            except msgspec.MsgspecError as error:
+                self._fail(f"what follows the events is not Kineto's ({error})")
             return
         for match in islice(_END.finditer(left), MOST_CUTS):
             try:
@@ -101,7 +105,7 @@ class EventChunks:
                 yield events
                 return
         yield from self._whole_events()
-        self._fail("the file is cut off there, before the end of its events; export or copy it again")
+        self._fail(f"the file is cut off or broken there ({self._error}); export or copy it again")
 
     def _whole_events(self) -> Iterator[list[Event]]:
         """Yield those events of a file that is cut off which are whole."""
@@ -114,17 +118,20 @@ class EventChunks:
 
     def _decoded(self, content: bytes) -> list[Event] | None:
         """Return the events in `content`; None where it does not end between two events. Raises BadTrace."""
-        text = b"[" + content + b"]"
-        for _ in range(3):  # as it is, with valid text, without numbers that JSON does not have
+        text, typed = b"[" + content + b"]", True
+        for _ in range(4):  # as it is; then one by one, with valid text, without numbers that JSON does not have
             try:
-                return _events.decode(text)
-            except msgspec.ValidationError:
-                return self._one_by_one(text)
+                return _events.decode(text) if typed else self._one_by_one(_anything.decode(text))
+            except msgspec.ValidationError as error:
+                typed, self._error = False, str(error)
+            except RecursionError:
+                self._fail("brackets inside each other without end")
             except msgspec.DecodeError as error:
                 if "UTF-8" in str(error):
                     text = text.decode("utf-8", "replace").encode()
                     continue
-                match = _AT.search(str(error))
+                self._error = str(error)
+                match = _AT.search(self._error)
                 if match is None or int(match[1]) >= len(text) - 1:
                     return None
                 cleaned = _NO_NUMBER.sub(rb"\1null", text)
@@ -133,10 +140,10 @@ class EventChunks:
                 text = cleaned
         return None
 
-    def _one_by_one(self, text: bytes) -> list[Event]:
+    def _one_by_one(self, values: list[Any]) -> list[Event]:
         """Return the events whose fields have the right types; count the others."""
         good = []
-        for value in _anything.decode(text):
+        for value in values:
             try:
                 good.append(msgspec.convert(value, Event))
             except msgspec.ValidationError:

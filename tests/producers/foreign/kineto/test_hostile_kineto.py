@@ -2,11 +2,13 @@
 
 import gzip
 import json
+import random
 import re
 
 import pytest
 from support.kineto_files import event, kernel, small_job, trace_file
 
+from drumline.producers.derive.rows import derive
 from drumline.producers.foreign import bounded_file
 from drumline.producers.foreign.kineto import event_chunks
 from drumline.producers.foreign.kineto.kineto_process import read_kineto
@@ -142,6 +144,34 @@ def test_a_file_without_kernels_has_a_reason(tmp_path):
         read_kineto(written(tmp_path / "t.json", trace_file([event("cpu_op", "aten::add", 1, 1)])))
     with pytest.raises(BadTrace, match="no GPU kernels"):
         read_kineto(written(tmp_path / "t.json", trace_file([])))
+
+
+@pytest.mark.parametrize("wrong", ['{"args": ' + "[" * 9_000 + "]" * 9_000 + "}", '{"ts": 1e999}'])
+def test_values_beyond_all_bounds_have_a_reason(tmp_path, wrong):
+    text = trace_file([*small_job(steps=2)[0], "MARK", *small_job(steps=2)[0]]).replace('"MARK"', wrong)
+    with pytest.raises(BadTrace, match=r"brackets inside each other|out of range"):
+        read_kineto(written(tmp_path / "t.json", text))
+
+
+def test_damaged_bytes_are_read_or_have_a_reason(tmp_path, small_chunks):
+    text, draw = bytearray(trace_file(small_job(steps=9)[0]).encode()), random.Random(1)
+    denied = 0
+    for _ in range(400):
+        damaged = text.copy()
+        for _ in range(draw.randint(1, 4)):
+            damaged[draw.randrange(len(damaged))] = draw.choice([*range(0, 256, 16), *b'{}[],":0'])
+        try:
+            read_kineto(written(tmp_path / "t.json", bytes(damaged)))
+        except BadTrace:
+            denied += 1
+    assert 100 < denied < 400
+
+
+def test_a_step_with_a_number_beyond_all_bounds_is_no_step(tmp_path):
+    names = (f"ProfilerStep#{'9' * 30}", f"step {'9' * 30}")
+    events = [event("user_annotation", name, 1_000, 10) for name in names]
+    trace = read_kineto(written(tmp_path / "t.json", trace_file([*events, *small_job(steps=3)[0]])))
+    assert derive(trace.activity).steps["step"].tolist() == [10, 11, 12]
 
 
 def test_an_event_without_an_end_is_refused(tmp_path, monkeypatch):
