@@ -15,7 +15,7 @@ from drumline.views.verdict.rank_budgets import RankBudget
 
 #: Ranks of the table of budgets; of a larger job those with the least and with the most exposed communication.
 MOST_ROWS = 32
-HEADERS = ("rank", "step", "compute", "copies", "exposed communication", "idle", "came last")
+HEADERS = ("rank", "step", "compute", "copies", "exposed communication", "idle", "host", "came last")
 
 
 def answer_sentence(verdict: OfflineVerdict) -> str:
@@ -28,7 +28,8 @@ def answer_sentence(verdict: OfflineVerdict) -> str:
         sentence = (
             f"{_capital(verdict.job.described(named.rank))} {verb} this job back: {_reason(named)}. {_costs(named)}"
         )
-        return sentence + (f" So do {', '.join(verdict.job.described(n.rank) for n in more)}." if more else "")
+        also = ", ".join(f"{verdict.job.described(n.rank)} ({n.share:.1%}, {cause_text(n.cause)})" for n in more)
+        return sentence + (f" Late too: {also}." if also else "")
     if verdict.named:
         job = verdict.named[0]
         return f"No rank is named, but the job as a whole loses time: {_reason(job)}. {_costs(job)}"
@@ -122,9 +123,17 @@ def _cells(verdict: OfflineVerdict, budget: RankBudget) -> tuple[str, ...]:
 
     reasons = ", ".join(f"{text} {span(value / 1e3)}" for text, value in budget.idle_reasons.items())
     idle = part(budget.idle_ms) + (f" ({reasons})" if reasons else "")
+    host = ", ".join(f"{text} {span(value / 1e3)}" for text, value in budget.host_times.items()) or "-"
     last = f"{budget.last_at} of {budget.compared}" if budget.compared else "-"
     parts = (part(value) for value in (budget.compute_ms, budget.copy_ms, budget.exposed_ms))
-    return (verdict.job.described(budget.rank).removeprefix("rank "), span(budget.step_ms / 1e3), *parts, idle, last)
+    return (
+        verdict.job.described(budget.rank).removeprefix("rank "),
+        span(budget.step_ms / 1e3),
+        *parts,
+        idle,
+        host,
+        last,
+    )
 
 
 def _last_arrival(verdict: OfflineVerdict) -> str:

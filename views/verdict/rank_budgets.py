@@ -12,9 +12,9 @@ from drumline.schemas.topics import Topic
 from drumline.streams.lateness.collective_join import KIND, LOCKSTEP
 from drumline.views.verdict.recorded_job import OfflineJob
 
-#: Reasons of idle time: column of gpu.step.v1 -> text.
-IDLE_REASONS = {
-    "input_ns": "input",
+#: Reasons of idle time, and times of the host, which the GPU may spend as it likes: column of gpu.step.v1 -> text.
+IDLE_REASONS = {"input_ns": "input"}
+HOST_TIMES = {
     "sync_ns": "synchronisation",
     "load_ns": "loading",
     "gc_ns": "garbage collection",
@@ -28,7 +28,8 @@ class RankBudget:
 
     Attributes:
         steps: number of steps that the means are over; those whose bounds are not known are left out.
-        idle_reasons: text -> part of the idle time that the host spent so, where it is known.
+        idle_reasons: text -> part of the idle time, where it is known; ms.
+        host_times: text -> time that the host spent so, where it is known; ms.
         last_at: number of collectives that the rank came to last, of `compared` ones that all its peers have.
     """
 
@@ -40,6 +41,7 @@ class RankBudget:
     exposed_ms: float
     idle_ms: float
     idle_reasons: dict[str, float]
+    host_times: dict[str, float]
     last_at: int
     compared: int
 
@@ -61,7 +63,10 @@ def rank_budgets(job: OfflineJob) -> list[RankBudget]:
         def mean(column: str, rows: Any = rows, usable: Any = usable) -> float:
             return float(rows[column][usable].mean()) / 1e6
 
-        reasons = {text: mean(name) for name, text in IDLE_REASONS.items() if (rows[name][usable] >= 0).all()}
+        reasons, times = (
+            {text: mean(name) for name, text in known.items() if (rows[name][usable] >= 0).all()}
+            for known in (IDLE_REASONS, HOST_TIMES)
+        )
         budgets.append(
             RankBudget(
                 rank=rank,
@@ -72,6 +77,7 @@ def rank_budgets(job: OfflineJob) -> list[RankBudget]:
                 exposed_ms=mean("comm_exposed_ns"),
                 idle_ms=mean("idle_ns"),
                 idle_reasons={text: value for text, value in reasons.items() if value > 0},
+                host_times={text: value for text, value in times.items() if value > 0},
                 last_at=last[rank],
                 compared=compared[rank],
             )

@@ -14,6 +14,8 @@ from drumline.producers.foreign.kineto.typed_events import Args, Event
 from drumline.schemas.columns import Array
 
 KERNEL, COPY, LAUNCH, RANGE, OPERATOR = "kernel", "copy", "launch", "range", "operator"
+#: Runtime calls in which the host waits for the GPU, by the end of their names (CUDA and HIP).
+WAIT, SYNCHRONIZE = "wait", "Synchronize"
 #: Category of an event -> what it is read as; PyTorch before 2.0 wrote the second form.
 CATEGORIES = {
     "kernel": KERNEL,
@@ -82,7 +84,9 @@ class EventColumns:
                 continue
             args = event.args or _NO_ARGS
             if kind is LAUNCH:
-                if args.correlation:
+                if event.name and event.name.endswith(SYNCHRONIZE):
+                    self._rows[WAIT].append((ts, dur))
+                elif args.correlation:
                     self._rows[LAUNCH].append((ts, dur, args.correlation, self._thread(event)))
                     if type(event.pid) is int:
                         self.pids[event.pid] += 1
@@ -146,6 +150,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     COPY: ("correlation", "stream", "kind", "src_kind", "dst_kind", "is_async", "bytes"),
     LAUNCH: ("correlation", "thread"),
+    WAIT: (),
     RANGE: ("name",),
     OPERATOR: ("thread", "stated"),
 }  # fmt: skip

@@ -9,16 +9,19 @@ from pathlib import Path
 import numpy as np
 
 from drumline.producers.activity.activity import MARKER_END, MARKER_START, Activity, empty
+from drumline.producers.activity.intervals import union
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.steps.steps import API_DOMAIN
 from drumline.producers.foreign.bounded_file import BoundedFile
 from drumline.producers.foreign.collective_calls import call_markers, joined_markers
 from drumline.producers.foreign.kineto.event_chunks import EventChunks
-from drumline.producers.foreign.kineto.event_columns import COPY, KERNEL, LAUNCH, OPERATOR, RANGE, EventColumns
+from drumline.producers.foreign.kineto.event_columns import COPY, KERNEL, LAUNCH, OPERATOR, RANGE, WAIT, EventColumns
 from drumline.producers.foreign.kineto.nccl_operations import calls_of_kernels
 from drumline.producers.foreign.kineto.typed_events import FileInfo
 from drumline.producers.foreign.process_trace import ProcessTrace
 from drumline.producers.foreign.recognise import Format
+from drumline.producers.ipc.host_sums import COLUMNS, UNIT_NS, to_text
 from drumline.producers.replay.parquet import BadTrace
 from drumline.schemas.columns import Array
 from drumline.schemas.model import model
@@ -100,12 +103,13 @@ def _activity(
     nccl_rows = nccl_rows[np.lexsort((kernels["start_ns"][nccl_rows], kernels["correlation"][nccl_rows]))]
     ranges = _timed(columns.columns(RANGE), base)
     markers = _range_markers(ranges, tuple(columns.range_names))
+    sums = _step_sums(ranges, tuple(columns.range_names), _timed(columns.columns(WAIT), base))
     nccl_kernels = {name: values[nccl_rows] for name, values in kernels.items()}
     launches, scopes = (_timed(columns.columns(kind), base) for kind in (LAUNCH, OPERATOR))
     groups = (info.distributed_info.pg_config if info.distributed_info else None) or ()
     stated = tuple(columns.nccl_args)
     calls, notes = calls_of_kernels(nccl_kernels, names, launches, scopes, stated, groups)
-    called, payloads = call_markers(calls, len(ranges["start_ns"]) + 1)
+    called, payloads = call_markers(calls, len(ranges["start_ns"]) + sums.rows + 1)
     kernel_table = _topic_table(
         Topic.KERNEL,
         {**kernels, "shared_dynamic": kernels["shared"]},
@@ -116,7 +120,7 @@ def _activity(
         Activity(
             kernels=kernel_table,
             copies=_topic_table(Topic.MEMCPY, copies, {}),
-            markers=joined_markers(markers, called),
+            markers=joined_markers(joined_markers(markers, sums), called),
             payloads=payloads,
         ),
         notes,
@@ -144,3 +148,24 @@ def _range_markers(ranges: dict[str, Array], names: Sequence[str]) -> Table:
         "domain": np.zeros(2 * count, np.uint32),
     }
     return Table(columns, {"names": shown, "domains": ("PyTorch",)})
+
+
+def _step_sums(ranges: dict[str, Array], names: Sequence[str], synchronised: dict[str, Array]) -> Table:
+    """Return the marks behind the steps, as the collector writes them: for how long the host waited for the GPU."""
+    is_step = np.array([_STEP.match(name) is not None for name in names] + [False])
+    steps = np.flatnonzero(is_step[ranges["name"]])
+    start, end = ranges["start_ns"][steps], (ranges["start_ns"] + ranges["duration_ns"])[steps]
+    waited = union((synchronised["start_ns"], synchronised["start_ns"] + synchronised["duration_ns"])).covered(
+        start, end
+    )
+    unknown = (-UNIT_NS,) * (len(COLUMNS) - 1)
+    count = len(steps)
+    columns = {
+        "id": (len(ranges["start_ns"]) + 1 + np.arange(count)).astype(np.uint32),
+        "time_ns": end,
+        "flags": np.full(count, MARKER_END, np.int32),
+        "name": np.arange(count, dtype=np.uint32),
+        "domain": np.zeros(count, np.uint32),
+    }
+    texts = tuple(to_text((*unknown, ns)) for ns in waited.tolist())
+    return Table(columns, {"names": texts, "domains": (API_DOMAIN,)})

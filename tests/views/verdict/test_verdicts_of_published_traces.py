@@ -27,6 +27,7 @@ def test_one_step_of_eight_ranks_is_insufficient_and_has_a_budget_each():
         parts = sum(budget[f"{name}_ms"] for name in ("compute", "copy", "exposed", "idle"))
         assert parts == pytest.approx(budget["step_ms"], abs=1e-6)
         assert budget["compared"] == 8
+        assert budget["host_times"]["synchronisation"] > 0
     assert {b["rank"]: b["last_at"] for b in answer["budgets"] if b["last_at"]} == {4: 1, 5: 2, 7: 5}
     assert "Rank 7 came last to 5 of 8 collectives" in answer["sentence"]
 

@@ -78,6 +78,20 @@ def test_operations_of_pytorch_are_those_of_nccl(name, operation):
     assert OPERATIONS[operation_code(name)] == operation
 
 
+def test_a_step_has_the_time_for_which_the_host_waited_for_the_gpu(tmp_path):
+    events = [
+        event("user_annotation", "ProfilerStep#4", 0, 5_000_000),
+        event("user_annotation", "ProfilerStep#5", 5_000_000, 5_000_000),
+        event("cuda_runtime", "cudaStreamSynchronize", 1_000_000, 400_000, correlation=3),
+        event("cuda_runtime", "cudaDeviceSynchronize", 1_200_000, 300_000, tid=2, correlation=4),
+        *kernel("k", 2_000_000, 10, 5),
+    ]
+    steps = derive(read(tmp_path, events).activity).steps
+    assert steps["step"].tolist() == [4, 5]
+    assert steps["sync_ns"].tolist() == [500_000, 0]
+    assert steps["load_ns"].tolist() == steps["gc_ns"].tolist() == [-1, -1]
+
+
 def test_a_kernel_that_states_its_operation_is_an_all_to_all(tmp_path):
     args = {"Collective name": "all_to_allv", "In msg nelems": 10, "dtype": "BFloat16", **GROUP}
     trace = read(tmp_path, kernel("ncclDevKernel_SendRecv(x)", 100_000, 50, 7, **args))
