@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 #: Categories of events that are kept; of runtime calls those that launch a kernel, or wait for the GPU.
 KEPT = {"kernel", "gpu_memcpy", "gpu_memset", "user_annotation"}
-LAUNCHES, WAITS = {"cuda_runtime", "cuda_driver"}, "Synchronize"
+LAUNCHES, SYNCHRONISES = {"cuda_runtime", "cuda_driver"}, "Synchronize"
 #: Columns of a table that are read, and the steps kept of the two large tables.
 COLUMNS = ["step", "rank", "stage", "dp_rank", "optype", "start_ts", "duration"]
 STEPS = 16
@@ -28,7 +28,7 @@ def cut_trace(source: Path, target: Path) -> None:
         for e in events
         if e.get("cat") in KEPT
         or e.get("name") == "record_param_comms"
-        or (e.get("cat") in LAUNCHES and (e["args"].get("correlation") in launched or e["name"].endswith(WAITS)))
+        or (e.get("cat") in LAUNCHES and (e["args"].get("correlation") in launched or e["name"].endswith(SYNCHRONISES)))
     ]
     target.write_bytes(gzip.compress(json.dumps(trace, separators=(",", ":")).encode(), 9, mtime=0))
 

@@ -65,9 +65,10 @@ def test_events_behind_many_process_groups_are_recognised(tmp_path):
         (b"hello", "neither JSON nor another format"),
         (b'{"a": 1}', "JSON, but none of the formats"),
         (pickle.dumps([1, 2]), "a pickle, but not of PyTorch's Flight Recorder"),
-        (gzip.compress(b'{"traceEvents": []}' * 99)[:40], "cut off"),
+        (gzip.compress(b'{"traceEvents": []}' * 99, mtime=0)[:40], "cut off"),
         (b"SQLite format 3\0" + b"\xff" * 100, "SQLite"),
     ],
+    ids=("empty", "text", "other JSON", "pickle", "gzip cut off", "broken SQLite"),
 )
 def test_what_is_not_recognised_has_a_reason(tmp_path, content, reason):
     path = tmp_path / "file.json"
