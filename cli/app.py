@@ -39,6 +39,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "agent": "Publish the spool of this host's GPU processes to Kafka.",
         "doctor": "Check the requirements of recording and publishing on this host.",
         "check": "Check the health of this host's GPUs.",
+        "import": "Make a recording of traces that other tools recorded.",
         "replay": "Publish a recorded GPU job.",
     }),
     ("Ask: what happened, why, and what it cost", "query", {
@@ -52,6 +53,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "flamegraph": "Write GPU time by Python stack, for speedscope.",
         "sql": "Query ClickHouse, read-only, with SQL or a named query.",
         "mcp": "Serve agents over the Model Context Protocol, read-only.",
+        "verdict": "Print who held a recorded job back, from files alone.",
         "evaluate": "Score the straggler verdicts of a recording with known faults.",
     }),
     ("Operate: topics, tables and the programs between them", "operate", {
@@ -76,8 +78,10 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "chaos": "Kill programs under load and prove that no row was lost.",
     }),
 )  # fmt: skip
+#: Commands whose names Python reserves -> the names of their modules.
+_RESERVED = {"import": "import_traces"}
 #: Name of the command -> its module below cli/.
-MODULES = {name: f"{folder}.{name}" for _, folder, commands in GROUPS for name in commands}
+MODULES = {name: f"{folder}.{_RESERVED.get(name, name)}" for _, folder, commands in GROUPS for name in commands}
 
 
 class TyperCommand(click.Command):

@@ -15,6 +15,15 @@ from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.stragglers.stage import JobStage
 
 TICK_NS = 1_000_000_000
+#: Windows that recorded steps are cut into at least, if they suffice; a window has two steps or more.
+WINDOWS, LEAST_STEPS = 8, 2
+#: Such windows have the steps that this needs, however long those take.
+ANY_LENGTH_NS = 1 << 62
+
+
+def fitting_window(steps: int, most: int) -> int:
+    """Return the steps of a window for a recording of so many `steps`: `most`, fewer where it has few."""
+    return max(LEAST_STEPS, min(most, steps // WINDOWS))
 
 
 def applied(stage: Stage, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:

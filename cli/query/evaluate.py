@@ -25,11 +25,11 @@ from drumline.lab.evaluate.scoring import (
     BadManifest,
     EvaluationReport,
     Phase,
-    VerdictRow,
     evaluate_phases,
     light_phases,
     recommended_window,
 )
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 if TYPE_CHECKING:
     from drumline.streams.core.thresholds import StragglerConfig
@@ -141,6 +141,11 @@ def evaluate(
         echo(
             f"drumline evaluate: no window of {steps} steps fits into, or could be evaluated in, {len(missing)} "
             f"counted phases ({', '.join(missing)}): neither found nor cleared; try another --window-steps",
+            err=True,
+        )
+    if not phases:
+        echo(
+            f"drumline evaluate: no phases, so nothing is scored; `drumline verdict {folder}` has the verdicts",
             err=True,
         )
     if note := no_result_note(rows):

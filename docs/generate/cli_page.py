@@ -13,7 +13,7 @@ from typing import Any
 import typer.main
 from page import NOTE, REFERENCE, sentence, table, write
 
-from drumline.cli.app import GROUPS
+from drumline.cli.app import GROUPS, MODULES
 
 PAGE = REFERENCE / "cli.md"
 _KINDS: dict[Any, str] = {str: "text", int: "number", float: "number", Path: "path"}
@@ -27,10 +27,10 @@ Which commands does `drumline` have, and which options do they take? `drumline C
 def page() -> str:
     """Return the page's text. Raises ValueError where an option has no help text."""
     parts = [HEAD]
-    for heading, folder, commands in GROUPS:
+    for heading, _, commands in GROUPS:
         parts.append(f"## {heading}\n")
         for name in commands:
-            app = importlib.import_module(f"drumline.cli.{folder}.{name}").app
+            app = importlib.import_module(f"drumline.cli.{MODULES[name]}").app
             parts.append(_command(typer.main.get_command(app), f"drumline {name}", "###"))
     return "\n".join(parts)
 

@@ -17,6 +17,7 @@ _DISTRIBUTIONS = {
 _OF_COMMAND = {
     **dict.fromkeys(("sink", "audit", "migrate", "roles"), "sinks"),
     **dict.fromkeys(("up", "down", "status", "uninstall", "demo"), "local"),
+    **dict.fromkeys(("import", "verdict"), "import"),
     **dict.fromkeys(("sql", "explain", "report", "timeline", "top"), "sql"),
 }
 _BUNDLES = frozenset({"all", "dev", "build"})

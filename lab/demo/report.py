@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from drumline.infra.clickhouse.kernel_names import kernel_name
-from drumline.lab.evaluate.scoring import EvaluationReport, VerdictRow, evaluate_phases
+from drumline.lab.evaluate.scoring import EvaluationReport, evaluate_phases
 from drumline.lab.row_counts import RunQuery, StoredCount
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 VERDICTS = """
 SELECT first_step, last_step, rank, toInt8(severity) AS severity, cause, detail, lost_share

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from drumline.lab.evaluate.methods import hta, ingero, longest, nvrx, traceml
-from drumline.lab.evaluate.scoring import EvaluationReport, VerdictRow, evaluate_phases
+from drumline.lab.evaluate.scoring import EvaluationReport, evaluate_phases
 from drumline.lab.evaluate.window_input import Job, read_job, rows
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 DRUMLINE = "drumline"
 

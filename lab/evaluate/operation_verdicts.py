@@ -7,18 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from drumline.lab.evaluate.scoring import INSUFFICIENT, SEVERITY_NAMES, WHOLE_JOB, VerdictRow
+from drumline.lab.evaluate.scoring import INSUFFICIENT, SEVERITY_NAMES, WHOLE_JOB
 from drumline.lab.evaluate.verdict_rows import verdict_rows
 from drumline.producers.replay.operation_table.job import OperationJob
 from drumline.streams.core.thresholds import OK, StragglerConfig
-from drumline.streams.offline import verdicts
-
-#: Windows that a table has at least where none are asked for, if its steps suffice.
-WINDOWS = 8
-#: Windows of a table have the steps that it needs for so many, however long those take.
-ANY_LENGTH_NS = 1 << 62
+from drumline.streams.offline import ANY_LENGTH_NS, fitting_window, verdicts
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 
 @dataclass(frozen=True)
@@ -41,17 +35,11 @@ class OperationVerdicts:
 
     def unrecorded_shares(self) -> dict[int, float]:
         """Return rank -> part of its time in which it waited for what was not recorded, where that is suspect."""
-        budget = [process.steps["gpu_duration_ns"].sum() for process in self.job.processes]
-        shares = self.job.unrecorded_ns.sum(1) / np.maximum(1, budget)
-        return {rank: share for rank, share in enumerate(shares.tolist()) if share >= StragglerConfig().suspect}
+        return self.job.unrecorded_shares(StragglerConfig().suspect)
 
     def described(self, rank: int) -> str:
         """Return the rank, its recorded number where that differs, and its place in the layout."""
-        if rank == WHOLE_JOB:
-            return "job"
-        place, recorded = self.job.layout.places[rank], self.job.layout.recorded_ranks[rank]
-        number = f"{rank}" if rank == recorded else f"{rank} (recorded as {recorded})"
-        return f"rank {number}, stage {place.stage}, replica {place.replica}"
+        return "job" if rank == WHOLE_JOB else self.job.described(rank)
 
     def as_json(self) -> dict[str, Any]:
         """Return the verdicts as `drumline evaluate --json` prints them."""
@@ -75,10 +63,10 @@ class OperationVerdicts:
 def evaluate_operations(path: Path, config: StragglerConfig, window_steps: int | None = None) -> OperationVerdicts:
     """Read a table and return the verdicts of the straggler code on it. Raises BadTrace.
 
-    `window_steps`: None = those of `config`, fewer where the table has less than WINDOWS such windows.
+    `window_steps`: None = those of `config`, fewer where the table has few steps.
     """
     job = OperationJob(path)
-    steps = window_steps or max(2, min(config.window_steps, len(job.recorded_steps) // WINDOWS))
+    steps = window_steps or fitting_window(len(job.recorded_steps), config.window_steps)
     rows = verdict_rows(verdicts(job.batches(), replace(config, window_steps=steps, window_ns=ANY_LENGTH_NS)))
     return OperationVerdicts(job, steps, sorted(rows, key=lambda row: (row.first_step, row.rank)))
 

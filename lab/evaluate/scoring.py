@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from drumline.infra.guidance.causes import HOST_STALL, SLOW_COMPUTE, SLOW_COPY, SLOW_GPU
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 INSUFFICIENT, WARNING = -1, 2
 #: Severity -> its key in JSON; INSUFFICIENT: a rank without data in a window in which its peers had data.
@@ -23,19 +24,6 @@ LIGHT_CAUSES = {SLOW_COMPUTE: (SLOW_GPU,), SLOW_COPY: (HOST_STALL, SLOW_GPU)}
 
 class BadManifest(ValueError):
     """The phases of a manifest cannot be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class VerdictRow:
-    """Holds one verdict row: a rank (-1: the whole job) in one window, evaluated on its own."""
-
-    first_step: int
-    last_step: int
-    rank: int
-    severity: int
-    cause: str
-    detail: str
-    share: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from drumline.lab.evaluate.scoring import WARNING, VerdictRow
+from drumline.lab.evaluate.scoring import WARNING
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.derive.rows import Derived, derive
@@ -18,6 +18,7 @@ from drumline.producers.replay.recording import measured_from
 from drumline.producers.replay.trace import Trace, read_trace
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

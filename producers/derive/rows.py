@@ -62,12 +62,17 @@ class Derived:
 
 
 def derive(
-    activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0, known: KnownMatches | None = None
+    activity: Activity,
+    pattern: str = STEP_PATTERN,
+    since_ns: int = 0,
+    known: KnownMatches | None = None,
+    sampled: bool = False,
 ) -> Derived:
     """Derive ranges, steps, collectives and budgets of a process.
 
     Missing activity (no NVTX, no NCCL, no copies) gives empty tables. `pattern`, `since_ns`: see host_steps(). `known`:
-    matches of a live process that are known already.
+    matches of a live process that are known already. `sampled`: only some steps were recorded, each run of them from
+    the begin of its first step on, as a profiler with a schedule does.
     """
     kernels = activity.kernels
     ranges, unfinished = nested_ranges(activity.markers)
@@ -96,7 +101,7 @@ def derive(
     rows, left_out = matching.table(nccl_kernels, called, call_of, call_step, gpu.compute_or_copy)
 
     last, count = _per_step(steps, step_index, call_of, nccl_kernels)
-    skipped = unknown_budgets(steps, step_index, call_of)
+    skipped = unknown_budgets(steps, step_index, call_of, sampled)
     inputs = StepInputs(
         last_collective_ns=last,
         collectives=count,
@@ -107,6 +112,7 @@ def derive(
         pageable=pageable(activity.copies),
         input_ranges=input_time(ranges),
         host=marked_sums(activity.markers, steps),
+        sampled=sampled,
     )
     return Derived(
         kernels=kernels,

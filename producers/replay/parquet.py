@@ -20,7 +20,7 @@ from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
 #: Column of a topic -> recorded column, where they differ.
-_KERNEL = {
+KERNEL_NAMES = {
     "start_ns": "start",
     "duration_ns": "duration",
     "stream": "stream_id",
@@ -33,12 +33,13 @@ _KERNEL = {
     "graph": "graph_id",
     "graph_node": "graph_node_id",
 }
-_COPY = {
+COPY_NAMES = {
     "kind": "copy_kind",
     "start_ns": "start",
     "duration_ns": "duration",
     "stream": "stream_id",
     "correlation": "correlation_id",
+    "is_async": "flags",
     "graph": "graph_id",
 }
 _SAMPLE = {
@@ -153,7 +154,7 @@ def _read(folder: Path, recorded: _Source) -> Table | None:
 
 def kernels(folder: Path, full: bool) -> Table:
     """Return the kernels; `full`: all columns, else those that derivation needs. Raises BadTrace."""
-    table = _read(folder, _Source("kernel", Topic.KERNEL, _KERNEL, only=None if full else _KERNEL_NEEDED))
+    table = _read(folder, _Source("kernel", Topic.KERNEL, KERNEL_NAMES, only=None if full else _KERNEL_NEEDED))
     if table is None:
         raise BadTrace(f"{folder / 'kernel.parquet'} is missing: nothing to replay")
     return table
@@ -161,7 +162,7 @@ def kernels(folder: Path, full: bool) -> Table:
 
 def copies(folder: Path) -> Table | None:
     """Return the memory copies, None if none were recorded. Raises BadTrace."""
-    table = _read(folder, _Source("memcpy", Topic.MEMCPY, {**_COPY, "is_async": "flags"}))
+    table = _read(folder, _Source("memcpy", Topic.MEMCPY, COPY_NAMES))
     if table is None:
         return None
     return Table({**table.columns, "is_async": (table["is_async"] & _ASYNC).astype(np.uint8)})
@@ -170,7 +171,7 @@ def copies(folder: Path) -> Table | None:
 def memsets(folder: Path) -> Table | None:
     """Return the memsets as rows of copies, None if none were recorded. Raises BadTrace."""
     computed = ("kind", "src_kind", "dst_kind", "is_async")
-    source = _Source("memset", Topic.MEMCPY, _COPY, extra=("rank", "memory_kind"), computed=computed)
+    source = _Source("memset", Topic.MEMCPY, COPY_NAMES, extra=("rank", "memory_kind"), computed=computed)
     table = _read(folder, source)
     if table is None:
         return None

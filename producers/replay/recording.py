@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from drumline.producers.activity.activity import end_ns
+from drumline.producers.activity.table import Table
 from drumline.producers.batching.builder import time_column
 from drumline.producers.batching.process_record import process_batch
 from drumline.producers.batching.recorded import LoopOffset, feeds
@@ -20,14 +22,17 @@ from drumline.producers.derive.steps.steps import STEP_PATTERN, numbering_ends
 from drumline.producers.identity import NCCL, Identity, process_id
 from drumline.producers.replay.nccl_only import derive_light
 from drumline.producers.replay.parquet import BadTrace
-from drumline.producers.replay.rank_scaling import RankSource, rank_sources
+from drumline.producers.replay.rank_scaling import BadRanks, RankSource, rank_sources
 from drumline.producers.replay.trace import Trace, read_trace
 from drumline.schemas.batch import Batch
+from drumline.schemas.columns import Array
 from drumline.schemas.keys import record_key
 from drumline.schemas.topics import RAW_TOPICS, Topic
 
 #: Gap between the last event of one repetition and the first of the next; ns.
 LOOP_GAP_NS = 1_000_000
+#: `tier` in the manifest of a recording that has NCCL's operations and no other kernel.
+LIGHT = "light"
 
 
 @dataclass(frozen=True)
@@ -46,12 +51,14 @@ class RecordedJob:
         first_ns, last_ns: recorded time of the first event and of the end of the last repetition.
         rows: of all repetitions, per topic.
         rank_sources: processes of the replayed job.
+        world_size: ranks of the job, of which some may not be recorded.
+        recorded_steps: number of each step in the recorded job, where they are renumbered; int64.
         counts: of each rank.
     """
 
     def __init__(
         self,
-        folder: Path,
+        source: Path | Trace,
         *,
         job: str | None = None,
         ranks: int | None = None,
@@ -59,28 +66,36 @@ class RecordedJob:
         topics: Collection[Topic] | None = None,
         manifest: Mapping[str, Any] | None = None,
         light: bool = False,
+        renumbered: bool = False,
     ) -> None:
-        """Read a trace folder; `job` defaults to its name. Raises BadTrace, BadRanks.
+        """Read a trace folder, or take a trace; `job` defaults to the folder's name. Raises BadTrace, BadRanks.
 
         `manifest`: a loaded one; by default it is read without phases, so that nothing downstream sees the injected
-        faults. `light`: derive from the NCCL operations alone.
+        faults. `light`: derive from the NCCL operations alone, as of a recording that has nothing else. `renumbered`:
+        steps count 0, 1, 2, ..., as always where a profiler has sampled them.
         """
         self.topics = tuple(t for t in RAW_TOPICS if topics is None or t in topics)
-        self.job = job or folder.resolve().name
-        self.loop = loop
-        self._light = light
-        trace = read_trace(folder, manifest, self.topics)
-        self.manifest = trace.manifest
+        trace = source if isinstance(source, Trace) else read_trace(source, manifest, self.topics)
+        name = trace.manifest.get("run", "") if isinstance(source, Trace) else source.resolve().name
+        self.job, self.loop, self.manifest = job or str(name), loop, trace.manifest
+        self._light = light = light or trace.manifest.get("tier") == LIGHT
         self.unknown_samples = trace.unknown_samples
         since = measured_from(trace)
-        derived = derive_light if light else derive
+        sampled = bool(trace.manifest.get("sampled_steps"))
+        derived = derive_light if light else partial(derive, sampled=sampled)
         recorded = [derived(activity, since_ns=at) for activity, at in zip(trace.activities, since, strict=True)]
+        self.recorded_steps: Array = np.empty(0, np.int64)
+        if renumbered or sampled:
+            recorded, self.recorded_steps = renumbered_steps(recorded)
+        if ranks and trace.world_size > len(trace.ranks):
+            raise BadRanks(f"--ranks {ranks}: the recording lacks ranks of its {trace.world_size} and cannot be scaled")
         self.rank_sources, sources = rank_sources(
             trace.ranks, recorded, ranks or len(trace.ranks), trace.manifest.get("phases") or ()
         )
+        self.world_size = max(trace.world_size, len(self.rank_sources))
         spans = [_span(source) for source in sources]
         if all(span is None for span in spans):
-            raise BadTrace(f"{folder}: no events")
+            raise BadTrace(f"{self.job if isinstance(source, Trace) else source}: no events")
         self.first_ns = min(span[0] for span in spans if span)
         self._end_ns = max(span[1] for span in spans if span)
         self.period_ns = self._end_ns - self.first_ns + LOOP_GAP_NS
@@ -121,7 +136,7 @@ class RecordedJob:
             run=run,
             rank=info.rank,
             local_rank=replayed.local_rank,
-            world_size=len(self.rank_sources),
+            world_size=self.world_size,
             host=info.host,
             gpu_uuid=info.gpu_uuid,
             process_id=process_id(run, info.host, info.pid, start),
@@ -179,6 +194,24 @@ def measured_from(trace: Trace, pattern: str = STEP_PATTERN) -> list[int]:
     ended = [numbering_ends(ranges(activity.markers)[0], pattern) for activity in trace.activities]
     warm_ups = int((ended[0] <= first).sum())
     return [int(at[warm_ups - 1]) if 0 < warm_ups <= len(at) else 0 for at in ended]
+
+
+def renumbered_steps(recorded: Sequence[Derived]) -> tuple[list[Derived], Array]:
+    """Return the rows with steps 0, 1, 2, ..., and the recorded number of each: int64. A step has one number on all
+    ranks.
+    """
+    numbers = np.unique(np.concatenate([derived.steps["step"] for derived in recorded]))
+
+    def moved(table: Table) -> Table:
+        at = np.searchsorted(numbers, table["step"])
+        step = np.where(np.append(numbers, -1)[at] == table["step"], at, -1)
+        return Table({**table.columns, "step": step}, table.dictionaries)
+
+    result = []
+    for rows in recorded:
+        tables: dict[str, Any] = {name: moved(getattr(rows, name)) for name in ("steps", "collectives", "ranges")}
+        result.append(replace(rows, **tables))
+    return result, numbers
 
 
 def _span(derived: Derived) -> tuple[int, int] | None:

@@ -33,12 +33,18 @@ class Rank:
 
 @dataclass(frozen=True)
 class Trace:
-    """A recorded trace: its ranks and the activity of each."""
+    """A recorded trace: its ranks, rising, and the activity of each."""
 
     manifest: Mapping[str, Any]
     ranks: tuple[Rank, ...]
     activities: tuple[Activity, ...]
     unknown_samples: int
+
+    @property
+    def world_size(self) -> int:
+        """Return the ranks of the job, of which some may not be recorded."""
+        stated = self.manifest.get("world_size")
+        return max(self.ranks[-1].rank + 1, stated if isinstance(stated, int) else 0)
 
 
 def load_manifest(folder: Path, *, phases: bool = False) -> dict[str, Any]:
@@ -106,8 +112,9 @@ def _ranks(folder: Path, manifest: Mapping[str, Any]) -> tuple[Rank, ...]:
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise BadTrace(f"{path}: `ranks`: every one needs rank, pid and host ({error!r})") from None
-    if sorted(r.rank for r in ranks) != list(range(len(ranks))):
-        raise BadTrace(f"{path}: ranks must be 0..{len(ranks) - 1}, each once")
+    numbers = [r.rank for r in ranks]
+    if len(set(numbers)) < len(numbers) or min(numbers) < 0:
+        raise BadTrace(f"{path}: ranks must be 0 or more, each once")
     return tuple(sorted(ranks, key=lambda r: r.rank))
 
 

@@ -92,6 +92,16 @@ def test_who_reads_a_remote_server_needs_no_engine(extra, commands, modules):
     assert not done.returncode, done.stderr[-800:]
 
 
+def test_traces_of_other_tools_need_no_server_and_no_stream_worker():
+    hidden = hidden_without("import")
+    assert {"psutil", "chdb", "faust", "clickhouse_connect", "jinja2"} <= set(hidden)
+    modules = [f"drumline.cli.{MODULES[command]}" for command in ("import", "verdict")]
+    modules += ["drumline.views.verdict.answer_text", "drumline.producers.foreign.kineto.kineto_process"]
+    child = [sys.executable, "-c", WITHOUT, json.dumps(hidden), *modules]
+    done = subprocess.run(child, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr[-800:]
+
+
 @pytest.mark.parametrize(
     ("module", "command", "extra"),
     [
@@ -100,6 +110,9 @@ def test_who_reads_a_remote_server_needs_no_engine(extra, commands, modules):
         ("psutil", "up", "local"),
         ("faust", "stream", "streams"),
         ("vl_convert", "report", "report"),
+        ("msgspec", "verdict", "import"),
+        ("pyarrow", "import", "import"),
+        ("jinja2", "verdict", "report"),
         ("no_such_module", "sql", "all"),
     ],
 )

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from drumline.lab.demo_recording import DEMO_RECORDING
-from drumline.lab.evaluate.scoring import VerdictRow, evaluate_phases
+from drumline.lab.evaluate.scoring import evaluate_phases
 from drumline.producers.derive.rows import derive
 from drumline.producers.replay import recording as recorded
 from drumline.producers.replay.trace import read_trace
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.offline import latest, verdicts
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 TOPICS = {Topic.COLLECTIVE, Topic.STEP}
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from math import exp, lgamma, log
 
 from drumline.lab.evaluate.curve.recall import by_window
-from drumline.lab.evaluate.scoring import INSUFFICIENT, WARNING, WHOLE_JOB, VerdictRow
+from drumline.lab.evaluate.scoring import INSUFFICIENT, WARNING, WHOLE_JOB
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 #: Confidence of the upper bound, one-sided.
 CONFIDENCE = 0.95

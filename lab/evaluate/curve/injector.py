@@ -19,10 +19,10 @@ from drumline.lab.evaluate.curve.replayed_job import ReplayedJob, replay
 from drumline.lab.evaluate.curve.resampling import resample
 from drumline.lab.evaluate.curve.timings import StepTimings, Synchronisation
 from drumline.lab.evaluate.curve.true_cost import TrueCost
-from drumline.lab.evaluate.scoring import VerdictRow
 from drumline.lab.evaluate.verdict_rows import verdict_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.offline import verdicts
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 Progress = Callable[[str], None]
 

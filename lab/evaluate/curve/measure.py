@@ -17,8 +17,8 @@ from drumline.lab.evaluate.curve.replayed_job import Closeness, closeness
 from drumline.lab.evaluate.curve.timings import StepTimings, runs_of_steps
 from drumline.lab.evaluate.curve.true_cost import TrueCost, beside, true_cost
 from drumline.lab.evaluate.curve.window_loss import window_losses
-from drumline.lab.evaluate.scoring import VerdictRow
 from drumline.streams.core.thresholds import StragglerConfig
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 #: Steps that a recording needs before steps are drawn from it.
 MIN_STEPS = 20

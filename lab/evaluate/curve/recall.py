@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from drumline.lab.evaluate.curve.job_rows import StepTimes
-from drumline.lab.evaluate.scoring import INSUFFICIENT, WARNING, WHOLE_JOB, VerdictRow
+from drumline.lab.evaluate.scoring import INSUFFICIENT, WARNING, WHOLE_JOB
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 #: Points of the curve of recall, from the begin of a fault.
 STEPS = (20, 40, 60, 100, 160, 200)

@@ -61,6 +61,7 @@ class StepInputs:
         pageable: see pageable(); None = unknown.
         input_ranges: see input_time(); None = unknown.
         host: columns of host_columns.py; none = unknown.
+        sampled: see derive(); bool.
     """
 
     last_collective_ns: Array
@@ -72,6 +73,7 @@ class StepInputs:
     pageable: IntervalUnion | None = None
     input_ranges: IntervalUnion | None = None
     host: Mapping[str, Array] = field(default_factory=dict)
+    sampled: bool = False
 
 
 def gpu_busy(kernels: Table, is_nccl: Array, copies: Table) -> GpuBusy:
@@ -104,14 +106,17 @@ def input_time(ranges: Table, pattern: str = INPUT_PATTERN) -> IntervalUnion | N
     return union((rows["start_ns"], end_ns(rows))) if rows.rows else None
 
 
-def gpu_intervals(steps: Steps, last_collective_ns: Array) -> tuple[Array, Array]:
+def gpu_intervals(steps: Steps, last_collective_ns: Array, sampled: bool = False) -> tuple[Array, Array]:
     """Return (start, end) of each step's budget interval; `last_collective_ns` as in StepInputs.
 
     From the end of the previous step's last collective to that of this one. A step without collectives keeps its host
-    times, and the step after it starts at its own host start.
+    times, and the step after it starts at its own host start. `sampled`: so does a step behind steps that were not
+    recorded, as recording begins with it.
     """
     has = last_collective_ns > 0
     previous = np.concatenate([[0], last_collective_ns[:-1]])
+    if sampled:
+        previous[1:][np.diff(steps.number) > 1] = 0
     start = np.where(has & (previous > 0), previous, steps.start_ns)
     end = np.where(has, last_collective_ns, steps.end_ns)
     return start, np.maximum(end, start)
@@ -128,11 +133,11 @@ def intervals(steps: Steps, start: Array, end: Array) -> dict[str, Array]:
     }
 
 
-def unknown_budgets(steps: Steps, step_index: Array, call_of: Array) -> Array:
+def unknown_budgets(steps: Steps, step_index: Array, call_of: Array, sampled: bool = False) -> Array:
     """Return the steps whose budget is unknown: bool. `step_index`: of each call; `call_of`: of each kernel.
 
     That is: a kernel of the step is unmatched, or the last one of the step before, which is when the budget begins, or
-    the step before itself is missing.
+    the step before itself is missing (not where steps are `sampled`, see gpu_intervals()).
     """
     attributed = np.zeros(len(step_index), bool)
     attributed[call_of[call_of >= 0]] = True
@@ -143,7 +148,7 @@ def unknown_budgets(steps: Steps, step_index: Array, call_of: Array) -> Array:
     after = step_index[final[~attributed[final]]] + 1
     skipped[after[after < len(skipped)]] = True
     number_gaps = np.diff(steps.number)
-    if len(number_gaps):
+    if len(number_gaps) and not sampled:
         skipped[1:] |= number_gaps > np.median(number_gaps)
         skipped[0] |= np.argmax(np.append(call_of, 0) >= 0) > 0  # recording began in the middle of the job
     return skipped
@@ -155,7 +160,7 @@ def budgets(steps: Steps, inputs: StepInputs) -> Table:
     compute + copy + comm_exposed + idle = gpu_duration holds exactly, as the unions are nested.
     """
     gpu, kernels = inputs.gpu, inputs.kernels
-    start, end = gpu_intervals(steps, inputs.last_collective_ns)
+    start, end = gpu_intervals(steps, inputs.last_collective_ns, inputs.sampled)
     compute, copy, comm = (part.covered(start, end) for part in (gpu.compute, gpu.copy, gpu.comm))
     compute_or_copy, any_busy = gpu.compute_or_copy.covered(start, end), gpu.any.covered(start, end)
     work = np.flatnonzero(~inputs.is_nccl)

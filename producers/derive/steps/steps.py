@@ -104,12 +104,17 @@ def _numbered(ranges: Table, pattern: str) -> tuple[Array, Array, Array]:
         return none, none, none
     compiled = re.compile(pattern)
     matches = [compiled.search(name) for name in ranges.dictionaries["names"]]
-    numbers = np.array([int(m.group(1)) if m else -1 for m in matches], dtype=np.int64)
+    numbers = np.array([_step_number(m.group(1)) if m else -1 for m in matches], dtype=np.int64)
     outside_nccl = np.array([name != nccl.DOMAIN for name in ranges.dictionaries["domains"]], dtype=bool)
     rows = ranges.take((numbers[ranges["name"]] >= 0) & outside_nccl[ranges["domain"]])
     start, end, number = rows["start_ns"], end_ns(rows), numbers[rows["name"]]
     outer = start >= np.maximum.accumulate(np.concatenate([[0], end]))[:-1]
     return start[outer], end[outer], number[outer]
+
+
+def _step_number(digits: str) -> int:
+    """Return the number that digits stand for; -1 where int64 does not hold it."""
+    return int(digits) if len(digits) < 19 else -1
 
 
 def _numbering(number: Array) -> Array:

@@ -69,6 +69,18 @@ class OperationJob:
         ]
         self.unrecorded_ns = np.array([process.unrecorded_ns for process in self.processes])
 
+    def described(self, rank: int) -> str:
+        """Return a rank as text: its recorded number where that differs, and its place in the layout."""
+        place, recorded = self.layout.places[rank], self.layout.recorded_ranks[rank]
+        number = f"{rank}" if rank == recorded else f"{rank} (recorded as {recorded})"
+        return f"rank {number}, stage {place.stage}, replica {place.replica}"
+
+    def unrecorded_shares(self, least: float) -> dict[int, float]:
+        """Return rank -> part of its time in which it waited for what was not recorded, where that is `least`."""
+        budget = [process.steps["gpu_duration_ns"].sum() for process in self.processes]
+        shares = self.unrecorded_ns.sum(1) / np.maximum(1, budget)
+        return {rank: share for rank, share in enumerate(shares.tolist()) if share >= least}
+
     def batches(self, run: str = "recorded") -> Iterator[tuple[int, Batch]]:
         """Return (time of arrival in ns, batch) of gpu.step.v1 and gpu.collective.v1, in order."""
         identities = []

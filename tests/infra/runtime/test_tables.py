@@ -21,7 +21,7 @@ from drumline.lab.bench.result import BenchReport
 from drumline.lab.chaos import report as chaos_report
 from drumline.lab.demo import report as demo_report
 from drumline.lab.evaluate import comparison_table
-from drumline.lab.evaluate.scoring import EvaluationReport, Phase, VerdictRow
+from drumline.lab.evaluate.scoring import EvaluationReport, Phase
 from drumline.lab.row_counts import StoredCount
 from drumline.producers.replay.replay import ReplaySummary
 from drumline.schemas.control import Control
@@ -29,6 +29,7 @@ from drumline.sinks.audit.report import AuditReport, TopicAccount
 from drumline.views.control.pulls import RankAnswer
 from drumline.views.control.windows import RankState
 from drumline.views.sqlshell import output
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 ROOT, TABLE = Path(__file__).parents[3], re.compile(r"\bTable\(")
 #: Modules that may print tables.

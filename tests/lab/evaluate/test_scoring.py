@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from drumline.cli.query.evaluate import app, read_phases, remarks, without_phases
-from drumline.lab.evaluate.scoring import INSUFFICIENT, BadManifest, VerdictRow, evaluate_phases, recommended_window
+from drumline.lab.evaluate.scoring import INSUFFICIENT, BadManifest, evaluate_phases, recommended_window
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 HEALTHY = {"phase": "healthy", "fault_ranks": [], "first_step": 0, "last_step": 19, "accepted_causes": []}
 FAULT = {"phase": "late", "fault_ranks": [2], "first_step": 20, "last_step": 42, "accepted_causes": ["host_stall"]}

@@ -12,12 +12,13 @@ from support.recordings import folder
 from typer.testing import CliRunner
 
 from drumline.cli.query.evaluate import app
-from drumline.lab.evaluate.scoring import EvaluationReport, VerdictRow, evaluate_phases
+from drumline.lab.evaluate.scoring import EvaluationReport, evaluate_phases
 from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.offline import latest, verdicts
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 SHORT = ("ddp-gpu-bound", "mesh-2x2", "ddp-launch-bound")
 Stream = list[tuple[int, Batch]]

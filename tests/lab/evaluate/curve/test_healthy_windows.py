@@ -3,7 +3,8 @@
 import pytest
 
 from drumline.lab.evaluate.curve.healthy_windows import EvaluatedWindows, HealthyCount, upper_bound, windows_inside
-from drumline.lab.evaluate.scoring import INSUFFICIENT, WARNING, WHOLE_JOB, VerdictRow
+from drumline.lab.evaluate.scoring import INSUFFICIENT, WARNING, WHOLE_JOB
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 
 def row(first, rank, severity, detail="", cause="ok"):

@@ -4,7 +4,8 @@ import numpy as np
 
 from drumline.lab.evaluate.curve.job_rows import StepTimes
 from drumline.lab.evaluate.curve.recall import FaultPhase, recall, share_within
-from drumline.lab.evaluate.scoring import INSUFFICIENT, WARNING, WHOLE_JOB, VerdictRow
+from drumline.lab.evaluate.scoring import INSUFFICIENT, WARNING, WHOLE_JOB
+from drumline.views.verdict.verdict_rows import VerdictRow
 
 TIMES = StepTimes(np.arange(400), np.full(400, 5e7), np.arange(400))
 FAULT = FaultPhase("late", 30, 149, (1,))

@@ -1,0 +1,1 @@
+"""Kineto's JSON, which PyTorch's profiler exports, one file a rank."""

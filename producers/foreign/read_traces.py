@@ -1,0 +1,58 @@
+"""Reads traces of all formats: one reader a format, each yields the processes that its file has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from drumline.producers.foreign.process_trace import ProcessTrace, ranked
+from drumline.producers.foreign.recognise import HANG_DUMPS, Format, recognise
+from drumline.producers.foreign.trace_summary import TraceSummary
+from drumline.producers.foreign.write_recording import manifest_of
+from drumline.producers.replay.parquet import BadTrace
+from drumline.producers.replay.trace import Rank, Trace
+
+#: Called with the bytes of a file that have been read since the last call.
+Progress = Callable[[int], None]
+Reader = Callable[[Path, Progress], Iterator[ProcessTrace]]
+
+
+def _kineto(path: Path, progress: Progress) -> Iterator[ProcessTrace]:
+    from drumline.producers.foreign.kineto.kineto_process import read_kineto  # msgspec, of the extra `import`
+
+    yield read_kineto(path, progress)
+
+
+#: Format -> its reader: takes a file, yields its processes with their ranks, -1 where it states none. Raises BadTrace.
+READERS: Mapping[Format, Reader] = {Format.KINETO: _kineto}
+
+
+def one_format(files: Sequence[Path]) -> Format:
+    """Return the format of all files. Raises BadTrace where they differ, or where one is none that drumline reads."""
+    first = recognise(files[0])
+    for path in files[1:]:
+        if (other := recognise(path)) is not first:
+            raise BadTrace(f"{path} is {other}, {files[0]} is {first}: give files of one format, of one job")
+    return first
+
+
+def read_traces(files: Sequence[Path], form: Format, progress: Progress = lambda size: None) -> Iterator[ProcessTrace]:
+    """Yield the processes of files of one format, each with a rank. Raises BadTrace."""
+    if form in HANG_DUMPS:
+        raise BadTrace(f"{files[0]}: a dump of a hang ({form}) makes no recording; `drumline verdict` is for it")
+    if form not in READERS:
+        raise BadTrace(
+            f"{files[0]}: {form} is no trace of processes; `drumline replay` and `drumline evaluate` read it"
+        )
+    yield from ranked(trace for path in files for trace in READERS[form](path, progress))
+
+
+def trace_of(traces: Iterable[ProcessTrace], run: str) -> tuple[Trace, TraceSummary]:
+    """Return the processes as a recorded trace in memory, and what they hold. `run`: its name. Raises BadTrace."""
+    summary, processes = TraceSummary(), list(traces)
+    for process in processes:
+        summary.add(process)
+    processes.sort(key=lambda process: process.rank)
+    ranks = tuple(Rank(p.rank, p.pid, p.host, p.gpu_index, p.gpu_uuid) for p in processes)
+    activities = tuple(process.activity for process in processes)
+    return Trace(manifest_of(summary, run), ranks, activities, 0), summary

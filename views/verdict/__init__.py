@@ -1,0 +1,1 @@
+"""Verdicts on recorded jobs, from files alone: without Kafka, ClickHouse or a running job."""
