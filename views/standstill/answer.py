@@ -13,7 +13,7 @@ from drumline.producers.foreign.dumps.dumped_calls import DumpedCall, StackFrame
 from drumline.streams.hangs.explanation import NamedRank, Reason, Standstill, explain
 from drumline.streams.hangs.waiting import UNNAMED, Awaited, Rendezvous, find_rendezvous
 from drumline.views.standstill import sentences
-from drumline.views.standstill.standing_job import MemberKey, StandingJob
+from drumline.views.standstill.standing_job import StandingJob
 
 #: Guidance where that of stored rows does not fit dumps.
 _OF_DUMPS = {
@@ -49,6 +49,19 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedCall:
+    """Holds why a rank is named, and the operation that it is about: its own, or one that waits for it."""
+
+    rank: int
+    reason: str
+    operation: str
+    datatype: str
+    elements: int
+    number: int
+    process_group: str
+
+
+@dataclass(frozen=True, slots=True)
 class AwaitedOperation:
     """Describes the operation that is waited in. Shapes and types are those of one rank; times are Unix time.
 
@@ -74,7 +87,7 @@ class StandstillAnswer:
     Attributes:
         sentence: the whole answer in one sentence.
         reason: as in gpu.hang.v1.
-        named: ranks that are waited for, or that differ.
+        named: ranks that are waited for, or that differ; `calls`: what each is named for.
         chain: sentences on the waits in other process groups, which follow from the first.
         absent: rank -> why nothing is known of it.
         notes: what else ranks reported.
@@ -88,6 +101,7 @@ class StandstillAnswer:
     act: str
     escalate: str
     named: tuple[int, ...]
+    calls: tuple[NamedCall, ...]
     operation: AwaitedOperation | None
     chain: tuple[str, ...]
     stacks: tuple[Stack, ...]
@@ -116,6 +130,18 @@ def answer(job: StandingJob, unreadable: Iterable[str] = ()) -> StandstillAnswer
         act=entry.act,
         escalate=entry.escalate,
         named=tuple(sorted({rank.process.rank for rank in standstill.named})),
+        calls=tuple(
+            NamedCall(
+                rank.process.rank,
+                str(rank.reason),
+                rank.row.operation,
+                rank.row.datatype,
+                rank.row.elements,
+                rank.number,
+                job.labels[rank.row.communicator],
+            )
+            for rank in standstill.named
+        ),
         operation=_operation(main, job) if main is not None else None,
         chain=tuple(sentences.wait_sentence(point, job) for point in points if point is not main),
         stacks=tuple(_stacks(standstill.named, points, job)),
@@ -137,7 +163,7 @@ def _main(standstill: Standstill, points: Sequence[Rendezvous]) -> Rendezvous | 
 
 def _operation(point: Rendezvous, job: StandingJob) -> AwaitedOperation:
     waiting = tuple(sorted(member.process.rank for member in point.waiting))
-    calls = [call for rank in waiting if (call := job.open_calls.get(MemberKey(rank, point.communicator)))]
+    calls = [call for rank in waiting if (call := job.call_in(rank, point.row))]
     call = calls[0] if calls else None
     return AwaitedOperation(
         operation=call.operation if call else point.row.operation,
@@ -156,14 +182,14 @@ def _operation(point: Rendezvous, job: StandingJob) -> AwaitedOperation:
 def _stacks(named: Sequence[NamedRank], points: Sequence[Rendezvous], job: StandingJob) -> Iterable[Stack]:
     """Return where named ranks called their last operation, and where the others wait, equal stacks once."""
     shared: dict[tuple[bool, str, tuple[StackFrame, ...]], list[int]] = defaultdict(list)
-    awaited = {rank.process.rank: rank.row.communicator for rank in named}
-    for rank, communicator in sorted(awaited.items()):
-        call = job.open_calls.get(MemberKey(rank, communicator)) or job.newest.get(rank)
+    awaited = {rank.process.rank: rank.row for rank in named}
+    for rank, row in sorted(awaited.items(), key=lambda item: item[0]):
+        call = job.call_in(rank, row) or job.newest.get(rank)
         if call is not None and call.frames:
             shared[True, _described(call, job), call.frames].append(rank)
     for point in points:
         for rank in sorted(member.process.rank for member in point.waiting):
-            call = job.open_calls.get(MemberKey(rank, point.communicator))
+            call = job.call_in(rank, point.row)
             if rank not in awaited and call is not None and call.frames:
                 shared[False, _described(call, job), call.frames].append(rank)
     for (is_awaited, operation, frames), ranks in shared.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from drumline.producers.foreign.dumps.dumped_calls import GLOO, RECEIVE, SEND, DumpedCall
@@ -15,7 +16,7 @@ DEFAULT = "default_pg"
 _FUNCTIONS = {SEND: waiting.SEND, RECEIVE: waiting.RECEIVE}
 _ANSWERS = {SEND: RECEIVE, RECEIVE: SEND}
 #: Operations whose ranks may give tensors of different sizes.
-_UNEVEN = ("gather", "scatter", "all_to_all", "all_to_all_v_single", "all_gather_v", "reduce_scatter_v", "barrier")
+_UNEVEN = re.compile(r"gather|scatter|all_to_all.*|.*_v|.*barrier")
 
 
 def job_of_dumps(dumps: Sequence[RankProgress], exited: Mapping[int, str]) -> StandingJob:
@@ -91,7 +92,7 @@ def _rows(
         rows[rank] = [
             progress_row(
                 key, comm_rank, size, group.called, group.begun if has_starts else -1, group.ended,
-                call=_compared(group.open_call), last=_compared(group.last_call),
+                call=_compared(group.open_call or group.last_call), last=_compared(group.last_call),
             )
         ]  # fmt: skip
     for rank, group in groups.items():
@@ -123,14 +124,14 @@ def _compared(call: DumpedCall | None) -> tuple[str, str, int]:
     if call is None:
         return "", "", 0
     datatype = next(iter((*call.types_in, *call.types_out)), "")
-    elements = 0 if call.operation in _UNEVEN else sum(math.prod(shape) for shape in call.sizes_in)
+    elements = 0 if _UNEVEN.fullmatch(call.operation) else sum(math.prod(shape) for shape in call.sizes_in)
     return call.operation, datatype, elements
 
 
-def _keep_calls(job: StandingJob, member: MemberKey, group: GroupProgress) -> None:
-    """Keep the calls of a rank that a person wants to see."""
-    peers = (peer.call for peer in group.peers.values() if peer.call is not None and not peer.call.has_ended)
-    if (call := group.open_call or next(peers, None)) is not None:
-        job.open_calls[member] = call
-    if group.last_call is not None:
-        job.last_calls[member] = group.last_call
+def _keep_calls(job: StandingJob, key: MemberKey, group: GroupProgress) -> None:
+    """Keep the open calls of a rank, which a person wants to see."""
+    if group.open_call is not None:
+        job.open_calls[key] = group.open_call
+    for (peer, operation), progress in group.peers.items():
+        if progress.call is not None and not progress.call.has_ended:
+            job.peer_calls[key, peer, _FUNCTIONS[operation]] = progress.call

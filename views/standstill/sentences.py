@@ -8,7 +8,7 @@ from itertools import groupby
 from drumline.streams.hangs.explanation import NamedRank, Reason, Standstill
 from drumline.streams.hangs.waiting import Awaited, Rendezvous
 from drumline.views.report.gaps import spans
-from drumline.views.standstill.standing_job import MemberKey, StandingJob
+from drumline.views.standstill.standing_job import StandingJob
 
 
 def ranks_text(ranks: Collection[int]) -> str:
@@ -99,6 +99,13 @@ def _unnamed(standstill: Standstill, main: Rendezvous, place: str, waiting: Coll
         )
     if main.communicator in job.incomplete:
         return f"{_capital(ranks_text(waiting))} {_verb(waiting, 'wait')} in {place}; no file lists its other ranks."
+    if main.awaited in (Awaited.CALL, Awaited.START):
+        return wait_sentence(main, job)
+    if len(waiting) < len(main.members):
+        ended = len(main.members) - len(waiting)
+        return (
+            f"{_capital(ranks_text(waiting))} {_verb(waiting, 'do')} not end {place}, which {ended} of its ranks ended."
+        )
     everyone = f"All {len(waiting)} ranks"
     if standstill.reason is Reason.NOT_STARTED:
         return f"{everyone} called {place}, and no GPU has begun it."
@@ -142,7 +149,7 @@ def _label(point: Rendezvous, job: StandingJob) -> str:
 
 def _place(point: Rendezvous, job: StandingJob) -> str:
     """Return the operation of a wait with its number and process group: "all_reduce 17 of dp (process group 3)"."""
-    call = job.open_calls.get(MemberKey(point.waiting[0].process.rank, point.communicator))
+    call = job.call_in(point.waiting[0].process.rank, point.row)
     if point.row.peer >= 0:
         peer = job.members[point.communicator][point.row.peer]
         way = "to" if point.row.operation == "Send" else "from"

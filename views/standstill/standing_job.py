@@ -23,7 +23,7 @@ class StandingJob:
     Attributes:
         labels: communicator -> how a person names it; `members`: its ranks.
         incomplete: communicators whose ranks the dumps do not list.
-        open_calls, last_calls: the call that a rank waits in, and the last that ended; for ranks with stacks.
+        open_calls: the collective that a rank waits in; `peer_calls`: its sends or receives, by peer and operation.
         newest: rank -> its last call in any process group.
         absent: ranks that belong to the job and have no progress, by number, with what is known of them.
         notes: sentences about ranks that no explanation holds.
@@ -34,10 +34,15 @@ class StandingJob:
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)
     incomplete: set[str] = field(default_factory=set)
     open_calls: dict[MemberKey, DumpedCall] = field(default_factory=dict)
-    last_calls: dict[MemberKey, DumpedCall] = field(default_factory=dict)
+    peer_calls: dict[tuple[MemberKey, int, str], DumpedCall] = field(default_factory=dict)
     newest: dict[int, DumpedCall] = field(default_factory=dict)
     absent: dict[int, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def call_in(self, rank: int, row: ProgressRow) -> DumpedCall | None:
+        """Return the call that a rank waits in, of a row of it or of a collective; None where the files lack it."""
+        key = MemberKey(rank, row.communicator)
+        return self.open_calls.get(key) if row.peer < 0 else self.peer_calls.get((key, row.peer, row.operation))
 
 
 def process(rank: int, rows: list[ProgressRow], state: str = "running", host: str = "") -> ProcessProgress:

@@ -148,6 +148,37 @@ def test_uneven_sizes_of_an_all_to_all_are_no_mismatch(tmp_path):
     assert explain_dumps(write_dumps(tmp_path, job)).reason == "not_ended"
 
 
+def test_ranks_that_do_not_end_what_others_ended_are_shown_where_starts_are_not_recorded(tmp_path):
+    job = [recorder.call(state=SCHEDULED if recorder.rank else COMPLETED) for recorder in ranks(timed=False)]
+    answer = explain_dumps(write_dumps(tmp_path, job))
+    assert answer.named == ()
+    assert answer.sentence.startswith(
+        "Ranks 1 to 3 do not end all_reduce 4 of default_pg (process group 0), which 1 of"
+    )
+
+
+def test_a_rank_that_does_not_end_what_others_ended_is_named(tmp_path):
+    job = [recorder.call(state=COMPLETED if recorder.rank else STARTED) for recorder in ranks()]
+    answer = explain_dumps(write_dumps(tmp_path, job))
+    assert (answer.reason, answer.named) == ("not_ended", (0,))
+    assert answer.sentence == "Rank 0 began all_reduce 4 of default_pg (process group 0) and does not end it."
+
+
+def test_a_send_without_receive_names_the_receiver_and_shows_where_the_sender_waits(tmp_path):
+    job = ranks(2, {"0": ("default_pg", [0, 1])})
+    job[1].call("send", STARTED, peer=0)
+    answer = explain_dumps(write_dumps(tmp_path, job))
+    assert (answer.reason, answer.named) == ("not_called", (0,))
+    assert answer.sentence.startswith("Rank 0 has not called the receive of what rank 1 sends to it in default_pg")
+    assert [stack.operation for stack in answer.stacks] == [
+        "all_reduce 3 of default_pg, which has ended", "send 1 of default_pg",
+    ]  # fmt: skip
+    [call] = answer.calls
+    assert (call.rank, call.reason, call.operation, call.process_group) == (
+        0, "not_called", "Send", "default_pg (process group 0)",
+    )  # fmt: skip
+
+
 def test_a_job_without_open_calls_names_no_rank(tmp_path):
     answer = explain_dumps(write_dumps(tmp_path, [recorder.call(state=COMPLETED) for recorder in ranks()]))
     assert (answer.reason, answer.named, answer.operation) == ("no_operation", (), None)
