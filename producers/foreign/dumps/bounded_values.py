@@ -11,7 +11,7 @@ from drumline.producers.foreign.dumps.restricted_pickle import BadPickle, unpick
 #: Of a file, in bytes; dumps of 20,000 entries have 20 to 60 MB.
 MOST_BYTES = 256 << 20
 #: Containers and commas of JSON: each makes an object of some 60 bytes.
-MOST_VALUES = 20_000_000
+MOST_VALUES = 10_000_000
 PICKLE = b"\x80"
 
 
