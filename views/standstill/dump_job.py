@@ -19,8 +19,14 @@ _ANSWERS = {SEND: RECEIVE, RECEIVE: SEND}
 _UNEVEN = re.compile(r"gather|scatter|all_to_all.*|.*_v|.*barrier")
 
 
-def job_of_dumps(dumps: Sequence[RankProgress], exited: Mapping[int, str]) -> StandingJob:
-    """Return the job of some ranks' dumps, one a rank; `exited`: host of ranks that have ended and have no dump."""
+def job_of_dumps(
+    dumps: Sequence[RankProgress], exited: Mapping[int, str], *, runs_in_order: bool = False
+) -> StandingJob:
+    """Return the job of some ranks' dumps, one a rank; `exited`: host of ranks that have ended and have no dump.
+
+    `runs_in_order`: where a process group's dumps do not show what GPUs began, assume that each runs one collective at
+    a time, in the order of the calls. Otherwise what they began is unknown.
+    """
     job = StandingJob()
     by_rank = {dump.rank: dump for dump in dumps}
     world = sorted({*by_rank, *exited, *(rank for dump in dumps for ranks in dump.listed.values() for rank in ranks)})
@@ -35,7 +41,9 @@ def job_of_dumps(dumps: Sequence[RankProgress], exited: Mapping[int, str]) -> St
             is_listed = ranks == tuple(world) or any(name in dump.listed for dump in members.values())
             if not is_listed:
                 job.incomplete.add(key)
-            for rank, its_rows in _rows(key, ranks, len(ranks) + (not is_listed), members, groups, exited).items():
+            for rank, its_rows in _rows(
+                key, ranks, len(ranks) + (not is_listed), members, groups, exited, runs_in_order
+            ).items():
                 rows[rank] += its_rows
             for rank, group in groups.items():
                 _keep_calls(job, MemberKey(rank, key), group)
@@ -73,7 +81,7 @@ def _label(name: str, groups: Mapping[int, GroupProgress]) -> str:
 
 def _rows(
     key: str, ranks: tuple[int, ...], size: int, members: Mapping[int, RankProgress],
-    groups: Mapping[int, GroupProgress], exited: Mapping[int, str],
+    groups: Mapping[int, GroupProgress], exited: Mapping[int, str], runs_in_order: bool,
 ) -> dict[int, list[ProgressRow]]:  # fmt: skip
     """Return the rows of a process group by rank: one of its collectives, and those of sends and receives by peer.
 
@@ -89,9 +97,13 @@ def _rows(
         if group is None:  # what it called before is no longer in a buffer that was full; what is open would be
             ended = 0 if rank in members and members[rank].is_whole else least
             group = GroupProgress("", ended, ended, ended)
+        begun = group.begun if has_starts else -1
+        if runs_in_order and not has_starts:
+            is_first = rank in members and group.open_call is members[rank].first_open
+            begun = group.ended + (is_first and group.open_call is not None)
         rows[rank] = [
             progress_row(
-                key, comm_rank, size, group.called, group.begun if has_starts else -1, group.ended,
+                key, comm_rank, size, group.called, begun, group.ended,
                 call=_compared(group.open_call or group.last_call), last=_compared(group.last_call),
             )
         ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from drumline.infra.runtime.terminal import echo, escape_controls
 from drumline.producers.foreign.dumps.bounded_values import BadDump
 from drumline.producers.foreign.dumps.flight_recorder import is_flight_recorder, read_flight_recorder
 from drumline.producers.foreign.dumps.ras import RasReport, is_ras, read_ras
+from drumline.streams.hangs.explanation import Reason
 from drumline.views.standstill.answer import StandstillAnswer, answer
 from drumline.views.standstill.answer_text import lines
 from drumline.views.standstill.dump_job import job_of_dumps
@@ -68,13 +69,25 @@ def explain_dumps(paths: Iterable[Path]) -> StandstillAnswer:
     if files.dumps:
         exited, silent = lost_ranks(files.report) if files.report is not None else ({}, {})
         exited = {rank: host for rank, host in exited.items() if rank not in files.dumps}
-        job = job_of_dumps([progress for _, _, progress in files.dumps.values()], exited)
-        job.absent |= {rank: text for rank, text in silent.items() if rank in job.absent}
-    elif files.report is not None:
-        job = job_of_ras(files.report)
-    else:
-        raise NothingReadable("\n".join(files.unreadable) or "no file is given")
-    return answer(job, files.unreadable)
+        return _answer_of_dumps([progress for _, _, progress in files.dumps.values()], exited, silent, files.unreadable)
+    if files.report is not None:
+        return answer(job_of_ras(files.report), files.unreadable)
+    raise NothingReadable("\n".join(files.unreadable) or "no file is given")
+
+
+def _answer_of_dumps(
+    dumps: Sequence[RankProgress], exited: Mapping[int, str], silent: Mapping[int, str], unreadable: Sequence[str]
+) -> StandstillAnswer:
+    """Return the answer of dumps. Where it is none, and calls in another order explain the standstill, that is it."""
+    job = job_of_dumps(dumps, exited)
+    job.absent |= {rank: text for rank, text in silent.items() if rank in job.absent}
+    result = answer(job, unreadable)
+    if result.reason == Reason.INSUFFICIENT:
+        ordered = job_of_dumps(dumps, exited, runs_in_order=True)
+        ordered.notes.append("The dumps do not show what GPUs began: this rests on the order of the calls.")
+        if (by_order := answer(ordered, unreadable)).reason == Reason.DEADLOCK:
+            return by_order
+    return result
 
 
 def _expanded(paths: Iterable[Path]) -> Iterable[Path]:

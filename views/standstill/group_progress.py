@@ -55,6 +55,12 @@ class RankProgress:
     has_starts: bool
     newest: DumpedCall | None
 
+    @property
+    def first_open(self) -> DumpedCall | None:
+        """Return the first collective of the process that has not ended; None without one."""
+        calls = (group.open_call for group in self.groups.values() if group.open_call is not None)
+        return min(calls, key=lambda call: call.record, default=None)
+
 
 def progress_of(dump: RankDump) -> RankProgress:
     """Return how far a rank is."""

@@ -143,6 +143,28 @@ def test_ranks_of_one_name_of_several_process_groups_are_kept_apart(tmp_path):
     assert (answer.named, answer.operation.waiting) == ((3,), (2,))
 
 
+PAIRS = WORLD | {"1": ("first", [0, 1]), "2": ("second", [0, 1])}
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_two_groups_launched_in_another_order_are_a_deadlock(timed, tmp_path):
+    job = ranks(2, PAIRS, timed)
+    for recorder, groups in zip(job, ("12", "21"), strict=True):
+        recorder.call(group=groups[0], state=STARTED).call(group=groups[1], state=SCHEDULED)
+    answer = explain_dumps(write_dumps(tmp_path, job))
+    assert (answer.reason, answer.named) == ("deadlock", (0, 1))
+    assert "rank 0 in all_reduce 1 of first (process group 1), rank 1 in all_reduce 1 of second" in answer.sentence
+    assert any("rests on the order of the calls" in note for note in answer.notes) is not timed
+
+
+def test_two_groups_launched_in_one_order_are_no_deadlock(tmp_path):
+    job = ranks(2, PAIRS, timed=False)
+    for recorder in job:
+        recorder.call(group="1", state=SCHEDULED).call(group="2", state=SCHEDULED)
+    answer = explain_dumps(write_dumps(tmp_path, job))
+    assert (answer.reason, answer.named, answer.notes) == ("insufficient_data", (), ())
+
+
 def test_uneven_sizes_of_an_all_to_all_are_no_mismatch(tmp_path):
     job = [recorder.call("all_to_all", STARTED, shape=(recorder.rank + 1,)) for recorder in ranks()]
     assert explain_dumps(write_dumps(tmp_path, job)).reason == "not_ended"
