@@ -27,6 +27,7 @@ class CollectiveCalls:
         operation: index into nccl.names.OPERATIONS; u1.
         communicator: u8.
         bytes: of the message, 0 = unknown; u8.
+        peer: rank that a send or receive is with, -1 = unknown; i4. None = unknown for all.
     """
 
     launch_ns: Array
@@ -34,6 +35,7 @@ class CollectiveCalls:
     operation: Array
     communicator: Array
     bytes: Array
+    peer: Array | None = None
 
 
 def communicator_hash(*parts: str) -> int:
@@ -71,7 +73,7 @@ def call_markers(calls: CollectiveCalls, first_id: int) -> tuple[Table, Table]:
             "id": ids,
             "communicator": calls.communicator.astype(np.uint64),
             "bytes": calls.bytes.astype(np.uint64),
-            "peer": np.full(count, -1, np.int32),
+            "peer": np.full(count, -1, np.int32) if calls.peer is None else calls.peer,
         }
     )
     return markers, payloads

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from drumline.producers.foreign.inspector.reader import read_inspector
+from drumline.producers.foreign.nsys.reader import read_nsys
 from drumline.producers.foreign.process_trace import ProcessTrace, ranked
 from drumline.producers.foreign.recognise import HANG_DUMPS, Format, recognise
 from drumline.producers.foreign.trace_summary import TraceSummary
@@ -23,8 +25,18 @@ def _kineto(path: Path, progress: Progress) -> Iterator[ProcessTrace]:
     yield read_kineto(path, progress)
 
 
+def _nsys(path: Path, progress: Progress) -> Iterator[ProcessTrace]:
+    yield from read_nsys(path)
+    progress(path.stat().st_size)
+
+
+def _inspector(path: Path, progress: Progress) -> Iterator[ProcessTrace]:
+    yield from read_inspector(path)
+    progress(path.stat().st_size)
+
+
 #: Format -> its reader: takes a file, yields its processes with their ranks, -1 where it states none. Raises BadTrace.
-READERS: Mapping[Format, Reader] = {Format.KINETO: _kineto}
+READERS: Mapping[Format, Reader] = {Format.KINETO: _kineto, Format.NSYS: _nsys, Format.INSPECTOR: _inspector}
 
 
 def one_format(files: Sequence[Path]) -> Format:

@@ -1,0 +1,77 @@
+"""The processes of an export of Nsight Systems: one for each process that ran kernels or called NCCL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from drumline.producers.activity.activity import Activity
+from drumline.producers.foreign.nsys.activity_tables import KERNELS, THREAD_BITS, copies, kernels, markers
+from drumline.producers.foreign.nsys.calls import launch_times, with_calls
+from drumline.producers.foreign.nsys.database import NsysDatabase
+from drumline.producers.foreign.nsys.payloads import payloads
+from drumline.producers.foreign.process_trace import ProcessTrace
+from drumline.producers.foreign.recognise import Format
+from drumline.producers.replay.parquet import BadTrace
+
+_PID_BITS = 24
+
+
+def read_nsys(path: Path) -> Iterator[ProcessTrace]:
+    """Yield the processes of an export by device and process id, each read when it is asked for. Raises BadTrace.
+
+    A process has a rank where the export has NCCL's payloads (`--include-blobs true`); otherwise the caller numbers
+    them in this order.
+    """
+    with NsysDatabase(path) as database:
+        if not database.has_columns(KERNELS, "start", "end", "globalPid", "demangledName"):
+            raise BadTrace(f"{path}: no kernels of a process: record with --trace=cuda,nvtx, and export again")
+        epoch_ns = _epoch_ns(database)
+        query = (
+            f"SELECT globalPid, min(deviceId), count(DISTINCT deviceId) FROM {KERNELS} GROUP BY globalPid ORDER BY 2, 1"  # noqa: S608
+        )
+        for process, device, devices in database.rows(query):
+            yield _process(database, int(process), int(device), int(devices), epoch_ns)
+
+
+def _process(database: NsysDatabase, process: int, device: int, devices: int, epoch_ns: int) -> ProcessTrace:
+    ranges, rows = markers(database, process, epoch_ns)
+    calls, place = payloads(database, process, rows)
+    kernel = kernels(database, process, epoch_ns)
+    ranges, calls = with_calls(ranges, calls, kernel, launch_times(database, process, epoch_ns, kernel))
+    activity = Activity(kernels=kernel, copies=copies(database, process, epoch_ns), markers=ranges, payloads=calls)
+    notes = [f"process {_pid(process)} used {devices} GPUs, which count as one"] if devices > 1 else []
+    rank, world_size = place or (-1, 0)
+    return ProcessTrace(
+        path=database.path,
+        format=Format.NSYS,
+        rank=rank,
+        world_size=world_size,
+        pid=_pid(process),
+        host=_host(database),
+        gpu_index=device,
+        activity=activity,
+        notes=tuple(notes),
+    )
+
+
+def _pid(process: int) -> int:
+    return process >> THREAD_BITS & ((1 << _PID_BITS) - 1)
+
+
+def _epoch_ns(database: NsysDatabase) -> int:
+    """Return the time of the export's zero in ns since the epoch; 0 where it lacks."""
+    table = "TARGET_INFO_SESSION_START_TIME"
+    rows = database.rows(f"SELECT utcEpochNs FROM {table} LIMIT 1") if database.has_columns(table, "utcEpochNs") else []  # noqa: S608
+    return int(rows[0][0] or 0) if rows else 0
+
+
+def _host(database: NsysDatabase) -> str:
+    """Return the name of the host that was recorded; the file's name where it lacks, so that hosts stay apart."""
+    table = "TARGET_INFO_SYSTEM_ENV"
+    rows = (
+        database.rows(f"SELECT value FROM {table} WHERE name = 'Hostname' LIMIT 1")
+        if database.has_columns(table, "name", "value")
+        else []
+    )  # noqa: S608
+    return str(rows[0][0]) if rows and rows[0][0] else database.path.stem

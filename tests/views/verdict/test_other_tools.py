@@ -1,0 +1,44 @@
+"""Verdicts on files of other tools than PyTorch's profiler: recorded with known faults, or with nothing to find."""
+
+import lzma
+from pathlib import Path
+
+import pytest
+
+from drumline.producers.foreign.read_traces import one_format
+from drumline.streams.core.thresholds import StragglerConfig
+from drumline.views.verdict.evaluation import evaluate_job
+from drumline.views.verdict.recorded_job import read_job
+
+DATA = Path(__file__).parents[2] / "data/foreign"
+
+
+def verdict(tmp_path, *names):
+    files = []
+    for name in names:
+        files.append(tmp_path / Path(name).stem)
+        files[-1].write_bytes(lzma.decompress((DATA / name).read_bytes()))
+    return evaluate_job(read_job(files, one_format(files), "job"), StragglerConfig(window_steps=20))
+
+
+def test_a_rank_that_sleeps_is_named_from_inspector_logs_at_what_it_costs(tmp_path):
+    result = verdict(tmp_path, "inspector/node-a-rank0.log.xz", "inspector/node-a-rank1.log.xz")
+    assert result.answer == "named"
+    named = result.named[0]
+    assert named.rank == 1
+    # The fault begins in the 360th of 720 steps, one for each of the six collectives of a training step.
+    assert named.first_step >= 340
+    assert 0.10 < named.share < 0.13  # 6.05 of 31.7 ms in the second half: 10.6 %
+
+
+def test_an_export_without_blobs_has_budgets_and_insufficient_data(tmp_path):
+    result = verdict(tmp_path, "nsys/mfu_2gpu_before.sqlite.xz")
+    assert (result.answer, len(result.budgets)) == ("insufficient", 2)
+    assert result.reason == "its ranks met in no collective of NCCL"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_log_of_two_is_insufficient_and_names_nobody(tmp_path, rank):
+    result = verdict(tmp_path, f"inspector/node-a-rank{rank}.log.xz")
+    assert result.answer == "insufficient"
+    assert not result.named
