@@ -57,6 +57,7 @@ def apply(
             done.append(change)
             if not as_json and change.kind != "same":
                 echo(f"{'to do' if dry_run else 'done'}: {change.kind} {change.subject}")
+    _report_missing_address()
     if as_json:
         echo(json.dumps({"dry_run": dry_run, "changes": [_plain(change) for change in done]}))
     elif all(change.kind == "same" for change in done):
@@ -136,8 +137,19 @@ def write(
                 target.write_text(content)
     for target in changed:
         echo(f"{'differs' if check else 'wrote'}: {target}")
+    _report_missing_address()
     if check and changed:
         raise typer.Exit(DIFFERENT)
+
+
+def _report_missing_address() -> None:
+    """Report where the links of alerts lead if no setting names the web page."""
+    if not settings().serve.url:
+        echo(
+            f"drumline grafana: links in alerts lead to {settings().serve.web_page}; set DRUMLINE_SERVE__URL to the "
+            "address at which people open the web page",
+            err=True,
+        )
 
 
 def _plain(change: Change) -> dict[str, object]:

@@ -148,7 +148,8 @@ class Evaluator:
         return exact
 
     def rendered(self, text: str, labels: dict[str, str]) -> str:
-        """Return an annotation with its labels and values filled in, and `if gt|ge|eq $values.X.Value N` decided.
+        """Return an annotation with its labels and values filled in, and `if` decided: gt, ge, eq of a value and a
+        number, eq and ne of a label and a text.
 
         Other functions of the template language are removed.
         """
@@ -181,6 +182,12 @@ class Evaluator:
             _, number = self._captured(match[1], labels)
             return match[3] if number is not None and number >= float(match[2]) else match[4]
 
+        def agree(match: re.Match[str]) -> str:
+            value = labels[match[3]] if match[3] else self._captured(match[4], labels)[0][match[5]]
+            return match[7] if (value == match[6]) == (match[1] == "eq") else ""
+
+        compared = r"\{\{ if (eq|ne) (\$labels\.(\w+)|\$values\.(\w+)\.Labels\.(\w+)) \"(\w*)\" \}\}(.*?)\{\{ end \}\}"
+        text = re.sub(compared, agree, text)
         either = r"\{\{ if ge \$values\.(\w+)\.Value ([\d.]+) \}\}(.*?)\{\{ else \}\}(.*?)\{\{ end \}\}"
         text = re.sub(either, rise, text)
         text = re.sub(r"(\{\{ if eq .*?)\{\{ end \}\}", choose, text)

@@ -44,7 +44,9 @@ def _placed(text: str, ref: str = "PLACE") -> Values:
 
 def _identity(ref: str = "PLACE") -> str:
     """Return a template of GPU, job and pod; `ref`: of the values with the pod."""
-    return f"{{{{ $labels.gpu_uuid }}}}, job {{{{ $labels.job }}}}, pod or Slurm job {{{{ $values.{ref}.Labels.pod }}}}"
+    pod = f"$values.{ref}.Labels.pod"
+    place = f'{{{{ if ne {pod} "none" }}}}, pod or Slurm job {{{{ {pod} }}}}{{{{ end }}}}'
+    return f"{{{{ $labels.gpu_uuid }}}}, job {{{{ $labels.job }}}}{place}"
 
 
 def _throttled(texts: str = "") -> str:

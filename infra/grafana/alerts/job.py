@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drumline.infra.grafana.alerts import causes
 from drumline.infra.grafana.alerts.links import LINK_DOWN, LINK_FAULTS, LINK_SLOW
-from drumline.infra.grafana.alerts.rule import Group, Rule, Values, of_active, with_limit
+from drumline.infra.grafana.alerts.rule import PLACE, Group, Rule, Values, of_active, with_limit
 from drumline.infra.grafana.alerts.standstill import HUNG, STALLED
 from drumline.infra.grafana.alerts.unevaluated import NEVER_REPORTED, UNEVALUATED
 from drumline.infra.grafana.limits import BANDWIDTH as BANDWIDTH_LIMIT
@@ -23,7 +23,7 @@ def _late(value: str, more: str = "", names: str = "") -> str:
     """
     return f"""
         SELECT job, run, rank, host, if(number < 0, 'all', places.gpu) AS gpu,
-            if(number < 0, 'all', places.pod) AS pod, value{names} FROM (
+            if(number < 0, 'none', places.pod) AS pod, value{names} FROM (
             SELECT job, run, s.rank AS number, if(number < 0, 'all', toString(number)) AS rank,
                 if(number < 0, 'all hosts', argMax(s.host, window_end)) AS host, toFloat64({value}) AS value{more}
             FROM stragglers AS s WHERE (job, run) IN ({ACTIVE_RUNS}) AND @window AND {IN_FORCE}
@@ -93,11 +93,11 @@ _DESCRIPTION = (
     "Cause: "
     + causes.text("CAUSE", causes.MEANINGS)
     + ".{{ if gt $values.PYTHON.Value 0.0 }} Its Python: {{ $values.PYTHON.Labels.line }}.{{ end }} GPU: "
-    "{{ $labels.gpu }}. Pod or Slurm job: {{ $labels.pod }}. Run {{ $labels.run }}. In the last 15 "
+    "{{ $labels.gpu }}. " + PLACE + "Run {{ $labels.run }}. In the last 15 "
     "minutes, or four windows of steps where those are longer, it cost "
     "{{ humanizeDuration $values.GPU_SECONDS.Value }} of GPU time"
-    '{{ if gt $values.MONEY.Value 0.0 }}, money {{ printf "%.2f" $values.MONEY.Value }}{{ end }}. '
-    "Rank `all`: a link or all ranks together."
+    '{{ if gt $values.MONEY.Value 0.0 }}, money {{ printf "%.2f" $values.MONEY.Value }}{{ end }}.'
+    '{{ if eq $labels.rank "all" }} It is a link, or all ranks together.{{ end }}'
 )
 _CHECK = causes.text("CAUSE", causes.CHECKS)
 _ACT = causes.text("CAUSE", causes.ACTS)
@@ -179,8 +179,7 @@ PAGEABLE = Rule(
     "gt", (PAGEABLE_SHARE,), 300,
     "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} spends {{ humanizePercentage $values.VALUE.Value "
     "}} of its time in pageable copies",
-    "Run {{ $labels.run }}: copies from or to pageable host memory block the stream and cannot overlap. Pod or Slurm "
-    "job: {{ $labels.pod }}.",
+    "Run {{ $labels.run }}: copies from or to pageable host memory block the stream and cannot overlap. " + PLACE,
     "The dashboard Memcpy shows which copies of the rank are pageable.",
     "Use pinned memory: `pin_memory=True`, `non_blocking=True`.",
     "4% of the rank's active time, the share at which a straggler is a warning.",

@@ -5,7 +5,7 @@ That nothing arrives shows a pipeline that is down while live processes are know
 
 from __future__ import annotations
 
-from drumline.infra.grafana.alerts.rule import Group, Rule, Values, with_limit, with_owner
+from drumline.infra.grafana.alerts.rule import PLACE, Group, Rule, Values, with_limit, with_owner
 from drumline.infra.grafana.limits import DROPPED
 from drumline.infra.grafana.limits import LAG as LAG_LIMIT
 from drumline.infra.grafana.limits import SILENT as SILENT_LIMIT
@@ -115,9 +115,8 @@ SILENT = Rule(
     "gt", (SILENT_S,), 86_400,
     "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} is silent",
     "Run {{ $labels.run }}: its process has not reported for {{ humanizeDuration $values.VALUE.Value }}, while the job "
-    "continues. The host or its agent is down, or the process or its decoder was killed. Pod or Slurm job: "
-    "{{ $labels.pod }}.",
-    "Run `drumline doctor` on the host. Its last report: `drumline sql collecting --job {{ $labels.job }}`.",
+    "continues. The host or its agent is down, or the process or its decoder was killed. " + PLACE,
+    "Run `drumline doctor` on the host. Its last report: `drumline sql collecting --job JOB`.",
     "Start the host or its agent; if the process has ended, read why in the job's log.",
     "Every process reports each 10 s, also while it launches no kernel and while nothing is recorded; 60 s is longer "
     "than a restart of the agent. A process that reported its end is not silent, nor are the ranks of a job that is "

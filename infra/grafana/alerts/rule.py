@@ -113,6 +113,17 @@ class Group:
     rules: tuple[Rule, ...]
 
 
+#: Sentence on where the rank of an alert runs; nothing where that is not known.
+PLACE = '{{ if ne $labels.pod "none" }}Pod or Slurm job: {{ $labels.pod }}. {{ end }}'
+#: Sentence on an alert that names no rank.
+NO_RANK = '{{ if eq $labels.rank "all" }}No rank could be named. {{ end }}'
+
+
+def with_job(text: str) -> str:
+    """Return a text whose commands name the alert's job, as a shell takes it: its quotes are left out."""
+    return text.replace("--job JOB", """--job '{{ reReplaceAll "'" "" $labels.job }}'""")
+
+
 #: refId of the expression that decides.
 CONDITION = "CONDITION"
 

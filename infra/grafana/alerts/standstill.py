@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.alerts.rule import Rule, Values, of_active
+from collections.abc import Sequence
+
+from drumline.infra.grafana.alerts.rule import NO_RANK, PLACE, Rule, Values, of_active
 from drumline.infra.grafana.limits import HUNG as HUNG_LIMIT
 from drumline.infra.grafana.limits import STALLED as STALLED_LIMIT
 from drumline.infra.grafana.limits import limits_of_jobs
 from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_ORDER, LAST_RECORDS, not_recorded, places
 from drumline.infra.grafana.thresholds import HUNG_MARGIN_S, STALLED_PAUSES, STALLED_S, STALLED_STEPS, STANDING_S
 from drumline.infra.guidance.entry import cause_page
+from drumline.infra.guidance.hangs import HANGS
 from drumline.schemas.topics import Topic
 
 _JOB = {"job": "job", "run": "run"}
@@ -97,7 +100,7 @@ def _hung(value: str, texts: str, join: tuple[str, str]) -> str:
     return f"""
         SELECT job, run, if(number < 0, 'all', toString(number)) AS rank,
             if(number < 0, 'any host', host) AS host,
-            if(number < 0, 'any', if(places.pod = '', 'none', places.pod)) AS pod{texts}, toFloat64({value}) AS value
+            if(number < 0 OR places.pod = '', 'none', places.pod) AS pod{texts}, toFloat64({value}) AS value
         FROM (
             SELECT job, run, h.rank AS number, host, h.reason AS reason, operation, note, h.start AS since,
                 if(h.state = 'hung', dateDiff('second', since, $__toTime_ms), 0) AS ago_s,
@@ -111,8 +114,19 @@ def _hung(value: str, texts: str, join: tuple[str, str]) -> str:
 
 _AGO = _hung("if(ago_s > ifNull(own_limit, 0), ago_s, 0)", "", (limits_of_jobs(HUNG_LIMIT), "job, run"))
 #: What may change while it lasts. `line`: where its main thread was when it was sampled first.
+_COMMANDS = "'--job JOB', concat('--job \\'', replaceAll(job, '\\'', ''), '\\'')"
+
+
+def _guide(texts: Sequence[str]) -> str:
+    """Return SQL of the text for the row's reason, with the job in its commands; a reason is no label of the alert."""
+    quoted = ", ".join("'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'" for text in texts)
+    chosen = f"transform(reason, {[entry.detail for entry in HANGS]}, [{quoted}], 'The linked section has it.')"
+    return f"replaceAll({chosen}, {_COMMANDS})"
+
+
 _REASON = _hung(
-    "ago_s", ", reason, operation, note, if(line != '', line, 'not sampled') AS line",
+    "ago_s", f", reason, operation, note, line, {_guide([e.check for e in HANGS])} AS check, "
+    f"{_guide([e.act for e in HANGS])} AS act",
     (
         """
         SELECT job, run, named_rank AS number, window_start AS since, argMin(s.at, (s.time, -s.samples)) AS line
@@ -127,14 +141,11 @@ HUNG = Rule(
     "gt", (0.0,), 86_400,
     "{{ $labels.job }} is hung: rank {{ $labels.rank }} on {{ $labels.host }} ({{ $values.WHY.Labels.reason }} "
     "{{ $values.WHY.Labels.operation }})",
-    "{{ $values.WHY.Labels.note }} Pod or Slurm job: {{ $labels.pod }}. Run {{ $labels.run }} has stood still for "
-    "{{ humanizeDuration $values.A.Value }}. Rank `all`: no rank could be named. Its Python: "
-    "{{ $values.WHY.Labels.line }}.",
-    "Look at the named rank: its log, and `drumline sql hot-stacks --job JOB`. `not_called`: what its Python does "
-    "instead. `gone`, `stopped`: who ended or stopped its process. `not_started`, `not_ended`: its GPU and link "
-    "(XID, `nvidia-smi`).",
-    "`mismatch`, `deadlock`: correct the program. `stopped`: let it go on (`kill -CONT PID`). A faulty GPU or link: "
-    "drain the host. Then end the job: it goes on from its checkpoint.",
+    "{{ $values.WHY.Labels.note }} " + PLACE + "Run {{ $labels.run }} has stood still for "
+    "{{ humanizeDuration $values.A.Value }}. " + NO_RANK
+    + "{{ if ne $values.WHY.Labels.line \"\" }}Its Python: {{ $values.WHY.Labels.line }}.{{ end }}",
+    "{{ $values.WHY.Labels.check }}",
+    "{{ $values.WHY.Labels.act }}",
     "State `hung` of `hangs`: no rank has called or ended an operation of NCCL for `DRUMLINE_STREAM__HUNG_S` (120 s) "
     "while others wait. Longer checkpoints and evaluations of one rank: raise it, or the limit of such jobs. Needs "
     "NCCL's plugin (policy `auto`, the default, or `light`). CUPTI alone shows only who gives its GPU nothing while "

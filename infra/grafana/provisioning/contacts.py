@@ -43,7 +43,7 @@ SHOWN
 Check: {{ .Annotations.check }}
 Do: {{ .Annotations.act }}
 If you cannot: {{ .Annotations.escalate }}{{ template "drumline.owner" . }}. More: {{ .Annotations.runbook_url }}
-{{ with .Annotations.guide }}Its cause: {{ . }}
+{{ with .Annotations.page }}Its page: {{ . }}
 {{ end -}}
 {{ .Annotations.dashboard }}&from={{ (.StartsAt.Add -3600000000000).UnixMilli }}&to={{ if eq .Status "resolved" -}}
 {{ .EndsAt.UnixMilli }}{{ else }}now{{ end }}

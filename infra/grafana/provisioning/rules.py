@@ -9,7 +9,7 @@ from drumline.infra.config.servers import WEB_PAGE
 from drumline.infra.grafana.alerts.device import DEVICES, LOST_GPUS
 from drumline.infra.grafana.alerts.job import JOBS, LINKS
 from drumline.infra.grafana.alerts.pipeline import ARRIVAL, PIPELINE
-from drumline.infra.grafana.alerts.rule import CONDITION, Group, Rule, link
+from drumline.infra.grafana.alerts.rule import CONDITION, Group, Rule, link, with_job
 from drumline.infra.grafana.catalog import DASHBOARDS
 from drumline.infra.grafana.model import FOLDER_UID, PLUGIN, SOURCE_UID, Json
 from drumline.infra.grafana.render.dashboard import panel_ids
@@ -67,15 +67,21 @@ def _annotations(rule: Rule, web_page: str) -> Json:
     return {
         "summary": rule.summary,
         "description": rule.description,
-        "check": rule.check,
-        "act": rule.act,
+        "check": with_job(rule.check),
+        "act": with_job(rule.act),
         "escalate": escalation(rule),
-        "runbook_url": f"{web_page}/alert/{rule.uid}",
+        "runbook_url": web_page + (rule.guide or f"/alert/{rule.uid}"),
+        **({"page": web_page + _page_path(rule)} if "job" in rule.selects else {}),
         "dashboard": link(rule, _panel_id(rule)),
         "limit": rule.reason,
-        **({"guide": f"{web_page}{rule.guide}"} if rule.guide else {}),
         **({"level": rule.level} if rule.level else {}),
     }
+
+
+def _page_path(rule: Rule) -> str:
+    """Return the path of the alert's job, or rank, on the web page."""
+    rank = '{{ if ne $labels.rank "all" }}/rank/{{ $labels.rank }}{{ end }}' if rule.opens_rank else ""
+    return "/job/{{ $labels.job | urlquery }}" + rank
 
 
 def _labels(rule: Rule) -> Json:

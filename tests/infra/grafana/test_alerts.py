@@ -14,6 +14,7 @@ from support.grafana_stack import JOB, RUN, stored
 
 from drumline.infra.config.settings import SinkSettings
 from drumline.infra.grafana.provisioning.rules import GROUPS, rules
+from drumline.infra.guidance.hangs import hang_guidance
 
 pytestmark = pytest.mark.stack
 RULES = {rule.uid: rule for rule in rules()}
@@ -533,7 +534,7 @@ def test_a_lost_gpu_without_a_job_is_an_alert_all_the_same(db):
     evaluator = run(db, "drumline-gpu-lost", db.last + 60, db.last + 60)
     [alert] = fired(evaluator, gpu_uuid="GPU-b")
     assert alert["job"] == ""
-    assert "pod or Slurm job none: it" in description(evaluator, alert)
+    assert "pod or Slurm job" not in description(evaluator, alert)
 
 
 def test_ecc_when_the_recorded_counter_grows(db):
@@ -681,7 +682,11 @@ def test_a_hung_job_names_rank_host_pod_operation_and_reason_until_it_goes_on(db
         )
     evaluator = run(db, uid, db.last + 130, db.last + 130)
     assert {(a["job"], a["rank"]) for a in fired(evaluator)} == {("stuck", "2"), ("stuck, unknown", "all")}
-    assert fired(evaluator, job="stuck, unknown")[0]["pod"] == "any"
+    [unknown] = fired(evaluator, job="stuck, unknown")
+    assert unknown["pod"] == "none"
+    assert "Pod or Slurm job" not in description(evaluator, unknown)
+    assert "No rank could be named." in description(evaluator, unknown)
+    assert "--job 'stuck, unknown'`" in evaluator.rendered(evaluator.rule.check, unknown)
     [alert] = fired(evaluator, job="stuck")
     assert (alert["pod"], alert["job_namespace"]) == (pod(2), "research")
     assert f"Pod or Slurm job: {pod(2)}. Run" in description(evaluator, alert)
@@ -689,6 +694,9 @@ def test_a_hung_job_names_rank_host_pod_operation_and_reason_until_it_goes_on(db
     assert summary == "stuck is hung: rank 2 on node-a (not_called AllReduce)"
     assert "has not called AllReduce 41. Pod" in description(evaluator, alert)
     assert "Its Python: save (/job/train.py:88)." in description(evaluator, alert)
+    guide = hang_guidance("not_called")
+    assert evaluator.rendered(evaluator.rule.check, alert) == guide.check
+    assert evaluator.rendered(evaluator.rule.act, alert) == guide.act
 
 
 def test_quarantine_when_a_recorded_verdict_of_the_job_states_it(db):

@@ -17,7 +17,7 @@ from drumline.views.serve.app import application
 ROOT = Path(__file__).parents[3]
 GRAFANA = next(text for path, text in provisioning_files().items() if path.name == "rules.yaml")
 RULES = [
-    rule["annotations"]
+    {**rule["annotations"], "name": rule.get("uid", rule.get("alert"))}
     for text in (GRAFANA, (ROOT / "infra/prometheus/rules.yml").read_text())
     for group in yaml.safe_load(text)["groups"]
     for rule in group["rules"]
@@ -29,12 +29,15 @@ def browser():
     return TestClient(application(Settings()), base_url=WEB_PAGE)
 
 
-@pytest.mark.parametrize("annotations", RULES, ids=lambda annotations: annotations["runbook_url"].rsplit("/", 1)[1])
+@pytest.mark.parametrize("annotations", RULES, ids=lambda annotations: annotations["name"])
 def test_an_alert_states_cause_check_and_action_and_leads_to_its_page(browser, annotations):
     assert len({annotations[name] for name in ("summary", "check", "act", "escalate")}) == 4
-    assert all(annotations[name].endswith((".", "?", "{{ end }}")) for name in ("check", "act"))
+    ends = (".", "?", "{{ end }}", ".Labels.check }}", ".Labels.act }}")
+    assert all(annotations[name].endswith(ends) for name in ("check", "act"))
     assert annotations.get("description", annotations["summary"])
-    page = browser.get(urlsplit(annotations["runbook_url"]).path)
+    if "{{" not in annotations["runbook_url"]:
+        assert annotations["runbook_url"] == f"{WEB_PAGE}/alert/{annotations['name']}"
+    page = browser.get(f"/alert/{annotations['name']}")
     assert page.status_code == 200
     by_cause = "$values." in annotations["act"]
     assert ("<dt>Check, do</dt>" if by_cause else "<dt>Do</dt>") in page.text
@@ -51,7 +54,8 @@ def test_a_message_has_all_texts_of_its_rule():
 
 def test_links_lead_to_the_web_page_of_the_settings():
     [text] = [t for p, t in provisioning_files(web_page="https://drumline.example").items() if p.name == "rules.yaml"]
-    assert "https://drumline.example/alert/drumline-job-hung" in text
+    assert "https://drumline.example/alert/drumline-job-stalled" in text
+    assert "https://drumline.example/job/{{ $labels.job | urlquery }}" in text
     assert WEB_PAGE not in text
 
 
@@ -68,8 +72,18 @@ def test_every_cause_that_an_alert_may_link_has_its_section(browser, entry):
 
 
 def test_alerts_whose_text_depends_on_the_cause_link_its_section():
-    guides = [annotations["guide"] for annotations in RULES if "guide" in annotations]
+    guides = [annotations["runbook_url"] for annotations in RULES if "{{" in annotations["runbook_url"]]
     stragglers, unevaluated, hung = sorted(guides, key=len, reverse=True)
     assert all(f"}}}}{entry.page}{{{{" in stragglers for entry in CAUSES)
     assert all(f"}}}}{entry.page}{{{{" in unevaluated for entry in WITHOUT_WINDOWS)
     assert urlsplit(hung).path == "/cause/hung"
+
+
+def test_an_alert_about_a_job_leads_to_its_page_and_its_commands_name_it():
+    rules = {rule["name"]: rule for rule in RULES}
+    assert rules["drumline-straggler"]["page"] == (
+        f"{WEB_PAGE}/job/{{{{ $labels.job | urlquery }}}}"
+        '{{ if ne $labels.rank "all" }}/rank/{{ $labels.rank }}{{ end }}'
+    )
+    assert rules["drumline-job-stalled"]["page"] == f"{WEB_PAGE}/job/{{{{ $labels.job | urlquery }}}}"
+    assert not [name for name, rule in rules.items() if "--job JOB" in rule["check"] + rule["act"]]
