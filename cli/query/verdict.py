@@ -43,8 +43,12 @@ def verdict(
     """Print who held a recorded job back: which rank, why, what it cost, with the evidence.
 
     It needs the files only: no GPU, Kafka or ClickHouse. The format is recognised by the content: traces of PyTorch's
-    profiler (Kineto JSON, also .gz), recordings of drumline, tables of operations. Ranks may be missing, steps may have
-    any numbers, and clocks may differ: durations are compared.
+    profiler (Kineto JSON, also .gz), exports of Nsight Systems (.sqlite), verbose logs of NCCL's Inspector, recordings
+    of drumline, tables of operations. Ranks may be missing, steps may have any numbers, and clocks may differ:
+    durations are compared.
+
+    Of a job that hangs, it reads dumps of PyTorch's Flight Recorder and the JSON of `ncclras`, and prints which rank
+    the others wait for, and in which operation.
 
     A name needs 6 steps or more. With fewer it prints the time of each rank, by compute, copies, exposed communication
     and idle time, and states that the data are insufficient.
@@ -54,16 +58,15 @@ def verdict(
     from drumline.producers.foreign.read_traces import one_format
     from drumline.producers.foreign.recognise import HANG_DUMPS, trace_files
     from drumline.producers.replay.parquet import BadTrace
+    from drumline.views.standstill.explain_dumps import print_standstill
     from drumline.views.verdict.evaluation import evaluate_job
-    from drumline.views.verdict.hang_dumps import explain_dumps
     from drumline.views.verdict.recorded_job import job_name, read_job
 
     with exit_on_error("verdict", BadTrace, code=BAD_INPUT):
         files, left_out = trace_files(paths)
         form = one_format(files)
         if form in HANG_DUMPS:
-            echo("\n".join(escape_controls(line) for line in explain_dumps(files, form)))
-            return
+            raise typer.Exit(print_standstill(files, as_json))
         with files_progress(files, quiet=as_json) as advance:
             job = read_job(files, form, job_name(paths[0]), left_out, advance)
     result = evaluate_job(job, straggler_config(settings().stream.window_steps), window_steps)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from drumline.producers.foreign.inspector.reader import read_inspector
-from drumline.producers.foreign.nsys.reader import read_nsys
 from drumline.producers.foreign.process_trace import ProcessTrace, ranked
 from drumline.producers.foreign.recognise import HANG_DUMPS, Format, recognise
 from drumline.producers.foreign.trace_summary import TraceSummary
@@ -26,11 +24,15 @@ def _kineto(path: Path, progress: Progress) -> Iterator[ProcessTrace]:
 
 
 def _nsys(path: Path, progress: Progress) -> Iterator[ProcessTrace]:
+    from drumline.producers.foreign.nsys.reader import read_nsys
+
     yield from read_nsys(path)
     progress(path.stat().st_size)
 
 
 def _inspector(path: Path, progress: Progress) -> Iterator[ProcessTrace]:
+    from drumline.producers.foreign.inspector.reader import read_inspector
+
     yield from read_inspector(path)
     progress(path.stat().st_size)
 
@@ -40,10 +42,13 @@ READERS: Mapping[Format, Reader] = {Format.KINETO: _kineto, Format.NSYS: _nsys, 
 
 
 def one_format(files: Sequence[Path]) -> Format:
-    """Return the format of all files. Raises BadTrace where they differ, or where one is none that drumline reads."""
+    """Return the format of all files: of dumps of a hang, which may be of two formats, that of the first.
+
+    Raises BadTrace where they differ otherwise, or where one is none that drumline reads.
+    """
     first = recognise(files[0])
     for path in files[1:]:
-        if (other := recognise(path)) is not first:
+        if (other := recognise(path)) is not first and not {first, other} <= HANG_DUMPS:
             raise BadTrace(f"{path} is {other}, {files[0]} is {first}: give files of one format, of one job")
     return first
 

@@ -1,4 +1,4 @@
-"""Writes a recording of drumline as files of other tools, with the same facts: exports of Nsight Systems, Inspector logs."""
+"""Writes a recording of drumline as files of other tools: exports of Nsight Systems, logs of NCCL's Inspector."""
 
 import json
 import sqlite3
@@ -58,6 +58,11 @@ def blob(schema, *, communicator, rest):
     return struct.pack("<IIIIQQ", NCCL_DOMAIN, 0, schema, 0, len(body), 0) + body
 
 
+def as_rows(columns):
+    """Return columns as rows of Python numbers."""
+    return zip(*map(np.ndarray.tolist, columns), strict=True)
+
+
 def write_nsys(trace, path):
     """Write all ranks of a trace into one export; rank r is process 100 + r."""
     with sqlite3.connect(path) as base:
@@ -94,7 +99,7 @@ def _process(base, info, activity, ranks, text_id):
         + [kernels["graph"], kernels["graph_node"].astype(np.int64)]
     )
     marks = ",".join("?" * len(columns))
-    base.executemany(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({marks})", zip(*map(np.ndarray.tolist, columns)))
+    base.executemany(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({marks})", as_rows(columns))
     for table, chosen in (("MEMCPY", copies["kind"] != MEMSET), ("MEMSET", copies["kind"] == MEMSET)):
         rows = copies.take(chosen)
         start = rows["start_ns"] - EPOCH_NS
@@ -103,29 +108,46 @@ def _process(base, info, activity, ranks, text_id):
         memory = [rows[name].astype(np.int64) - 1 for name in ("src_kind", "dst_kind")]
         columns += [rows["kind"], *memory] if table == "MEMCPY" else [memory[1]]
         marks = ",".join("?" * len(columns))
-        base.executemany(f"INSERT INTO CUPTI_ACTIVITY_KIND_{table} VALUES ({marks})", zip(*map(np.ndarray.tolist, columns)))
+        base.executemany(f"INSERT INTO CUPTI_ACTIVITY_KIND_{table} VALUES ({marks})", as_rows(columns))
     ranges, _ = nested_ranges(activity.markers)
     payload_of = {int(i): at for at, i in enumerate(activity.payloads["id"].tolist())}
     domains = activity.markers.dictionaries["domains"]
     rows = []
     for i in range(ranges.rows):
-        begin, end = int(ranges["start_ns"][i]) - EPOCH_NS, int(ranges["start_ns"][i] + ranges["duration_ns"][i]) - EPOCH_NS
+        begin, end = (
+            int(ranges["start_ns"][i]) - EPOCH_NS,
+            int(ranges["start_ns"][i] + ranges["duration_ns"][i]) - EPOCH_NS,
+        )
         is_nccl = domains[ranges["domain"][i]] == nccl.DOMAIN
         data = None
         if (at := payload_of.get(int(ranges["id"][i]))) is not None:
             rest = struct.pack("<Qii", int(activity.payloads["bytes"][at]), int(activity.payloads["peer"][at]), 0)
             data = blob(CALL_SCHEMA, communicator=int(activity.payloads["communicator"][at]), rest=rest)
         name = activity.markers.dictionaries["names"][ranges["name"][i]]
-        rows.append((begin, end, 59, None if is_nccl else name, process + 7, text_id(name) if is_nccl else None, int(is_nccl), data))
-    made = blob(COMMUNICATOR_SCHEMA, communicator=1, rest=struct.pack("<iiii", ranks, info.rank, info.gpu_index, 0))
-    rows.append((0, 10, 59, None, process + 7, text_id("ncclCommInitRank"), NCCL_DOMAIN, made))
+        rows.append(
+            (
+                begin,
+                end,
+                59,
+                None if is_nccl else name,
+                process + 7,
+                text_id(name) if is_nccl else None,
+                int(is_nccl),
+                data,
+            )
+        )
+    created = blob(COMMUNICATOR_SCHEMA, communicator=1, rest=struct.pack("<iiii", ranks, info.rank, info.gpu_index, 0))
+    rows.append((0, 10, 59, None, process + 7, text_id("ncclCommInitRank"), NCCL_DOMAIN, created))
     base.executemany("INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 def inspector_lines(trace):
     """Return rank -> the lines of a verbose Inspector log with the operations of that rank; times in whole us."""
     derived = [derive(a, since_ns=at) for a, at in zip(trace.activities, measured_from(trace), strict=False)]
-    return {info.rank: list(_lines(info, rows.collectives, len(trace.ranks))) for info, rows in zip(trace.ranks, derived, strict=True)}
+    return {
+        info.rank: list(_lines(info, rows.collectives, len(trace.ranks)))
+        for info, rows in zip(trace.ranks, derived, strict=True)
+    }
 
 
 def _lines(info, collectives, ranks):
@@ -136,7 +158,13 @@ def _lines(info, collectives, ranks):
         start = int(collectives["start_ns"][i]) // 1000
         yield json.dumps(
             {
-                "header": {"id": hex(communicator), "comm_name": "unknown", "rank": info.rank, "n_ranks": ranks, "nnodes": 1},
+                "header": {
+                    "id": hex(communicator),
+                    "comm_name": "unknown",
+                    "rank": info.rank,
+                    "n_ranks": ranks,
+                    "nnodes": 1,
+                },
                 "metadata": {
                     "inspector_output_format_version": "v4.4",
                     "rec_mechanism": "nccl_profiler_interface",

@@ -14,10 +14,10 @@ from drumline.producers.foreign.dumps.flight_recorder import is_flight_recorder,
 from drumline.producers.foreign.dumps.ras import RasReport, is_ras, read_ras
 from drumline.streams.hangs.explanation import Reason
 from drumline.views.standstill.answer import StandstillAnswer, answer
-from drumline.views.standstill.answer_text import lines
 from drumline.views.standstill.dump_job import job_of_dumps
 from drumline.views.standstill.group_progress import RankProgress, progress_of
 from drumline.views.standstill.ras_job import job_of_ras, lost_ranks
+from drumline.views.standstill.standstill_text import lines
 
 
 class NothingReadable(Exception):

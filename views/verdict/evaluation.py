@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,11 +24,15 @@ NEEDED_STEPS = LEAST_WINDOWS * LEAST_STEPS
 
 @dataclass(frozen=True)
 class EvaluatedWindow:
-    """Holds one window. `reason`: detail of its insufficient data, "" where it could be evaluated."""
+    """Holds one window.
+
+    `length_ns`: time of the steps that were compared. `reason`: detail of its insufficient data, "" where it could be
+    evaluated.
+    """
 
     first_step: int
     last_step: int
-    step_ns: int
+    length_ns: float
     steps_used: int
     rows: Sequence[VerdictRow]
     reason: str
@@ -122,21 +126,20 @@ class OfflineVerdict:
 
 def evaluate_job(job: OfflineJob, config: StragglerConfig, window_steps: int | None = None) -> OfflineVerdict:
     """Return the verdict on a job. `window_steps`: None = those of `config`, fewer where few steps are recorded."""
-    numbers = {int(s) for _, batch in job.batches if batch.topic == Topic.STEP for s in batch.columns["step"].tolist()}
-    budgets = rank_budgets(job)
-    if len(numbers) < 2 * LEAST_STEPS:
-        return OfflineVerdict(job, len(numbers), 0, (), (), budgets)
-    size = window_steps or fitting_window(len(numbers), config.window_steps)
+    lengths, budgets = _step_lengths(job), rank_budgets(job)
+    if len(lengths) < 2 * LEAST_STEPS:
+        return OfflineVerdict(job, len(lengths), 0, (), (), budgets)
+    size = window_steps or fitting_window(len(lengths), config.window_steps)
     published = verdicts(job.batches, replace(config, window_steps=size, window_ns=ANY_LENGTH_NS))
-    windows = [_window(batch.envelope, list(rows_of(batch))) for batch in latest(published).values()]
+    windows = [_window(batch.envelope, list(rows_of(batch)), lengths) for batch in latest(published).values()]
     windows.sort(key=lambda window: window.first_step)
-    return OfflineVerdict(job, len(numbers), size, windows, named_ranks(windows, job), budgets)
+    return OfflineVerdict(job, len(lengths), size, windows, named_ranks(windows, job), budgets)
 
 
 def named_ranks(windows: Sequence[EvaluatedWindow], job: OfflineJob) -> list[LateRank]:
     """Return the ranks, and the job, that evaluated windows name; the most expensive first, the job last."""
     evaluated = [window for window in windows if window.is_evaluated]
-    total_ns = max(1, sum(window.step_ns * window.steps_used for window in evaluated))
+    total_ns = max(1.0, sum(window.length_ns for window in evaluated))
     steps = max(1, sum(window.steps_used for window in evaluated))
     by_rank = dict[int, list[tuple[EvaluatedWindow, VerdictRow]]]()
     for window in evaluated:
@@ -148,7 +151,7 @@ def named_ranks(windows: Sequence[EvaluatedWindow], job: OfflineJob) -> list[Lat
 
 
 def _named(
-    rank: int, pairs: Sequence[tuple[EvaluatedWindow, VerdictRow]], evaluated: tuple[int, int], job: OfflineJob
+    rank: int, pairs: Sequence[tuple[EvaluatedWindow, VerdictRow]], evaluated: tuple[float, int], job: OfflineJob
 ) -> LateRank:
     """Return the name of a rank. `evaluated`: time in ns, and steps, of all evaluated windows."""
     lost = Counter[tuple[str, str]]()
@@ -182,15 +185,28 @@ def _with_recorded_step(text: str, job: OfflineJob) -> str:
     return json.dumps(values)
 
 
-def _window(envelope: Any, rows: Sequence[VerdictRow]) -> EvaluatedWindow:
+def _step_lengths(job: OfflineJob) -> dict[int, int]:
+    """Return step -> its length on the GPU, of the rank on which it was longest; ns."""
+    lengths = dict[int, int]()
+    for _, batch in job.batches:
+        if batch.topic == Topic.STEP:
+            columns = batch.columns
+            for step, length_ns in zip(columns["step"].tolist(), columns["gpu_duration_ns"].tolist(), strict=True):
+                lengths[step] = max(lengths.get(step, 0), length_ns)
+    return lengths
+
+
+def _window(envelope: Any, rows: Sequence[VerdictRow], lengths: Mapping[int, int]) -> EvaluatedWindow:
     evaluated = any(row.severity != INSUFFICIENT for row in rows if row.rank != WHOLE_JOB)
     reasons = Counter(row.detail for row in rows if row.severity == INSUFFICIENT)
     reason = "" if evaluated or not reasons else reasons.most_common(1)[0][0]
+    first, last, used = (int(envelope[name]) for name in ("first_step", "last_step", "steps_used"))
+    within = [lengths[step] for step in range(first, last + 1) if step in lengths]
     return EvaluatedWindow(
-        first_step=int(envelope["first_step"]),
-        last_step=int(envelope["last_step"]),
-        step_ns=int(envelope["step_ns"]),
-        steps_used=int(envelope["steps_used"]),
+        first_step=first,
+        last_step=last,
+        length_ns=used * sum(within) / max(1, len(within)),
+        steps_used=used,
         rows=sorted(rows, key=lambda row: row.rank),
         reason=reason,
         is_evaluated=evaluated,

@@ -1,4 +1,4 @@
-"""The processes of an Inspector log: their operations as the calls and kernels that drumline derives collectives from."""
+"""The processes of an Inspector log: their operations as calls and kernels, which collectives are derived from."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import numpy as np
 from drumline.producers.activity.activity import MARKER_END, MARKER_START, Activity, empty
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl.names import DOMAIN
-from drumline.producers.foreign.inspector.records import BadRecord, InspectorRecord, read_record
+from drumline.producers.foreign.inspector.records import BadLine, InspectorRecord, read_record
 from drumline.producers.foreign.process_trace import ProcessTrace
 from drumline.producers.foreign.recognise import Format
 from drumline.producers.replay.parquet import BadTrace
+from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
 
 #: A line is an operation with some events of each channel: 64 channels are 16 kB.
@@ -38,7 +39,8 @@ def read_inspector(path: Path) -> Iterator[ProcessTrace]:
         timed = [record for record in own if record.start_us is not None and record.call_us is not None]
         if not timed:
             raise BadTrace(
-                f"{path}: the operations have no times, only lengths; NCCL_INSPECTOR_DUMP_VERBOSE=1 lets the plugin write them"
+                f"{path}: the operations have lengths, and no times: NCCL_INSPECTOR_DUMP_VERBOSE=1 lets the plugin "
+                "write them"
             )
         if len(timed) < len(own):
             notes = [*notes, f"{len(own) - len(timed)} operations have no times and are left out"]
@@ -71,7 +73,7 @@ def _records(path: Path) -> tuple[list[InspectorRecord], list[str]]:
                 try:
                     if (record := read_record(line)) is not None:
                         out.append(record)
-                except BadRecord as error:
+                except BadLine as error:
                     bad.append(f"line {number}: {error}")
     except OSError as error:
         raise BadTrace(f"{path}: {error}") from None
@@ -94,7 +96,9 @@ def _activity(records: list[InspectorRecord]) -> Activity:
     )
     ids = np.arange(1, len(records) + 1, dtype=np.uint32)
     communicators = sorted({record.communicator for record in records})
-    kernels = {name: np.zeros(len(records), values.dtype) for name, values in empty(Topic.KERNEL).columns.items()}
+    kernels: dict[str, Array] = {
+        name: np.zeros(len(records), values.dtype) for name, values in empty(Topic.KERNEL).columns.items()
+    }
     kernels |= {
         "name": code,
         "start_ns": np.maximum(start, call),
@@ -102,14 +106,14 @@ def _activity(records: list[InspectorRecord]) -> Activity:
         "stream": np.array([communicators.index(record.communicator) for record in records], np.uint32),
         "correlation": ids,
     }
-    markers = {
+    markers: dict[str, Array] = {
         "id": np.tile(ids, 2),
         "time_ns": np.concatenate([call, call + _CALL_NS]),
         "flags": np.repeat(np.array([MARKER_START, MARKER_END], np.int32), len(records)),
         "name": np.tile(code, 2),
         "domain": np.zeros(2 * len(records), np.uint32),
     }
-    payloads = {
+    payloads: dict[str, Array] = {
         "id": ids,
         "communicator": np.array([record.communicator for record in records], np.uint64),
         "bytes": np.array([record.bytes for record in records], np.uint64),

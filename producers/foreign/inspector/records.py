@@ -18,7 +18,7 @@ _KINDS = {"coll_perf": "coll", "p2p_perf": "p2p"}
 _LATEST_US = (1 << 63) / 1000
 
 
-class BadRecord(ValueError):
+class BadLine(ValueError):
     """A line is no operation of an Inspector log; the message says why, without the line."""
 
 
@@ -63,13 +63,13 @@ def is_record(line: str | bytes) -> bool:
 
 
 def read_record(line: str | bytes) -> InspectorRecord | None:
-    """Return the operation of a line; None for a line about something else (proxy operations). Raises BadRecord."""
+    """Return the operation of a line; None for a line about something else (proxy operations). Raises BadLine."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):
-        raise BadRecord("not a JSON object") from None
+        raise BadLine("not a JSON object") from None
     if not isinstance(data, dict):
-        raise BadRecord("not a JSON object")
+        raise BadLine("not a JSON object")
     kind = next((kind for kind in _KINDS if isinstance(data.get(kind), dict)), None)
     if kind is None:
         return None
@@ -79,7 +79,7 @@ def read_record(line: str | bytes) -> InspectorRecord | None:
     ranks = _whole(header.get("n_ranks", data.get("n_ranks")), "n_ranks")
     rank = _whole(header.get("rank", data.get("rank")), "rank")
     if not 0 <= rank < ranks:
-        raise BadRecord(f"rank {rank} of n_ranks {ranks}")
+        raise BadLine(f"rank {rank} of n_ranks {ranks}")
     return InspectorRecord(
         communicator=_hash(header.get("id", data.get("id"))),
         rank=rank,
@@ -103,15 +103,15 @@ def _object(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _number(value: Any, name: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise BadRecord(f"{name} is not a number")
+        raise BadLine(f"{name} is not a number")
     if not 0 <= value < _LATEST_US:
-        raise BadRecord(f"{name} is no time")
+        raise BadLine(f"{name} is no time")
     return float(value)
 
 
 def _whole(value: Any, name: str, least: int = 0) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 1 << 63:
-        raise BadRecord(f"{name} is not a whole number from {least}")
+        raise BadLine(f"{name} is not a whole number from {least}")
     return value
 
 
@@ -120,7 +120,7 @@ def _hash(value: Any) -> int:
     try:
         number = int(value, 16) if isinstance(value, str) else _whole(value, "id")
     except ValueError:
-        raise BadRecord("id is no communicator's hash") from None
+        raise BadLine("id is no communicator's hash") from None
     return number & ((1 << 64) - 1)
 
 

@@ -134,7 +134,7 @@ def _range_names(
     if not database.has_columns(RANGES, "text"):
         return code, names
     known = {name: index for index, name in enumerate(names)}
-    query = f"SELECT text FROM {RANGES} WHERE {where}"  # noqa: S608  # the terms of markers()
+    query = f"SELECT text FROM {RANGES} WHERE {where}"  # the terms of markers()
     for row, (text,) in enumerate(database.each(query, parameters)):
         if text is not None:
             code[row] = known.setdefault(_NUMBERED.sub("", str(text)), len(known))
@@ -146,7 +146,7 @@ def _domains(database: NsysDatabase, ids: Array, name: Array, names: Sequence[st
 
     Where the export lacks the names of domains, NCCL's is the one, other than the default, whose ranges are its calls.
     """
-    query = f"SELECT DISTINCT domainId, text FROM {RANGES} WHERE eventType = {DOMAIN_CREATE} AND text IS NOT NULL"  # noqa: S608
+    query = f"SELECT DISTINCT domainId, text FROM {RANGES} WHERE eventType = {DOMAIN_CREATE} AND text IS NOT NULL"
     named = {int(i or 0): str(text) for i, text in database.rows(query)} if database.has_columns(RANGES, "text") else {}
     known, index = np.unique(ids, return_inverse=True)
     is_call = nccl.range_operations(names) > 0

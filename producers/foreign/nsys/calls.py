@@ -27,7 +27,7 @@ def launch_times(database: NsysDatabase, process: int, epoch_ns: int, kernels: T
     if not kernels.rows or not database.has_columns(RUNTIME, "start", "correlationId", "globalTid"):
         return out
     where = (
-        f"(globalTid >> {THREAD_BITS}) = ? AND correlationId IN (SELECT k.correlationId FROM {KERNELS} k "  # noqa: S608
+        f"(globalTid >> {THREAD_BITS}) = ? AND correlationId IN (SELECT k.correlationId FROM {KERNELS} k "
         "JOIN StringIds s ON s.id = k.demangledName WHERE k.globalPid = ? AND s.value LIKE '%nccl%')"
     )
     wanted = {"id": ("correlationId", np.int64), "start": ("start", np.int64)}

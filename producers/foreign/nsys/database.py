@@ -81,7 +81,7 @@ class NsysDatabase:
         try:
             with closing(
                 self._connection.execute(f"SELECT {', '.join(terms)} FROM {table} WHERE {where}", parameters)
-            ) as cursor:  # noqa: S608  # names are this module's callers', values are parameters
+            ) as cursor:  # names are this module's callers', values are parameters
                 while rows := cursor.fetchmany(CHUNK_ROWS):
                     for (name, (_, dtype)), values in zip(wanted.items(), zip(*rows, strict=True), strict=True):
                         chunks[name].append(self._array(table, name, values, dtype))
@@ -108,5 +108,5 @@ class NsysDatabase:
             out.update(
                 (int(i), str(text))
                 for i, text in self.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", some)
-            )  # noqa: S608  # only question marks
+            )  # only question marks
         return out

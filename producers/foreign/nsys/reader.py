@@ -28,7 +28,7 @@ def read_nsys(path: Path) -> Iterator[ProcessTrace]:
             raise BadTrace(f"{path}: no kernels of a process: record with --trace=cuda,nvtx, and export again")
         epoch_ns = _epoch_ns(database)
         query = (
-            f"SELECT globalPid, min(deviceId), count(DISTINCT deviceId) FROM {KERNELS} GROUP BY globalPid ORDER BY 2, 1"  # noqa: S608
+            f"SELECT globalPid, min(deviceId), count(DISTINCT deviceId) FROM {KERNELS} GROUP BY globalPid ORDER BY 2, 1"
         )
         for process, device, devices in database.rows(query):
             yield _process(database, int(process), int(device), int(devices), epoch_ns)
@@ -62,7 +62,7 @@ def _pid(process: int) -> int:
 def _epoch_ns(database: NsysDatabase) -> int:
     """Return the time of the export's zero in ns since the epoch; 0 where it lacks."""
     table = "TARGET_INFO_SESSION_START_TIME"
-    rows = database.rows(f"SELECT utcEpochNs FROM {table} LIMIT 1") if database.has_columns(table, "utcEpochNs") else []  # noqa: S608
+    rows = database.rows(f"SELECT utcEpochNs FROM {table} LIMIT 1") if database.has_columns(table, "utcEpochNs") else []
     return int(rows[0][0] or 0) if rows else 0
 
 
@@ -73,5 +73,5 @@ def _host(database: NsysDatabase) -> str:
         database.rows(f"SELECT value FROM {table} WHERE name = 'Hostname' LIMIT 1")
         if database.has_columns(table, "name", "value")
         else []
-    )  # noqa: S608
+    )
     return str(rows[0][0]) if rows and rows[0][0] else database.path.stem

@@ -9,8 +9,8 @@ import pytest
 from support.dumped_jobs import COMPLETED, SCENARIOS, SCHEDULED, STARTED, WORLD, Recorder, ranks, write_dumps
 
 from drumline.infra.runtime.exit_codes import BAD_INPUT, OK
-from drumline.views.standstill.answer_text import lines
 from drumline.views.standstill.explain_dumps import NothingReadable, explain_dumps, print_standstill
+from drumline.views.standstill.standstill_text import lines
 
 REAL = Path(__file__).parents[2] / "data" / "flight_recorder"
 #: Way to hang -> reason, named ranks, operation, number, and ranks that wait in it.

@@ -38,7 +38,7 @@ def test_an_export_without_blobs_has_budgets_and_insufficient_data(tmp_path):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_one_log_of_two_is_insufficient_and_names_nobody(tmp_path, rank):
+def test_one_log_of_two_is_insufficient_data(tmp_path, rank):
     result = verdict(tmp_path, f"inspector/node-a-rank{rank}.log.xz")
     assert result.answer == "insufficient"
     assert not result.named
