@@ -113,7 +113,7 @@ def test_an_address_in_use_names_the_setting():
     with listen(ServeSettings(port=0)) as taken:
         port = taken.getsockname()[1]
         assert page_address(ServeSettings(), port) == f"http://127.0.0.1:{port}"
-        with pytest.raises(CannotServe, match="set DRUMLINE_SERVE__PORT .or --port. to a free one"):
+        with pytest.raises(CannotServe, match=r"set DRUMLINE_SERVE__PORT .or --port. to a free one"):
             listen(ServeSettings(port=port))
 
 
