@@ -49,6 +49,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "capture": "Record a running job in depth for some steps; wait for the rows.",
         "pull": "Publish rows of some steps that stayed on their hosts.",
         "timeline": "Write steps of a job, all ranks aligned, as a Perfetto trace.",
+        "export": "Write the tables of a job as Parquet or Arrow files.",
         "flamegraph": "Write GPU time by Python stack, for speedscope.",
         "sql": "Query ClickHouse, read-only, with SQL or a named query.",
         "mcp": "Serve agents over the Model Context Protocol, read-only.",
