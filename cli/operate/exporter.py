@@ -86,7 +86,7 @@ def exporter(
     hide(token)
     options = ExporterOptions(worst, series, expire_s, losses, otlp, otlp_s, token, nvsentinel, nvsentinel_acts)
     with _exit_on_error():
-        require_acls(config, GROUP, dict.fromkeys(topics_of(options), ("READ",)), is_patient=True)
+        require_acls(config, GROUP, dict.fromkeys(topics_of(options), ("READ",)), {GROUP: ("READ",)}, is_patient=True)
         health, decoder = Health(), codec(config)
     with exit_on_error("exporter", ModuleNotFoundError, code=BAD_INPUT):
         receivers = _receivers(options, config.ca)
