@@ -14,7 +14,7 @@ PROGRESS_S ?= 10
 LOCKS := infra/requirements
 EXTRAS_dev := dev
 EXTRAS_all := all gpu archive build
-EXTRAS_image := streams sinks gpu archive report serve grafana build
+EXTRAS_image := streams sinks gpu archive report serve grafana otel nvsentinel build
 
 # Generators of docs/generate, each of one page of docs/reference. Those of PAGES_OF_CODE restate code line by line: the
 # repository does not have their pages.

@@ -27,7 +27,7 @@ from drumline.infra.runtime.version import drumline_version
 #: (heading, folder of the modules, name of the command -> text), in the order of `drumline --help`.
 GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("Run it: the whole platform on this machine", "stack", {
-        "up": "Start the whole platform: Kafka, ClickHouse, worker, sink, agent, page.",
+        "up": "Start the whole platform: Kafka, ClickHouse, drumline's programs, web page.",
         "down": "Stop all of it; data stays.",
         "status": "Show which processes run, their addresses and their memory.",
         "uninstall": "Remove what is left on this machine; ask first.",
@@ -50,6 +50,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "capture": "Record a running job in depth for some steps; wait for the rows.",
         "pull": "Publish rows of some steps that stayed on their hosts.",
         "timeline": "Write steps of a job, all ranks aligned, as a Perfetto trace.",
+        "export": "Write the tables of a job as Parquet or Arrow files.",
         "flamegraph": "Write GPU time by Python stack, for speedscope.",
         "sql": "Query ClickHouse, read-only, with SQL or a named query.",
         "mcp": "Serve agents over the Model Context Protocol, read-only.",
@@ -68,6 +69,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "dlq": "Count, show and replay dead letters.",
         "policy": "Set what processes record, from one place, for a time.",
         "limits": "Give some jobs limits of their own in alert rules.",
+        "exporter": "Serve verdicts to Prometheus; send them by OTLP, and to NVSentinel.",
         "notify": "Post to a webhook which hosts are at fault again.",
         "grafana": "Write, apply, compare and fetch dashboards and alert rules.",
         "config": "Print the settings in force, without secrets.",

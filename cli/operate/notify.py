@@ -35,6 +35,7 @@ def notify(
     as_json: Annotated[bool, typer.Option("--json", help="Print notices as JSON objects, one a line.")] = False,
     runs: Annotated[int, typer.Option(min=1, help="Runs with a fault until a host is due.")] = 3,
     days: Annotated[int, typer.Option(min=1, max=365, help="Age up to which faults count.")] = 30,
+    cloudevents: Annotated[bool, typer.Option("--cloudevents", help="Send each notice as a CloudEvent.")] = False,
 ) -> None:
     """Post to a webhook which hosts are at fault again, so that it can cordon and drain them.
 
@@ -46,6 +47,7 @@ def notify(
     standardwebhooks.com describes, and tries again until it is answered with 2xx. A notice is stored before it is sent
     (table offender_notices) and marked when it was taken. If drumline is killed in between, it is sent again with the
     same webhook-id: a receiver ignores ids that it knows. Run one of them; it needs the writer's account of ClickHouse.
+    With --cloudevents each notice is sent as the data of a CloudEvent.
 
     Exit codes: 0 nothing is left to send. 1 the receiver or ClickHouse does not answer, or rejects it. 2 a setting is
     missing. 130 Ctrl-C.
@@ -61,7 +63,7 @@ def notify(
         with exit_on_error("notify", ClickHouseFailed):
             _print_due(config, limits, as_json)
         return
-    webhook = _webhook(config)
+    webhook = _webhook(config, cloudevents)
     if period_s is None:
         with exit_on_error("notify", ClickHouseFailed):
             result = _pass(config, limits, webhook)
@@ -70,7 +72,7 @@ def notify(
     _repeat(lambda: _pass(config, limits, webhook), period_s, as_json)
 
 
-def _webhook(config: Settings) -> Webhook:
+def _webhook(config: Settings, cloudevents: bool) -> Webhook:
     from drumline.infra.config.webhook_key import webhook_key_bytes
     from drumline.views.offenders.webhook import Webhook
 
@@ -83,7 +85,10 @@ def _webhook(config: Settings) -> Webhook:
             "DRUMLINE_OFFENDERS__WEBHOOK_KEY_FILE to a file with whsec_ and 32 random bytes in base64",
         )
     return Webhook(
-        offenders.webhook.get_secret_value(), webhook_key_bytes(offenders.webhook_key.get_secret_value()), config.ca
+        offenders.webhook.get_secret_value(),
+        webhook_key_bytes(offenders.webhook_key.get_secret_value()),
+        config.ca,
+        "cloudevents" if cloudevents else "plain",
     )
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from drumline.cli.console import exit_on_error, replaced
 from drumline.cli.progress import files_progress
@@ -90,24 +92,32 @@ def verdict(
 def _print(result: OfflineVerdict, price: float) -> None:
     from drumline.views.verdict import answer_text as text
 
-    echo(escape_controls(text.answer_sentence(result)))
+    console = terminal_console(file=sys.stdout)
+
+    def print_line(line: str = "", indent: int = 0) -> None:
+        """Print one line, its further lines below its own begin."""
+        message = Text(escape_controls(line))
+        console.print(Padding(message, (0, 0, 0, indent)) if console.is_terminal else Text(" " * indent) + message)
+
+    print_line(text.answer_sentence(result))
     lines = text.evidence_lines(result, price)
     width = max((len(heading) for heading, _ in lines), default=0)
     if lines:
-        echo("")
+        print_line()
     for heading, line in lines:
-        echo(escape_controls(f"  {heading:<{width}}  {line}"))
+        print_line(f"{heading:<{width}}  {line}", indent=2)
     if rows := text.budget_rows(result):
         table = Table(title="time of each rank", title_justify="left")
         for header in text.HEADERS:
             table.add_column(header, justify="left" if header == "rank" else "right")
         for cells in rows:
             table.add_row(*(escape_controls(cell) for cell in cells))
-        echo("")
-        terminal_console(file=sys.stdout).print(table)
-        echo(text.budget_note(result))
+        print_line()
+        console.print(table)
+        print_line(text.budget_note(result))
     for title, sentences in (("evaluated", text.coverage_lines(result)), ("surer", text.surer_lines(result))):
         if sentences:
-            echo(f"\n{title}")
+            print_line()
+            print_line(title)
         for sentence in sentences:
-            echo(escape_controls(f"  {sentence}"))
+            print_line(sentence, indent=2)

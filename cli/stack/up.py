@@ -28,7 +28,7 @@ def up(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as JSON.")] = False,
 ) -> None:
-    """Start the whole platform on this machine, on loopback: Kafka, ClickHouse, worker, sink, agent and web page.
+    """Start the whole platform on this machine, on loopback: Kafka, ClickHouse, worker, sink, agent, exporter, page.
 
     Apache Kafka is one small JVM (KRaft), ClickHouse the engine of a wheel. Topics and tables are created. A detached
     supervisor runs and restarts it all; `drumline down` stops it. A repetition changes nothing. Where your settings

@@ -68,6 +68,10 @@ def users() -> dict[str, list[dict[str, Any]]]:
             *acls("topic", list(dead_letters.values()), "Write"),
             *acls("group", ["drumline-sink"], "Read"),
         ],
+        "exporter": [
+            *acls("topic", [Topic.STRAGGLER, Topic.HANG, Topic.PROCESS, Topic.DEVICE], "Read"),
+            *acls("group", ["drumline-exporter"], "Read"),
+        ],
         "auditor": [
             *acls("topic", ["gpu."], "Read", pattern="prefix"),
             *acls("group", ["drumline-sink"], "Describe"),

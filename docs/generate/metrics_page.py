@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from page import NOTE, REFERENCE, table, write
 from prometheus_files import duration
 
-from drumline.infra.telemetry import metrics
-from drumline.infra.telemetry.prometheus_rules import RULES
+from drumline.infra.telemetry import metrics, verdict_rules
+from drumline.infra.telemetry.prometheus_rules import RULES, PrometheusRule
+from drumline.infra.telemetry.verdict_metrics import VERDICT_METRICS
 
 PAGE = REFERENCE / "metrics.md"
 HEAD = """# Metrics, health and logs
 
-What do worker, sink and agent expose about themselves? Each serves three pages:
+What do worker, sink, agent and exporter expose about themselves, and the exporter about jobs? Each serves three pages:
 
 | page | 200 | 503 |
 |---|---|---|
@@ -24,6 +27,7 @@ What do worker, sink and agent expose about themselves? Each serves three pages:
 | `drumline stream` | 19464 | `DRUMLINE_METRICS_PORT` |
 | `drumline sink` | 19465 | `DRUMLINE_METRICS_PORT` |
 | `drumline agent` | 19466 | `DRUMLINE_METRICS_PORT` |
+| `drumline exporter` | 19467 | `DRUMLINE_METRICS_PORT` |
 
 They listen on 127.0.0.1, or on `DRUMLINE_METRICS_ADDRESS`: a kubelet probes the pod's address. The pages have no
 password and no TLS; let only your network in. A port in use is a warning in the log, and the program works without
@@ -50,6 +54,16 @@ Grafana's [alert rules](alerts.md) see what is in ClickHouse. What they cannot s
 the scrape configuration that it expects (`job: drumline`).
 
 """
+VERDICTS_HEAD = """## Metrics about jobs
+
+`drumline exporter` serves these ([verdicts elsewhere](../guide/verdicts-out.md)). All are gauges of what is known now.
+
+"""
+VERDICT_RULES_HEAD = """## Rules about jobs
+
+`infra/prometheus/verdicts.yml` has these series and alerts.
+
+"""
 TAIL = """## Logs
 
 Logs go to stderr, readable on a terminal. `DRUMLINE_LOG_JSON=true` writes one JSON object per line, for libraries too.
@@ -61,9 +75,29 @@ masked, and payloads are never logged.
 
 def page() -> str:
     """Return the page's text."""
-    rows = [(rule.name, f"`{rule.expr}`", duration(rule.holds_s), rule.meaning, rule.check, rule.act) for rule in RULES]
-    alerts = ALERTS_HEAD + table(("alert", "expression", "for", "meaning", "check", "do"), rows)
-    return "\n".join([NOTE.format(name="metrics_page") + HEAD, metrics.table(), alerts, TAIL])
+    of_jobs = VERDICTS_HEAD + table(
+        ("metric", "labels", "meaning"),
+        [(f"`{m.name}`", ", ".join(f"`{label}`" for label in m.labels), m.help) for m in VERDICT_METRICS],
+    )
+    recording = table(
+        ("series", "expression", "meaning"),
+        [(f"`{rule.name}`", f"`{rule.expr}`", rule.meaning) for rule in verdict_rules.RECORDING],
+    )
+    of_rules = VERDICT_RULES_HEAD + recording + "\n" + _alerts(verdict_rules.RULES)
+    parts = (
+        NOTE.format(name="metrics_page") + HEAD,
+        metrics.table(),
+        of_jobs,
+        ALERTS_HEAD + _alerts(RULES),
+        of_rules,
+        TAIL,
+    )
+    return "\n".join(parts)
+
+
+def _alerts(of: Sequence[PrometheusRule]) -> str:
+    rows = [(rule.name, f"`{rule.expr}`", duration(rule.holds_s), rule.meaning, rule.check, rule.act) for rule in of]
+    return table(("alert", "expression", "for", "meaning", "check", "do"), rows)
 
 
 if __name__ == "__main__":

@@ -194,7 +194,8 @@ class Settings(BaseSettings):
         None,
         ge=0,
         le=65535,
-        description="port of /metrics, /healthz, /readyz; none = 19464 worker, 19465 sink, 19466 agent; 0 = no port",
+        description="port of /metrics, /healthz, /readyz; none = 19464 worker, 19465 sink, 19466 agent, "
+        "19467 exporter; 0 = no port",
     )
     metrics_address: str = Field(
         "127.0.0.1", description="address of /metrics, /healthz and /readyz; a pod's probes need 0.0.0.0 or ::"

@@ -115,6 +115,7 @@ class Handler(BaseHTTPRequestHandler):
         if not is_signed(self.server.key, self.headers, body, now):
             return self._answer(401, "not signed")
         notice = json.loads(body)
+        notice = notice.get("data", notice)  # of a CloudEvent
         try:
             text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
             node = self.server.cluster.mark(notice, self.server.effect, text)

@@ -17,7 +17,7 @@ from drumline.infra.localstack.supervisor import SUPERVISOR
 #: Module of the web page, which a kept demo starts with the state directory and its port as arguments.
 PAGE = "drumline.views.serve.web_server"
 #: drumline's own programs, in the order of their start: `drumline NAME`; and the module of the child that runs them.
-PROGRAMS = ("stream", "sink", "agent", "serve")
+PROGRAMS = ("stream", "sink", "agent", "exporter", "serve")
 PROGRAMS_CHILD = "drumline.infra.localstack.programs"
 COMMAND = (sys.executable, "-m", "drumline.cli.app")
 #: Variable by which a program shows whose it is, also once its supervisor was killed.

@@ -1,4 +1,4 @@
-"""The local stack's child that runs drumline's own programs: stream worker, sink, agent and web page.
+"""The local stack's child that runs drumline's own programs: stream worker, sink, agent, exporter, page.
 
 `python -m drumline.infra.localstack.programs STATE` waits until broker and engine answer, creates topics and tables,
 and then becomes a supervisor of the programs (supervisor.py) with its state in STATE/programs. Logs are beside the
@@ -29,7 +29,7 @@ ANSWER_S = 1.0
 def ports(config: Settings) -> dict[str, int]:
     """Return the port at which each program shows that it is there; 0 = none, or any.
 
-    DRUMLINE_METRICS_PORT, which one program has for itself elsewhere, is the first of three here.
+    DRUMLINE_METRICS_PORT, which one program has for itself elsewhere, is the first of four here.
     """
     first = config.metrics_port
     metrics = {
@@ -42,7 +42,8 @@ def ports(config: Settings) -> dict[str, int]:
 def ports_to_check(config: Settings) -> dict[str, tuple[str, int]]:
     """Return setting -> (program, port) of those that have one."""
     settings_of = {"stream": "DRUMLINE_METRICS_PORT", "sink": "DRUMLINE_METRICS_PORT + 1",
-                   "agent": "DRUMLINE_METRICS_PORT + 2", "serve": "DRUMLINE_SERVE__PORT"}  # fmt: skip
+                   "agent": "DRUMLINE_METRICS_PORT + 2", "exporter": "DRUMLINE_METRICS_PORT + 3",
+                   "serve": "DRUMLINE_SERVE__PORT"}  # fmt: skip
     return {settings_of[name]: (name, port) for name, port in ports(config).items() if port}
 
 

@@ -18,7 +18,7 @@ _OF_COMMAND = {
     **dict.fromkeys(("sink", "audit", "migrate", "roles"), "sinks"),
     **dict.fromkeys(("up", "down", "status", "uninstall", "demo"), "local"),
     **dict.fromkeys(("import", "verdict"), "import"),
-    **dict.fromkeys(("sql", "explain", "report", "timeline", "top"), "sql"),
+    **dict.fromkeys(("sql", "explain", "export", "report", "timeline", "top"), "sql"),
 }
 _BUNDLES = frozenset({"all", "dev", "build"})
 _REQUIREMENT = re.compile(r"""([A-Za-z0-9._-]+).*extra == ['"]([\w-]+)['"]""")

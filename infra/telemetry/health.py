@@ -26,12 +26,14 @@ from drumline.infra.telemetry.metrics import READY, REGISTRIES, Program
 log = structlog.get_logger()
 HOST = "127.0.0.1"
 #: Ports by default: the programs of one host have different ones.
-PORTS: dict[Program, int] = {"stream": 19464, "sink": 19465, "agent": 19466}
+PORTS: dict[Program, int] = {"stream": 19464, "sink": 19465, "agent": 19466, "exporter": 19467}
 #: A main loop that has not moved for this time is dead; s. A sink may wait 60 s for an insert and as long for Kafka.
 STALLED_S = 180.0
 #: A main loop that has not moved for this time waits for a server, and is not ready; s.
 BUSY_S = 15.0
 Clock = Callable[[], float]
+#: Header Accept of a scrape -> body, content type.
+Expose = Callable[[str], tuple[bytes, str]]
 
 
 class Health:
@@ -124,12 +126,13 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer one of the three paths; 404 on others."""
         path = self.path.split("?", 1)[0]
         if path == "/metrics":
-            encode, kind = choose_encoder(self.headers.get("Accept", ""))
-            self._answer(200, encode(self.server.registry), kind)
+            self._answer(200, *self.server.expose(self.headers.get("Accept", "")))
         elif path == "/healthz":
             self._answer_health("alive", self.server.health.alive())
         elif path == "/readyz":
             self._answer_health("ready", self.server.health.ready())
+        elif (text := self.server.page(path)) is not None:
+            self._answer(200, text.encode(), "text/plain; charset=utf-8")
         else:
             self._answer(404, b'{"paths": ["/metrics", "/healthz", "/readyz"]}\n', "application/json")
 
@@ -155,16 +158,31 @@ class _Handler(BaseHTTPRequestHandler):
 class HealthServer(ThreadingHTTPServer):
     """Serves metrics and health of one program; listens as soon as it is constructed.
 
-    `serve_health` starts its thread. Raises OSError where the port is in use.
+    `serve_health` starts its thread. `expose`: header Accept -> body and content type of /metrics, instead of those of
+    the registry. `page`: path -> text of a page that only this program has, or None. Raises OSError where the port is
+    in use.
     """
 
     daemon_threads = True
     allow_reuse_address = True  # a restarted program gets its port at once; two listeners still fail
 
-    def __init__(self, port: int, registry: CollectorRegistry, health: Health, address: str = HOST) -> None:
-        self.registry, self.health = registry, health
+    def __init__(
+        self,
+        port: int,
+        registry: CollectorRegistry,
+        health: Health,
+        address: str = HOST,
+        expose: Expose | None = None,
+        page: Callable[[str], str | None] = lambda path: None,
+    ) -> None:
+        self.registry, self.health, self.page = registry, health, page
+        self.expose = self._encoded if expose is None else expose
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         super().__init__((address, port), _Handler)
+
+    def _encoded(self, accept: str) -> tuple[bytes, str]:
+        encode, kind = choose_encoder(accept)
+        return encode(self.registry), kind
 
     def server_bind(self) -> None:
         """Bind without the DNS query of HTTPServer."""
@@ -180,14 +198,20 @@ class HealthServer(ThreadingHTTPServer):
         """Ignore errors of one connection: the client hung up, or sent no HTTP."""
 
 
-def serve_health(program: Program, settings: Settings, health: Health) -> HealthServer | None:
+def serve_health(
+    program: Program,
+    settings: Settings,
+    health: Health,
+    expose: Expose | None = None,
+    page: Callable[[str], str | None] = lambda path: None,
+) -> HealthServer | None:
     """Serve in a background thread; None when the port is 0 (off) or in use, which is only a warning."""
     port = PORTS[program] if settings.metrics_port is None else settings.metrics_port
     address = settings.metrics_address
     if port == 0:
         return None
     try:
-        server = HealthServer(port, REGISTRIES[program], health, address)
+        server = HealthServer(port, REGISTRIES[program], health, address, expose, page)
     except OSError as error:
         log.warning(
             "no metrics and no health: cannot listen; set another port or address, or port 0 for none",

@@ -14,13 +14,14 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 Kind = Literal["counter", "gauge", "histogram"]
-Program = Literal["stream", "sink", "agent"]
+Program = Literal["stream", "sink", "agent", "exporter"]
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 REGISTRIES: dict[Program, CollectorRegistry] = {
     "stream": CollectorRegistry(),
     "sink": CollectorRegistry(),
     "agent": CollectorRegistry(),
+    "exporter": CollectorRegistry(),
 }
 for _registry in REGISTRIES.values():
     ProcessCollector(registry=_registry)  # memory, CPU time, open files: process_...
@@ -275,6 +276,22 @@ AGENT_ARCHIVE_DROPPED = _counter(
 )
 AGENT_ARCHIVE_RETRIES = _counter("agent", "archive_retries_total", "times that the storage did not accept a segment")
 AGENT_WAITING = _gauge("agent", "unacknowledged_records", "batches in the Kafka client that are not acknowledged yet")
+
+EXPORTER_RECORDS = _counter("exporter", "input_records_total", "Kafka records read", "topic")
+EXPORTER_LEFT = _counter(
+    "exporter", "ignored_records_total", "Kafka records that changed nothing. unreadable; fenced: of a worker that had "
+    "lost its partition; old: a newer revision or window was known", "topic", "reason",
+)  # fmt: skip
+EXPORTER_LEFT_OUT = _gauge(
+    "exporter", "unlisted_units",
+    "what has no series of its own because of the limits: job, rank (it is in the rest of its job), gpu", "kind",
+)  # fmt: skip
+EXPORTER_SERIES = _gauge("exporter", "series", "series about jobs, ranks and GPUs")
+EXPORTER_RENDER = _gauge("exporter", "render_seconds", "time that it took to render them; a scrape only sends them")
+EXPORTER_EXPORTS = _counter(
+    "exporter", "exports_total", "exports to a receiver: metrics or events by OTLP, events to NVSentinel, by outcome",
+    "to", "outcome",
+)  # fmt: skip
 
 # A series without a sample has no rate: the first event would be missed.
 for _of in ("registry", "status"):

@@ -24,14 +24,14 @@ def _kineto(path: Path, progress: Progress) -> Iterator[ProcessTrace]:
 
 
 def _nsys(path: Path, progress: Progress) -> Iterator[ProcessTrace]:
-    from drumline.producers.foreign.nsys.reader import read_nsys
+    from drumline.producers.foreign.nsys.nsys_processes import read_nsys
 
     yield from read_nsys(path)
     progress(path.stat().st_size)
 
 
 def _inspector(path: Path, progress: Progress) -> Iterator[ProcessTrace]:
-    from drumline.producers.foreign.inspector.reader import read_inspector
+    from drumline.producers.foreign.inspector.inspector_processes import read_inspector
 
     yield from read_inspector(path)
     progress(path.stat().st_size)

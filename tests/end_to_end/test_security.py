@@ -43,6 +43,8 @@ from drumline.streams.worker.faust_config import credentials
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]
 POISON = b"not a record"
+#: Programs that keep running, and their users.
+PROGRAMS = (("stream", "worker"), ("sink", "sink"), ("exporter", "exporter"))
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +73,12 @@ def job(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def programs(secure, drumline, tmp_path_factory):
-    """Start a worker and a sink over topics and tables, each as its own user; return name -> ManagedProcess."""
+    """Start worker, sink and exporter over topics and tables, each as its own user; return name -> ManagedProcess."""
     for command in (["topics", "apply"], ["migrate"]):
         code, _, errors = drumline("operator", *command)
         assert (code, errors) == (0, "")
     folder, started = tmp_path_factory.mktemp("programs"), {}
-    for (name, user), port in zip((("stream", "worker"), ("sink", "sink")), free_ports(2), strict=True):
+    for (name, user), port in zip(PROGRAMS, free_ports(len(PROGRAMS)), strict=True):
         environment = {**secure.environment_of(user), "DRUMLINE_METRICS_PORT": str(port)}
         environment |= {"DRUMLINE_STREAM__IDLE_S": "1", "DRUMLINE_LOG_LEVEL": "DEBUG"}
         started[name] = ManagedProcess(name, [name], folder / f"{name}.log", environment, restarts=0)
@@ -128,6 +130,7 @@ def test_secrets_are_in_no_log_no_metric_and_no_argument(secure, drumline, progr
                 output += answer.read().decode()
     assert "sasl_password" in output
     assert "drumline_sink_stored_rows_total" in output
+    assert 'drumline_exporter_input_records_total{topic="gpu.process.v1"}' in output, "its rights are enough"
     for name, password in secure.passwords.items():
         assert password not in output, name
 
@@ -317,6 +320,7 @@ COMMANDS = {
     ),
     "replay, no ACL": ("worker", ["replay", "JOB"], "", 1, "user worker lacks ACLs: Write on topic gpu.check.v1"),
     "stream, no ACL": ("sink", ["stream"], "", 7, "Read on group drumline-streams"),
+    "exporter, no ACL": ("sink", ["exporter"], "", 7, "Read on group drumline-exporter"),
     "sink, no ACL for dead letters": ("auditor", ["sink"], "", 7, "Write on topic gpu.check.v1.dlq"),
     "dlq, wrong password": ("operator", ["dlq", "list"], "PASSWORD", 1, "rejects user operator"),
     "dlq, no ACL": ("producer", ["dlq", "list"], "", 1, "user producer lacks ACLs"),

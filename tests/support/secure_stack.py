@@ -247,9 +247,9 @@ class SecureStack:
         )  # fmt: skip
         clickhouse = ClickHouseSettings(
             url=f"https://127.0.0.1:{self.fronts[front].port}", user=user, password_file=self.password_file(user),
-            reader="reader", reader_password_file=self.password_file("reader"), ca=self.certificates.ca,
+            reader="reader", reader_password_file=self.password_file("reader"),
         )  # fmt: skip
-        return self.settings.model_copy(update={"kafka": kafka, "clickhouse": clickhouse})
+        return self.settings.model_copy(update={"kafka": kafka, "clickhouse": clickhouse, "ca": self.certificates.ca})
 
     def environment_of(self, user: str, listener: str = "SECURE", front: str = "good") -> dict[str, str]:
         return environment(self.settings_of(user, listener, front))

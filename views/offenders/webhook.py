@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from drumline.infra.runtime import tls
 from drumline.infra.runtime.retry import Retry
+from drumline.views.offenders.cloud_event import CONTENT_TYPE, cloud_event
 
 #: Longest wait for the receiver; s. Attempts until the next pass tries again.
 TIMEOUT_S, ATTEMPTS = 10.0, 5
@@ -44,16 +45,22 @@ def signature(key: bytes, number: str, timestamp: int, body: bytes) -> str:
 
 @dataclass(frozen=True)
 class Webhook:
-    """Sends to one receiver; calls block. `url` may have a secret in its path: messages name only its host."""
+    """Sends to one receiver; calls block. `url` may have a secret in its path: messages name only its host.
+
+    `format`: plain, or cloudevents.
+    """
 
     url: str
     key: bytes
     ca: Path | None = None
+    format: str = "plain"
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
 
     def send(self, number: str, body: bytes) -> None:
         """Send until the receiver has taken it, ATTEMPTS times at the most. Raises WebhookFailed."""
+        if self.format == "cloudevents":
+            body = cloud_event(number, body)
         retry = Retry()
         while True:
             try:
@@ -68,7 +75,7 @@ class Webhook:
         parts = urlsplit(self.url)
         timestamp = int(self.now())
         headers = {
-            "Content-Type": "application/json",
+            "Content-Type": CONTENT_TYPE if self.format == "cloudevents" else "application/json",
             "User-Agent": "drumline",
             "webhook-id": number,
             "webhook-timestamp": str(timestamp),

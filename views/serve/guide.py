@@ -9,6 +9,7 @@ from drumline.infra.grafana.provisioning.rules import escalation, rules
 from drumline.infra.guidance.causes import CAUSES, WITHOUT_WINDOWS
 from drumline.infra.guidance.entry import DRUMLINE, Entry
 from drumline.infra.guidance.hangs import HANGS
+from drumline.infra.telemetry import verdict_rules
 from drumline.infra.telemetry.prometheus_rules import RULES
 
 
@@ -26,7 +27,7 @@ def alert(name: str) -> dict[str, Any]:
             return {"title": rule.title, "meaning": "", "rule": rule, "limit": rule.reason,
                     "check": rule.check.replace("{{ $labels.job }}", "JOB"), "job_limit": rule.job_limit,
                     "escalate": escalate}  # fmt: skip
-    for other in RULES:
+    for other in (*RULES, *verdict_rules.RULES):
         if other.name == name:
             return {"title": name, "meaning": other.meaning, "rule": other, "limit": "", "check": other.check,
                     "job_limit": None, "escalate": DRUMLINE}  # fmt: skip

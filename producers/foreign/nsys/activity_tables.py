@@ -135,7 +135,7 @@ def _range_names(
         return code, names
     known = {name: index for index, name in enumerate(names)}
     query = f"SELECT text FROM {RANGES} WHERE {where}"  # the terms of markers()
-    for row, (text,) in enumerate(database.each(query, parameters)):
+    for row, (text,) in enumerate(database.iterate(query, parameters)):
         if text is not None:
             code[row] = known.setdefault(_NUMBERED.sub("", str(text)), len(known))
     return code, tuple(known)

@@ -48,9 +48,9 @@ class NsysDatabase:
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a query whose result is small."""
-        return list(self.each(query, parameters))
+        return list(self.iterate(query, parameters))
 
-    def each(self, query: str, parameters: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+    def iterate(self, query: str, parameters: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query."""
         try:
             with closing(self._connection.execute(query, parameters)) as cursor:
@@ -103,10 +103,10 @@ class NsysDatabase:
         out: dict[int, str] = {}
         listed = np.unique(ids).tolist()
         for at in range(0, len(listed), 500):  # SQLite takes 999 parameters at least
-            some = listed[at : at + 500]
-            marks = ",".join("?" * len(some))
+            chunk = listed[at : at + 500]
+            marks = ",".join("?" * len(chunk))
             out.update(
                 (int(i), str(text))
-                for i, text in self.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", some)
+                for i, text in self.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", chunk)
             )  # only question marks
         return out

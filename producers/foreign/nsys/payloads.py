@@ -35,7 +35,7 @@ def payloads(database: NsysDatabase, process: int, rows: Array) -> tuple[Table, 
     if known and database.has_columns(RANGES, "binaryData"):
         where = f"eventType IN ({PUSH_POP}, {START_END}) AND (globalTid >> {THREAD_BITS}) = ?"
         query = f"SELECT rowid, binaryData FROM {RANGES} WHERE binaryData IS NOT NULL AND {where}"
-        for row, blob in database.each(query, (process >> THREAD_BITS,)):
+        for row, blob in database.iterate(query, (process >> THREAD_BITS,)):
             if not isinstance(blob, bytes) or not _HEADER.size < len(blob) <= _LARGEST:
                 continue
             domain, _, schema, _, size, _ = _HEADER.unpack_from(blob)
@@ -65,7 +65,7 @@ def _schemas(database: NsysDatabase) -> dict[tuple[int, int], dict[str, int]]:
     if not database.has_columns(_ENTRIES, "domainId", "schemaId", "name", "offset"):
         return {}
     out: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
-    for domain, schema, name, offset in database.each(f"SELECT domainId, schemaId, name, offset FROM {_ENTRIES}"):
+    for domain, schema, name, offset in database.iterate(f"SELECT domainId, schemaId, name, offset FROM {_ENTRIES}"):
         out[(domain, schema)][str(name)] = int(offset or 0)
     return {key: fields for key, fields in out.items() if fields.get(_COMMUNICATOR) == 0}
 

@@ -84,7 +84,7 @@ def test_no_password_is_written_down():
 
 def test_ports_are_published_on_loopback_only():
     published = [port for result in SERVICES.values() for port in result.get("ports", [])]
-    assert len(published) == 4
+    assert len(published) == 5
     assert all(port.startswith("127.0.0.1:") for port in published)
     assert not [name for name, result in SERVICES.items() if result.get("network_mode") or result.get("privileged")]
 
@@ -175,7 +175,7 @@ def test_every_command_line_is_one_of_drumline(service, arguments):
 def test_health_is_asked_at_the_port_each_program_serves():
     default = 19464
     assert f"HEALTH_PORT={default}" in DOCKERFILES[0].read_text()
-    for name in ("stream", "sink", "agent"):
+    for name in ("stream", "sink", "agent", "exporter"):
         assert DRUMLINE[name]["environment"].get("HEALTH_PORT", default) == PORTS[name]
 
 

@@ -109,9 +109,10 @@ def send(url, notice=NOTICE, key=KEY, **changed):
     Webhook(url, key, sleep=lambda _: None, **changed).send("id-1", json.dumps(notice).encode())
 
 
-def test_a_notice_sets_the_condition_and_no_taint_unless_one_is_wanted(api, receiver):
+@pytest.mark.parametrize("form", ["plain", "cloudevents"])
+def test_a_notice_sets_the_condition_and_no_taint_unless_one_is_wanted(api, receiver, form):
     api.node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
-    send(receiver())
+    send(receiver(), NOTICE | {"type": "host.at_fault", "last_time": "2026-11-01T10:00:00Z"}, format=form)
     ready, condition = api.node["status"]["conditions"]
     assert (ready["type"], condition["type"], condition["status"]) == ("Ready", "DrumlineAtFault", "True")
     assert condition["message"] == NOTICE["text"]

@@ -10,7 +10,7 @@ import pytest
 from rich.table import Table
 
 from drumline.cli.operate import audit, dlq, limits, policy, topics
-from drumline.cli.query import capture, evaluate, pull, table_verdicts
+from drumline.cli.query import capture, evaluate, pull, table_verdicts, verdict
 from drumline.cli.record import replay
 from drumline.cli.stack import status
 from drumline.infra.kafka.verification import ProducerAccount
@@ -23,12 +23,16 @@ from drumline.lab.demo import report as demo_report
 from drumline.lab.evaluate import comparison_table
 from drumline.lab.evaluate.scoring import EvaluationReport, Phase
 from drumline.lab.row_counts import StoredCount
+from drumline.producers.foreign.read_traces import one_format
 from drumline.producers.replay.replay import ReplaySummary
 from drumline.schemas.control import Control
 from drumline.sinks.audit.report import AuditReport, TopicAccount
+from drumline.streams.core.thresholds import StragglerConfig
 from drumline.views.control.pulls import RankAnswer
 from drumline.views.control.windows import RankState
 from drumline.views.sqlshell import output
+from drumline.views.verdict.evaluation import evaluate_job
+from drumline.views.verdict.recorded_job import read_job
 from drumline.views.verdict.verdict_rows import VerdictRow
 
 ROOT, TABLE = Path(__file__).parents[3], re.compile(r"\bTable\(")
@@ -181,6 +185,11 @@ def compared(_):
     terminal_console().print(comparison_table.table(results, KERNEL))
 
 
+def verdict_of_traces(_):
+    files = sorted((ROOT / "tests/data/foreign/hta").glob("*.json.gz"))
+    verdict._print(evaluate_job(read_job(files, one_format(files), LONG), StragglerConfig()), 1.0)
+
+
 #: Module that builds tables -> what prints them with values as long as they come.
 CASES = {
     "lab/bench/render.py": bench,
@@ -194,6 +203,7 @@ CASES = {
     "cli/query/pull.py": lambda _: pull._print(LONG, [RankAnswer(7, LONG, "done", PROSE)]),
     "cli/query/table_verdicts.py": table_of_operations,
     "cli/query/evaluate.py": lambda _: evaluate._print(REPORT, KERNEL, 6),
+    "cli/query/verdict.py": verdict_of_traces,
     "cli/record/replay.py": replayed,
     "cli/stack/status.py": stack_status,
     "lab/demo/report.py": demo,

@@ -26,6 +26,7 @@ HOPELESS = {
     "sink": {BAD_INPUT, RECORDS_LOST},
     "serve": {BAD_INPUT},
     "notify": {BAD_INPUT},
+    "exporter": {BAD_INPUT},
     "up": {BAD_INPUT},
 }
 each_unit = pytest.mark.parametrize("name", sorted(UNITS))
@@ -39,7 +40,9 @@ def lines(name):
 def arguments(name):
     """The command line of a unit, as its first instance has it."""
     [command] = [value for key, value in lines(name) if key == "ExecStart"]
-    program, *rest = shlex.split(command.replace("%H", "host").replace("%i", "1").replace(" $SINK_OPTIONS", ""))
+    program, *rest = shlex.split(
+        command.replace("%H", "host").replace("%i", "1").replace(" $SINK_OPTIONS", "").replace(" $EXPORTER_OPTIONS", "")
+    )
     assert program == "/opt/drumline/bin/drumline"
     return rest
 

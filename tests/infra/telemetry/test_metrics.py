@@ -42,7 +42,7 @@ UNITS = (
     "recoveries",
 )
 UNITS += ("partitions", "windows", "bytes", "processes", "folders", "gpus", "events", "units", "halts")
-UNITS += ("rings", "operations", "samplings")
+UNITS += ("rings", "operations", "samplings", "series", "exports")
 
 
 def value(program, name, **labels):

@@ -57,7 +57,7 @@ def test_the_example_scrapes_the_default_ports_under_the_jobs_name_of_the_rules(
     [job] = yaml.safe_load((FOLDER / "scrape.yml").read_text())["scrape_configs"]
     assert job["job_name"] == "drumline"
     assert [t for config in job["static_configs"] for t in config["targets"]] == [
-        f"127.0.0.1:{port}" for port in (19464, 19465, 19466)
+        f"127.0.0.1:{port}" for port in (19464, 19465, 19466, 19467)
     ]
 
 

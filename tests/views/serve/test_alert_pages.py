@@ -18,9 +18,10 @@ ROOT = Path(__file__).parents[3]
 GRAFANA = next(text for path, text in provisioning_files().items() if path.name == "rules.yaml")
 RULES = [
     {**rule["annotations"], "name": rule.get("uid", rule.get("alert"))}
-    for text in (GRAFANA, (ROOT / "infra/prometheus/rules.yml").read_text())
+    for text in (GRAFANA, *((ROOT / "infra/prometheus" / name).read_text() for name in ("rules.yml", "verdicts.yml")))
     for group in yaml.safe_load(text)["groups"]
     for rule in group["rules"]
+    if "record" not in rule
 ]
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.foreign_files import beginning, inspector_lines
 
 from drumline.producers.derive.nccl import names as nccl
-from drumline.producers.foreign.inspector.reader import read_inspector
+from drumline.producers.foreign.inspector.inspector_processes import read_inspector
 from drumline.producers.foreign.inspector.records import BadLine, read_record
 from drumline.producers.replay.nccl_only import derive_light
 from drumline.producers.replay.parquet import BadTrace

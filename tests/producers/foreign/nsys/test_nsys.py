@@ -10,7 +10,7 @@ from support.foreign_files import beginning, write_nsys
 
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.derive.rows import derive
-from drumline.producers.foreign.nsys.reader import read_nsys
+from drumline.producers.foreign.nsys.nsys_processes import read_nsys
 from drumline.producers.replay.parquet import BadTrace
 
 DATA = Path(__file__).parents[3] / "data"

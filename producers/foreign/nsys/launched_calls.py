@@ -32,7 +32,7 @@ def launch_times(database: NsysDatabase, process: int, epoch_ns: int, kernels: T
     )
     wanted = {"id": ("correlationId", np.int64), "start": ("start", np.int64)}
     rows = database.columns(RUNTIME, wanted, where, (process >> THREAD_BITS, process))
-    order = np.lexsort((-rows["start"], rows["id"]))  # of a nested call the last began inside the others
+    order = np.lexsort((-rows["start"], rows["id"]))  # of a nested call the last began inside the kept_markers
     ids, first = np.unique(rows["id"][order], return_index=True)
     if len(ids):
         at = np.minimum(np.searchsorted(ids, kernels["correlation"]), len(ids) - 1)
@@ -41,7 +41,7 @@ def launch_times(database: NsysDatabase, process: int, epoch_ns: int, kernels: T
 
 
 def with_calls(markers: Table, payloads: Table, kernels: Table, launched_ns: Array) -> tuple[Table, Table]:
-    """Return (markers, payloads) in which each NCCL kernel has one call; other ranges stay.
+    """Return (markers, payloads) in which each NCCL kernel has one call; ranges of other domains stay.
 
     `launched_ns`: of each kernel, -1 = unknown. A kernel whose launch lies in no call has its own operation, and a
     communicator that is a guess.
@@ -54,9 +54,9 @@ def with_calls(markers: Table, payloads: Table, kernels: Table, launched_ns: Arr
     ranges, _ = nested_ranges(markers)
     called = _sections(ranges, payloads)
     call = calls_of(launched_ns[rows], called.start_ns, called.end_ns)
-    own = nccl.kernel_operations(kernels.dictionaries["names"])[kernels["name"][rows]]
+    from_name = nccl.kernel_operations(kernels.dictionaries["names"])[kernels["name"][rows]]
     is_known = (call >= 0) & np.append(called.communicator_known, False)[call]
-    operation = np.where(call >= 0, np.append(called.operation, np.uint8(0))[call], own)
+    operation = np.where(call >= 0, np.append(called.operation, np.uint8(0))[call], from_name)
     communicator = np.where(is_known, np.append(called.communicator, np.uint64(0))[call], nccl.guess(0, operation))
     calls = CollectiveCalls(
         launch_ns=np.maximum(launched_ns[rows], 0),
@@ -66,10 +66,10 @@ def with_calls(markers: Table, payloads: Table, kernels: Table, launched_ns: Arr
         bytes=np.where(call >= 0, np.append(called.bytes, np.uint64(0))[call], 0).astype(np.uint64),
         peer=np.where(call >= 0, np.append(called.peer, np.int32(-1))[call], -1).astype(np.int32),
     )
-    others = markers.take(~_of_nccl(markers)) if markers.rows else markers
-    first = int(others["id"].max()) + 1 if others.rows else 1
+    kept_markers = markers.take(~_of_nccl(markers)) if markers.rows else markers
+    first = int(kept_markers["id"].max()) + 1 if kept_markers.rows else 1
     new, payloads = call_markers(calls, first)
-    return joined_markers(others, new), payloads
+    return joined_markers(kept_markers, new), payloads
 
 
 def _sections(ranges: Table, payloads: Table) -> NcclCalls:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from drumline.producers.activity.activity import Activity
 from drumline.producers.foreign.nsys.activity_tables import KERNELS, THREAD_BITS, copies, kernels, markers
-from drumline.producers.foreign.nsys.calls import launch_times, with_calls
 from drumline.producers.foreign.nsys.database import NsysDatabase
+from drumline.producers.foreign.nsys.launched_calls import launch_times, with_calls
 from drumline.producers.foreign.nsys.payloads import payloads
 from drumline.producers.foreign.process_trace import ProcessTrace
 from drumline.producers.foreign.recognise import Format

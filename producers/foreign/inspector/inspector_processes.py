@@ -35,15 +35,15 @@ def read_inspector(path: Path) -> Iterator[ProcessTrace]:
         processes[record.host, record.pid, 0 if record.pid else record.rank].append(record)
     if not processes:
         raise BadTrace(f"{path}: no operation could be read{': ' + notes[0] if notes else ''}")
-    for (host, pid, _), own in sorted(processes.items(), key=lambda item: item[0]):
-        timed = [record for record in own if record.start_us is not None and record.call_us is not None]
+    for (host, pid, _), recorded in sorted(processes.items(), key=lambda item: item[0]):
+        timed = [record for record in recorded if record.start_us is not None and record.call_us is not None]
         if not timed:
             raise BadTrace(
                 f"{path}: the operations have lengths, and no times: NCCL_INSPECTOR_DUMP_VERBOSE=1 lets the plugin "
                 "write them"
             )
-        if len(timed) < len(own):
-            notes = [*notes, f"{len(own) - len(timed)} operations have no times and are left out"]
+        if len(timed) < len(recorded):
+            notes = [*notes, f"{len(recorded) - len(timed)} operations have no times and are left out"]
         world = max(timed, key=lambda record: record.ranks)
         yield ProcessTrace(
             path=path,

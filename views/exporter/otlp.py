@@ -1,0 +1,109 @@
+"""Sends metrics and events to an OpenTelemetry Collector, by OTLP over HTTP. The extra `otel` has the SDK."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from opentelemetry._logs import SeverityNumber
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExportResult
+from opentelemetry.sdk.metrics import MeterProvider, ObservableGauge
+from opentelemetry.sdk.metrics.export import MetricExportResult, PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+
+from drumline.infra.runtime.version import drumline_version
+from drumline.infra.telemetry.metrics import EXPORTER_EXPORTS, Metric
+from drumline.infra.telemetry.verdict_metrics import VERDICT_METRICS
+from drumline.views.exporter.events import VerdictEvent
+from drumline.views.exporter.families import Families
+from drumline.views.exporter.options import ExporterOptions
+
+#: Time for an answer of the Collector, and for what is left at the end; s.
+TIMEOUT_S, CLOSE_S = 10.0, 5.0
+SCOPE = "drumline"
+SEVERITIES = {0: SeverityNumber.INFO, 1: SeverityNumber.WARN, 2: SeverityNumber.WARN3, 3: SeverityNumber.ERROR}
+
+
+def _counted(kind: str, is_sent: bool) -> None:
+    EXPORTER_EXPORTS.labels(kind, "sent" if is_sent else "failed").inc()
+
+
+class _Metrics(OTLPMetricExporter):
+    def export(self, *args: Any, **kwargs: Any) -> MetricExportResult:
+        result = super().export(*args, **kwargs)
+        _counted("otlp_metrics", result is MetricExportResult.SUCCESS)
+        return result
+
+
+class _Logs(OTLPLogExporter):
+    def export(self, *args: Any, **kwargs: Any) -> LogRecordExportResult:
+        result = super().export(*args, **kwargs)
+        _counted("otlp_events", result is LogRecordExportResult.SUCCESS)
+        return result
+
+
+class Otlp:
+    """Sends metrics each `otlp_s`, events as they come, in threads of the SDK, which retries and bounds its queues."""
+
+    def __init__(self, of: ExporterOptions, ca: Path | None) -> None:
+        self._now = Families()
+        options: dict[str, Any] = {
+            "headers": {"authorization": f"Bearer {of.otlp_token}"} if of.otlp_token else {},
+            "timeout": TIMEOUT_S,
+            "certificate_file": None if ca is None else str(ca),
+        }
+        address = of.otlp.rstrip("/")
+        resource = Resource.create({"service.name": "drumline-exporter", "service.version": drumline_version()})
+        reader = PeriodicExportingMetricReader(
+            _Metrics(f"{address}/v1/metrics", **options),
+            of.otlp_s * 1000,
+            TIMEOUT_S * 1000,
+            # The SDK's own limit of 2,000 series a metric would put the others into one.
+            cardinality_limits={ObservableGauge: of.series + 1},
+        )
+        self._meters = MeterProvider([reader], resource, shutdown_on_exit=False)
+        meter = self._meters.get_meter(SCOPE, drumline_version())
+        for metric in VERDICT_METRICS:
+            meter.create_observable_gauge(metric.name, [partial(self._observe, metric)], _unit(metric), metric.help)
+        self._loggers = LoggerProvider(resource, shutdown_on_exit=False)
+        self._loggers.add_log_record_processor(BatchLogRecordProcessor(_Logs(f"{address}/v1/logs", **options)))
+        self._logger = self._loggers.get_logger(SCOPE, drumline_version())
+
+    def take(self, now: Families, events: Sequence[VerdictEvent]) -> None:
+        """Keep the series for the next interval, and queue the events."""
+        self._now = now
+        for event in events:
+            self._logger.emit(
+                timestamp=event.time_ns,
+                severity_number=SEVERITIES[event.severity],
+                severity_text=event.state,
+                body=event.text,
+                attributes=event.attributes(),
+                event_name=f"drumline.{event.kind}",
+            )
+
+    def close(self) -> None:
+        """Send what is queued, for CLOSE_S at most: the SDK waits longer for a Collector that does not answer."""
+        closing = threading.Thread(target=self._shut_down, name="otlp", daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
+
+    def _shut_down(self) -> None:
+        self._loggers.shutdown()
+        self._meters.shutdown()
+
+    def _observe(self, metric: Metric, _options: CallbackOptions) -> Iterator[Observation]:
+        for labels, value in self._now.of(metric).items():
+            yield Observation(value, dict(zip(metric.labels, labels, strict=True)))
+
+
+def _unit(metric: Metric) -> str:
+    units: dict[str, str] = {"seconds": "s", "ratio": "1"}
+    return units.get(metric.name.rsplit("_", 1)[-1], "")
