@@ -103,7 +103,8 @@ CAUSES: tuple[Entry, ...] = (
     Entry(
         SLOW_COMPUTE, "more_work",
         "it had more to compute than the other ranks",
-        "Compare batch size, sequence lengths and tokens of the rank with a peer's: its kernels have more blocks.",
+        "Compare batch size, sequence lengths and tokens of the rank with a peer's; the evidence has how many times "
+        "their kernels and blocks it ran.",
         "Balance the work: sort or pack sequences, or move layers between pipeline stages.",
     ),
     Entry(

@@ -23,7 +23,7 @@ def report_data(**changes):
         "rank": 3, "episode_first_step": 100, "host": "node-b", "late_with": "", "first_step": 100, "last_step": 139,
         "started": "2026-01-02 00:00:10.000000000", "ended": "2026-01-02 00:00:14.000000000", "windows": 2,
         "state": "warning", "cause": "slow_copy", "detail": "pageable", "confidence": "high",
-        "evidence": evidence(), "lost_s": 4.1,
+        "evidence": evidence(), "evidence_steps": 20, "lost_s": 4.1,
         "gpu_seconds": 12.3, "lost_share": 0.051,
     }  # fmt: skip
     steps = range(200)

@@ -220,7 +220,7 @@ def _explanation(job: str, run: str, rows: list[Row], evaluated_s: float, pid: i
         detail=worst["detail"],
         confidence=worst["confidence"],
         meaning=entry.meaning if entry else "",
-        evidence=evidence(worst["evidence"]),
+        evidence=evidence(worst["evidence"], worst["evidence_steps"]),
         check=filled(entry.check, job, pid) if entry else "",
         act=filled(entry.act, job, pid) if entry else "",
         escalate=entry.escalate if entry else DRUMLINE,

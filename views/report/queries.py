@@ -129,8 +129,10 @@ SELECT rank, episode_first_step, attempt_start, anyLast(s.host) AS host, max(s.g
        min(s.first_step) AS first_step, max(s.last_step) AS last_step, toString(min(window_start)) AS started,
        toString(max(window_end)) AS ended, count() AS windows,
        ['suspect', 'warning', 'critical'][max(indexOf(['suspect', 'warning', 'critical'], s.state))] AS state,
-       argMax((s.cause, s.detail, s.confidence, evidence_json), (s.by_cause, s.by_detail, s.lost_ns)) AS worst,
-       worst.1 AS cause, worst.2 AS detail, worst.3 AS confidence, worst.4 AS evidence, sum(s.lost_ns) / 1e9 AS lost_s,
+       argMax((s.cause, s.detail, s.confidence, evidence_json, s.steps_used),
+              (s.by_cause, s.by_detail, s.lost_ns)) AS worst,
+       worst.1 AS cause, worst.2 AS detail, worst.3 AS confidence, worst.4 AS evidence, worst.5 AS evidence_steps,
+       sum(s.lost_ns) / 1e9 AS lost_s,
        sum(s.gpu_seconds_lost) AS gpu_seconds, max(s.lost_share) AS lost_share
 FROM (
     SELECT *, sum(lost_ns) OVER (PARTITION BY rank, attempt_start, episode_first_step, cause) AS by_cause,

@@ -276,8 +276,12 @@ HOST_TIMES = {
 }
 
 
-def evidence(text: str) -> list[str]:
-    """Return the evidence of a verdict as texts; [] where there is none. `text`: evidence_json."""
+def evidence(text: str, steps: int) -> list[str]:
+    """Return the evidence of a verdict as texts; [] where there is none.
+
+    `text`: evidence_json, whose times are sums. `steps`: compared in its window; texts have the times of one step.
+    """
+    steps = max(1, steps)
     try:
         values: Any = json.loads(text)
     except ValueError:
@@ -295,14 +299,14 @@ def evidence(text: str) -> list[str]:
         )
     excess = {k.removesuffix("_ns"): v for k, v in _numbers(values.get("excess_ns")).items()}
     if excess:
-        parts = [f"{name} {value / 1e6:+,.1f} ms" for name, value in sorted(excess.items(), key=lambda i: -i[1])
-                 if abs(value) >= 1e5]  # fmt: skip
-        texts.append("against its peers: " + (", ".join(parts) or "nothing of 0.1 ms"))
+        of_step = {name: value / steps for name, value in sorted(excess.items(), key=lambda i: -i[1])}
+        parts = [f"{name} {value / 1e6:+,.1f} ms" for name, value in of_step.items() if abs(value) >= 1e5]
+        texts.append("against its peers: " + (f"{', '.join(parts)} a step" if parts else "nothing of 0.1 ms a step"))
     if host := _numbers(values.get("host")):
-        times = [f"{host[name] / 1e6:,.1f} ms {text}" for name, text in HOST_TIMES.items() if name in host]
+        times = [f"{host[name] / 1e6 / steps:,.1f} ms {text}" for name, text in HOST_TIMES.items() if name in host]
         if "major_faults" in host:
-            times.append(f"{host['major_faults']:,.0f} major page faults")
-        texts += ["its process had more than its peers': " + ", ".join(times)] if times else []
+            times.append(f"{host['major_faults'] / steps:,.0f} major page faults")
+        texts += ["its process had more than its peers', a step: " + ", ".join(times)] if times else []
     if ratios := _numbers(values.get("ratios")):
         texts.append(", ".join(f"{value:.2f} times their {name}" for name, value in ratios.items()))
     if "ratio" in values:

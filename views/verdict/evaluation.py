@@ -158,7 +158,8 @@ def _named(
     for _, row in pairs:
         lost[row.cause, row.detail] += row.lost_ns + 1
     (cause, detail), _ = lost.most_common(1)[0]
-    _, worst = max((p for p in pairs if (p[1].cause, p[1].detail) == (cause, detail)), key=lambda p: p[1].lost_ns)
+    of_cause = [pair for pair in pairs if (pair[1].cause, pair[1].detail) == (cause, detail)]
+    window, worst = max(of_cause, key=lambda pair: pair[1].lost_ns)
     lost_ns, (total_ns, steps) = sum(row.lost_ns for _, row in pairs), evaluated
     states = [LEVELS.index(row.state) for _, row in pairs if row.state in LEVELS]
     return LateRank(
@@ -173,7 +174,7 @@ def _named(
         windows=len(pairs),
         first_step=pairs[0][0].first_step,
         last_step=pairs[-1][0].last_step,
-        evidence=tuple(evidence(_with_recorded_step(worst.evidence, job))),
+        evidence=tuple(evidence(_with_recorded_step(worst.evidence, job), window.steps_used)),
     )
 
 

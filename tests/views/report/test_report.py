@@ -128,32 +128,32 @@ def test_the_job_as_a_whole_is_not_a_rank():
 
 
 def test_evidence_is_text_and_nonsense_is_left_out():
-    assert report_text.evidence(evidence()) == [
-        "against its peers: copy +121.2 ms, compute -4.6 ms",
+    assert report_text.evidence(evidence(), 20) == [
+        "against its peers: copy +6.1 ms, compute -0.2 ms a step",
         "1.00 times their blocks, 1.25 times their kernels",
         "AllReduce 3 of step 86 took 0.6 ms on it, 27.6 ms on the rank that waited longest",
     ]
     for nonsense in ("", "{", "[]", "null", '{"excess_ns": 3, "ratios": [], "collective": 1}'):
-        assert report_text.evidence(nonsense) == []
+        assert report_text.evidence(nonsense, 20) == []
 
 
 def test_what_the_host_did_is_text():
     text = json.dumps({"host": {"run_queue_ns": 812_000_000, "disk_ns": 30_000_000, "major_faults": 1_200}})
     expected = "812.0 ms without a CPU, 30.0 ms waiting for a disk, 1,200 major page faults"
-    assert report_text.evidence(text) == [f"its process had more than its peers': {expected}"]
+    assert report_text.evidence(text, 1) == [f"its process had more than its peers', a step: {expected}"]
 
 
 @pytest.mark.parametrize(
     ("host", "expected"),
     [
-        ({"disk_ns": 2_500_000}, ["its process had more than its peers': 2.5 ms waiting for a disk"]),
-        ({"gil_ns": 40_000_000}, ["its process had more than its peers': 40.0 ms waiting for the GIL"]),
-        ({"major_faults": 7}, ["its process had more than its peers': 7 major page faults"]),
+        ({"disk_ns": 2_500_000}, ["its process had more than its peers', a step: 2.5 ms waiting for a disk"]),
+        ({"gil_ns": 40_000_000}, ["its process had more than its peers', a step: 40.0 ms waiting for the GIL"]),
+        ({"major_faults": 7}, ["its process had more than its peers', a step: 7 major page faults"]),
         ({"a_newer_worker_has_this": 7}, []),
     ],
 )
 def test_a_process_that_had_more_of_one_thing_alone_is_explained(host, expected):
-    assert report_text.evidence(json.dumps({"host": host})) == expected
+    assert report_text.evidence(json.dumps({"host": host}), 1) == expected
 
 
 def test_every_cause_that_verdicts_name_has_a_meaning():
