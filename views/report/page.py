@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from drumline.infra.guidance.entry import cause_page
 from drumline.infra.runtime.terminal import LAYOUT, escape_controls
 from drumline.views.report import charts, heat_map, text
+from drumline.views.report.advice import advice
 from drumline.views.report.data import ReportData
 from drumline.views.report.device_queries import MOST_GPUS
 from drumline.views.report.flame_graph import speedscope
@@ -112,6 +113,7 @@ def sections(data: ReportData, cause_url: Callable[[str, str], str] = cause_page
     return {
         "d": data,
         "text": text,
+        "advice": advice(data.episodes, data.job),
         "charts": dict.fromkeys(("steps", "lateness", "bands", "kernels", "memcpys"), "") | drawn,
         "most_gpus": MOST_GPUS,
         "devices": [(name, caption) for name, (_, caption) in DEVICES.items() if name in drawn],

@@ -1,0 +1,107 @@
+"""Pages below /job: a job, a rank or a step of it, or two of its runs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote, unquote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from drumline.views.report import charts, text
+from drumline.views.report.data import NoSuchRun
+from drumline.views.report.explanation import hang_lines
+from drumline.views.report.gaps import no_verdict
+from drumline.views.report.page import sections
+from drumline.views.serve import timeline
+from drumline.views.serve.addresses import job_url, number_of, times_of
+from drumline.views.serve.job_page import MOST_RANKS, is_live, job_page
+from drumline.views.serve.rank_page import PARTS, rank_page
+from drumline.views.serve.reading import PageSource
+from drumline.views.serve.views import TICK_S
+
+#: Time between two refreshes of a page while data come, and while none come; s.
+LIVE_S, STILL_S = TICK_S, 20
+#: Name of the file of a step below its address.
+TRACE = "timeline.pftrace"
+
+
+def parts_of(request: Request) -> list[str]:
+    """Return the parts of the path behind /job: names may have any character, slashes too."""
+    path = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
+    return [unquote(part) for part in path.decode("latin-1").split("?")[0].strip("/").split("/")][1:]
+
+
+class JobPages:
+    """The pages of jobs; safe for several threads. `render`: takes a template and its variables."""
+
+    def __init__(self, render: Callable[..., Response], price: float) -> None:
+        self._render = render
+        self._price = price
+
+    def answer(self, request: Request, source: PageSource) -> Response | None:
+        """Return the page of an address; None for one that is no page. Raises BadAddress and errors of queries."""
+        parts, run = parts_of(request), request.query_params.get("run", "")
+        if len(parts) == 1 and parts[0]:
+            return self._job(request, source, parts[0], run)
+        if len(parts) == 3 and parts[1] == "rank":
+            return self._rank(request, source, parts[0], run, number_of("rank", parts[2]))
+        if len(parts) == 3 and parts[1] == "step":
+            return self._step(request, source, parts[0], run, number_of("step", parts[2]))
+        return None
+
+    def _job(self, request: Request, source: PageSource, job: str, run: str) -> Response:
+        since, until = times_of(request)
+        page = job_page(source.query, job, run, since, until, self._price)
+        shown = len(page.ranks) if request.query_params.get("ranks") == "all" else MOST_RANKS
+        stands = [row for row in page.data.hangs if row["lasts"]]
+        # What the box of a standstill states, the summary does not state again.
+        rest = replace(page.data, hangs=[row for row in page.data.hangs if not row["lasts"]])
+        span = _span(request)
+        return self._render(
+            "job.html", p=page, shown=shown, given_run=run, summary=text.summary(rest, most=1), span=span,
+            hangs=[hang_lines([row], job) for row in stands],
+            rank_url=lambda rank: job_url(job, run, rank=rank, **span),
+            every=LIVE_S if page.is_live else STILL_S, **{k: v for k, v in sections(page.data).items() if k != "text"},
+        )  # fmt: skip
+
+    def _rank(self, request: Request, source: PageSource, job: str, run: str, rank: int) -> Response:
+        since, until = times_of(request)
+        page = rank_page(source.query, job, run, rank, since, until)
+        name = page.run["run"]
+        drawn = None
+        if page.bad_step:
+            try:
+                step = timeline.step_page(source.query, job, name, page.bad_step[0], rank)
+                drawn = (step, _safe(timeline.svg(step)))
+            except NoSuchRun:
+                drawn = None
+        return self._render(
+            "rank.html", p=page, given_run=run, step=drawn, parts=PARTS, kinds=timeline.KINDS, span=_span(request),
+            devices=[(caption, _safe(charts.svg(spec))) for caption, spec in page.devices.items()],
+            sentence=no_verdict(page.windows, rank, int(page.run["ranks"])),
+            rank_url=lambda number: job_url(job, run, rank=number),
+            every=LIVE_S if is_live(source.query, job, name) else STILL_S,
+            scope=f"--job {shlex.quote(job)} --run {shlex.quote(name)}",
+        )  # fmt: skip
+
+    def _step(self, request: Request, source: PageSource, job: str, run: str, step: int) -> Response:
+        rank = request.query_params.get("rank", "")
+        page = timeline.step_page(source.query, job, run, step, number_of("rank", rank) if rank else None)
+        return self._render(
+            "step.html", p=page, given_run=run, svg=_safe(timeline.svg(page)), kinds=timeline.KINDS, every=0
+        )
+
+
+def _span(request: Request) -> dict[str, Any]:
+    """Return the time in an address, for the addresses of pages of the same time."""
+    return {name: value for name in ("from", "to") if (value := request.query_params.get(name, "").strip())}
+
+
+def _safe(svg: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(svg)
