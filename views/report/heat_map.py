@@ -5,7 +5,7 @@ Cells of one shade are one path: a picture of 128 bands and 120 windows has a fe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import groupby, pairwise
 
 from drumline.views.report.charts import NUMBERS, WIDTH, Spec, field, steps_axis
@@ -105,7 +105,7 @@ def _paths(
     cells: list[Row], tops: Mapping[int, int], height: int, begin: int, end: int, darkest: float
 ) -> list[tuple[int, str]]:
     """Return (shade, SVG path in pixels) of the cells; neighbours of one shade in a row are one rectangle."""
-    width = _least_gap([int(row["bin"]) for row in cells])
+    width = int(least_gap(int(row["bin"]) for row in cells))
 
     def shade(row: Row) -> int:
         return round(min(1.0, row["late_ms"] / darkest) * (SHADES - 1)) if darkest else 0
@@ -125,5 +125,6 @@ def _paths(
     return [(level, "".join(drawn[level])) for level in sorted(drawn)]
 
 
-def _least_gap(numbers: Sequence[int]) -> int:
-    return min((b - a for a, b in pairwise(sorted(set(numbers)))), default=1)
+def least_gap(numbers: Iterable[float]) -> float:
+    """Return the least distance of neighbours; 1 of fewer than two numbers."""
+    return min((after - before for before, after in pairwise(sorted(set(numbers)))), default=1)

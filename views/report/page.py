@@ -142,6 +142,11 @@ def prepare() -> None:
         environment().get_template("page.html")
 
 
+def device_charts(data: ReportData) -> dict[str, charts.Spec]:
+    """Return the charts of GPUs over time for which there are data, by the column of a sample."""
+    return {name: spec for name in DEVICES if (spec := _spec(name, data)) is not None}
+
+
 def _charts(data: ReportData) -> dict[str, charts.Spec]:
     """Return the charts for which there are data."""
     return {name: spec for name in NEEDED if (spec := _spec(name, data)) is not None}

@@ -28,7 +28,7 @@ def job_url(job: str, run: str = "", rank: int | None = None, step: int | None =
 def number_of(name: str, value: str) -> int:
     """Return a rank or a step, within what ClickHouse's columns hold. Raises BadAddress."""
     try:
-        return max(-1, min(int(value), (1 << 31) - 1 if name == "rank" else (1 << 63) - 1))
+        return max(-1, min(int(value), (1 << 31) - 1 if "rank" in name else (1 << 63) - 1))
     except ValueError:
         raise BadAddress(f"{name} {value!r} is no number") from None
 

@@ -29,8 +29,8 @@ from drumline.views.serve.access import Application, Guard
 from drumline.views.serve.addresses import BadAddress, job_url
 from drumline.views.serve.database import Database, FileRejected
 from drumline.views.serve.download import download
-from drumline.views.serve.job_pages import LIVE_S, STILL_S, JobPages
 from drumline.views.serve.reading import PageSource
+from drumline.views.serve.runs.pages import LIVE_S, STILL_S, JobPages
 from drumline.views.serve.views import Views
 from drumline.views.sqlshell.questions import is_time
 from drumline.views.sqlshell.request import BadRequest
@@ -75,7 +75,7 @@ class Pages:
         folder = resources.files("drumline.views.serve") / "static"
         self._files = {
             "style.css": (str(style()) + (folder / "style.css").read_text("utf-8"), "text/css"),
-            "live.js": ((folder / "live.js").read_text("utf-8"), "text/javascript"),
+            **{name: ((folder / name).read_text("utf-8"), "text/javascript") for name in ("live.js", "charts.js")},
         }
         # In their addresses, so that a browser keeps no file of an older version.
         mark = hashlib.sha256("".join(content for content, _ in self._files.values()).encode()).hexdigest()[:12]

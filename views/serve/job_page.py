@@ -11,7 +11,7 @@ from drumline.views.report.data import Query, ReportData, Row
 from drumline.views.report.loading import load, rows_of, side_by_side
 from drumline.views.report.text import LEVELS, by_rank
 from drumline.views.serve.fleet import ENDED_S
-from drumline.views.serve.job_state import Headline, job_state
+from drumline.views.serve.runs.headline import Headline, headline
 from drumline.views.top.data import JOBS, WINDOW
 
 #: Levels of a rank, the worst last: a job that waits for it costs all of its GPUs.
@@ -63,7 +63,7 @@ def job_page(query: Query, job: str, run: str, since: str, until: str, price: fl
         of_run = {"job": job, "run": data.run["run"], "since": data.run["started"], "until": data.run["ended"]}
         hangs = data.hangs if data.whole else rows_of(query, queries.HANGS, of_run)
     whole = next((row for row in window if row["rank"] == -1), None)
-    state = job_state(data.run, live, hangs)
+    state = headline(data.run, live, hangs)
     return JobPage(data, _ranks(data, window, live), whole, bad_step(data.episodes), live, state)
 
 

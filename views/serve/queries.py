@@ -151,6 +151,17 @@ WHERE {_SCOPE} AND step = {{step:Int64}} AND (communicator, l.attempt_start) IN 
 ) GROUP BY rank ORDER BY late_ms DESC
 """
 
+# The step and rank of some steps and ranks with most lateness, of the attempt that ran last; without lateness the first
+# step that is known.
+_OF_CELL = f"""{_SCOPE} AND step BETWEEN {{first:Int64}} AND {{last:Int64}}
+    AND rank BETWEEN {{first_rank:Int32}} AND {{last_rank:Int32}}"""
+LATEST_STEP = f"""
+SELECT l.step AS step, l.rank AS rank FROM lateness AS l
+WHERE {_OF_CELL} AND l.attempt_start = (SELECT max(attempt_start) FROM lateness WHERE {_OF_CELL})
+GROUP BY step, rank HAVING sum(l.lateness_ns) > 0 ORDER BY sum(l.lateness_ns) DESC, step, rank LIMIT 1
+"""
+FIRST_STEP = f"SELECT step, rank FROM steps WHERE {_OF_CELL} AND gpu_duration_ns > 0 ORDER BY step, rank LIMIT 1"
+
 # What ran in each of `bins` parts of the step, by rank: ns of each kind.
 _BINS = """arrayJoin(range(
     toUInt32(greatest(0, intDiv((toInt64(e.begin_ns) - b.begin_ns) * {bins:Int64}, b.length_ns))),

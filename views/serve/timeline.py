@@ -78,6 +78,20 @@ def step_page(query: Query, job: str, run: str, step: int, rank: int | None) -> 
     return StepPage(job, chosen, step, rank, ranks, drawn, length_ms, work + collectives)
 
 
+def latest_step(
+    query: Query, job: str, run: str, steps: tuple[int, int], ranks: tuple[int, int]
+) -> tuple[int, int] | None:
+    """Return the step and rank, of those between the given, in which a rank came latest to its collectives.
+
+    Without lateness it is the first step that is known; None without one. Raises NoSuchRun and the query's errors.
+    """
+    chosen, _ = find_run(query, job, run)
+    cell = {"job": job, "run": chosen["run"], "first": steps[0], "last": steps[1], "first_rank": ranks[0],
+            "last_rank": ranks[1]}  # fmt: skip
+    rows = query(queries.LATEST_STEP, cell) or query(queries.FIRST_STEP, cell)
+    return (rows[0]["step"], rows[0]["rank"]) if rows else None
+
+
 def choose(ranks: list[Row], rank: int | None) -> list[Row]:
     """Return the ranks to draw, by number: `rank`, the latest ones, and some that wait. `ranks`: the latest first."""
     latest = sorted(ranks, key=lambda row: row["rank"] != rank)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from drumline.views.serve.job_state import job_state
+from drumline.views.serve.runs.headline import headline
 
 RUN = {"started": "2026-11-21 10:00:00.000000000", "last_record": "2026-11-21 11:00:00.000"}
 HANG = {"lasts": True, "state": "hung", "started": "2026-11-21 10:30:00.000000000"}
@@ -20,5 +20,5 @@ HANG = {"lasts": True, "state": "hung", "started": "2026-11-21 10:30:00.00000000
     ],
 )
 def test_the_state_has_its_time_and_a_standstill_outranks_the_rest(is_live, hangs, level, text):
-    state = job_state(RUN, is_live, hangs)
+    state = headline(RUN, is_live, hangs)
     assert (state.level, state.text) == (level, text)

@@ -15,12 +15,13 @@ from drumline.views.report import charts, text
 from drumline.views.report.data import NoSuchRun
 from drumline.views.report.explanation import hang_lines
 from drumline.views.report.gaps import no_verdict
-from drumline.views.report.page import sections
+from drumline.views.report.page import DEVICES, sections
 from drumline.views.serve import timeline
 from drumline.views.serve.addresses import job_url, number_of, times_of
 from drumline.views.serve.job_page import MOST_RANKS, is_live, job_page
 from drumline.views.serve.rank_page import PARTS, rank_page
 from drumline.views.serve.reading import PageSource
+from drumline.views.serve.runs.chart_values import chart_values, over_time
 from drumline.views.serve.views import TICK_S
 
 #: Time between two refreshes of a page while data come, and while none come; s.
@@ -64,7 +65,7 @@ class JobPages:
         return self._render(
             "job.html", p=page, shown=shown, given_run=run, summary=text.summary(rest, most=1), span=span,
             hangs=[hang_lines([row], job) for row in stands],
-            rank_url=lambda rank: job_url(job, run, rank=rank, **span),
+            rank_url=lambda rank: job_url(job, run, rank=rank, **span), chart_values=chart_values(page.data),
             every=LIVE_S if page.is_live else STILL_S, **{k: v for k, v in sections(page.data).items() if k != "text"},
         )  # fmt: skip
 
@@ -72,6 +73,7 @@ class JobPages:
         since, until = times_of(request)
         page = rank_page(source.query, job, run, rank, since, until)
         name = page.run["run"]
+        units = {caption: unit for unit, caption in DEVICES.values()}
         drawn = None
         if page.bad_step:
             try:
@@ -81,7 +83,10 @@ class JobPages:
                 drawn = None
         return self._render(
             "rank.html", p=page, given_run=run, step=drawn, parts=PARTS, kinds=timeline.KINDS, span=_span(request),
-            devices=[(caption, _safe(charts.svg(spec))) for caption, spec in page.devices.items()],
+            devices=[
+                (caption, _safe(charts.svg(spec)), over_time(spec, page.since, units[caption]))
+                for caption, spec in page.devices.items()
+            ],
             sentence=no_verdict(page.windows, rank, int(page.run["ranks"])),
             rank_url=lambda number: job_url(job, run, rank=number),
             every=LIVE_S if is_live(source.query, job, name) else STILL_S,
@@ -89,16 +94,33 @@ class JobPages:
         )  # fmt: skip
 
     def _step(self, request: Request, source: PageSource, job: str, run: str, step: int) -> Response:
-        rank = request.query_params.get("rank", "")
-        page = timeline.step_page(source.query, job, run, step, number_of("rank", rank) if rank else None)
+        names = ("rank", "last_rank", "last")
+        given = {name: number_of(name, value) for name in names if (value := _given(request, name))}
+        rank, last = given.get("rank"), given.get("last", step)
+        latest = None
+        if rank is not None and last > step:
+            ranks = (rank, given.get("last_rank", rank))
+            latest = timeline.latest_step(source.query, job, run, (step, last), ranks)
+        chosen, rank = latest or (step, rank)
+        page = timeline.step_page(source.query, job, run, chosen, rank)
         return self._render(
-            "step.html", p=page, given_run=run, svg=_safe(timeline.svg(page)), kinds=timeline.KINDS, every=0
+            "step.html",
+            p=page,
+            given_run=run,
+            svg=_safe(timeline.svg(page)),
+            kinds=timeline.KINDS,
+            every=0,
+            within=(step, last) if last > step else None,
         )
 
 
 def _span(request: Request) -> dict[str, Any]:
     """Return the time in an address, for the addresses of pages of the same time."""
-    return {name: value for name in ("from", "to") if (value := request.query_params.get(name, "").strip())}
+    return {name: value for name in ("from", "to") if (value := _given(request, name))}
+
+
+def _given(request: Request, name: str) -> str:
+    return request.query_params.get(name, "").strip()
 
 
 def _safe(svg: str) -> Any:

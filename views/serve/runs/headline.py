@@ -16,7 +16,7 @@ class Headline:
     text: str
 
 
-def job_state(run: Row, is_live: bool, hangs: Sequence[Row]) -> Headline:
+def headline(run: Row, is_live: bool, hangs: Sequence[Row]) -> Headline:
     """Return the state of a run. `hangs`: rows of HANGS; one that lasts outranks all else, as on the fleet's page."""
     lasting = next((row for row in hangs if row["lasts"]), None)
     if lasting is not None:
