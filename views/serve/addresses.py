@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -23,6 +24,16 @@ def job_url(job: str, run: str = "", rank: int | None = None, step: int | None =
         more["rank"] = rank
     query = urlencode({name: value for name, value in {"run": run, **more}.items() if value not in ("", None)})
     return path + (f"?{query}" if query else "")
+
+
+#: Name of the file of a step below its address.
+TRACE = "timeline.pftrace"
+
+
+def trace_url(job: str, run: str, step: int, ranks: Iterable[int]) -> str:
+    """Return the address of the file of a step for Perfetto."""
+    query = urlencode({"run": run, "ranks": ",".join(map(str, ranks))}, safe=",")
+    return f"{job_url(job, step=step)}/{TRACE}?{query}"
 
 
 def number_of(name: str, value: str) -> int:

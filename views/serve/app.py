@@ -26,11 +26,12 @@ from drumline.views.report.data import NoSuchRun
 from drumline.views.report.page import environment, style
 from drumline.views.serve import fleet, guide, links, question_form
 from drumline.views.serve.access import Application, Guard
-from drumline.views.serve.addresses import BadAddress, job_url
+from drumline.views.serve.addresses import TRACE, BadAddress, job_url, number_of
 from drumline.views.serve.database import Database, FileRejected
 from drumline.views.serve.download import download
 from drumline.views.serve.reading import PageSource
-from drumline.views.serve.runs.pages import LIVE_S, STILL_S, JobPages
+from drumline.views.serve.runs.pages import LIVE_S, STILL_S, JobPages, parts_of
+from drumline.views.serve.runs.trace import ranks_of, trace
 from drumline.views.serve.views import Views
 from drumline.views.sqlshell.questions import is_time
 from drumline.views.sqlshell.request import BadRequest
@@ -46,7 +47,7 @@ def application(settings: Settings) -> Application:
     pages = Pages(settings)
     routes = [
         Route("/", pages.shared(pages.fleet)),
-        Route("/job/{rest:path}", pages.shared(pages.of_job)),
+        Route("/job/{rest:path}", pages.job_or_file),
         Route("/questions", pages.questions),
         Route("/question/{name}", pages.question_or_file),
         Route("/causes", pages.causes),
@@ -119,6 +120,15 @@ class Pages:
             every=LIVE_S if live else STILL_S,
             chosen=labels,
         )  # fmt: skip
+
+    async def job_or_file(self, request: Request) -> Response:
+        """Show a page of a job, or send the file of a step."""
+        parts = parts_of(request)
+        if len(parts) != 4 or (parts[1], parts[3]) != ("step", TRACE):
+            return await self.shared(self.of_job)(request)
+        step, ranks = number_of("step", parts[2]), ranks_of(request)
+        run = request.query_params.get("run", "")
+        return await run_in_threadpool(trace, self._database, parts[0], run, step, ranks)
 
     def of_job(self, request: Request, source: PageSource) -> Response:
         """Show a job, a rank of it, or a step of it."""

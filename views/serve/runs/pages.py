@@ -17,7 +17,7 @@ from drumline.views.report.explanation import hang_lines
 from drumline.views.report.gaps import no_verdict
 from drumline.views.report.page import DEVICES, sections
 from drumline.views.serve import timeline
-from drumline.views.serve.addresses import job_url, number_of, times_of
+from drumline.views.serve.addresses import job_url, number_of, times_of, trace_url
 from drumline.views.serve.job_page import MOST_RANKS, is_live, job_page
 from drumline.views.serve.rank_page import PARTS, rank_page
 from drumline.views.serve.reading import PageSource
@@ -26,8 +26,6 @@ from drumline.views.serve.views import TICK_S
 
 #: Time between two refreshes of a page while data come, and while none come; s.
 LIVE_S, STILL_S = TICK_S, 20
-#: Name of the file of a step below its address.
-TRACE = "timeline.pftrace"
 
 
 def parts_of(request: Request) -> list[str]:
@@ -52,6 +50,8 @@ class JobPages:
             return self._rank(request, source, parts[0], run, number_of("rank", parts[2]))
         if len(parts) == 3 and parts[1] == "step":
             return self._step(request, source, parts[0], run, number_of("step", parts[2]))
+        if len(parts) == 2 and parts[1] == "step":  # of the form, which has the number in its query
+            return self._step(request, source, parts[0], run, number_of("step", _given(request, "step")))
         return None
 
     def _job(self, request: Request, source: PageSource, job: str, run: str) -> Response:
@@ -110,6 +110,7 @@ class JobPages:
             svg=_safe(timeline.svg(page)),
             kinds=timeline.KINDS,
             every=0,
+            file=trace_url(job, page.run["run"], page.step, [row["rank"] for row in page.drawn]),
             within=(step, last) if last > step else None,
         )
 
