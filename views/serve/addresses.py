@@ -26,6 +26,11 @@ def job_url(job: str, run: str = "", rank: int | None = None, step: int | None =
     return path + (f"?{query}" if query else "")
 
 
+def compare_url(job: str, run: str, other_run: str) -> str:
+    """Return the address of two runs of a job side by side."""
+    return f"{job_url(job)}/compare?{urlencode({'run': run, 'other_run': other_run})}"
+
+
 #: Name of the file of a step below its address.
 TRACE = "timeline.pftrace"
 

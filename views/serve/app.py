@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata, resources
 from typing import Any
@@ -24,9 +24,9 @@ from drumline.infra.config.state_dir import StackError
 from drumline.views.report import text
 from drumline.views.report.data import NoSuchRun
 from drumline.views.report.page import environment, style
-from drumline.views.serve import fleet, guide, links, question_form
+from drumline.views.serve import boards, fleet, guide, links, question_form
 from drumline.views.serve.access import Application, Guard
-from drumline.views.serve.addresses import TRACE, BadAddress, job_url, number_of
+from drumline.views.serve.addresses import TRACE, BadAddress, compare_url, job_url, number_of
 from drumline.views.serve.database import Database, FileRejected
 from drumline.views.serve.download import download
 from drumline.views.serve.reading import PageSource
@@ -48,6 +48,9 @@ def application(settings: Settings) -> Application:
     routes = [
         Route("/", pages.shared(pages.fleet)),
         Route("/job/{rest:path}", pages.job_or_file),
+        Route("/hosts", pages.shared(pages.hosts)),
+        Route("/host/{name:path}", pages.shared(pages.host)),
+        Route("/costs", pages.shared(pages.costs)),
         Route("/questions", pages.questions),
         Route("/question/{name}", pages.question_or_file),
         Route("/causes", pages.causes),
@@ -85,7 +88,8 @@ class Pages:
             text=text, job_url=job_url, fleet_url=_fleet_url,
             age=lambda seconds: age(seconds).plain, words=_spaced, price=self._price,
             cost=lambda seconds: text.cost(self._price, seconds), signed=_signed, mark=mark,
-            with_ranks=links.with_ranks, with_guides=links.with_guides,
+            with_ranks=links.with_ranks, with_guides=links.with_guides, compare_url=compare_url,
+            host_url=boards.host_url, links_of=boards.links_of,
             version=metadata.version("drumline"),
         )  # fmt: skip
 
@@ -133,6 +137,38 @@ class Pages:
     def of_job(self, request: Request, source: PageSource) -> Response:
         """Show a job, a rank of it, or a step of it."""
         return self._jobs.answer(request, source) or self.not_found(request, None)
+
+    def hosts(self, request: Request, source: PageSource) -> Response:
+        """Show the hosts that held jobs back or are at fault."""
+        since = request.query_params.get("since", "")
+        intro = "Hosts over all jobs: those whose ranks were late, whatever the cause, and those whose hardware failed."
+        return self._board(boards.hosts(source, since), "Hosts", intro, since)
+
+    def host(self, request: Request, source: PageSource) -> Response:
+        """Show one host over all jobs."""
+        name = request.path_params["name"]
+        intro = "Jobs that ran here and what their ranks here cost; faults of the hardware; health checks."
+        return self._board(boards.host(source, name), name, intro, None, [("Hosts", "/hosts")])
+
+    def costs(self, request: Request, source: PageSource) -> Response:
+        """Show what runs cost, and how much of that was lost."""
+        since = request.query_params.get("since", "")
+        price = f"At {self._price:g} per GPU-hour." if self._price else (
+            "No price is set, so money is not known: DRUMLINE_STREAM__PRICE_PER_GPU_HOUR.")  # fmt: skip
+        return self._board(boards.costs(source, since, self._price), "Costs", price, since)
+
+    def _board(
+        self,
+        parts: list[boards.BoardPart],
+        title: str,
+        intro: str,
+        since: str | None,
+        crumbs: Sequence[tuple[str, str]] = (),
+    ) -> Response:
+        return self._page(
+            "board.html", title=title, intro=intro, parts=parts, since=since, crumbs=crumbs,
+            most=question_form.MOST_ROWS, every=0,
+        )  # fmt: skip
 
     def questions(self, _: Request) -> Response:
         """List the named questions."""

@@ -34,6 +34,20 @@ FLEET_LABELS = f"""
 SELECT job, run, any(labels) AS labels FROM processes WHERE (job, run) IN ({_RUNS}) GROUP BY job, run
 """
 
+# What ran on a host, the newest first, and what its ranks there cost.
+HOST_JOBS = f"""
+SELECT p.job AS job, p.run AS run, p.on_host AS ranks, p.newest AS newest_process, l.times AS late_windows,
+       l.lost AS gpu_s_lost, l.why.1 AS mostly, l.why.2 AS detail
+FROM (
+    SELECT job, run, uniqExact(rank) AS on_host, toString(toDateTime(max(published), 'UTC')) AS newest FROM processes
+    WHERE host = {{host:String}} GROUP BY job, run ORDER BY max(published) DESC LIMIT 100
+) AS p LEFT JOIN (
+    SELECT job, run, count() AS times, round(sum(s.gpu_seconds_lost), 1) AS lost,
+           {main_cause("s.severity >= 'suspect'")} AS why
+    FROM stragglers AS s WHERE s.host = {{host:String}} AND s.rank >= 0 AND s.severity >= 'suspect' GROUP BY job, run
+) AS l ON l.job = p.job AND l.run = p.run ORDER BY p.newest DESC, job, run
+"""
+
 # Jobs that stand still, by run.
 FLEET_HANGS = """
 SELECT h.job AS job, h.run AS run, h.state AS state, h.reason AS reason, h.note AS note,

@@ -26,8 +26,9 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; on Debian: apt-get install chromium"),
 ]
 AT = f"/job/{quote(JOB, safe='')}"
-PAGES = ("/", AT, f"{AT}/rank/1", f"{AT}/step/25?rank=1", "/questions", f"/question/top-kernels?job={quote(JOB)}",
-         "/causes", "/cause/host_stall", f"/alert/{rules()[0].uid}", "/job/nothing")  # fmt: skip
+PAGES = ("/", "/hosts", "/host/h", "/costs", f"{AT}/compare?run=r1", AT, f"{AT}/rank/1", f"{AT}/step/25?rank=1",
+         "/questions", f"/question/top-kernels?job={quote(JOB)}", "/causes", "/cause/host_stall",
+         f"/alert/{rules()[0].uid}", "/job/nothing")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,10 @@ from drumline.views.report.data import NoSuchRun
 from drumline.views.report.explanation import hang_lines
 from drumline.views.report.gaps import no_verdict
 from drumline.views.report.page import DEVICES, sections
-from drumline.views.serve import timeline
+from drumline.views.serve import boards, timeline
 from drumline.views.serve.addresses import job_url, number_of, times_of, trace_url
 from drumline.views.serve.job_page import MOST_RANKS, is_live, job_page
+from drumline.views.serve.question_form import MOST_ROWS
 from drumline.views.serve.rank_page import PARTS, rank_page
 from drumline.views.serve.reading import PageSource
 from drumline.views.serve.runs.chart_values import chart_values, over_time
@@ -50,6 +51,8 @@ class JobPages:
             return self._rank(request, source, parts[0], run, number_of("rank", parts[2]))
         if len(parts) == 3 and parts[1] == "step":
             return self._step(request, source, parts[0], run, number_of("step", parts[2]))
+        if len(parts) == 2 and parts[1] == "compare":
+            return self._compare(request, source, parts[0], run)
         if len(parts) == 2 and parts[1] == "step":  # of the form, which has the number in its query
             return self._step(request, source, parts[0], run, number_of("step", _given(request, "step")))
         return None
@@ -113,6 +116,14 @@ class JobPages:
             file=trace_url(job, page.run["run"], page.step, [row["rank"] for row in page.drawn]),
             within=(step, last) if last > step else None,
         )
+
+    def _compare(self, request: Request, source: PageSource, job: str, run: str) -> Response:
+        other_run = _given(request, "other_run")
+        return self._render(
+            "board.html", title="Two runs side by side", parts=boards.runs(source, job, run, other_run), since=None,
+            intro=f"a: run {run or 'the newest'}; b: run {other_run or 'the one before'}.",
+            crumbs=[("Fleet", "/"), (job, job_url(job, run))], most=MOST_ROWS, every=0,
+        )  # fmt: skip
 
 
 def _span(request: Request) -> dict[str, Any]:
