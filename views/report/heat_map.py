@@ -17,17 +17,17 @@ SHADES, OPACITY = 16, (0.06, 1.0)
 LOWEST, HIGHEST, RANK_HEIGHT = 60, 360, 22
 
 
-def lateness(data: ReportData) -> Spec:
+def lateness(data: ReportData, width: int = WIDTH) -> Spec:
     """Return a row for each of the latest ranks, and a cell for each window of steps; later is darker."""
     ranks = sorted({int(row["rank"]) for row in data.lateness})
     height = max(-(-LOWEST // len(ranks)), min(RANK_HEIGHT, HIGHEST // len(ranks)))
     tops = {rank: number * height for number, rank in enumerate(ranks)}
     y = {"y": field("rank", "ordinal", "rank", sort=None, axis=NUMBERS, scale={"paddingInner": 0, "paddingOuter": 0})}
     rows = [{"rank": rank, "text": f"rank {rank}: {most}"} for rank, most in _most(data.lateness).items()]
-    return _heat_map(data, data.lateness, tops, height, y, rows)
+    return _heat_map(data, data.lateness, tops, height, y, rows, width)
 
 
-def bands(data: ReportData) -> Spec:
+def bands(data: ReportData, width: int = WIDTH) -> Spec:
     """Return a row for each band of ranks, from 0 on; a cell shows the latest rank of its band in one window."""
     firsts, ranks = sorted({int(row["rank"]) for row in data.bands}), band_ranks(data.bands)
     number = firsts[-1] // ranks + 1
@@ -38,7 +38,7 @@ def bands(data: ReportData) -> Spec:
          "y2": {"field": "end"}}  # fmt: skip
     rows = [{"rank": first, "end": first + ranks, "text": f"ranks {first} to {first + ranks - 1}: {most}"}
             for first, most in _most(data.bands).items()]  # fmt: skip
-    return _heat_map(data, data.bands, tops, height, y, rows) | {"height": number * height}
+    return _heat_map(data, data.bands, tops, height, y, rows, width) | {"height": number * height}
 
 
 def joined_bands(cells: list[Row], ranks: int, most: int) -> list[Row]:
@@ -75,7 +75,13 @@ def darkest_ms(data: ReportData) -> float:
 
 
 def _heat_map(
-    data: ReportData, cells: list[Row], tops: Mapping[int, int], height: int, y: Spec, rows: list[Row]
+    data: ReportData,
+    cells: list[Row],
+    tops: Mapping[int, int],
+    height: int,
+    y: Spec,
+    rows: list[Row],
+    width: int,
 ) -> Spec:
     """Return the map of `cells`, whose `rank` begins at a pixel of `tops`. `rows`: what an invisible row stands for."""
     axis, darkest = steps_axis(data), darkest_ms(data)
@@ -86,9 +92,9 @@ def _heat_map(
         legend={"tickCount": 4, "symbolStrokeWidth": 0},
     )  # fmt: skip
     shades = [{"late_ms": darkest * shade / (SHADES - 1), "cells": path}
-              for shade, path in _paths(cells, tops, height, begin, end, darkest)]  # fmt: skip
+              for shade, path in _paths(cells, tops, height, (begin, end, width), darkest)]  # fmt: skip
     return {
-        "height": height * len(tops),
+        "height": height * len(tops), "width": width,
         "layer": [
             {"data": {"values": shades},
              "mark": {"type": "point", "filled": True, "color": "var(--late)", "aria": False},
@@ -102,9 +108,13 @@ def _heat_map(
 
 
 def _paths(
-    cells: list[Row], tops: Mapping[int, int], height: int, begin: int, end: int, darkest: float
+    cells: list[Row], tops: Mapping[int, int], height: int, steps: tuple[int, int, int], darkest: float
 ) -> list[tuple[int, str]]:
-    """Return (shade, SVG path in pixels) of the cells; neighbours of one shade in a row are one rectangle."""
+    """Return (shade, SVG path in pixels) of the cells; neighbours of one shade in a row are one rectangle.
+
+    `steps`: first, end, and the pixels between them.
+    """
+    begin, end, pixels = steps
     width = int(least_gap(int(row["bin"]) for row in cells))
 
     def shade(row: Row) -> int:
@@ -120,7 +130,7 @@ def _paths(
             else:
                 runs.append((first, first + width, level))
         for first, last, level in runs:
-            left, right = (round((min(step, end) - begin) * WIDTH / (end - begin), 1) for step in (first, last))
+            left, right = (round((min(step, end) - begin) * pixels / (end - begin), 1) for step in (first, last))
             drawn.setdefault(level, []).append(f"M{left:g},{tops[rank]}H{right:g}v{height}H{left:g}Z")
     return [(level, "".join(drawn[level])) for level in sorted(drawn)]
 

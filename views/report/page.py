@@ -32,7 +32,7 @@ DEVICES = {
     "celsius": ("°C", "Temperature"),
 }
 #: Chart -> (field of ReportData without which there is none, its specification).
-CHARTS: dict[str, tuple[str, Callable[[ReportData], charts.Spec]]] = {
+CHARTS: dict[str, tuple[str, Callable[..., charts.Spec]]] = {
     "steps": ("step_times", charts.step_times),
     "lateness": ("lateness", heat_map.lateness),
     "bands": ("bands", heat_map.bands),
@@ -105,11 +105,20 @@ def with_code(message: str) -> Any:
     return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts))
 
 
-def sections(data: ReportData, cause_url: Callable[[str, str], str] = cause_page) -> dict[str, Any]:
-    """Return the variables of sections.html: the data, and the charts as drawn. `cause_url`: "" = without a link."""
+def sections(
+    data: ReportData, cause_url: Callable[[str, str], str] = cause_page, *, with_slim: bool = False
+) -> dict[str, Any]:
+    """Return the variables of sections.html: the data, and the charts as drawn.
+
+    `cause_url`: "" = without a link. `with_slim`: each wide chart is followed by one for phones; the style shows one.
+    """
     from markupsafe import Markup
 
+    slim = {name: _slim(name, data) for name in CHARTS if with_slim and getattr(data, CHARTS[name][0])}
+    for spec in slim.values():
+        charts.draw_ahead(spec)
     drawn = {name: Markup(charts.svg(spec)) for name, spec in _charts(data).items()}
+    drawn |= {name: drawn[name] + Markup(charts.svg(spec)) for name, spec in slim.items()}
     return {
         "d": data,
         "text": text,
@@ -157,6 +166,10 @@ def _spec(name: str, data: ReportData) -> charts.Spec | None:
         return charts.device(data, name, DEVICES[name][0])
     rows, spec_of = CHARTS[name]
     return spec_of(data) if getattr(data, rows) else None
+
+
+def _slim(name: str, data: ReportData) -> charts.Spec:
+    return CHARTS[name][1](data, charts.SLIM)
 
 
 def _flame_graph(data: ReportData) -> str:

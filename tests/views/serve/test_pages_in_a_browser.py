@@ -186,6 +186,19 @@ def test_a_first_tap_shows_a_cell_and_a_second_opens_it(address, chromium):
     page.wait_for_url("**/step/10?*", timeout=90_000)
 
 
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_no_chart_is_cut_and_one_of_each_is_shown(address, chromium, width):
+    page = chromium.new_page(viewport={"width": width, "height": 844})
+    for path in (AT, f"{AT}/rank/1", f"{AT}/step/25?rank=1"):
+        page.goto(address + path, timeout=90_000)
+        charts = page.locator("figure .wide:visible")
+        assert charts.count() > 0
+        for chart in charts.all():
+            assert chart.evaluate("part => part.scrollWidth - part.clientWidth") <= 0, path
+            shown = chart.evaluate("part => [...part.querySelectorAll(':scope > svg')].map(svg => svg.clientWidth > 0)")
+            assert shown.count(True) == 1, path
+
+
 SCREENS = pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
 
 

@@ -64,12 +64,12 @@ class JobPages:
         stands = [row for row in page.data.hangs if row["lasts"]]
         # What the box of a standstill states, the summary does not state again.
         rest = replace(page.data, hangs=[row for row in page.data.hangs if not row["lasts"]])
-        span = _span(request)
+        span, drawn = _span(request), sections(page.data, with_slim=True)
         return self._render(
             "job.html", p=page, shown=shown, given_run=run, summary=text.summary(rest, most=1), span=span,
             hangs=[hang_lines([row], job) for row in stands],
             rank_url=lambda rank: job_url(job, run, rank=rank, **span), chart_values=chart_values(page.data),
-            every=LIVE_S if page.is_live else STILL_S, **{k: v for k, v in sections(page.data).items() if k != "text"},
+            every=LIVE_S if page.is_live else STILL_S, **{k: v for k, v in drawn.items() if k != "text"},
         )  # fmt: skip
 
     def _rank(self, request: Request, source: PageSource, job: str, run: str, rank: int) -> Response:
@@ -81,7 +81,7 @@ class JobPages:
         if page.bad_step:
             try:
                 step = timeline.step_page(source.query, job, name, page.bad_step[0], rank)
-                drawn = (step, _safe(timeline.svg(step)))
+                drawn = (step, _safe(timeline.svgs(step)))
             except NoSuchRun:
                 drawn = None
         return self._render(
@@ -110,7 +110,7 @@ class JobPages:
             "step.html",
             p=page,
             given_run=run,
-            svg=_safe(timeline.svg(page)),
+            svg=_safe(timeline.svgs(page)),
             kinds=timeline.KINDS,
             every=0,
             file=trace_url(job, page.run["run"], page.step, [row["rank"] for row in page.drawn]),
