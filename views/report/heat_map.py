@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import groupby, pairwise
+from math import ceil
 
 from drumline.views.report.charts import NUMBERS, WIDTH, Spec, field, steps_axis
 from drumline.views.report.data import ReportData, Row
 
 #: Shades from on time to latest; the opacity of the first and the last. On time is tinted too: blank means not known.
 SHADES, OPACITY = 16, (0.06, 1.0)
+#: Most columns of a slim map, or its drawing would cost as much as that of the wide one.
+SLIM_COLUMNS = 40
 #: Bounds of a map's height, and the height of a rank at most; pixels.
 LOWEST, HIGHEST, RANK_HEIGHT = 60, 360, 22
 
@@ -116,6 +119,8 @@ def _paths(
     """
     begin, end, pixels = steps
     width = int(least_gap(int(row["bin"]) for row in cells))
+    if pixels < WIDTH and (end - begin) > width * SLIM_COLUMNS:
+        cells, width = _joined(cells, begin, width * ceil((end - begin) / width / SLIM_COLUMNS))
 
     def shade(row: Row) -> int:
         return round(min(1.0, row["late_ms"] / darkest) * (SHADES - 1)) if darkest else 0
@@ -133,6 +138,15 @@ def _paths(
             left, right = (round((min(step, end) - begin) * pixels / (end - begin), 1) for step in (first, last))
             drawn.setdefault(level, []).append(f"M{left:g},{tops[rank]}H{right:g}v{height}H{left:g}Z")
     return [(level, "".join(drawn[level])) for level in sorted(drawn)]
+
+
+def _joined(cells: list[Row], begin: int, width: int) -> tuple[list[Row], int]:
+    """Return the latest of the cells of each row and `width` steps, and this width."""
+    latest: dict[tuple[int, int], float] = {}
+    for row in cells:
+        place = int(row["rank"]), begin + (int(row["bin"]) - begin) // width * width
+        latest[place] = max(latest.get(place, 0.0), row["late_ms"])
+    return [{"rank": rank, "bin": first, "late_ms": late_ms} for (rank, first), late_ms in latest.items()], width
 
 
 def least_gap(numbers: Iterable[float]) -> float:

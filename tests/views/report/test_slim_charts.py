@@ -27,6 +27,13 @@ def test_cells_of_a_slim_heat_map_end_with_its_plot():
     assert max(float(part.split("v")[0]) for part in paths.split("H")[1::2]) == charts.SLIM
 
 
+def test_a_slim_heat_map_has_few_columns_each_as_dark_as_its_latest_cell():
+    known = [{"rank": 0, "bin": first, "late_ms": 90.0 * (first == 3)} for first in range(200)]
+    slim = CHARTS["lateness"][1](report_data(lateness=known), charts.SLIM)
+    *_, darkest = slim["layer"][0]["data"]["values"]
+    assert darkest["cells"] == "M0,0H7.2v60H0Z"
+
+
 def test_names_of_kernels_are_shorter_on_a_slim_chart():
     data = report_data(kernels=[report_data().kernels[0] | {"short": "a" * 60 + "end"}])
     [row] = CHARTS["kernels"][1](data, charts.SLIM)["data"]["values"]
