@@ -36,7 +36,8 @@ def report_data(**changes):
         "length_s": 100.0, "whole": True,
         "steps": {"first": 0, "last": 199, "steps": 200, "ranks": 4, "median_ms": 500.0, "p95_ms": 520.0,
                   "steps_from": ["marker"]},
-        "step_times": [{"bin": s, "median_ms": 500.0 + s, "shortest_ms": 490.0 + s, "longest_ms": 510.0 + s}
+        "step_times": [{"bin": s, "median_ms": 500.0 + s, "shortest_ms": 490.0 + s, "longest_ms": 510.0 + s,
+                        "begin_ms": 1767312000000 + 500 * s, "end_ms": 1767312000501 + 500 * s}
                        for s in steps],
         "windows": {
             "windows": 10, "measured": 10, "evaluated": 10, "first": 0, "last": 199, "evaluated_s": 100.0,

@@ -23,6 +23,8 @@ def store(settings):
         f"INSERT INTO steps (job, run, rank, step, start, duration_ns, gpu_start, gpu_duration_ns, steps_from) SELECT "
         f"'{JOB}', 'r1', intDiv(number, 40), number % 40, {at} + number % 40, 1000000000, {at}, 1000000000, 'marker' "
         "FROM numbers(80)",
+        f"INSERT INTO lateness_versions (job, run, rank, step, communicator, collectives, lateness_ns, published) "
+        f"SELECT {keys}, 1, number, 'c', 1, 60000000 + (number = 27), {at} FROM numbers(20, 20)",
         f"INSERT INTO stragglers_versions (job, run, first_step, last_step, window_start, window_end, published, "
         "steps_used, step_ns, rank, host, severity, state, cause, lost_ns, lost_share, lateness_ns, "
         "gpu_seconds_lost, episode_first_step, confidence, evidence_json) WITH intDiv(number, 3) AS w, "

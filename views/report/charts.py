@@ -21,6 +21,8 @@ from drumline.views.report.text import LEVELS, WHOLE_JOB, span
 Spec = dict[str, Any]
 
 WIDTH = 720
+#: Width of a plot beside whose axis the screen of a phone ends; pixels.
+SLIM = 290
 #: Space for labels, which may be a fifth wider in the reader's font than in the one they are measured with.
 NUMBERS: Spec = {"minExtent": 44}
 _NAMES: Spec = {"ticks": False, "domain": False, "labelLimit": 300, "minExtent": 365}
@@ -97,7 +99,7 @@ def steps_axis(data: ReportData) -> Spec:
     return {"scale": {"domain": [min(firsts), max(lasts) + 1], "nice": False}, "axis": {"format": "d", "grid": False}}
 
 
-def step_times(data: ReportData) -> Spec:
+def step_times(data: ReportData, width: int = WIDTH) -> Spec:
     """Return the chart of step times: median of the ranks, and the range from shortest to longest as a band.
 
     Verdicts are coloured behind it.
@@ -125,7 +127,7 @@ def step_times(data: ReportData) -> Spec:
         )
         layers.append({"data": {"values": bands}, "mark": {"type": "rect", "opacity": 0.22},
                        "encoding": {**span, "color": colour}})  # fmt: skip
-        if len(bands) <= 12:
+        if len(bands) <= (12 if width == WIDTH else 4):
             label = {"type": "text", "align": "left", "dx": 3, "dy": 9, "fill": "currentColor", "fontSize": 12}
             layers.append({"data": {"values": bands}, "mark": label,
                            "encoding": {"x": span["x"], "y": {"value": 0}, "text": {"field": "name"}}})  # fmt: skip
@@ -134,35 +136,43 @@ def step_times(data: ReportData) -> Spec:
                    "encoding": {"x": x, "y": shortest, "y2": {"field": "longest_ms"}}})  # fmt: skip
     layers.append({"mark": {"type": "line", "color": "var(--series-1)", "strokeWidth": 1.5},
                    "encoding": {"x": x, "y": field("median_ms", "quantitative", "step, ms", **axis_y)}})  # fmt: skip
-    return {"height": 220, "data": {"values": data.step_times}, "layer": layers}
+    return {"height": 220, "width": width, "data": {"values": data.step_times}, "layer": layers}
 
 
-def kernels(data: ReportData, most: int = 12) -> Spec:
-    """Return the chart of the kernels with most GPU time."""
+def kernels(data: ReportData, width: int = WIDTH, most: int = 12) -> Spec:
+    """Return the chart of the kernels with most GPU time; a slim one has shorter names."""
+    is_slim = width == SLIM
     values = [
         {
-            "kernel": f"{place}. {middle(_short(row))}",
+            "kernel": f"{place}. {middle(_short(row), 20 if is_slim else 42)}",
             "gpu_s": row["gpu_s"],
-            "label": f"{span(row['gpu_s'])}, {row['family'] or 'other'}",
+            "label": span(row["gpu_s"]) + ("" if is_slim else f", {row['family'] or 'other'}"),
         }
         for place, row in enumerate(data.kernels[:most], 1)
     ]
-    y = field("kernel", "nominal", None, sort=None, axis=_NAMES)
-    scale = {"domain": [0, 1.4 * max(row["gpu_s"] for row in values)], "nice": False}
-    x = field("gpu_s", "quantitative", "GPU time, s", scale=scale, axis={"tickCount": 5})
+    y = field("kernel", "nominal", None, sort=None, axis=_NAMES | ({"minExtent": 175} if is_slim else {}))
+    scale = {"domain": [0, (1.6 if is_slim else 1.4) * max(row["gpu_s"] for row in values)], "nice": False}
+    x = field("gpu_s", "quantitative", "GPU time, s", scale=scale, axis={"tickCount": 2 if is_slim else 5})
     drawn = {"mark": {"type": "bar", "color": "var(--series-1)"}, "encoding": {"x": x, "y": y}}
     text = {"mark": {"type": "text", "align": "left", "dx": 4, "fill": "currentColor", "fontSize": 12},
             "encoding": {"x": x, "y": y, "text": {"field": "label"}}}  # fmt: skip
-    return {"height": 24 * len(values), "width": 390, "data": {"values": values}, "layer": [drawn, text]}
+    return {
+        "height": 24 * len(values),
+        "width": 170 if is_slim else 390,
+        "data": {"values": values},
+        "layer": [drawn, text],
+    }
 
 
-def memcpys(data: ReportData) -> Spec:
+def memcpys(data: ReportData, width: int = WIDTH) -> Spec:
     """Return the bandwidth while copying, of all ranks (point) and of the slowest one (tick), on a log scale."""
     values = [
         {"copy": copy_name(row), "all": row["gb_per_s"], "slowest": row["slowest_gb_per_s"]}
         for row in data.memcpys[:10]
     ]
-    y = field("copy", "nominal", None, sort=None, axis={**_NAMES, "grid": True, "minExtent": 215})
+    y = field(
+        "copy", "nominal", None, sort=None, axis={**_NAMES, "grid": True, "minExtent": 180 if width == SLIM else 215}
+    )
     rates = [row[name] for row in values for name in ("all", "slowest") if row[name] > 0] or [1]
     low, high = floor(log10(min(rates))), ceil(log10(max(rates)))
     decades = [10.0**power for power in range(low, max(high, low + 1) + 1)]
@@ -171,7 +181,7 @@ def memcpys(data: ReportData) -> Spec:
     x = field("all", "quantitative", "GB/s while copying", **scale)
     slowest = {**x, "field": "slowest"}
     return {
-        "height": 26 * len(values), "width": 540, "data": {"values": values},
+        "height": 26 * len(values), "width": 165 if width == SLIM else 540, "data": {"values": values},
         "layer": [
             {"mark": {"type": "rule", "color": "var(--series-1)", "strokeWidth": 2},
              "encoding": {"x": x, "x2": {"field": "slowest"}, "y": y}},

@@ -5,29 +5,32 @@ Cells of one shade are one path: a picture of 128 bands and 120 windows has a fe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import groupby, pairwise
+from math import ceil
 
 from drumline.views.report.charts import NUMBERS, WIDTH, Spec, field, steps_axis
 from drumline.views.report.data import ReportData, Row
 
 #: Shades from on time to latest; the opacity of the first and the last. On time is tinted too: blank means not known.
 SHADES, OPACITY = 16, (0.06, 1.0)
+#: Most columns of a slim map, or its drawing would cost as much as that of the wide one.
+SLIM_COLUMNS = 40
 #: Bounds of a map's height, and the height of a rank at most; pixels.
 LOWEST, HIGHEST, RANK_HEIGHT = 60, 360, 22
 
 
-def lateness(data: ReportData) -> Spec:
+def lateness(data: ReportData, width: int = WIDTH) -> Spec:
     """Return a row for each of the latest ranks, and a cell for each window of steps; later is darker."""
     ranks = sorted({int(row["rank"]) for row in data.lateness})
     height = max(-(-LOWEST // len(ranks)), min(RANK_HEIGHT, HIGHEST // len(ranks)))
     tops = {rank: number * height for number, rank in enumerate(ranks)}
     y = {"y": field("rank", "ordinal", "rank", sort=None, axis=NUMBERS, scale={"paddingInner": 0, "paddingOuter": 0})}
     rows = [{"rank": rank, "text": f"rank {rank}: {most}"} for rank, most in _most(data.lateness).items()]
-    return _heat_map(data, data.lateness, tops, height, y, rows)
+    return _heat_map(data, data.lateness, tops, height, y, rows, width)
 
 
-def bands(data: ReportData) -> Spec:
+def bands(data: ReportData, width: int = WIDTH) -> Spec:
     """Return a row for each band of ranks, from 0 on; a cell shows the latest rank of its band in one window."""
     firsts, ranks = sorted({int(row["rank"]) for row in data.bands}), band_ranks(data.bands)
     number = firsts[-1] // ranks + 1
@@ -38,7 +41,7 @@ def bands(data: ReportData) -> Spec:
          "y2": {"field": "end"}}  # fmt: skip
     rows = [{"rank": first, "end": first + ranks, "text": f"ranks {first} to {first + ranks - 1}: {most}"}
             for first, most in _most(data.bands).items()]  # fmt: skip
-    return _heat_map(data, data.bands, tops, height, y, rows) | {"height": number * height}
+    return _heat_map(data, data.bands, tops, height, y, rows, width) | {"height": number * height}
 
 
 def joined_bands(cells: list[Row], ranks: int, most: int) -> list[Row]:
@@ -75,7 +78,13 @@ def darkest_ms(data: ReportData) -> float:
 
 
 def _heat_map(
-    data: ReportData, cells: list[Row], tops: Mapping[int, int], height: int, y: Spec, rows: list[Row]
+    data: ReportData,
+    cells: list[Row],
+    tops: Mapping[int, int],
+    height: int,
+    y: Spec,
+    rows: list[Row],
+    width: int,
 ) -> Spec:
     """Return the map of `cells`, whose `rank` begins at a pixel of `tops`. `rows`: what an invisible row stands for."""
     axis, darkest = steps_axis(data), darkest_ms(data)
@@ -86,9 +95,9 @@ def _heat_map(
         legend={"tickCount": 4, "symbolStrokeWidth": 0},
     )  # fmt: skip
     shades = [{"late_ms": darkest * shade / (SHADES - 1), "cells": path}
-              for shade, path in _paths(cells, tops, height, begin, end, darkest)]  # fmt: skip
+              for shade, path in _paths(cells, tops, height, (begin, end, width), darkest)]  # fmt: skip
     return {
-        "height": height * len(tops),
+        "height": height * len(tops), "width": width,
         "layer": [
             {"data": {"values": shades},
              "mark": {"type": "point", "filled": True, "color": "var(--late)", "aria": False},
@@ -102,10 +111,16 @@ def _heat_map(
 
 
 def _paths(
-    cells: list[Row], tops: Mapping[int, int], height: int, begin: int, end: int, darkest: float
+    cells: list[Row], tops: Mapping[int, int], height: int, steps: tuple[int, int, int], darkest: float
 ) -> list[tuple[int, str]]:
-    """Return (shade, SVG path in pixels) of the cells; neighbours of one shade in a row are one rectangle."""
-    width = _least_gap([int(row["bin"]) for row in cells])
+    """Return (shade, SVG path in pixels) of the cells; neighbours of one shade in a row are one rectangle.
+
+    `steps`: first, end, and the pixels between them.
+    """
+    begin, end, pixels = steps
+    width = int(least_gap(int(row["bin"]) for row in cells))
+    if pixels < WIDTH and (end - begin) > width * SLIM_COLUMNS:
+        cells, width = _joined(cells, begin, width * ceil((end - begin) / width / SLIM_COLUMNS))
 
     def shade(row: Row) -> int:
         return round(min(1.0, row["late_ms"] / darkest) * (SHADES - 1)) if darkest else 0
@@ -120,10 +135,20 @@ def _paths(
             else:
                 runs.append((first, first + width, level))
         for first, last, level in runs:
-            left, right = (round((min(step, end) - begin) * WIDTH / (end - begin), 1) for step in (first, last))
+            left, right = (round((min(step, end) - begin) * pixels / (end - begin), 1) for step in (first, last))
             drawn.setdefault(level, []).append(f"M{left:g},{tops[rank]}H{right:g}v{height}H{left:g}Z")
     return [(level, "".join(drawn[level])) for level in sorted(drawn)]
 
 
-def _least_gap(numbers: Sequence[int]) -> int:
-    return min((b - a for a, b in pairwise(sorted(set(numbers)))), default=1)
+def _joined(cells: list[Row], begin: int, width: int) -> tuple[list[Row], int]:
+    """Return the latest of the cells of each row and `width` steps, and this width."""
+    latest: dict[tuple[int, int], float] = {}
+    for row in cells:
+        place = int(row["rank"]), begin + (int(row["bin"]) - begin) // width * width
+        latest[place] = max(latest.get(place, 0.0), row["late_ms"])
+    return [{"rank": rank, "bin": first, "late_ms": late_ms} for (rank, first), late_ms in latest.items()], width
+
+
+def least_gap(numbers: Iterable[float]) -> float:
+    """Return the least distance of neighbours; 1 of fewer than two numbers."""
+    return min((after - before for before, after in pairwise(sorted(set(numbers)))), default=1)

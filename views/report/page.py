@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from drumline.infra.guidance.entry import cause_page
 from drumline.infra.runtime.terminal import LAYOUT, escape_controls
 from drumline.views.report import charts, heat_map, text
+from drumline.views.report.advice import advice
 from drumline.views.report.data import ReportData
 from drumline.views.report.device_queries import MOST_GPUS
 from drumline.views.report.flame_graph import speedscope
@@ -31,7 +32,7 @@ DEVICES = {
     "celsius": ("°C", "Temperature"),
 }
 #: Chart -> (field of ReportData without which there is none, its specification).
-CHARTS: dict[str, tuple[str, Callable[[ReportData], charts.Spec]]] = {
+CHARTS: dict[str, tuple[str, Callable[..., charts.Spec]]] = {
     "steps": ("step_times", charts.step_times),
     "lateness": ("lateness", heat_map.lateness),
     "bands": ("bands", heat_map.bands),
@@ -104,14 +105,24 @@ def with_code(message: str) -> Any:
     return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts))
 
 
-def sections(data: ReportData, cause_url: Callable[[str, str], str] = cause_page) -> dict[str, Any]:
-    """Return the variables of sections.html: the data, and the charts as drawn. `cause_url`: "" = without a link."""
+def sections(
+    data: ReportData, cause_url: Callable[[str, str], str] = cause_page, *, with_slim: bool = False
+) -> dict[str, Any]:
+    """Return the variables of sections.html: the data, and the charts as drawn.
+
+    `cause_url`: "" = without a link. `with_slim`: each wide chart is followed by one for phones; the style shows one.
+    """
     from markupsafe import Markup
 
+    slim = {name: _slim(name, data) for name in CHARTS if with_slim and getattr(data, CHARTS[name][0])}
+    for spec in slim.values():
+        charts.draw_ahead(spec)
     drawn = {name: Markup(charts.svg(spec)) for name, spec in _charts(data).items()}
+    drawn |= {name: drawn[name] + Markup(charts.svg(spec)) for name, spec in slim.items()}
     return {
         "d": data,
         "text": text,
+        "advice": advice(data.episodes, data.job),
         "charts": dict.fromkeys(("steps", "lateness", "bands", "kernels", "memcpys"), "") | drawn,
         "most_gpus": MOST_GPUS,
         "devices": [(name, caption) for name, (_, caption) in DEVICES.items() if name in drawn],
@@ -140,6 +151,11 @@ def prepare() -> None:
         environment().get_template("page.html")
 
 
+def device_charts(data: ReportData) -> dict[str, charts.Spec]:
+    """Return the charts of GPUs over time for which there are data, by the column of a sample."""
+    return {name: spec for name in DEVICES if (spec := _spec(name, data)) is not None}
+
+
 def _charts(data: ReportData) -> dict[str, charts.Spec]:
     """Return the charts for which there are data."""
     return {name: spec for name in NEEDED if (spec := _spec(name, data)) is not None}
@@ -150,6 +166,10 @@ def _spec(name: str, data: ReportData) -> charts.Spec | None:
         return charts.device(data, name, DEVICES[name][0])
     rows, spec_of = CHARTS[name]
     return spec_of(data) if getattr(data, rows) else None
+
+
+def _slim(name: str, data: ReportData) -> charts.Spec:
+    return CHARTS[name][1](data, charts.SLIM)
 
 
 def _flame_graph(data: ReportData) -> str:

@@ -70,7 +70,8 @@ FROM steps WHERE {_KNOWN}
 STEPS = f"""
 SELECT intDiv(step - {{first:Int64}}, {{width:Int64}}) * {{width:Int64}} + {{first:Int64}} AS bin,
        quantileExactInclusive(0.5)(gpu_duration_ns) / 1e6 AS median_ms, min(gpu_duration_ns) / 1e6 AS shortest_ms,
-       max(gpu_duration_ns) / 1e6 AS longest_ms
+       max(gpu_duration_ns) / 1e6 AS longest_ms, toUnixTimestamp64Milli(min(start)) AS begin_ms,
+       toUnixTimestamp64Milli(max(end_time)) + 1 AS end_ms
 FROM steps WHERE {_KNOWN} GROUP BY bin ORDER BY bin
 """
 
@@ -95,7 +96,9 @@ CROSS JOIN (SELECT {_QUANTILES} AS of_all {_OF_SECONDS}) AS q
 SECONDS = f"""
 SELECT intDiv(greatest(n.step, {{first:Int64}}) - {{first:Int64}}, {{width:Int64}}) * {{width:Int64}}
            + {{first:Int64}} AS bin,
-       {_QUANTILES}[1] / 1e6 AS median_ms, min(min_ns) / 1e6 AS shortest_ms, max(max_ns) / 1e6 AS longest_ms
+       {_QUANTILES}[1] / 1e6 AS median_ms, min(min_ns) / 1e6 AS shortest_ms, max(max_ns) / 1e6 AS longest_ms,
+       1000 * toInt64(toUnixTimestamp(min(s.second))) AS begin_ms,
+       1000 * (toInt64(toUnixTimestamp(max(s.second))) + 1) AS end_ms
 FROM (SELECT job, second, durations, min_ns, max_ns {_OF_SECONDS}) AS s
 ASOF LEFT JOIN (
     SELECT job, toDateTime(start, 'UTC') AS second, toInt64(avg(step)) AS step {_NUMBERS} GROUP BY job, second

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -25,10 +26,25 @@ def job_url(job: str, run: str = "", rank: int | None = None, step: int | None =
     return path + (f"?{query}" if query else "")
 
 
+def compare_url(job: str, run: str, other_run: str) -> str:
+    """Return the address of two runs of a job side by side."""
+    return f"{job_url(job)}/compare?{urlencode({'run': run, 'other_run': other_run})}"
+
+
+#: Name of the file of a step below its address.
+TRACE = "timeline.pftrace"
+
+
+def trace_url(job: str, run: str, step: int, ranks: Iterable[int]) -> str:
+    """Return the address of the file of a step for Perfetto."""
+    query = urlencode({"run": run, "ranks": ",".join(map(str, ranks))}, safe=",")
+    return f"{job_url(job, step=step)}/{TRACE}?{query}"
+
+
 def number_of(name: str, value: str) -> int:
     """Return a rank or a step, within what ClickHouse's columns hold. Raises BadAddress."""
     try:
-        return max(-1, min(int(value), (1 << 31) - 1 if name == "rank" else (1 << 63) - 1))
+        return max(-1, min(int(value), (1 << 31) - 1 if "rank" in name else (1 << 63) - 1))
     except ValueError:
         raise BadAddress(f"{name} {value!r} is no number") from None
 

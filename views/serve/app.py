@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata, resources
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -21,27 +21,23 @@ from drumline.infra.clickhouse.queries import UnknownQuery, option
 from drumline.infra.clickhouse.queries import query as named_query
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError
-from drumline.views.report import charts, text
+from drumline.views.report import text
 from drumline.views.report.data import NoSuchRun
-from drumline.views.report.explanation import hang_lines
-from drumline.views.report.gaps import no_verdict
-from drumline.views.report.page import environment, sections, style
-from drumline.views.serve import fleet, guide, question_form, timeline
+from drumline.views.report.page import environment, style
+from drumline.views.serve import boards, fleet, guide, links, question_form
 from drumline.views.serve.access import Application, Guard
-from drumline.views.serve.addresses import BadAddress, job_url, number_of, times_of
+from drumline.views.serve.addresses import TRACE, BadAddress, compare_url, job_url, number_of
 from drumline.views.serve.database import Database, FileRejected
 from drumline.views.serve.download import download
-from drumline.views.serve.job_page import MOST_RANKS, is_live, job_page
-from drumline.views.serve.rank_page import PARTS, rank_page
 from drumline.views.serve.reading import PageSource
-from drumline.views.serve.views import TICK_S, Views
+from drumline.views.serve.runs.pages import LIVE_S, STILL_S, JobPages, parts_of
+from drumline.views.serve.runs.trace import ranks_of, trace
+from drumline.views.serve.views import Views
 from drumline.views.sqlshell.questions import is_time
 from drumline.views.sqlshell.request import BadRequest
 from drumline.views.top.data import JOBS
 from drumline.views.top.view import age
 
-#: Time between two refreshes of a page while data come, and while none come; s.
-LIVE_S, STILL_S = TICK_S, 20
 #: Answers a request with what it reads from a source; runs on a thread.
 Handler = Callable[[Request, PageSource], Response]
 
@@ -51,7 +47,10 @@ def application(settings: Settings) -> Application:
     pages = Pages(settings)
     routes = [
         Route("/", pages.shared(pages.fleet)),
-        Route("/job/{rest:path}", pages.shared(pages.of_job)),
+        Route("/job/{rest:path}", pages.job_or_file),
+        Route("/hosts", pages.shared(pages.hosts)),
+        Route("/host/{name:path}", pages.shared(pages.host)),
+        Route("/costs", pages.shared(pages.costs)),
         Route("/questions", pages.questions),
         Route("/question/{name}", pages.question_or_file),
         Route("/causes", pages.causes),
@@ -76,10 +75,11 @@ class Pages:
         self._price = settings.stream.price_per_gpu_hour
         self._database = Database(settings)
         self._views = Views(self._database)
+        self._jobs = JobPages(self._page, self._price)
         folder = resources.files("drumline.views.serve") / "static"
         self._files = {
             "style.css": (str(style()) + (folder / "style.css").read_text("utf-8"), "text/css"),
-            "live.js": ((folder / "live.js").read_text("utf-8"), "text/javascript"),
+            **{name: ((folder / name).read_text("utf-8"), "text/javascript") for name in ("live.js", "charts.js")},
         }
         # In their addresses, so that a browser keeps no file of an older version.
         mark = hashlib.sha256("".join(content for content, _ in self._files.values()).encode()).hexdigest()[:12]
@@ -88,6 +88,8 @@ class Pages:
             text=text, job_url=job_url, fleet_url=_fleet_url,
             age=lambda seconds: age(seconds).plain, words=_spaced, price=self._price,
             cost=lambda seconds: text.cost(self._price, seconds), signed=_signed, mark=mark,
+            with_ranks=links.with_ranks, with_guides=links.with_guides, compare_url=compare_url,
+            host_url=boards.host_url, links_of=boards.links_of,
             version=metadata.version("drumline"),
         )  # fmt: skip
 
@@ -123,55 +125,50 @@ class Pages:
             chosen=labels,
         )  # fmt: skip
 
-    def of_job(self, request: Request, source: PageSource) -> Response:
-        """Show a job, a rank of it, or a step of it: names may have any character, slashes too."""
-        path = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
-        parts = [unquote(part) for part in path.decode("latin-1").split("?")[0].strip("/").split("/")][1:]
+    async def job_or_file(self, request: Request) -> Response:
+        """Show a page of a job, or send the file of a step."""
+        parts = parts_of(request)
+        if len(parts) != 4 or (parts[1], parts[3]) != ("step", TRACE):
+            return await self.shared(self.of_job)(request)
+        step, ranks = number_of("step", parts[2]), ranks_of(request)
         run = request.query_params.get("run", "")
-        if len(parts) == 1 and parts[0]:
-            return self._job(request, source, parts[0], run)
-        if len(parts) == 3 and parts[1] == "rank":
-            return self._rank(request, source, parts[0], run, number_of("rank", parts[2]))
-        if len(parts) == 3 and parts[1] == "step":
-            rank = request.query_params.get("rank", "")
-            number = number_of("rank", rank) if rank else None
-            return self._step(source, parts[0], run, number_of("step", parts[2]), number)
-        return self.not_found(request, None)
+        return await run_in_threadpool(trace, self._database, parts[0], run, step, ranks)
 
-    def _job(self, request: Request, source: PageSource, job: str, run: str) -> Response:
-        since, until = times_of(request)
-        page = job_page(source.query, job, run, since, until, self._price)
-        shown = len(page.ranks) if request.query_params.get("ranks") == "all" else MOST_RANKS
-        stands = [row for row in page.data.hangs if row["lasts"]]
+    def of_job(self, request: Request, source: PageSource) -> Response:
+        """Show a job, a rank of it, or a step of it."""
+        return self._jobs.answer(request, source) or self.not_found(request, None)
+
+    def hosts(self, request: Request, source: PageSource) -> Response:
+        """Show the hosts that held jobs back or are at fault."""
+        since = request.query_params.get("since", "")
+        intro = "Hosts over all jobs: those whose ranks were late, whatever the cause, and those whose hardware failed."
+        return self._board(boards.hosts(source, since), "Hosts", intro, since)
+
+    def host(self, request: Request, source: PageSource) -> Response:
+        """Show one host over all jobs."""
+        name = request.path_params["name"]
+        intro = "Jobs that ran here and what their ranks here cost; faults of the hardware; health checks."
+        return self._board(boards.host(source, name), name, intro, None, [("Hosts", "/hosts")])
+
+    def costs(self, request: Request, source: PageSource) -> Response:
+        """Show what runs cost, and how much of that was lost."""
+        since = request.query_params.get("since", "")
+        price = f"At {self._price:g} per GPU-hour." if self._price else (
+            "No price is set, so money is not known: DRUMLINE_STREAM__PRICE_PER_GPU_HOUR.")  # fmt: skip
+        return self._board(boards.costs(source, since, self._price), "Costs", price, since)
+
+    def _board(
+        self,
+        parts: list[boards.BoardPart],
+        title: str,
+        intro: str,
+        since: str | None,
+        crumbs: Sequence[tuple[str, str]] = (),
+    ) -> Response:
         return self._page(
-            "job.html", p=page, shown=shown, given_run=run, summary=text.summary(page.data, most=1),
-            hangs=[hang_lines([row], job) for row in stands], rank_url=lambda rank: job_url(job, run, rank=rank),
-            every=LIVE_S if page.is_live else STILL_S, **{k: v for k, v in sections(page.data).items() if k != "text"},
+            "board.html", title=title, intro=intro, parts=parts, since=since, crumbs=crumbs,
+            most=question_form.MOST_ROWS, every=0,
         )  # fmt: skip
-
-    def _rank(self, request: Request, source: PageSource, job: str, run: str, rank: int) -> Response:
-        since, until = times_of(request)
-        page = rank_page(source.query, job, run, rank, since, until)
-        name = page.run["run"]
-        drawn = None
-        if page.bad_step:
-            try:
-                step = timeline.step_page(source.query, job, name, page.bad_step[0], rank)
-                drawn = (step, _safe(timeline.svg(step)))
-            except NoSuchRun:
-                drawn = None
-        return self._page(
-            "rank.html", p=page, given_run=run, step=drawn, parts=PARTS, kinds=timeline.KINDS,
-            devices=[(caption, _safe(charts.svg(spec))) for caption, spec in page.devices.items()],
-            sentence=no_verdict(page.windows, rank, int(page.run["ranks"])),
-            every=LIVE_S if is_live(source.query, job, name) else STILL_S,
-            scope=f"--job {shlex.quote(job)} --run {shlex.quote(name)}",
-        )  # fmt: skip
-
-    def _step(self, source: PageSource, job: str, run: str, step: int, rank: int | None) -> Response:
-        page = timeline.step_page(source.query, job, run, step, rank)
-        drawn = _safe(timeline.svg(page))
-        return self._page("step.html", p=page, given_run=run, svg=drawn, kinds=timeline.KINDS, every=0)
 
     def questions(self, _: Request) -> Response:
         """List the named questions."""
@@ -277,9 +274,3 @@ def _spaced(name: str) -> str:
 
 def _signed(value: float) -> str:
     return "0.00" if abs(value) < 0.005 else f"{value:+,.2f}"
-
-
-def _safe(svg: str) -> Any:
-    from markupsafe import Markup
-
-    return Markup(svg)

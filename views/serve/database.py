@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -60,20 +60,37 @@ class Database:
 
         No connection is held while a browser reads it. Raises FileRejected, ClickHouseFailed, StackError.
         """
+        with self._place_of_file("drumline sql") as file:
+            size = 0
+            for part in self._parts(sql, parameters, form):
+                size += len(part)
+                if size > MOST_FILE_BYTES:
+                    raise FileRejected(
+                        f"the answer has more than {MOST_FILE_BYTES // 1_000_000} MB: ask for less, or use "
+                        "`drumline sql`, which has no such limit"
+                    )
+                file.write(part)
+            file.seek(0)
+            yield file
+
+    @contextmanager
+    def kept(self, content: Callable[[], bytes]) -> Iterator[IO[bytes]]:
+        """Yield a file with what `content` returns, at its begin; it counts among the files of answers.
+
+        Raises FileRejected, and errors of `content`.
+        """
+        with self._place_of_file("drumline timeline") as file:
+            file.write(content())
+            file.seek(0)
+            yield file
+
+    @contextmanager
+    def _place_of_file(self, command: str) -> Iterator[IO[bytes]]:
+        """Yield an empty file, one of few at a time. `command`: what to use when there are too many."""
         if not self._files.acquire(blocking=False):
-            raise FileRejected(f"{MOST_FILES} files are being read; try again later, or use `drumline sql`")
+            raise FileRejected(f"{MOST_FILES} files are being read; try again later, or use `{command}`")
         try:
             with tempfile.TemporaryFile(prefix="drumline-serve-") as file:
-                size = 0
-                for part in self._parts(sql, parameters, form):
-                    size += len(part)
-                    if size > MOST_FILE_BYTES:
-                        raise FileRejected(
-                            f"the answer has more than {MOST_FILE_BYTES // 1_000_000} MB: ask for less, or use "
-                            "`drumline sql`, which has no such limit"
-                        )
-                    file.write(part)
-                file.seek(0)
                 yield file
         finally:
             self._files.release()

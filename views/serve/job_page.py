@@ -6,10 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from drumline.views.report import queries
 from drumline.views.report.data import Query, ReportData, Row
 from drumline.views.report.loading import load, rows_of, side_by_side
 from drumline.views.report.text import LEVELS, by_rank
 from drumline.views.serve.fleet import ENDED_S
+from drumline.views.serve.runs.headline import Headline, headline
 from drumline.views.top.data import JOBS, WINDOW
 
 #: Levels of a rank, the worst last: a job that waits for it costs all of its GPUs.
@@ -38,13 +40,17 @@ class RankLine:
 
 @dataclass(frozen=True)
 class JobPage:
-    """Holds what the page of a job shows. `bad_step`: number and rank of the step to look at; None without one."""
+    """Holds what the page of a job shows. `bad_step`: number and rank of the step to look at; None without one.
+
+    `state`: of the whole run, whatever part of it is shown.
+    """
 
     data: ReportData
     ranks: list[RankLine]
     window: Row | None
     bad_step: tuple[int, int] | None
     is_live: bool
+    state: Headline
 
 
 def job_page(query: Query, job: str, run: str, since: str, until: str, price: float) -> JobPage:
@@ -54,8 +60,11 @@ def job_page(query: Query, job: str, run: str, since: str, until: str, price: fl
         newest = later(rows_of, JOBS, {"job": job, "most": 1})
         window = rows_of(query, WINDOW, {"job": job, "run": data.run["run"]})
         live = _is_newest_alive(newest.result(), data.run["run"])
+        of_run = {"job": job, "run": data.run["run"], "since": data.run["started"], "until": data.run["ended"]}
+        hangs = data.hangs if data.whole else rows_of(query, queries.HANGS, of_run)
     whole = next((row for row in window if row["rank"] == -1), None)
-    return JobPage(data, _ranks(data, window, live), whole, bad_step(data.episodes), live)
+    state = headline(data.run, live, hangs)
+    return JobPage(data, _ranks(data, window, live), whole, bad_step(data.episodes), live, state)
 
 
 def is_live(query: Query, job: str, run: str) -> bool:

@@ -34,6 +34,20 @@ FLEET_LABELS = f"""
 SELECT job, run, any(labels) AS labels FROM processes WHERE (job, run) IN ({_RUNS}) GROUP BY job, run
 """
 
+# What ran on a host, the newest first, and what its ranks there cost.
+HOST_JOBS = f"""
+SELECT p.job AS job, p.run AS run, p.on_host AS ranks, p.newest AS newest_process, l.times AS late_windows,
+       l.lost AS gpu_s_lost, l.why.1 AS mostly, l.why.2 AS detail
+FROM (
+    SELECT job, run, uniqExact(rank) AS on_host, toString(toDateTime(max(published), 'UTC')) AS newest FROM processes
+    WHERE host = {{host:String}} GROUP BY job, run ORDER BY max(published) DESC LIMIT 100
+) AS p LEFT JOIN (
+    SELECT job, run, count() AS times, round(sum(s.gpu_seconds_lost), 1) AS lost,
+           {main_cause("s.severity >= 'suspect'")} AS why
+    FROM stragglers AS s WHERE s.host = {{host:String}} AND s.rank >= 0 AND s.severity >= 'suspect' GROUP BY job, run
+) AS l ON l.job = p.job AND l.run = p.run ORDER BY p.newest DESC, job, run
+"""
+
 # Jobs that stand still, by run.
 FLEET_HANGS = """
 SELECT h.job AS job, h.run AS run, h.state AS state, h.reason AS reason, h.note AS note,
@@ -150,6 +164,17 @@ WHERE {_SCOPE} AND step = {{step:Int64}} AND (communicator, l.attempt_start) IN 
       AND attempt_start <= {{until:DateTime64(9, 'UTC')}} GROUP BY communicator
 ) GROUP BY rank ORDER BY late_ms DESC
 """
+
+# The step and rank of some steps and ranks with most lateness, of the attempt that ran last; without lateness the first
+# step that is known.
+_OF_CELL = f"""{_SCOPE} AND step BETWEEN {{first:Int64}} AND {{last:Int64}}
+    AND rank BETWEEN {{first_rank:Int32}} AND {{last_rank:Int32}}"""
+LATEST_STEP = f"""
+SELECT l.step AS step, l.rank AS rank FROM lateness AS l
+WHERE {_OF_CELL} AND l.attempt_start = (SELECT max(attempt_start) FROM lateness WHERE {_OF_CELL})
+GROUP BY step, rank HAVING sum(l.lateness_ns) > 0 ORDER BY sum(l.lateness_ns) DESC, step, rank LIMIT 1
+"""
+FIRST_STEP = f"SELECT step, rank FROM steps WHERE {_OF_CELL} AND gpu_duration_ns > 0 ORDER BY step, rank LIMIT 1"
 
 # What ran in each of `bins` parts of the step, by rank: ns of each kind.
 _BINS = """arrayJoin(range(

@@ -75,6 +75,11 @@ def answer(source: PageSource, named: NamedQuery, sent: Mapping[str, str]) -> An
         if not error.code:
             raise
         return Answer([], [], [], with_remedy(error))
+    return with_numbers(names, rows)
+
+
+def with_numbers(names: list[str], rows: list[list[str]]) -> Answer:
+    """Return rows as an answer: a column is of numbers where all its cells are."""
     numbers = [bool(rows) and all(_is_number(row[place]) for row in rows) for place in range(len(names))]
     return Answer(names, numbers, rows)
 

@@ -25,7 +25,7 @@ KINDS = {
     "other": ("other kernels", "--series-7"),
     "copy": ("copies", "--series-5"),
 }
-WIDTH, ROW, LABEL, TOP = 960, 44, 92, 8
+WIDTH, SLIM, ROW, LABEL, TOP = 960, 370, 44, 92, 8
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,20 @@ def step_page(query: Query, job: str, run: str, step: int, rank: int | None) -> 
     return StepPage(job, chosen, step, rank, ranks, drawn, length_ms, work + collectives)
 
 
+def latest_step(
+    query: Query, job: str, run: str, steps: tuple[int, int], ranks: tuple[int, int]
+) -> tuple[int, int] | None:
+    """Return the step and rank, of those between the given, in which a rank came latest to its collectives.
+
+    Without lateness it is the first step that is known; None without one. Raises NoSuchRun and the query's errors.
+    """
+    chosen, _ = find_run(query, job, run)
+    cell = {"job": job, "run": chosen["run"], "first": steps[0], "last": steps[1], "first_rank": ranks[0],
+            "last_rank": ranks[1]}  # fmt: skip
+    rows = query(queries.LATEST_STEP, cell) or query(queries.FIRST_STEP, cell)
+    return (rows[0]["step"], rows[0]["rank"]) if rows else None
+
+
 def choose(ranks: list[Row], rank: int | None) -> list[Row]:
     """Return the ranks to draw, by number: `rank`, the latest ones, and some that wait. `ranks`: the latest first."""
     latest = sorted(ranks, key=lambda row: row["rank"] != rank)
@@ -117,16 +131,21 @@ def _collective(row: Row, starts: dict[int, int]) -> list[TimelinePart]:
     return parts
 
 
-def svg(page: StepPage) -> str:
-    """Draw the step. The text is safe to put into a page as it is."""
+def svgs(page: StepPage) -> str:
+    """Draw the step twice: for a wide screen and for a phone, of which the style shows one."""
+    return svg(page) + svg(page, SLIM)
+
+
+def svg(page: StepPage, width: int = WIDTH) -> str:
+    """Draw the step, `width` pixels wide. The text is safe to put into a page as it is."""
     places = {row["rank"]: number for number, row in enumerate(page.drawn)}
     height = TOP + ROW * len(page.drawn) + 34
-    scale = (WIDTH - LABEL - 8) / page.length_ms
+    scale = (width - LABEL - 8) / page.length_ms
     out = [
-        f'<svg class="timeline" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Step {page.step} of '
+        f'<svg class="timeline" viewBox="0 0 {width} {height}" role="img" aria-label="Step {page.step} of '
         f'{len(page.drawn)} ranks; the table below has its numbers">',
-        '<defs><pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        '<rect width="2.4" height="6" fill="var(--late)"/></pattern></defs>',
+        f'<defs><pattern id="wait-{width}" width="6" height="6" patternUnits="userSpaceOnUse" '
+        'patternTransform="rotate(45)"><rect width="2.4" height="6" fill="var(--late)"/></pattern></defs>',
     ]
     for row in page.drawn:
         y = TOP + ROW * places[row["rank"]]
@@ -142,7 +161,7 @@ def svg(page: StepPage) -> str:
         if end <= begin:
             continue
         low = segment.kind in ("transfer", "wait")
-        fill = {"transfer": "var(--series-4)", "wait": "url(#wait)"}.get(segment.kind, "") or (
+        fill = {"transfer": "var(--series-4)", "wait": f"url(#wait-{width})"}.get(segment.kind, "") or (
             f"var({KINDS[segment.kind][1]})"
         )
         title = segment.note or f"{KINDS[segment.kind][0]}: {end - begin:,.2f} ms"
@@ -151,13 +170,13 @@ def svg(page: StepPage) -> str:
             f'width="{max(0.6, (end - begin) * scale):.1f}" height="{11 if low else 22}" fill="{fill}">'
             f"<title>{escape(escape_controls(title))}</title></rect>"
         )
-    out += _axis(page, scale, height)
+    out += _axis(page, scale, height, 8 if width == WIDTH else 3)
     return "".join([*out, "</svg>"])
 
 
-def _axis(page: StepPage, scale: float, height: int) -> list[str]:
+def _axis(page: StepPage, scale: float, height: int, ticks: int) -> list[str]:
     tick = next(t for power in range(-3, 9) for t in (10.0**power, 2 * 10.0**power, 5 * 10.0**power)
-                if page.length_ms / t <= 8)  # fmt: skip
+                if page.length_ms / t <= ticks)  # fmt: skip
     y = height - 26
     return [
         f'<g fill="currentColor" font-size="11"><line x1="{LABEL + at * scale:.1f}" x2="{LABEL + at * scale:.1f}" '

@@ -59,9 +59,13 @@ class _RankSteps:
     shift: int
 
 
-def timeline(query: Query, job: str, run: str, first: int, last: int, ranks: Collection[int]) -> Timeline:
-    """Return the trace of some steps; `run` "": the newest, `ranks` empty: all. Raises NoSuchRun, TooMuch, and the
-    errors of `query`."""
+def timeline(
+    query: Query, job: str, run: str, first: int, last: int, ranks: Collection[int], most_rows: int = MOST_ROWS
+) -> Timeline:
+    """Return the trace of some steps; `run` "": the newest, `ranks` empty: all.
+
+    `most_rows`: of the trace. Raises NoSuchRun, TooMuch, and the errors of `query`.
+    """
     chosen, _ = find_run(query, job, run)
     scope = {"job": job, "run": chosen["run"], "first": first, "last": last}
     steps = [row for row in query(queries.STEPS, scope) if not ranks or row["rank"] in ranks]
@@ -73,9 +77,9 @@ def timeline(query: Query, job: str, run: str, first: int, last: int, ranks: Col
     drawn = [_rank_steps(rank, list(rows), shifts) for rank, rows in groupby(steps, lambda row: row["rank"])]
     scopes = {of.rank: {**scope, "rank": of.rank, "since": of.since, "until": of.until} for of in drawn}
     size = len(steps) + len(collectives) + sum(query(queries.COUNTS, values)[0]["rows"] for values in scopes.values())
-    if size > MOST_ROWS:
+    if size > most_rows:
         raise TooMuch(
-            f"these steps have {size:,} rows on {len(drawn)} ranks; a trace has at most {MOST_ROWS:,}: "
+            f"these steps have {size:,} rows on {len(drawn)} ranks; a trace has at most {most_rows:,}: "
             "name fewer --steps or --ranks"
         )
     verdicts = query(queries.VERDICTS, scope)

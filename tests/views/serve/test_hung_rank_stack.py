@@ -3,6 +3,7 @@
 import io
 import re
 from contextlib import closing
+from datetime import timedelta
 from urllib.parse import quote
 
 import pytest
@@ -75,3 +76,16 @@ def test_pages_have_no_green_badge_for_it(clean_stack, query):
     assert row.index("/rank/0") < row.index("/rank/1")
     assert "badge hung" in row[: row.index("/rank/1")]
     assert "badge ok" not in row[: row.index("/rank/1")]
+
+
+def test_the_headline_of_the_job_is_hung_whatever_part_is_shown_and_its_box_links_the_rank(clean_stack, query):
+    browser, at = TestClient(application(clean_stack), base_url="http://localhost:18080"), f"/job/{quote(JOB, safe='')}"
+    since = f"{stored_job.START + timedelta(seconds=40):%F %T}"
+    early = f"{at}?to={(stored_job.START + timedelta(seconds=30)).timestamp() * 1000:.0f}"
+    for address in (at, early):
+        assert f"<b>hung since {since} UTC</b></span></h1>" in browser.get(address).text
+    page = browser.get(at).text
+    box = page[page.index('<section class="notice hung"') : page.index('<section class="summary"')]
+    assert f'<a href="{at}/rank/0">rank 0</a> has not called it.' in box
+    assert page.count(NOTE.split("; ")[0]) == 1, "the summary does not state it again"
+    assert "docs/" not in page

@@ -17,6 +17,7 @@ from drumline.views.report.data import NoSuchRun
 from drumline.views.serve import app, queries
 from drumline.views.serve.app import application, job_url
 from drumline.views.serve.fleet import fleet
+from drumline.views.serve.runs import pages
 from drumline.views.serve.timeline import TimelinePart, choose, merge, svg
 from drumline.views.top.data import JOBS
 
@@ -99,7 +100,7 @@ def test_an_unknown_job_is_a_404_that_lists_the_jobs(offline, monkeypatch):
     def unknown(*_):
         raise NoSuchRun("no job 'x' is stored")
 
-    monkeypatch.setattr(app, "job_page", unknown)
+    monkeypatch.setattr(pages, "job_page", unknown)
     answer = client.get("/job/x")
     assert answer.status_code == 404
     assert 'href="/job/llama%2F70b"' in answer.text

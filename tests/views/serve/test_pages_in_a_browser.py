@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 from support import migrated_database
-from support.stored_job import JOB, store
+from support.stored_job import JOB, START, store
 
 from drumline.infra.clickhouse.client import connect
 from drumline.infra.config.clickhouse_settings import ClickHouseSettings
@@ -26,8 +26,9 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; on Debian: apt-get install chromium"),
 ]
 AT = f"/job/{quote(JOB, safe='')}"
-PAGES = ("/", AT, f"{AT}/rank/1", f"{AT}/step/25?rank=1", "/questions", f"/question/top-kernels?job={quote(JOB)}",
-         "/causes", "/cause/host_stall", f"/alert/{rules()[0].uid}", "/job/nothing")  # fmt: skip
+PAGES = ("/", "/hosts", "/host/h", "/costs", f"{AT}/compare?run=r1", AT, f"{AT}/rank/1", f"{AT}/step/25?rank=1",
+         "/questions", f"/question/top-kernels?job={quote(JOB)}", "/causes", "/cause/host_stall",
+         f"/alert/{rules()[0].uid}", "/job/nothing")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -95,12 +96,107 @@ def test_from_the_fleet_to_what_to_do_by_keyboard(address, chromium):
         raise AssertionError(f"no link to {prefix} by keyboard")
 
     follow(AT)
-    assert page.locator("h1").inner_text() == JOB
+    assert page.locator("h1").inner_text().startswith(f"{JOB} ended, last data ")
     follow(f"{AT}/rank/1")
     assert "slow copy" in page.locator("section.notice").inner_text()
     titles = ["Evidence", "Check", "Do", "Escalate", "Next"]
     assert [text for text in page.locator("dl.steps dt").all_inner_texts() if text in titles] == titles
     assert problems == []
+
+
+def middle_of(page, name, column, row=0.5):
+    """The place on the screen of a share of a chart's plot."""
+    chart = page.locator(f'[aria-label^="{name}"][data-chart]')
+    chart.scroll_into_view_if_needed()
+    page.wait_for_timeout(200)
+    left, top, width, height = chart.evaluate("c => (b => [b.left, b.top, b.width, b.height])(plane(c))")
+    return left + column * width, top + row * height
+
+
+@pytest.fixture
+def job(address, chromium):
+    """The page of the job in a browser that finds no fault in its scripts."""
+    page = chromium.new_page(viewport={"width": 1280, "height": 800})
+    problems = []
+    page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(address + AT, timeout=90_000)
+    yield page
+    assert problems == []
+
+
+def test_values_stand_below_the_pointer(job):
+    job.mouse.move(*middle_of(job, "Time of a step", 0.63))
+    tip = job.locator(".tip")
+    assert tip.inner_text() == "step 25\nmedian: 1,000 ms\nshortest: 1,000 ms\nlongest: 1,000 ms"
+    job.mouse.move(*middle_of(job, "How late", 0.6, 0.75))
+    assert tip.inner_text() == "rank 1\nsteps 20 to 29\n60 ms late a step"
+    job.locator("[aria-roledescription=bar]").first.hover()
+    assert "1. kernel" in tip.inner_text()
+    job.keyboard.press("Escape")
+    assert not tip.is_visible()
+
+
+def test_a_drag_over_step_times_shows_that_part_and_back_the_whole_run(job):
+    whole = job.url
+    job.mouse.move(*middle_of(job, "Time of a step", 0.26))
+    job.mouse.down()
+    job.mouse.move(*middle_of(job, "Time of a step", 0.5), steps=4)
+    assert job.locator(".tip").inner_text() == "only steps 10 to 20"
+    job.mouse.up()
+    job.wait_for_url("**?from=*", timeout=90_000)
+    begin = int(START.timestamp()) * 1000
+    assert f"from={begin + 10_000}&to={begin + 21_001}" in job.url
+    assert "part of the run" in job.locator("h1 + p").inner_text()
+    job.mouse.move(*middle_of(job, "Time of a step", 0.01))
+    assert job.locator(".tip").inner_text().startswith(("step 9\n", "step 10\n"))
+    job.go_back(timeout=90_000)
+    assert job.url == whole
+
+
+def test_a_click_on_a_cell_of_lateness_opens_the_step_in_which_its_rank_came_latest(job):
+    job.mouse.click(*middle_of(job, "How late", 0.6, 0.75))
+    job.wait_for_url("**/step/20?*", timeout=90_000)
+    assert job.locator("h1").inner_text() == "Step 27 across ranks"
+    assert job.locator("tr.chosen th").inner_text().startswith("rank 1")
+
+
+def test_charts_answer_to_the_keyboard(job):
+    job.locator('[aria-label^="Time of a step"]').focus()
+    for key in (*["ArrowRight"] * 11, *["Shift+ArrowRight"] * 5):
+        job.keyboard.press(key)
+    assert job.locator(".tip").inner_text() == "only steps 10 to 15"
+    job.locator('[aria-label^="How late"]').focus()
+    for key in ("ArrowRight", "ArrowDown", "ArrowRight", "ArrowRight"):
+        job.keyboard.press(key)
+    assert job.locator(".tip").inner_text().startswith("rank 1\nsteps 20 to 29")
+    job.keyboard.press("Enter")
+    job.wait_for_url("**/step/20?*", timeout=90_000)
+
+
+def test_a_first_tap_shows_a_cell_and_a_second_opens_it(address, chromium):
+    context = chromium.new_context(viewport={"width": 390, "height": 844}, has_touch=True)
+    page = context.new_page()
+    page.goto(address + AT, timeout=90_000)
+    place = middle_of(page, "How late", 0.3, 0.25)
+    page.touchscreen.tap(*place)
+    assert page.locator(".tip").inner_text().startswith("rank 0\nsteps 10 to 19")
+    assert "/step/" not in page.url
+    page.touchscreen.tap(*place)
+    page.wait_for_url("**/step/10?*", timeout=90_000)
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_no_chart_is_cut_and_one_of_each_is_shown(address, chromium, width):
+    page = chromium.new_page(viewport={"width": width, "height": 844})
+    for path in (AT, f"{AT}/rank/1", f"{AT}/step/25?rank=1"):
+        page.goto(address + path, timeout=90_000)
+        charts = page.locator("figure .wide:visible")
+        assert charts.count() > 0
+        for chart in charts.all():
+            assert chart.evaluate("part => part.scrollWidth - part.clientWidth") <= 0, path
+            shown = chart.evaluate("part => [...part.querySelectorAll(':scope > svg')].map(svg => svg.clientWidth > 0)")
+            assert shown.count(True) == 1, path
 
 
 SCREENS = pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])

@@ -20,7 +20,17 @@ AT = f"/job/{quote(JOB, safe='')}"
 #: Addresses of the views behind each route, and the most ticks that one load of the view takes.
 VIEWS = {
     "/": {"/": 1},
-    "/job/{rest:path}": {AT: 4, f"{AT}/rank/1": 5, f"{AT}/step/25?rank=1": 1, "/job/none": 1},
+    "/job/{rest:path}": {
+        AT: 4,
+        f"{AT}/rank/1": 5,
+        f"{AT}/step/25?rank=1": 1,
+        f"{AT}/step/20?last=29&rank=1": 2,
+        f"{AT}/compare?run=r1": 1,
+        "/job/none": 1,
+    },
+    "/hosts": {"/hosts": 1},
+    "/host/{name:path}": {"/host/h": 1},
+    "/costs": {"/costs": 1},
     "/questions": {"/questions": 0},
     "/question/{name}": {"/question/top-kernels": 1, f"/question/top-kernels?job={quote(JOB)}&limit=5": 1},
     "/causes": {"/causes": 0},

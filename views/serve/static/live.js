@@ -6,7 +6,7 @@ let last = "";
 
 function isBusy(main) {
   const selection = getSelection();
-  return document.hidden || document.activeElement?.closest("form") || (!selection.isCollapsed && main.contains(selection.anchorNode));
+  return document.hidden || document.body.dataset.charts || document.activeElement?.closest("form") || (!selection.isCollapsed && main.contains(selection.anchorNode));
 }
 
 function replace(main, next) {

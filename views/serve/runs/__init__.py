@@ -1,0 +1,1 @@
+"""Pages of jobs and their runs, and the file of a step."""
