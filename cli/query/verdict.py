@@ -37,7 +37,9 @@ def verdict(
     ],
     window_steps: Annotated[
         int | None,
-        typer.Option(min=2, help="Steps a window; default: fewer than DRUMLINE_STREAM__WINDOW_STEPS for few steps."),
+        typer.Option(
+            min=2, max=100_000, help="Steps a window; default: fewer than DRUMLINE_STREAM__WINDOW_STEPS for few steps."
+        ),
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the verdict as an HTML page, too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -52,8 +54,8 @@ def verdict(
     Of a job that hangs, it reads dumps of PyTorch's Flight Recorder and the JSON of `ncclras`, and prints which rank
     the others wait for, and in which operation.
 
-    A name needs 6 steps or more. With fewer it prints the time of each rank, by compute, copies, exposed communication
-    and idle time, and states that the data are insufficient.
+    A name needs 8 steps or more; with 4 to 7 a rank may be suspect. With fewer, the data are insufficient, and what is
+    left is the time of each rank: compute, copies, exposed communication, idle.
 
     Exit codes: 0 read and answered, whatever the answer is. 2 a file cannot be read; the message names file and place.
     """
@@ -68,6 +70,8 @@ def verdict(
         files, left_out = trace_files(paths)
         form = one_format(files)
         if form in HANG_DUMPS:
+            if html is not None:
+                raise BadTrace(f"--html: {files[0]} is a dump of a hang, which is answered as text or --json")
             raise typer.Exit(print_standstill(files, as_json))
         with files_progress(files, quiet=as_json) as advance:
             job = read_job(files, form, job_name(paths[0]), left_out, advance)

@@ -34,9 +34,10 @@ def import_traces(
 ) -> None:
     """Write traces of other tools as a recording, which `replay`, `evaluate` and `verdict` read.
 
-    The format is recognised by the content: traces of PyTorch's profiler (Kineto JSON, also .gz). Memory does not grow
-    with the number of files. A file that is cut off, broken, or of a rank that another file has ends it; then DIR has
-    no manifest.json. Ranks come from the files, else from their names, else from their order, which is reported.
+    The format is recognised by the content: traces of PyTorch's profiler (Kineto JSON, also .gz), exports of Nsight
+    Systems, logs of NCCL's Inspector. Memory does not grow with the number of files. A file that is cut off, broken,
+    or of a rank that another file has ends it; then DIR has no manifest.json. Ranks come from the files, else from
+    their names, else from their order, which is reported.
 
     Exit codes: 0 written. 2 a file cannot be read, or DIR cannot be written; the message names file and place.
     """

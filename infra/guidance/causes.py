@@ -116,7 +116,7 @@ CAUSES: tuple[Entry, ...] = (
     ),
     Entry(
         SLOW_COMPUTE, "other_work",
-        "its work differed a little from the other ranks'",
+        "it ran other kernels than the other ranks, as many or nearly",
         "Compare kernels by name on the dashboard Rank: which ones does only this rank have?",
         "Make shapes equal on all ranks, or accept it where the job is unequal by design.",
     ),

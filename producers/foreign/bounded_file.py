@@ -14,6 +14,8 @@ from drumline.producers.replay.parquet import BadTrace
 GZIP = b"\x1f\x8b"
 #: A gzip file may grow to so many times its size, once it has this many bytes: traces grow 10 to 40 times.
 MOST_RATIO, RATIO_FROM = 200, 1 << 26
+#: Bytes of content that are unpacked at a time.
+PIECE = 1 << 16
 
 
 class BoundedFile:
@@ -27,6 +29,9 @@ class BoundedFile:
         """Open the file; `progress` is called with the bytes of the file that a read took. Raises BadTrace."""
         self.path, self.position = path, 0
         self._progress, self._reported = progress, 0
+        self._failure: BadTrace | None = None
+        if path.exists() and not path.is_file():
+            raise BadTrace(f"{path}: is no regular file; write its content into one")
         try:
             self._raw: IO[bytes] = path.open("rb")
         except OSError as error:
@@ -37,16 +42,13 @@ class BoundedFile:
         self._raw.seek(0)
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes, at most `size`; b"" at the end. Raises BadTrace where gzip is cut off or a bomb."""
-        try:
-            content = (self._gzip or self._raw).read(size)
-        except EOFError:
-            raise BadTrace(
-                f"{self.path}: the gzip file is cut off after {self.position:,} bytes of content; copy it again"
-            ) from None
-        except (OSError, zlib.error) as error:
-            raise BadTrace(f"{self.path}: unreadable after {self.position:,} bytes of content ({error})") from None
-        self.position += len(content)
+        """Return the next bytes, at most `size`; b"" at the end. Raises BadTrace where gzip is cut off or a bomb.
+
+        What comes before the cut is returned first.
+        """
+        content = b"" if self._failure else self._whole(size)
+        if self._failure and not content:
+            raise self._failure
         at = self._raw.tell()
         self._progress(at - self._reported)
         self._reported = at
@@ -55,6 +57,25 @@ class BoundedFile:
                 f"{self.path}: grows to more than {MOST_RATIO} times its size, as no trace does; unpack it to read it"
             )
         return content
+
+    def _whole(self, size: int) -> bytes:
+        """Return the next bytes, in pieces: a read that fails loses its piece alone. Keeps the failure."""
+        pieces: list[bytes] = []
+        end = self.position + size
+        try:
+            while self.position < end:
+                piece = (self._gzip or self._raw).read(min(PIECE, end - self.position))
+                if not piece:
+                    break
+                pieces.append(piece)
+                self.position += len(piece)
+        except EOFError:
+            self._failure = BadTrace(
+                f"{self.path}: the gzip file is cut off after {self.position:,} bytes of content; copy it again"
+            )
+        except (OSError, zlib.error) as error:
+            self._failure = BadTrace(f"{self.path}: unreadable after {self.position:,} bytes of content ({error})")
+        return b"".join(pieces)
 
     def __enter__(self) -> BoundedFile:
         return self

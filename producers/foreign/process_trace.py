@@ -12,7 +12,7 @@ from drumline.producers.foreign.recognise import Format
 from drumline.producers.replay.parquet import BadTrace
 
 #: The rank in the name of a file: rank-3.json, trace_rank_3.json, worker3_step_12.json.
-_RANK = re.compile(r"(?:^|[^a-z])(?:rank|worker|gpu)[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_RANK = re.compile(r"(?:^|[^a-z])(?:rank|worker)[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
 #: A trace knows no more ranks than this.
 MOST_RANKS = 1 << 20
 
@@ -32,6 +32,7 @@ class ProcessTrace:
         pid: 0 = unknown.
         gpu_index: -1 = unknown.
         gpu_model: "" = unknown.
+        shares_file: the file has other processes too, so that its name is of none of them.
         is_light: the file has NCCL operations and no other kernel.
         versions: torch, nccl, cupti, where known.
         left_out: reason -> number of records that were left out.
@@ -48,6 +49,7 @@ class ProcessTrace:
     gpu_index: int = -1
     gpu_uuid: str = ""
     gpu_model: str = ""
+    shares_file: bool = False
     is_light: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -72,7 +74,8 @@ def ranked(traces: Iterable[ProcessTrace]) -> Iterator[ProcessTrace]:
 
 
 def _named(trace: ProcessTrace, position: int) -> ProcessTrace:
-    if match := _RANK.search(trace.path.name):
+    match = None if trace.shares_file else _RANK.search(trace.path.name)
+    if match:
         return replace(trace, rank=int(match[1]), notes=(*trace.notes, "the rank is from the file's name"))
     note = f"the file does not state its rank; taken for rank {position} by the order of the files"
     return replace(trace, rank=position, notes=(*trace.notes, note))

@@ -91,8 +91,13 @@ def trace_files(paths: Iterable[Path]) -> tuple[list[Path], list[str]]:
     files = list(dict.fromkeys(files))
     if not files:
         reason = f"; {notes[0]}" if notes else ""
-        raise BadTrace(f"{', '.join(map(str, given))}: no file that drumline reads{reason}")
+        hint = "; folders in it are not read, name them" if any(map(_has_folders, given)) else ""
+        raise BadTrace(f"{', '.join(map(str, given))}: no file that drumline reads{reason}{hint}")
     return files, notes
+
+
+def _has_folders(path: Path) -> bool:
+    return path.is_dir() and any(inside.is_dir() for inside in path.iterdir())
 
 
 def _readable(folder: Path) -> tuple[list[Path], list[str]]:
@@ -117,7 +122,7 @@ def _json(path: Path, file: BoundedFile, head: bytes) -> Format:
                 return form
         more = file.read(min(len(head), MOST_HEAD))
         if not more or len(head) >= MOST_HEAD:
-            raise BadTrace(f"{path}: JSON, but none of the formats that drumline reads ({', '.join(Format)})")
+            raise BadTrace(f"{path}: none of the formats that drumline reads ({', '.join(Format)})")
         head += more
 
 

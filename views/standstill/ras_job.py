@@ -24,6 +24,13 @@ _ERRORS = {
 }
 
 
+#: What an answer of RAS alone leaves open.
+COUNTS_ONLY = (
+    "RAS counts calls, and not what has ended, nor sizes: ranks that called as much may all wait, and another "
+    "operation or order in one of the last calls is not excluded. Dumps of the Flight Recorder show these."
+)
+
+
 def job_of_ras(report: RasReport) -> StandingJob:
     """Return the job of RAS's answer. Ranks are those of the largest communicator that a process is in."""
     job = StandingJob()
@@ -50,6 +57,7 @@ def job_of_ras(report: RasReport) -> StandingJob:
         for number, its_rows in sorted(rows.items())
         if number not in job.absent
     ]
+    job.notes.append(COUNTS_ONLY)
     return job
 
 

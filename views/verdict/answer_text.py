@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from drumline.infra.guidance.causes import guidance
 from drumline.infra.guidance.entry import cause_text
+from drumline.producers.foreign.recognise import Format
 from drumline.views.report.text import WHOLE_JOB, cost, meaning, seconds, span
 from drumline.views.verdict.evaluation import NEEDED_STEPS, SURE_STEPS, LateRank, OfflineVerdict
 from drumline.views.verdict.rank_budgets import RankBudget
@@ -33,16 +34,22 @@ def answer_sentence(verdict: OfflineVerdict) -> str:
     if verdict.named:
         job = verdict.named[0]
         return f"No rank is named, but the job as a whole loses time: {_reason(job)}. {_costs(job)}"
-    if verdict.evaluated:
+    if verdict.answer == "none":
         return (
             f"No rank holds this job back: {_windows(verdict.evaluated)} of {verdict.window_steps} steps could be "
             "evaluated, and none names a rank."
         )
-    if not verdict.windows:
+    if not verdict.windows or verdict.evaluated:
+        if not verdict.steps:
+            return (
+                "Insufficient data for a verdict: no step was recognised. It needs marks of steps (`ProfilerStep#N`, "
+                "NVTX ranges `step N`), or collectives that repeat."
+            )
         have = "1 step is recorded" if verdict.steps == 1 else f"{verdict.steps} steps are recorded"
         hint = f" {text}" if (text := _last_arrival(verdict)) else ""
         return f"Insufficient data for a verdict: {have}, and a name needs {NEEDED_STEPS} or more.{hint}"
-    return f"Insufficient data for a verdict: {verdict.reason}. The time of each rank is below."
+    below = " The time of each rank is below." if verdict.budgets else ""
+    return f"Insufficient data for a verdict: {verdict.reason}.{below}"
 
 
 def evidence_lines(verdict: OfflineVerdict, price_per_gpu_hour: float = 0.0) -> list[tuple[str, str]]:
@@ -90,7 +97,7 @@ def coverage_lines(verdict: OfflineVerdict) -> list[str]:
     job = verdict.job
     count, steps = len(job.ranks), f"{verdict.steps} step{'s' if verdict.steps != 1 else ''}"
     ranks = f"{count} rank{'s' if count != 1 else ''}"
-    if job.world_size > count:
+    if job.world_size > count and verdict.steps:
         ranks = f"{count} of {job.world_size} ranks"
     lines = [f"{ranks} and {steps} were read ({str(job.form).replace('_', ' ')})."]
     if verdict.windows:
@@ -98,18 +105,23 @@ def coverage_lines(verdict: OfflineVerdict) -> list[str]:
             f"{verdict.evaluated} of {_windows(len(verdict.windows))} of {verdict.window_steps} steps were evaluated."
             + (f" The rest: {verdict.reason}." if verdict.reason else "")
         )
+    if job.form is Format.INSPECTOR and verdict.steps:
+        lines.append(
+            "Steps are recognised by the order of collectives; where all are alike, each counts as one. The log has no "
+            "times of the host's work: more work and a late host look alike."
+        )
     return lines + [_sentence(note) for note in job.notes]
 
 
 def surer_lines(verdict: OfflineVerdict) -> list[str]:
     """Return what would make the answer surer; [] where nothing would."""
     lines = []
-    if verdict.steps < SURE_STEPS:
+    if 0 < verdict.steps < SURE_STEPS:
         lines.append(
             f"Record {SURE_STEPS} steps or more in a row on every rank: {NEEDED_STEPS} are the least, and small faults "
             "or uneven steps need more."
         )
-    if verdict.job.world_size > len(verdict.job.ranks):
+    if verdict.steps and verdict.job.world_size > len(verdict.job.ranks):
         lines.append("Give a file of every rank: a rank without one cannot be named, and others may wait for it.")
     if len(verdict.job.ranks) == 1:
         lines.append("One rank has no peers to be compared with.")

@@ -17,8 +17,8 @@ from drumline.views.verdict.rank_budgets import RankBudget, rank_budgets
 from drumline.views.verdict.recorded_job import OfflineJob
 from drumline.views.verdict.verdict_rows import VerdictRow, rows_of
 
-#: Steps that a name needs: windows of two steps, of which the alarm takes two of three.
-LEAST_WINDOWS, SURE_STEPS = 3, 20
+#: Steps that a name needs: windows of two steps. The first has no past, and the alarm takes two of three.
+LEAST_WINDOWS, SURE_STEPS = 4, 20
 NEEDED_STEPS = LEAST_WINDOWS * LEAST_STEPS
 
 
@@ -45,7 +45,7 @@ class LateRank:
 
     Attributes:
         level: suspect, warning or critical: the highest state of its alarm. One window alone is suspect.
-        share: of the time of all evaluated windows; 0..1.
+        share: of the time of all evaluated windows, by what it cost in each of them; 0..1.
         s_per_step: the same in seconds a step, mean over all evaluated steps.
         windows: number of windows that name it.
         evidence: texts, of the window of its main cause that cost most.
@@ -102,7 +102,7 @@ class OfflineVerdict:
             return "named"
         if self.named:
             return "suspect"
-        return "none" if self.evaluated else "insufficient"
+        return "none" if self.evaluated and self.steps >= NEEDED_STEPS else "insufficient"
 
     def as_json(self) -> dict[str, Any]:
         """Return the verdict as `drumline verdict --json` prints it (docs/guide/foreign-traces.md)."""
@@ -144,23 +144,26 @@ def named_ranks(windows: Sequence[EvaluatedWindow], job: OfflineJob) -> list[Lat
     by_rank = dict[int, list[tuple[EvaluatedWindow, VerdictRow]]]()
     for window in evaluated:
         for row in window.rows:
-            if row.severity > OK:
+            if row.severity > OK and (row.rank != WHOLE_JOB or steps >= NEEDED_STEPS):  # fewer show no turns of ranks
                 by_rank.setdefault(row.rank, []).append((window, row))
-    named = [_named(rank, pairs, (total_ns, steps), job) for rank, pairs in by_rank.items()]
-    return sorted(named, key=lambda n: (n.rank == WHOLE_JOB, not n.is_sure, -n.share))
+    lost_ns = Counter[int]()
+    for window in evaluated:
+        lost_ns.update({row.rank: row.lost_ns for row in window.rows if row.rank != WHOLE_JOB or row.severity > OK})
+    named_rows = [_named(rank, pairs, (lost_ns[rank], total_ns, steps), job) for rank, pairs in by_rank.items()]
+    return sorted(named_rows, key=lambda n: (n.rank == WHOLE_JOB, not n.is_sure, -n.share))
 
 
 def _named(
-    rank: int, pairs: Sequence[tuple[EvaluatedWindow, VerdictRow]], evaluated: tuple[float, int], job: OfflineJob
+    rank: int, pairs: Sequence[tuple[EvaluatedWindow, VerdictRow]], evaluated: tuple[int, float, int], job: OfflineJob
 ) -> LateRank:
-    """Return the name of a rank. `evaluated`: time in ns, and steps, of all evaluated windows."""
+    """Return the name of a rank. `evaluated`: what it lost and the time, in ns, and steps, of all evaluated windows."""
     lost = Counter[tuple[str, str]]()
     for _, row in pairs:
         lost[row.cause, row.detail] += row.lost_ns + 1
     (cause, detail), _ = lost.most_common(1)[0]
     of_cause = [pair for pair in pairs if (pair[1].cause, pair[1].detail) == (cause, detail)]
     window, worst = max(of_cause, key=lambda pair: pair[1].lost_ns)
-    lost_ns, (total_ns, steps) = sum(row.lost_ns for _, row in pairs), evaluated
+    lost_ns, total_ns, steps = evaluated
     states = [LEVELS.index(row.state) for _, row in pairs if row.state in LEVELS]
     return LateRank(
         rank=rank,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from drumline.producers.activity.activity import Activity
@@ -30,8 +31,10 @@ def read_nsys(path: Path) -> Iterator[ProcessTrace]:
         query = (
             f"SELECT globalPid, min(deviceId), count(DISTINCT deviceId) FROM {KERNELS} GROUP BY globalPid ORDER BY 2, 1"
         )
-        for process, device, devices in database.rows(query):
-            yield _process(database, int(process), int(device), int(devices), epoch_ns)
+        rows = database.rows(query)
+        for process, device, devices in rows:
+            trace = _process(database, int(process), int(device), int(devices), epoch_ns)
+            yield replace(trace, shares_file=len(rows) > 1)
 
 
 def _process(database: NsysDatabase, process: int, device: int, devices: int, epoch_ns: int) -> ProcessTrace:

@@ -7,6 +7,7 @@ import json
 from support.dumped_jobs import STARTED, ranks, ras_answer, ras_missing, ras_rank, write_dumps
 
 from drumline.views.standstill.explain_dumps import explain_dumps
+from drumline.views.standstill.ras_job import COUNTS_ONLY
 
 
 def answer_of(tmp_path, *communicators):
@@ -63,6 +64,7 @@ def test_errors_and_aborts_are_noted(tmp_path):
     assert answer.notes == (
         "Rank 1 reports an error of a peer in communicator 0x10.",
         "Rank 1 has aborted communicator 0x10.",
+        COUNTS_ONLY,
     )
 
 
@@ -70,7 +72,7 @@ def test_a_communicator_that_is_still_made_is_noted(tmp_path):
     present = [ras_rank(rank) for rank in range(2)]
     present[0]["status"]["init_state"] = 7
     answer = answer_of(tmp_path, (present, []))
-    assert answer.notes == ("Rank 0 is still in the set-up of communicator 0x10.",)
+    assert answer.notes == ("Rank 0 is still in the set-up of communicator 0x10.", COUNTS_ONLY)
 
 
 def test_dumps_explain_and_ras_adds_the_process_that_ended(tmp_path):

@@ -42,3 +42,10 @@ def test_one_log_of_two_is_insufficient_data(tmp_path, rank):
     result = verdict(tmp_path, f"inspector/node-a-rank{rank}.log.xz")
     assert result.answer == "insufficient"
     assert not result.named
+
+
+def test_a_name_of_a_file_with_several_processes_is_of_none_of_them(tmp_path):
+    path = tmp_path / "rank_1_of_2.sqlite"
+    path.write_bytes(lzma.decompress((DATA / "nsys/mfu_2gpu_before.sqlite.xz").read_bytes()))
+    job = read_job([path], one_format([path]), "job")
+    assert job.ranks == [0, 1]

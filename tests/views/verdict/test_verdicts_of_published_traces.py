@@ -21,7 +21,7 @@ def test_one_step_of_eight_ranks_is_insufficient_and_has_a_budget_each():
     answer = verdict(DATA / "dlrm")
     assert (answer["answer"], answer["steps"], answer["window_steps"]) == ("insufficient", 1, 0)
     assert answer["verdicts"] == answer["windows"] == []
-    assert "a name needs 6 or more" in answer["sentence"]
+    assert "a name needs 8 or more" in answer["sentence"]
     assert [budget["rank"] for budget in answer["budgets"]] == list(range(8))
     for budget in answer["budgets"]:
         parts = sum(budget[f"{name}_ms"] for name in ("compute", "copy", "exposed", "idle"))
