@@ -23,10 +23,14 @@ def flamegraph(
     job: Annotated[str, typer.Option(help="The job's name; `drumline sql jobs` lists them.")],
     run: Annotated[str, typer.Option(help="A run of it; default: the newest.")] = "",
     rank: Annotated[int, typer.Option(min=-1, help="This rank; -1: all together.")] = -1,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")] = Path("gpu.speedscope.json"),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The file to write; *.pb.gz: a profile for pprof.")
+    ] = Path("gpu.speedscope.json"),
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as one JSON object.")] = False,
 ) -> None:
     """Write GPU time by Python stack as a flame graph; https://www.speedscope.app reads it in the browser.
+
+    A file named *.pb.gz is a profile for pprof: `go tool pprof -http=: gpu.pb.gz`, and what else reads it.
 
     Widths are the GPU time of the kernels that were launched while the stack was the last sampled one, in deep windows
     with launches and stacks: `drumline capture --job J --with kernels,launches,stacks`. Kernels without a launch or a
@@ -42,6 +46,7 @@ def flamegraph(
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
     from drumline.views.report.data import NoSuchRun, find_run
     from drumline.views.report.flame_graph import speedscope
+    from drumline.views.report.pprof import pprof
 
     config, question = settings(), named_query("hot-lines")
     with (
@@ -59,11 +64,12 @@ def flamegraph(
             f"no launches of run {escape_controls(run)} are stored: `drumline capture --with kernels,launches,stacks` "
             "records them",
         )  # fmt: skip
-    text = speedscope(stacks, f"{job}, run {run}" + (f", rank {rank}" if rank >= 0 else ""))
+    name, is_pprof = f"{job}, run {run}" + (f", rank {rank}" if rank >= 0 else ""), output.name.endswith(".pb.gz")
     with replaced("flamegraph", output) as part:
-        part.write_text(text, "utf-8")
+        part.write_bytes(pprof(stacks) if is_pprof else speedscope(stacks, name).encode())
     gpu_s = sum(float(row["gpu_s"]) for row in stacks)
     if as_json:
         echo(json.dumps({"path": str(output.resolve()), "job": job, "run": run, "stacks": len(stacks), "gpu_s": gpu_s}))
         return
-    echo(f"{len(stacks)} stacks, {gpu_s:,.3f} s of GPU time: {output.resolve()}; open it at https://www.speedscope.app")
+    reader = "read it with `go tool pprof`" if is_pprof else "open it at https://www.speedscope.app"
+    echo(f"{len(stacks)} stacks, {gpu_s:,.3f} s of GPU time: {output.resolve()}; {reader}")

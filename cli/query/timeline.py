@@ -25,7 +25,9 @@ def timeline(
     steps: Annotated[str, typer.Option(help="Steps: 100-110, or one number.")],
     run: Annotated[str, typer.Option(help="A run of it; default: the newest.")] = "",
     ranks: Annotated[str, typer.Option(help="Ranks: 0,3 or 0-7; default: all.")] = "",
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")] = Path("timeline.pftrace"),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The file to write; *.json.gz: Chrome's trace events.")
+    ] = Path("timeline.pftrace"),
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as one JSON object.")] = False,
 ) -> None:
     """Write steps of a job as a trace, and open it at https://ui.perfetto.dev: the page reads the file in the browser.
@@ -35,6 +37,8 @@ def timeline(
     the ends of their collectives, not by their clocks. Kernels and copies are there where CUPTI recorded them.
     The local engine is started if it is down.
 
+    A file named *.json.gz has the same as Chrome's trace events, which chrome://tracing reads.
+
     Exit codes: 0 written. 1 ClickHouse does not answer. 2 no such job, run, step or rank, more rows than a trace may
     have, or the file cannot be written.
     """
@@ -43,8 +47,10 @@ def timeline(
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
     from drumline.views.control.ranks import BadRankList, ranks_of
     from drumline.views.report.data import NoSuchRun
+    from drumline.views.timeline.chrome_writer import ChromeWriter
     from drumline.views.timeline.job_trace import TooMuch
     from drumline.views.timeline.job_trace import timeline as load
+    from drumline.views.timeline.trace_writer import TraceWriter
 
     config = settings()
     first, last = _steps(steps)
@@ -56,7 +62,8 @@ def timeline(
         ensure_engine(config),
     ):
         client = connect(config, reader=True, database=config.clickhouse.database)
-        written = load(lambda sql, values: rows(client, sql, values), job, run, first, last, wanted)
+        form = ChromeWriter if output.name.endswith(".json.gz") else TraceWriter
+        written = load(lambda sql, values: rows(client, sql, values), job, run, first, last, wanted, form=form)
     with replaced("timeline", output) as part:
         part.write_bytes(written.trace)
     if as_json:

@@ -15,9 +15,11 @@ from drumline.views.report.data import NoSuchRun, Query, Row, find_run
 from drumline.views.report.flame_graph import frame_parts
 from drumline.views.timeline import queries
 from drumline.views.timeline.alignment import clock_offsets
+from drumline.views.timeline.chrome_writer import ChromeWriter
 from drumline.views.timeline.lanes import Span
 from drumline.views.timeline.trace_writer import TraceWriter
 
+Writer = TraceWriter | ChromeWriter
 #: Most rows of a trace. A million slices make some 100 MB, which Perfetto's page still opens.
 MOST_ROWS = 1_000_000
 #: GPU samples this long before and after the steps are shown: NVML is read once a second; ns.
@@ -60,11 +62,18 @@ class _RankSteps:
 
 
 def timeline(
-    query: Query, job: str, run: str, first: int, last: int, ranks: Collection[int], most_rows: int = MOST_ROWS
+    query: Query,
+    job: str,
+    run: str,
+    first: int,
+    last: int,
+    ranks: Collection[int],
+    most_rows: int = MOST_ROWS,
+    form: type[Writer] = TraceWriter,
 ) -> Timeline:
     """Return the trace of some steps; `run` "": the newest, `ranks` empty: all.
 
-    `most_rows`: of the trace. Raises NoSuchRun, TooMuch, and the errors of `query`.
+    `most_rows`: of the trace. `form`: the writer of its format. Raises NoSuchRun, TooMuch, and the errors of `query`.
     """
     chosen, _ = find_run(query, job, run)
     scope = {"job": job, "run": chosen["run"], "first": first, "last": last}
@@ -83,7 +92,7 @@ def timeline(
             "name fewer --steps or --ranks"
         )
     verdicts = query(queries.VERDICTS, scope)
-    writer = TraceWriter(min(of.since + of.shift for of in drawn))
+    writer = form(min(of.since + of.shift for of in drawn))
     by_rank = {rank: list(rows) for rank, rows in groupby(collectives, lambda row: row["rank"])}
     flows: dict[tuple[str, int, int], int] = {}
     for of in drawn:
@@ -113,7 +122,7 @@ def _rank_steps(rank: int, rows: list[Row], shifts: dict[int, int]) -> _RankStep
 
 
 def _add_rank(
-    writer: TraceWriter, query: Query, scope: Row, of: _RankSteps, calls: dict[str, list[Span]], verdicts: list[Row]
+    writer: Writer, query: Query, scope: Row, of: _RankSteps, calls: dict[str, list[Span]], verdicts: list[Row]
 ) -> None:
     row, shift = of.rows[0], of.shift
     labels = [str(row[name]) for name in ("host", "gpu_uuid", "process_id") if row[name]]
@@ -138,7 +147,7 @@ def _add_rank(
     _add_samples(writer, process, order, query(queries.STACKS, scope), shift)
 
 
-def _add_job(writer: TraceWriter, job: str, first: _RankSteps, verdicts: list[Row]) -> None:
+def _add_job(writer: Writer, job: str, first: _RankSteps, verdicts: list[Row]) -> None:
     """Add verdicts about the job as a whole, over the steps of the lowest rank."""
     if verdicts:
         process = writer.process(f"job {job}", 1 << 20, [])  # below all ranks
@@ -195,7 +204,7 @@ def _verdicts(verdicts: list[Row], steps: list[Row], shift: int) -> Iterator[Spa
             yield Span(begin + shift, end + shift, name, tuple((column, row[column]) for column in columns))
 
 
-def _add_samples(writer: TraceWriter, process: int, order: Iterator[int], stacks: list[Row], shift: int) -> None:
+def _add_samples(writer: Writer, process: int, order: Iterator[int], stacks: list[Row], shift: int) -> None:
     """Add a track a thread: the samplings, and in each its stacks, the most frequent first.
 
     Of a sampling only the number of each stack is stored, not when each was seen. So their places in it show shares of

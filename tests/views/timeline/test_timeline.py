@@ -1,5 +1,6 @@
 """`drumline timeline` of a recorded job, one rank's clock half a second off: the trace has each stored row once."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from drumline.infra.clickhouse.client import command, connect, rows
 from drumline.lab.bench.direct_load import Loader
 from drumline.producers.replay.recording import RecordedJob
 from drumline.views.report.data import NoSuchRun
+from drumline.views.timeline.chrome_writer import ChromeWriter
 from drumline.views.timeline.job_trace import TooMuch, timeline
 
 pytestmark = pytest.mark.stack
@@ -118,6 +120,9 @@ def test_a_trace_has_a_slice_for_each_row_and_ranks_that_leave_collectives_toget
     assert (result.ranks, result.unaligned) == ([0, 1, 2, 3], [])
     read = Reading(result.trace)
     assert result.slices == sum(read.slices.values())
+    chrome = timeline(query, "demo", "", FIRST, LAST, [], form=ChromeWriter)
+    events = json.loads(gzip.decompress(chrome.trace))["traceEvents"]
+    assert chrome.slices == result.slices == sum(event["ph"] == "B" for event in events)
 
     def by_rank(sql):
         return {f"rank {row['rank']}": row["n"] for row in rows(stored, sql)}
