@@ -63,7 +63,7 @@ def import_traces(
 def _lines(summary: TraceSummary) -> list[str]:
     """Return what was read, what was left out and why, and what was assumed."""
     counts: dict[str, Any] = summary.rows
-    read = ", ".join(f"{counts[name]:,} {name}" for name in ("kernels", "copies", "collectives"))
+    read = f"{counts['kernels']:,} kernels, {counts['copies']:,} copies, {counts['collectives']:,} operations of NCCL"
     steps = f"steps {summary.first_step} to {summary.last_step}" if summary.last_step >= 0 else "no marked steps"
     lines = [f"{len(summary.ranks)} ranks, {steps}, {read} ({', '.join(summary.formats)})"]
     lines += [text] if (text := summary.missing()) else []

@@ -50,7 +50,9 @@ def read_kineto(path: Path, progress: Callable[[int], None] = lambda size: None)
     base = info.base_time_nanoseconds or 0
     kernels = _timed(columns.columns(KERNEL), base)
     if not len(kernels["start_ns"]):
-        raise BadTrace(f"{path}: no GPU kernels; record with ProfilerActivity.CUDA on a GPU")
+        left_out = "; ".join(f"{number:,} left out, {reason}" for reason, number in columns.left_out.items())
+        hint = left_out or "record with ProfilerActivity.CUDA on a GPU"
+        raise BadTrace(f"{path}: no GPU kernels; {hint}")
     device = columns.devices.most_common(1)[0][0]
     worker = _WORKER.match(path.name)
     activity, notes = _activity(columns, kernels, base, info)
