@@ -68,12 +68,13 @@ def timeline(
     first: int,
     last: int,
     ranks: Collection[int],
-    most_rows: int = MOST_ROWS,
+    most_rows: int | None = None,
     form: type[Writer] = TraceWriter,
 ) -> Timeline:
     """Return the trace of some steps; `run` "": the newest, `ranks` empty: all.
 
-    `most_rows`: of the trace. `form`: the writer of its format. Raises NoSuchRun, TooMuch, and the errors of `query`.
+    `most_rows`: of the trace; None = MOST_ROWS. `form`: the writer of its format. Raises NoSuchRun, TooMuch, and the
+    errors of `query`.
     """
     chosen, _ = find_run(query, job, run)
     scope = {"job": job, "run": chosen["run"], "first": first, "last": last}
@@ -86,6 +87,7 @@ def timeline(
     drawn = [_rank_steps(rank, list(rows), shifts) for rank, rows in groupby(steps, lambda row: row["rank"])]
     scopes = {of.rank: {**scope, "rank": of.rank, "since": of.since, "until": of.until} for of in drawn}
     size = len(steps) + len(collectives) + sum(query(queries.COUNTS, values)[0]["rows"] for values in scopes.values())
+    most_rows = most_rows or MOST_ROWS
     if size > most_rows:
         raise TooMuch(
             f"these steps have {size:,} rows on {len(drawn)} ranks; a trace has at most {most_rows:,}: "

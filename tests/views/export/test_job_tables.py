@@ -29,7 +29,7 @@ def client(clean_stack):
 
 def counts(client):
     """Table -> rows of the job, of those that have some."""
-    tables = ("steps", "stragglers", "kernels", "memcpys", "device_samples", "processes")
+    tables = ("steps", "stragglers", "lateness", "kernels", "memcpys", "device_samples", "processes")
     sql, values = "SELECT count() AS n FROM {} WHERE job = {{job:String}}", {"job": stored_job.JOB}
     return {table: rows(client, sql.format(table), values)[0]["n"] for table in tables}
 

@@ -116,7 +116,7 @@ def test_a_recording_that_import_writes_has_the_same_verdict(late, tmp_path):
     paths = late()
     done = CliRunner().invoke(import_app, [*map(str, paths), "-o", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
-    assert "4 ranks, steps 10 to 33, 192 kernels, 0 copies, 96 collectives (kineto)" in done.stdout
+    assert "4 ranks, steps 10 to 33, 192 kernels, 0 copies, 96 operations of NCCL (kineto)" in done.stdout
     direct, imported = answer(*paths), answer(tmp_path / "out")
     assert imported["verdicts"] == direct["verdicts"]
     assert imported["windows"] == direct["windows"]
