@@ -31,7 +31,7 @@ class Format(StrEnum):
     OPERATION_TABLE = "operation_table"
 
 
-#: State of a job that hangs, without times of its work: `drumline explain` rather than verdicts.
+#: State of a job that hangs, without times of its work: views/standstill explains it.
 HANG_DUMPS = frozenset({Format.FLIGHT_RECORDER, Format.RAS})
 #: Keys that only one format has, in JSON text, in the order in which they are looked for.
 JSON_KEYS: Sequence[tuple[Format, re.Pattern[bytes]]] = (

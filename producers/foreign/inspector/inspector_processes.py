@@ -8,20 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from drumline.producers.activity.activity import MARKER_END, MARKER_START, Activity, empty
+from drumline.producers.activity.activity import Activity, empty
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl.names import DOMAIN
+from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.foreign.collective_calls import CollectiveCalls, call_markers
 from drumline.producers.foreign.inspector.records import BadLine, InspectorRecord, read_record
 from drumline.producers.foreign.process_trace import ProcessTrace
 from drumline.producers.foreign.recognise import Format
 from drumline.producers.replay.parquet import BadTrace
-from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
 
 #: A line is an operation with some events of each channel: 64 channels are 16 kB.
 LONGEST_LINE = 1 << 20
-#: The host's call takes no time in these logs; derivation needs one that ends after it began.
-_CALL_NS = 1000
 
 
 def read_inspector(path: Path) -> Iterator[ProcessTrace]:
@@ -94,33 +92,23 @@ def _activity(records: list[InspectorRecord]) -> Activity:
             [record.duration_us for record in records],
         )
     )
-    ids = np.arange(1, len(records) + 1, dtype=np.uint32)
-    communicators = sorted({record.communicator for record in records})
-    kernels: dict[str, Array] = {
-        name: np.zeros(len(records), values.dtype) for name, values in empty(Topic.KERNEL).columns.items()
-    }
+    communicator = np.array([record.communicator for record in records], np.uint64)
+    kernels = {name: np.zeros(len(records), values.dtype) for name, values in empty(Topic.KERNEL).columns.items()}
     kernels |= {
         "name": code,
         "start_ns": np.maximum(start, call),
         "duration_ns": duration.astype(np.uint64),
-        "stream": np.array([communicators.index(record.communicator) for record in records], np.uint32),
-        "correlation": ids,
+        "stream": np.unique(communicator, return_inverse=True)[1].astype(np.uint32),
+        "correlation": np.arange(1, len(records) + 1, dtype=np.uint32),
     }
-    markers: dict[str, Array] = {
-        "id": np.tile(ids, 2),
-        "time_ns": np.concatenate([call, call + _CALL_NS]),
-        "flags": np.repeat(np.array([MARKER_START, MARKER_END], np.int32), len(records)),
-        "name": np.tile(code, 2),
-        "domain": np.zeros(2 * len(records), np.uint32),
-    }
-    payloads: dict[str, Array] = {
-        "id": ids,
-        "communicator": np.array([record.communicator for record in records], np.uint64),
-        "bytes": np.array([record.bytes for record in records], np.uint64),
-        "peer": np.array([record.peer for record in records], np.int32),
-    }
-    return Activity(
-        kernels=Table(kernels, {"names": [f"ncclDevKernel_{name}" for name in names]}),
-        markers=Table(markers, {"names": [f"nccl{name}" for name in names], "domains": (DOMAIN,)}),
-        payloads=Table(payloads),
+    calls = CollectiveCalls(
+        launch_ns=call,
+        start_ns=kernels["start_ns"],
+        operation=nccl.range_operations([f"nccl{name}" for name in names])[code],
+        communicator=communicator,
+        bytes=np.array([record.bytes for record in records], np.uint64),
+        peer=np.array([record.peer for record in records], np.int32),
     )
+    markers, payloads = call_markers(calls, 1)
+    named = Table(kernels, {"names": [f"ncclDevKernel_{name}" for name in names]})
+    return Activity(kernels=named, markers=markers, payloads=payloads)

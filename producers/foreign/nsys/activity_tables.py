@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from drumline.producers.activity.activity import MARKER_END, MARKER_START, MEMSET
+from drumline.producers.activity.activity import MARKER_END, MARKER_START, MEMSET, Activity, empty
 from drumline.producers.activity.table import Table, concatenate_tables
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.foreign.nsys.database import NsysDatabase
@@ -82,11 +82,7 @@ def copies(database: NsysDatabase, process: int, epoch_ns: int) -> Table:
         parts.append(
             Table({**kinds, **_times(columns, epoch_ns), **columns, "is_async": none, "graph": none.astype(np.uint32)})
         )
-    return (
-        concatenate_tables(parts)
-        if parts
-        else Table({c.name: np.empty(0, c.dtype) for c in model(Topic.MEMCPY).columns})
-    )
+    return concatenate_tables(parts) if parts else empty(Topic.MEMCPY)
 
 
 def markers(database: NsysDatabase, process: int, epoch_ns: int) -> tuple[Table, Array]:
@@ -102,7 +98,7 @@ def markers(database: NsysDatabase, process: int, epoch_ns: int) -> tuple[Table,
         "row": ("rowid", np.int64),
     }
     if not database.has_columns(RANGES, "start", "end", "eventType", "globalTid"):
-        return _markers(np.empty(0, np.int64), np.empty(0, np.int64), (), ()), np.empty(0, np.int64)
+        return Activity().markers, np.empty(0, np.int64)
     where = f"eventType IN ({PUSH_POP}, {START_END}) AND end IS NOT NULL AND (globalTid >> {THREAD_BITS}) = ?"
     parameters = (process >> THREAD_BITS,)
     columns = database.columns(RANGES, wanted, where, parameters)
@@ -112,18 +108,18 @@ def markers(database: NsysDatabase, process: int, epoch_ns: int) -> tuple[Table,
     return table, columns["row"]
 
 
-def _markers(start: Array, end: Array, name: Sequence[Any], domain: Sequence[Any]) -> Table:
+def _markers(start: Array, end: Array, name: tuple[Array, Sequence[str]], domain: tuple[Array, Sequence[str]]) -> Table:
+    """Return pairs of markers. `name`, `domain`: of each range as an index (u4), and their texts."""
     count = len(start)
     ids = np.arange(1, count + 1, dtype=np.uint32)
-    codes, texts = (name[0], domain[0]) if count else (np.empty(0, np.uint32), np.empty(0, np.uint32))
     columns = {
         "id": np.tile(ids, 2),
         "time_ns": np.concatenate([start, end]),
         "flags": np.repeat(np.array([MARKER_START, MARKER_END], np.int32), count),
-        "name": np.tile(codes.astype(np.uint32), 2),
-        "domain": np.tile(texts.astype(np.uint32), 2),
+        "name": np.tile(name[0], 2),
+        "domain": np.tile(domain[0], 2),
     }
-    return Table(columns, {"names": tuple(name[1]) if count else (), "domains": tuple(domain[1]) if count else ()})
+    return Table(columns, {"names": name[1], "domains": domain[1]})
 
 
 def _range_names(
@@ -165,7 +161,7 @@ def _dictionary(database: NsysDatabase, ids: Array) -> tuple[Array, tuple[str, .
     code = np.array(
         [codes.setdefault(_NUMBERED.sub("", texts.get(i, "")), len(codes)) for i in known.tolist()], np.uint32
     )
-    return code[index] if len(known) else np.empty(0, np.uint32), tuple(codes)
+    return code[index], tuple(codes)
 
 
 def _times(columns: dict[str, Array], epoch_ns: int) -> dict[str, Array]:

@@ -15,8 +15,6 @@ from drumline.schemas.columns import Array
 
 #: Rows that are Python objects at a time.
 CHUNK_ROWS = 65_536
-#: Major version of the export's schema that these queries know; 2 and 3 have the same tables.
-KNOWN_MAJOR = (2, 3)
 
 
 class NsysDatabase:
@@ -52,12 +50,17 @@ class NsysDatabase:
 
     def iterate(self, query: str, parameters: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query."""
+        for rows in self._chunks(query, parameters):
+            yield from rows
+
+    def _chunks(self, query: str, parameters: Sequence[Any], place: str = "") -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the rows of a query, at most CHUNK_ROWS at a time. `place`: of an error, after the file."""
         try:
             with closing(self._connection.execute(query, parameters)) as cursor:
                 while rows := cursor.fetchmany(CHUNK_ROWS):
-                    yield from rows
+                    yield rows
         except sqlite3.Error as error:
-            raise BadTrace(f"{self.path}: {error}") from None
+            raise BadTrace(f"{self.path}: {place}{error}") from None
 
     def has_columns(self, table: str, *names: str) -> bool:
         """Return whether a table exists and has these columns."""
@@ -78,15 +81,12 @@ class NsysDatabase:
             for name, _ in wanted.values()
         ]
         chunks: dict[str, list[Array]] = {name: [] for name in wanted}
-        try:
-            with closing(
-                self._connection.execute(f"SELECT {', '.join(terms)} FROM {table} WHERE {where}", parameters)
-            ) as cursor:  # names are this module's callers', values are parameters
-                while rows := cursor.fetchmany(CHUNK_ROWS):
-                    for (name, (_, dtype)), values in zip(wanted.items(), zip(*rows, strict=True), strict=True):
-                        chunks[name].append(self._array(table, name, values, dtype))
-        except sqlite3.Error as error:
-            raise BadTrace(f"{self.path}: table {table}: {error}") from None
+        # Names are this module's callers', values are parameters.
+        for rows in self._chunks(
+            f"SELECT {', '.join(terms)} FROM {table} WHERE {where}", parameters, f"table {table}: "
+        ):
+            for (name, (_, dtype)), values in zip(wanted.items(), zip(*rows, strict=True), strict=True):
+                chunks[name].append(self._array(table, name, values, dtype))
         return {
             name: np.concatenate(chunks[name]) if chunks[name] else np.empty(0, dtype)
             for name, (_, dtype) in wanted.items()

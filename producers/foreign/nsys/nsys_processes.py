@@ -15,8 +15,6 @@ from drumline.producers.foreign.process_trace import ProcessTrace
 from drumline.producers.foreign.recognise import Format
 from drumline.producers.replay.parquet import BadTrace
 
-_PID_BITS = 24
-
 
 def read_nsys(path: Path) -> Iterator[ProcessTrace]:
     """Yield the processes of an export by device and process id, each read when it is asked for. Raises BadTrace.
@@ -59,7 +57,7 @@ def _process(database: NsysDatabase, process: int, device: int, devices: int, ep
 
 
 def _pid(process: int) -> int:
-    return process >> THREAD_BITS & ((1 << _PID_BITS) - 1)
+    return process >> THREAD_BITS & ((1 << THREAD_BITS) - 1)
 
 
 def _epoch_ns(database: NsysDatabase) -> int:
