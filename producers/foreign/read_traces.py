@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from drumline.producers.activity.table import Table
 from drumline.producers.foreign.process_trace import ProcessTrace, ranked
 from drumline.producers.foreign.recognise import HANG_DUMPS, Format, recognise
 from drumline.producers.foreign.trace_summary import TraceSummary
 from drumline.producers.foreign.write_recording import manifest_of
-from drumline.producers.replay.parquet import BadTrace
+from drumline.producers.replay.parquet import KERNEL_NEEDED, BadTrace
 from drumline.producers.replay.trace import Rank, Trace
 
 #: Called with the bytes of a file that have been read since the last call.
@@ -65,10 +67,16 @@ def read_traces(files: Sequence[Path], form: Format, progress: Progress = lambda
 
 
 def trace_of(traces: Iterable[ProcessTrace], run: str) -> tuple[Trace, TraceSummary]:
-    """Return the processes as a recorded trace in memory, and what they hold. `run`: its name. Raises BadTrace."""
-    summary, processes = TraceSummary(), list(traces)
-    for process in processes:
+    """Return the processes as a recorded trace in memory, and what they hold. `run`: its name. Raises BadTrace.
+
+    Kernels have the columns that derivation needs.
+    """
+    summary, processes = TraceSummary(), list[ProcessTrace]()
+    for process in traces:
         summary.add(process)
+        kernels = process.activity.kernels
+        needed = Table({name: kernels[name] for name in KERNEL_NEEDED}, kernels.dictionaries)
+        processes.append(replace(process, activity=replace(process.activity, kernels=needed)))
     processes.sort(key=lambda process: process.rank)
     ranks = tuple(Rank(p.rank, p.pid, p.host, p.gpu_index, p.gpu_uuid) for p in processes)
     activities = tuple(process.activity for process in processes)
