@@ -18,6 +18,7 @@ from drumline.views.standstill.dump_job import job_of_dumps
 from drumline.views.standstill.group_progress import RankProgress, progress_of
 from drumline.views.standstill.ras_job import job_of_ras, lost_ranks
 from drumline.views.standstill.standstill_text import lines
+from drumline.views.standstill.unsent_receives import UNSENT, with_open_receives
 
 
 class NothingReadable(Exception):
@@ -79,12 +80,15 @@ def _answer_of_dumps(
     dumps: Sequence[RankProgress], exited: Mapping[int, str], silent: Mapping[int, str], unreadable: Sequence[str]
 ) -> StandstillAnswer:
     """Return the answer of dumps. Where it is none, and calls in another order explain the standstill, that is it."""
-    job = job_of_dumps(dumps, exited)
+    corrected = with_open_receives(dumps)
+    notes = [] if corrected == list(dumps) else [UNSENT]
+    job = job_of_dumps(corrected, exited)
+    job.notes += notes
     job.absent |= {rank: text for rank, text in silent.items() if rank in job.absent}
     result = answer(job, unreadable)
     if result.reason == Reason.INSUFFICIENT:
-        ordered = job_of_dumps(dumps, exited, runs_in_order=True)
-        ordered.notes.append("The dumps do not show what GPUs began: this rests on the order of the calls.")
+        ordered = job_of_dumps(corrected, exited, runs_in_order=True)
+        ordered.notes += [*notes, "The dumps do not show what GPUs began: this rests on the order of the calls."]
         if (by_order := answer(ordered, unreadable)).reason == Reason.DEADLOCK:
             return by_order
     return result

@@ -144,6 +144,7 @@ def _call(entry: Any, kept: _Kept, by_retired: bool, note: Callable[[str], None]
         is_point_to_point=is_point_to_point,
         has_started=state == "started" or started > 0,
         has_ended=has_ended,
+        is_retired=entry.get("retired") is True,
         created_ns=_time(entry, "time_created_ns", note),
         timeout_ms=_time(entry, "timeout_ms", note),
         sizes_in=kept.once(_shapes(entry.get("input_sizes"))),

@@ -244,3 +244,15 @@ def test_an_unreadable_dump_does_not_hide_the_others(tmp_path):
     assert answer.absent == {3: "it has no dump"}
     [reason] = answer.unreadable
     assert reason.startswith(f"{paths[3]}: the pickle of 1,000 bytes is damaged")
+
+
+@pytest.mark.parametrize(("retired", "sends", "is_open"), [(False, 0, True), (True, 0, False), (False, 1, False)])
+def test_a_completed_receive_is_open_only_unconfirmed_and_without_its_send(retired, sends, is_open, tmp_path):
+    job = ranks()
+    job[0].call("recv", COMPLETED, peer=1)
+    job[0].entries[-1]["retired"] = retired
+    for _ in range(sends):
+        job[1].call("send", COMPLETED, peer=0)
+    answer = explain_dumps(write_dumps(tmp_path, job))
+    assert (answer.named == (1,)) == is_open
+    assert ("has not called the send" in answer.sentence) == is_open
