@@ -16,6 +16,8 @@ from drumline.views.verdict.rank_budgets import RankBudget
 
 #: Ranks of the table of budgets; of a larger job those with the least and with the most exposed communication.
 MOST_ROWS = 32
+#: The least share of a step's time that communication of other libraries is mentioned from, and kernels that are listed.
+LEAST_SHARE, MOST_KERNELS = 0.001, 3
 HEADERS = ("rank", "step", "compute", "copies", "exposed communication", "idle", "host", "came last")
 
 
@@ -110,7 +112,25 @@ def coverage_lines(verdict: OfflineVerdict) -> list[str]:
             "Steps are recognised by the order of collectives; where all are alike, each counts as one. The log has no "
             "times of the host's work: more work and a late host look alike."
         )
+    lines += [text] if (text := _not_understood(verdict)) else []
     return lines + [_sentence(note) for note in job.notes]
+
+
+def _not_understood(verdict: OfflineVerdict) -> str:
+    """Return a sentence on the share of communication that is not NCCL's; "" without any."""
+    found = verdict.job.other_communication
+    shares = [other.share for other in found.values()]
+    if not shares or max(shares) < LEAST_SHARE:
+        return ""
+    least, most = f"{min(shares):.1%}", f"{max(shares):.1%}"
+    share = most if least == most else f"{least} to {most}"
+    kernels = list(dict.fromkeys(name for other in found.values() for name in other.kernels))
+    more = f" and {len(kernels) - MOST_KERNELS} more kernels" if len(kernels) > MOST_KERNELS else ""
+    ranks = f"{len(found)} rank{'s' if len(found) != 1 else ''}"
+    return (
+        f"Not understood: {share} of the time of steps, on {ranks}, is communication that is not NCCL's "
+        f"({', '.join(kernels[:MOST_KERNELS])}{more}). Waits in it count as compute, and who is late to it is not found."
+    )
 
 
 def surer_lines(verdict: OfflineVerdict) -> list[str]:

@@ -118,6 +118,10 @@ class OfflineVerdict:
             "window_steps": self.window_steps,
             "verdicts": [_named_json(named, job) for named in self.named],
             "budgets": [budget.as_json() for budget in self.budgets],
+            "not_understood": [
+                {"rank": rank, "share": round(other.share, 6), "kernels": list(other.kernels)}
+                for rank, other in job.other_communication.items()
+            ],
             "windows": [_window_json(window, job) for window in self.windows],
             "notes": list(job.notes),
             "read": dict(job.read),
