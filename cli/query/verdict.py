@@ -112,7 +112,7 @@ def _print(result: OfflineVerdict, price: float) -> None:
         print_line(f"{heading:<{width}}  {line}", indent=2)
     if rows := text.budget_rows(result):
         table = Table(title="time of each rank", title_justify="left")
-        for header in text.HEADERS:
+        for header in text.headers(result):
             table.add_column(header, justify="left" if header == "rank" else "right")
         for cells in rows:
             table.add_row(*(escape_controls(cell) for cell in cells))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from drumline.producers.derive.steps.steps import STEP_PATTERN
 from drumline.producers.foreign.read_traces import Progress, read_traces, trace_of
 from drumline.producers.foreign.recognise import Format
 from drumline.producers.replay.operation_table.job import OperationJob
@@ -39,6 +41,7 @@ class OfflineJob:
         described: rank -> text, "rank 3 on node-a".
         notes: sentences on what was assumed or left out.
         read: counts of what was read, for programs.
+        unit: "collective" where steps are not marked and all collectives are alike, so that each counts as one.
         other_communication: of each rank that has some, which verdicts do not understand.
     """
 
@@ -49,6 +52,7 @@ class OfflineJob:
     described: Callable[[int], str]
     notes: Sequence[str] = ()
     read: Mapping[str, Any] = field(default_factory=dict)
+    unit: str = "step"
     other_communication: Mapping[int, OtherCommunication] = field(default_factory=dict)
 
     @property
@@ -104,7 +108,16 @@ def _of(trace: Trace, job: RecordedJob, form: Format, notes: Sequence[str], read
 
     result = OfflineJob(job.job, form, batches, job.recorded_steps, described, notes, read)
     other = other_communication(trace, {rank: result.rows(Topic.STEP, rank) for rank in result.ranks})
-    return replace(result, other_communication=other)
+    return replace(result, other_communication=other, unit=_unit(trace, result))
+
+
+def _unit(trace: Trace, job: OfflineJob) -> str:
+    """Return what is counted as a step."""
+    names = (name for activity in trace.activities for name in activity.markers.dictionaries.get("names", ()))
+    if any(re.search(STEP_PATTERN, name) for name in names):
+        return "step"
+    collectives = [job.rows(Topic.STEP, rank)["collectives"] for rank in job.ranks]
+    return "collective" if collectives and all((count == 1).all() for count in collectives) else "step"
 
 
 def _of_recording(folder: Path) -> OfflineJob:

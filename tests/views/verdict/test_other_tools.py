@@ -7,6 +7,7 @@ import pytest
 
 from drumline.producers.foreign.read_traces import one_format
 from drumline.streams.core.thresholds import StragglerConfig
+from drumline.views.verdict.answer_text import answer_sentence, budget_note, coverage_lines, evidence_lines
 from drumline.views.verdict.evaluation import evaluate_job
 from drumline.views.verdict.recorded_job import read_job
 
@@ -29,6 +30,10 @@ def test_a_rank_that_sleeps_is_named_from_inspector_logs_at_what_it_costs(tmp_pa
     # The fault begins in the 360th of 720 steps, one for each of the six collectives of a training step.
     assert named.first_step >= 340
     assert 0.10 < named.share < 0.13  # 6.05 of 31.7 ms in the second half: 10.6 %
+    texts = [answer_sentence(result), budget_note(result), *named.evidence, *(t for _, t in evidence_lines(result))]
+    assert not [text for text in texts if "step" in text]
+    assert "us a collective" in texts[0]
+    assert "Steps are not marked, and all collectives are alike" in " ".join(coverage_lines(result))
 
 
 def test_an_export_without_blobs_has_budgets_and_insufficient_data(tmp_path):
