@@ -8,7 +8,7 @@ from pathlib import Path
 
 from drumline.producers.activity.table import Table
 from drumline.producers.foreign.process_trace import ProcessTrace, ranked
-from drumline.producers.foreign.recognise import HANG_DUMPS, Format, recognise
+from drumline.producers.foreign.recognise import HANG_DUMPS, Format
 from drumline.producers.foreign.trace_summary import TraceSummary
 from drumline.producers.foreign.write_recording import manifest_of
 from drumline.producers.replay.parquet import KERNEL_NEEDED, BadTrace
@@ -43,15 +43,15 @@ def _inspector(path: Path, progress: Progress) -> Iterator[ProcessTrace]:
 READERS: Mapping[Format, Reader] = {Format.KINETO: _kineto, Format.NSYS: _nsys, Format.INSPECTOR: _inspector}
 
 
-def one_format(files: Sequence[Path]) -> Format:
+def one_format(files: Mapping[Path, Format]) -> Format:
     """Return the format of all files: of dumps of a hang, which may be of two formats, that of the first.
 
-    Raises BadTrace where they differ otherwise, or where one is none that drumline reads.
+    Raises BadTrace where they differ otherwise.
     """
-    first = recognise(files[0])
-    for path in files[1:]:
-        if (other := recognise(path)) is not first and not {first, other} <= HANG_DUMPS:
-            raise BadTrace(f"{path} is {other}, {files[0]} is {first}: give files of one format, of one job")
+    (first_path, first), *rest = files.items()
+    for path, other in rest:
+        if other is not first and not {first, other} <= HANG_DUMPS:
+            raise BadTrace(f"{path} is {other}, {first_path} is {first}: give files of one format, of one job")
     return first
 
 

@@ -16,7 +16,7 @@ from drumline.views.verdict.rank_budgets import RankBudget
 
 #: Ranks of the table of budgets; of a larger job those with the least and with the most exposed communication.
 MOST_ROWS = 32
-#: The least share of a step's time that communication of other libraries is mentioned from, and kernels that are listed.
+#: Communication of other libraries is mentioned from this share of the time on, with so many of its kernels.
 LEAST_SHARE, MOST_KERNELS = 0.001, 3
 
 
@@ -27,7 +27,8 @@ def answer_sentence(verdict: OfflineVerdict) -> str:
         named = ranks[0]
         verb = "holds" if named.is_sure else "may hold"
         more = [n for n in ranks[1:] if n.is_sure]
-        sentence = f"{_capital(verdict.job.described(named.rank))} {verb} this job back: {_reason(named)}. {_costs(named, unit)}"
+        subject = _capital(verdict.job.described(named.rank))
+        sentence = f"{subject} {verb} this job back: {_reason(named)}. {_costs(named, unit)}"
         also = ", ".join(f"{verdict.job.described(n.rank)} ({n.share:.1%}, {cause_text(n.cause)})" for n in more)
         return sentence + (f" Late too: {also}." if also else "")
     if verdict.named:
@@ -110,8 +111,8 @@ def coverage_lines(verdict: OfflineVerdict) -> list[str]:
     lines = [f"{ranks} and {steps} were read ({str(job.form).replace('_', ' ')})."]
     if verdict.windows:
         lines.append(
-            f"{verdict.evaluated} of {_windows(len(verdict.windows))} of {verdict.window_steps} {job.unit}s were evaluated."
-            + (f" The rest: {verdict.reason}." if verdict.reason else "")
+            f"{verdict.evaluated} of {_windows(len(verdict.windows))} of {verdict.window_steps} {job.unit}s were "
+            "evaluated." + (f" The rest: {verdict.reason}." if verdict.reason else "")
         )
     if job.unit != "step":
         lines.append(
@@ -137,7 +138,8 @@ def _not_understood(verdict: OfflineVerdict) -> str:
     ranks = f"{len(found)} rank{'s' if len(found) != 1 else ''}"
     return (
         f"Not understood: {share} of the time of steps, on {ranks}, is communication that is not NCCL's "
-        f"({', '.join(kernels[:MOST_KERNELS])}{more}). Waits in it count as compute, and who is late to it is not found."
+        f"({', '.join(kernels[:MOST_KERNELS])}{more}). Waits in it count as compute, and who is late to it is not "
+        "found."
     )
 
 
@@ -146,8 +148,8 @@ def surer_lines(verdict: OfflineVerdict) -> list[str]:
     lines = []
     if 0 < verdict.steps < SURE_STEPS:
         lines.append(
-            f"Record {SURE_STEPS} {verdict.job.unit}s or more in a row on every rank: {NEEDED_STEPS} are the least, and small faults "
-            "or uneven ones need more."
+            f"Record {SURE_STEPS} {verdict.job.unit}s or more in a row on every rank: {NEEDED_STEPS} are the least, "
+            "and small faults or uneven ones need more."
         )
     if verdict.steps and verdict.job.world_size > len(verdict.job.ranks):
         lines.append("Give a file of every rank: a rank without one cannot be named, and others may wait for it.")

@@ -71,10 +71,12 @@ class EventColumns:
     Attributes:
         left_out: reason -> number of events.
         devices, pids: of kernels and of launches -> number of events.
+        streams: of kernels.
     """
 
     def __init__(self) -> None:
         self.left_out, self.devices, self.pids = Counter[str](), Counter[int](), Counter[int]()
+        self.streams = set[int]()
         self.names, self.range_names, self.nccl_args = _Numbers(), _Numbers(), _Numbers()
         self._threads, self._copies = _Numbers(), dict[str, tuple[int, int, int, int]]()
         self._is_nccl: Array = np.zeros(0, dtype=bool)
@@ -126,12 +128,14 @@ class EventColumns:
         stated = np.full(len(events), -1)
         for at in np.flatnonzero(self._is_nccl[names]).tolist():
             stated[at] = self._stated(args[at], "")
+        streams = _wholes([a.stream for a in args])
+        self.streams.update(np.unique(streams).tolist())
         self.devices.update(-1 if a.device is None else a.device for a in args)
         self._append(
             KERNEL,
             times,
             [a.correlation or 0 for a in args],
-            _wholes([a.stream for a in args]),
+            streams,
             names,
             *_triples([a.grid for a in args]),
             *_triples([a.block for a in args]),
