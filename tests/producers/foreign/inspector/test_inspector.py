@@ -106,7 +106,7 @@ def test_a_made_up_log_of_rccl_is_recognised_and_read(tmp_path):
     [process] = read_inspector(path)
     assert (process.rank, process.world_size, process.host, process.pid) == (3, 8, "node-a", 77)
     assert process.notes == ()
-    assert process.activity.kernels["start_ns"][0] == 1_795_000_000_010_040_000
+    assert abs(int(process.activity.kernels["start_ns"][0]) - 1_795_000_000_010_040_000) < 1_000  # whole us
     assert process.activity.payloads.rows == 20
 
 
