@@ -127,15 +127,15 @@ def coverage_lines(verdict: OfflineVerdict) -> list[str]:
 
 def _not_understood(verdict: OfflineVerdict) -> str:
     """Return a sentence on the share of communication that is not NCCL's; "" without any."""
-    found = verdict.job.other_communication
-    shares = [other.share for other in found.values()]
+    other_of = verdict.job.other_communication
+    shares = [other.share for other in other_of.values()]
     if not shares or max(shares) < LEAST_SHARE:
         return ""
     least, most = f"{min(shares):.1%}", f"{max(shares):.1%}"
     share = most if least == most else f"{least} to {most}"
-    kernels = list(dict.fromkeys(name for other in found.values() for name in other.kernels))
+    kernels = list(dict.fromkeys(name for other in other_of.values() for name in other.kernels))
     more = f" and {len(kernels) - MOST_KERNELS} more kernels" if len(kernels) > MOST_KERNELS else ""
-    ranks = f"{len(found)} rank{'s' if len(found) != 1 else ''}"
+    ranks = f"{len(other_of)} rank{'s' if len(other_of) != 1 else ''}"
     return (
         f"Not understood: {share} of the time of steps, on {ranks}, is communication that is not NCCL's "
         f"({', '.join(kernels[:MOST_KERNELS])}{more}). Waits in it count as compute, and who is late to it is not "

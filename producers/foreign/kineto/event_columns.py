@@ -154,10 +154,10 @@ class EventColumns:
         self._append(COPY, times, *ids, *kinds, _wholes([a.bytes for a in args]))
 
     def _launches(self, events: list[Event], times: Array) -> None:
-        waits = np.array([(event.name or "").endswith(SYNCHRONIZE) for event in events])
-        self._append(WAIT, times[:, waits])
+        synchronised = np.array([(event.name or "").endswith(SYNCHRONIZE) for event in events])
+        self._append(WAIT, times[:, synchronised])
         correlations = np.array([(event.args or _NO_ARGS).correlation or 0 for event in events])
-        launched = np.flatnonzero(~waits & (correlations != 0))
+        launched = np.flatnonzero(~synchronised & (correlations != 0))
         chosen = [events[at] for at in launched.tolist()]
         self.pids.update(event.pid for event in chosen if type(event.pid) is int)
         threads = [self._threads[event.tid] for event in chosen]
