@@ -91,7 +91,8 @@ def exporter(
     with exit_on_error("exporter", ModuleNotFoundError, code=BAD_INPUT):
         receivers = _receivers(options, config.ca)
     program = Exporter(config, options, decoder, health, receivers)
-    if serve_health("exporter", config, health, program.expose, program.page) is None and config.metrics_port != 0:
+    server = serve_health("exporter", config, health, program.expose, program.page, "/nodes/NAME")
+    if server is None and config.metrics_port != 0:
         exit_with("exporter", BAD_INPUT, "another program has its port; the log names the settings for another one")
     stopping = ShutdownSignal()
     program.run(stopping)

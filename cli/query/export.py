@@ -53,7 +53,7 @@ def export(
 
     def show(file: TableFile) -> None:
         if not as_json:
-            echo(f"{output / file.name}: {file.rows:,} rows, {file.bytes / 1e6:.1f} MB", flush=True)
+            echo(f"{output / file.name}: {file.rows:,} rows, {max(1, round(file.bytes / 1e3)):,} kB", flush=True)
 
     config = settings()
     try:

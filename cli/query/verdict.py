@@ -71,10 +71,10 @@ def verdict(
         form = one_format(files)
         if form in HANG_DUMPS:
             if html is not None:
-                raise BadTrace(f"--html: {files[0]} is a dump of a hang, which is answered as text or --json")
+                raise BadTrace(f"--html: {next(iter(files))} is a dump of a hang, which is answered as text or --json")
             raise typer.Exit(print_standstill(files, as_json))
         with files_progress(files, quiet=as_json) as advance:
-            job = read_job(files, form, job_name(paths[0]), left_out, advance)
+            job = read_job(list(files), form, job_name(paths[0]), left_out, advance)
     result = evaluate_job(job, straggler_config(settings().stream.window_steps), window_steps)
     price = settings().stream.price_per_gpu_hour
     if html is not None:
@@ -112,7 +112,7 @@ def _print(result: OfflineVerdict, price: float) -> None:
         print_line(f"{heading:<{width}}  {line}", indent=2)
     if rows := text.budget_rows(result):
         table = Table(title="time of each rank", title_justify="left")
-        for header in text.HEADERS:
+        for header in text.headers(result):
             table.add_column(header, justify="left" if header == "rank" else "right")
         for cells in rows:
             table.add_row(*(escape_controls(cell) for cell in cells))

@@ -50,7 +50,7 @@ def import_traces(
         exit_with("import", BAD_INPUT, f"{output} exists already; name another folder with -o")
     with exit_on_error("import", BadTrace, OSError, code=BAD_INPUT), files_progress(paths, quiet=as_json) as advance:
         files, left_out = trace_files(paths)
-        traces = read_traces(files, one_format(files), advance)
+        traces = read_traces(list(files), one_format(files), advance)
         summary = write_recording(output, traces, output.resolve().name)
     if as_json:
         echo(json.dumps({"path": str(output.resolve()), "files_left_out": left_out, **summary.as_json()}))

@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif (text := self.server.page(path)) is not None:
             self._answer(200, text.encode(), "text/plain; charset=utf-8")
         else:
-            self._answer(404, b'{"paths": ["/metrics", "/healthz", "/readyz"]}\n', "application/json")
+            self._answer(404, json.dumps({"paths": self.server.paths}).encode() + b"\n", "application/json")
 
     def _answer_health(self, state: str, reasons: dict[str, str]) -> None:
         body = json.dumps({state: not reasons, "reasons": reasons}) + "\n"
@@ -159,8 +159,8 @@ class HealthServer(ThreadingHTTPServer):
     """Serves metrics and health of one program; listens as soon as it is constructed.
 
     `serve_health` starts its thread. `expose`: header Accept -> body and content type of /metrics, instead of those of
-    the registry. `page`: path -> text of a page that only this program has, or None. Raises OSError where the port is
-    in use.
+    the registry. `page`: path -> text of a page that only this program has, or None; `page_path`: what people may ask
+    for. Raises OSError where the port is in use.
     """
 
     daemon_threads = True
@@ -173,9 +173,12 @@ class HealthServer(ThreadingHTTPServer):
         health: Health,
         address: str = HOST,
         expose: Expose | None = None,
-        page: Callable[[str], str | None] = lambda path: None,
+        page: Callable[[str], str | None] | None = None,
+        page_path: str = "",
     ) -> None:
-        self.registry, self.health, self.page = registry, health, page
+        self.registry, self.health = registry, health
+        self.page = page or (lambda path: None)
+        self.paths = ["/metrics", "/healthz", "/readyz", *([page_path] if page_path else [])]
         self.expose = self._encoded if expose is None else expose
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         super().__init__((address, port), _Handler)
@@ -203,7 +206,8 @@ def serve_health(
     settings: Settings,
     health: Health,
     expose: Expose | None = None,
-    page: Callable[[str], str | None] = lambda path: None,
+    page: Callable[[str], str | None] | None = None,
+    page_path: str = "",
 ) -> HealthServer | None:
     """Serve in a background thread; None when the port is 0 (off) or in use, which is only a warning."""
     port = PORTS[program] if settings.metrics_port is None else settings.metrics_port
@@ -211,7 +215,7 @@ def serve_health(
     if port == 0:
         return None
     try:
-        server = HealthServer(port, REGISTRIES[program], health, address, expose, page)
+        server = HealthServer(port, REGISTRIES[program], health, address, expose, page, page_path)
     except OSError as error:
         log.warning(
             "no metrics and no health: cannot listen; set another port or address, or port 0 for none",
@@ -222,5 +226,5 @@ def serve_health(
         return None
     READY[program].set_function(lambda: float(not health.ready()))
     threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
-    log.info("serving metrics and health", address=f"http://{address}:{port}", paths="/metrics /healthz /readyz")
+    log.info("serving metrics and health", address=f"http://{address}:{port}", paths=" ".join(server.paths))
     return server

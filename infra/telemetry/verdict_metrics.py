@@ -35,8 +35,14 @@ JOB_RANKS = _gauge("job_ranks", "ranks of the newest window, by the level of the
 JOB_WORLD = _gauge("job_world_ranks", "ranks of the job, as its launcher states", *JOB)
 JOB_STEP = _gauge("job_step_seconds", "median length of a step in the newest window", *JOB)
 JOB_LAST_STEP = _gauge("job_last_step", "last step of the newest window", *JOB)
-JOB_LOST = _gauge("job_lost_ratio", "share of the newest window that the job lost as a whole, 0 to 1", *JOB)
-JOB_GPU_LOST = _gauge("job_gpu_lost_seconds", "GPU time that all ranks lost in the newest window", *JOB)
+JOB_LOST = _gauge(
+    "job_lost_ratio",
+    "share of the newest window that was lost and that no single rank is named for, as where ranks are late by turns",
+    *JOB,
+)
+JOB_GPU_LOST = _gauge(
+    "job_gpu_lost_seconds", "GPU time that was lost in the newest window: to ranks that are named, and otherwise", *JOB
+)
 JOB_WINDOW_LENGTH = _gauge("job_window_seconds", "length of the newest window", *JOB)
 JOB_WINDOW_END = _gauge(
     "job_window_end_timestamp_seconds", "end of the newest window, by the clock of the job's hosts", *JOB

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from drumline.producers.activity.table import Table
 from drumline.producers.foreign.process_trace import ProcessTrace, ranked
-from drumline.producers.foreign.recognise import HANG_DUMPS, Format, recognise
+from drumline.producers.foreign.recognise import HANG_DUMPS, Format
 from drumline.producers.foreign.trace_summary import TraceSummary
 from drumline.producers.foreign.write_recording import manifest_of
-from drumline.producers.replay.parquet import BadTrace
+from drumline.producers.replay.parquet import KERNEL_NEEDED, BadTrace
 from drumline.producers.replay.trace import Rank, Trace
 
 #: Called with the bytes of a file that have been read since the last call.
@@ -41,15 +43,15 @@ def _inspector(path: Path, progress: Progress) -> Iterator[ProcessTrace]:
 READERS: Mapping[Format, Reader] = {Format.KINETO: _kineto, Format.NSYS: _nsys, Format.INSPECTOR: _inspector}
 
 
-def one_format(files: Sequence[Path]) -> Format:
+def one_format(files: Mapping[Path, Format]) -> Format:
     """Return the format of all files: of dumps of a hang, which may be of two formats, that of the first.
 
-    Raises BadTrace where they differ otherwise, or where one is none that drumline reads.
+    Raises BadTrace where they differ otherwise.
     """
-    first = recognise(files[0])
-    for path in files[1:]:
-        if (other := recognise(path)) is not first and not {first, other} <= HANG_DUMPS:
-            raise BadTrace(f"{path} is {other}, {files[0]} is {first}: give files of one format, of one job")
+    (first_path, first), *rest = files.items()
+    for path, other in rest:
+        if other is not first and not {first, other} <= HANG_DUMPS:
+            raise BadTrace(f"{path} is {other}, {first_path} is {first}: give files of one format, of one job")
     return first
 
 
@@ -65,10 +67,16 @@ def read_traces(files: Sequence[Path], form: Format, progress: Progress = lambda
 
 
 def trace_of(traces: Iterable[ProcessTrace], run: str) -> tuple[Trace, TraceSummary]:
-    """Return the processes as a recorded trace in memory, and what they hold. `run`: its name. Raises BadTrace."""
-    summary, processes = TraceSummary(), list(traces)
-    for process in processes:
+    """Return the processes as a recorded trace in memory, and what they hold. `run`: its name. Raises BadTrace.
+
+    Kernels have the columns that derivation needs.
+    """
+    summary, processes = TraceSummary(), list[ProcessTrace]()
+    for process in traces:
         summary.add(process)
+        kernels = process.activity.kernels
+        needed = Table({name: kernels[name] for name in KERNEL_NEEDED}, kernels.dictionaries)
+        processes.append(replace(process, activity=replace(process.activity, kernels=needed)))
     processes.sort(key=lambda process: process.rank)
     ranks = tuple(Rank(p.rank, p.pid, p.host, p.gpu_index, p.gpu_uuid) for p in processes)
     activities = tuple(process.activity for process in processes)

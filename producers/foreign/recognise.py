@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import glob
 import re
-import sqlite3
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 
 from drumline.producers.foreign.bounded_file import BoundedFile
+from drumline.producers.foreign.nsys.database import NsysDatabase
 from drumline.producers.replay.operation_table.table_reader import TABLES
 from drumline.producers.replay.parquet import BadTrace
 
@@ -69,26 +68,25 @@ def recognise(path: Path) -> Format:
         return _json(path, file, head)
 
 
-def trace_files(paths: Iterable[Path]) -> tuple[list[Path], list[str]]:
-    """Return the files and recordings that these paths stand for, in order of their names, and notes on what is left
-    out.
+def trace_files(paths: Iterable[Path]) -> tuple[dict[Path, Format], list[str]]:
+    """Return the files and recordings that these paths stand for, in order of their names, each with its format, and
+    notes on what is left out.
 
     A folder stands for the files in it, and one of drumline's recordings or an operation table for itself. A name with
-    * or ? that no file has is a pattern. Raises BadTrace where nothing is left.
+    * or ? that no file has is a pattern. Raises BadTrace where nothing is left, or a named file is of no format.
     """
-    files, notes, given = list[Path](), list[str](), list(paths)
+    files, notes, given = dict[Path, Format](), list[str](), list(paths)
     for path in given:
         if path.is_dir() and not (path / "manifest.json").is_file():
             inside, left_out = _readable(path)
-            files += inside
+            files |= inside
             notes += left_out
         elif path.exists():
-            files.append(path)
+            files[path] = recognise(path)
         elif matches := sorted(map(Path, glob.glob(str(path)))):  # a shell leaves a quoted pattern as it is
-            files += matches
+            files |= {match: recognise(match) for match in matches}
         else:
             raise BadTrace(f"{path}: no such file or folder")
-    files = list(dict.fromkeys(files))
     if not files:
         reason = f"; {notes[0]}" if notes else ""
         hint = "; folders in it are not read, name them" if any(map(_has_folders, given)) else ""
@@ -100,18 +98,16 @@ def _has_folders(path: Path) -> bool:
     return path.is_dir() and any(inside.is_dir() for inside in path.iterdir())
 
 
-def _readable(folder: Path) -> tuple[list[Path], list[str]]:
+def _readable(folder: Path) -> tuple[dict[Path, Format], list[str]]:
     """Return the files of a folder whose format is known, and a note on each other one."""
-    files, notes = list[Path](), list[str]()
+    files, notes = dict[Path, Format](), list[str]()
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or path.suffix in (".yaml", ".yml", ".md") or path.is_dir():
             continue
         try:
-            recognise(path)
+            files[path] = recognise(path)
         except BadTrace as error:
             notes.append(f"left out: {error}")
-        else:
-            files.append(path)
     return files, notes
 
 
@@ -127,11 +123,5 @@ def _json(path: Path, file: BoundedFile, head: bytes) -> Format:
 
 
 def _sqlite(path: Path) -> Format:
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
-            tables = {name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.Error as error:
-        raise BadTrace(f"{path}: the SQLite file cannot be read ({error})") from None
-    if "StringIds" in tables:
+    with NsysDatabase(path):
         return Format.NSYS
-    raise BadTrace(f"{path}: an SQLite file without StringIds: no export of Nsight Systems")

@@ -50,7 +50,7 @@ class RecordingWriter:
         self._append("marker", markers, rank)
         if activity.payloads.rows:
             ids = pa.array(activity.payloads["id"])
-            self._append("marker_payload", {"id": ids, "payload": pa.array(_payloads(activity.payloads))}, rank)
+            self._append("marker_payload", {"id": ids, "payload": _payloads(activity.payloads)}, rank)
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
         """Write manifest.json last: without it, a folder is no recording. Raises OSError."""
@@ -123,10 +123,12 @@ def _arrow(table: Table, column: str) -> Any:
     return pa.DictionaryArray.from_arrays(indices, pa.array(strings, pa.string())).cast(_STRINGS)
 
 
-def _payloads(payloads: Table) -> list[bytes]:
+def _payloads(payloads: Table) -> pa.Array[Any]:
     """Return NCCL's payloads: u64 communicator, u64 bytes, i4 peer."""
     packed: Array = np.zeros(payloads.rows, [("communicator", "<u8"), ("bytes", "<u8"), ("peer", "<i4")])
     for name in packed.dtype.names or ():
         packed[name] = payloads[name]
-    content, size = packed.tobytes(), packed.dtype.itemsize
-    return [content[at : at + size] for at in range(0, len(content), size)]
+    fixed = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(packed.dtype.itemsize), len(packed), [None, pa.py_buffer(packed.tobytes())]
+    )
+    return fixed.cast(pa.binary())

@@ -55,7 +55,7 @@ _SAMPLE = {
     "ecc_uncorrected": "ecc_unc",
 }
 #: Columns of kernels that derivation needs; the rest is only published.
-_KERNEL_NEEDED = ("name", "start_ns", "duration_ns", "correlation", "stream", "grid_x", "grid_y", "grid_z", "graph")
+KERNEL_NEEDED = ("name", "start_ns", "duration_ns", "correlation", "stream", "grid_x", "grid_y", "grid_z", "graph")
 #: CUpti_ActivityMemcpy.flags: CUPTI_ACTIVITY_FLAG_MEMCPY_ASYNC.
 _ASYNC = 1
 
@@ -154,7 +154,7 @@ def _read(folder: Path, recorded: _Source) -> Table | None:
 
 def kernels(folder: Path, full: bool) -> Table:
     """Return the kernels; `full`: all columns, else those that derivation needs. Raises BadTrace."""
-    table = _read(folder, _Source("kernel", Topic.KERNEL, KERNEL_NAMES, only=None if full else _KERNEL_NEEDED))
+    table = _read(folder, _Source("kernel", Topic.KERNEL, KERNEL_NAMES, only=None if full else KERNEL_NEEDED))
     if table is None:
         raise BadTrace(f"{folder / 'kernel.parquet'} is missing: nothing to replay")
     return table

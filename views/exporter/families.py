@@ -138,7 +138,7 @@ def _add_run(out: Families, entry: _Shown, rows: list[RankRow], now_ns: int) -> 
     out.add(of.JOB_STEP, run, int(envelope["step_ns"]) / SECOND_NS)
     out.add(of.JOB_LAST_STEP, run, int(envelope["last_step"]))
     out.add(of.JOB_LOST, run, whole.lost_ratio)
-    out.add(of.JOB_GPU_LOST, run, whole.gpu_lost_s)
+    out.add(of.JOB_GPU_LOST, run, float(window.number("gpu_seconds_lost").sum()))
     out.add(of.JOB_WINDOW_LENGTH, run, (window.end_ns - int(envelope["window_start_ns"])) / SECOND_NS)
     out.add(of.JOB_WINDOW_END, run, window.end_ns / SECOND_NS)
     numbers = {row.rank for row in rows}

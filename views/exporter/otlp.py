@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import structlog
 from opentelemetry._logs import SeverityNumber
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -25,27 +26,50 @@ from drumline.views.exporter.events import VerdictEvent
 from drumline.views.exporter.families import Families
 from drumline.views.exporter.options import ExporterOptions
 
+log = structlog.get_logger()
+
 #: Time for an answer of the Collector, and for what is left at the end; s.
 TIMEOUT_S, CLOSE_S = 10.0, 5.0
 SCOPE = "drumline"
 SEVERITIES = {0: SeverityNumber.INFO, 1: SeverityNumber.WARN, 2: SeverityNumber.WARN3, 3: SeverityNumber.ERROR}
 
 
-def _counted(kind: str, is_sent: bool) -> None:
-    EXPORTER_EXPORTS.labels(kind, "sent" if is_sent else "failed").inc()
+class _Outcomes:
+    """Counts exports of one kind, and logs when the Collector stops to take them and when it takes them again."""
+
+    def __init__(self, kind: str, address: str) -> None:
+        self._kind, self._address, self._is_failing = kind, address, False
+
+    def count(self, is_sent: bool) -> None:
+        EXPORTER_EXPORTS.labels(self._kind, "sent" if is_sent else "failed").inc()
+        if is_sent == self._is_failing:
+            self._is_failing = not is_sent
+            if is_sent:
+                log.info("the OpenTelemetry Collector takes exports again", kind=self._kind, address=self._address)
+            else:
+                log.warning("the OpenTelemetry Collector does not take exports; they are tried again",
+                            kind=self._kind, address=self._address)  # fmt: skip
 
 
 class _Metrics(OTLPMetricExporter):
+    def __init__(self, address: str, **options: Any) -> None:
+        super().__init__(address, **options)
+        self._outcomes = _Outcomes("otlp_metrics", address)
+
     def export(self, *args: Any, **kwargs: Any) -> MetricExportResult:
         result = super().export(*args, **kwargs)
-        _counted("otlp_metrics", result is MetricExportResult.SUCCESS)
+        self._outcomes.count(result is MetricExportResult.SUCCESS)
         return result
 
 
 class _Logs(OTLPLogExporter):
+    def __init__(self, address: str, **options: Any) -> None:
+        super().__init__(address, **options)
+        self._outcomes = _Outcomes("otlp_events", address)
+
     def export(self, *args: Any, **kwargs: Any) -> LogRecordExportResult:
         result = super().export(*args, **kwargs)
-        _counted("otlp_events", result is LogRecordExportResult.SUCCESS)
+        self._outcomes.count(result is LogRecordExportResult.SUCCESS)
         return result
 
 

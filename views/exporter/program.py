@@ -91,9 +91,10 @@ class Exporter:
 
         The first line is ok, problem or unknown, the second a sentence.
         """
-        if not path.startswith(NODES):
+        node = path.removeprefix(NODES)
+        if node in ("", path):
             return None
         if not self._is_complete or self._feed.problem:
             return "unknown\ndrumline's exporter does not read Kafka\n"
-        events = self._log.at_host(path.removeprefix(NODES))
+        events = self._log.at_host(node)
         return f"problem\n{events[0].text}\n" if events else "ok\nno rank of this node holds a job back\n"

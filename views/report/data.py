@@ -63,7 +63,7 @@ def find_run(query: Query, job: str, run: str) -> tuple[Row, list[str]]:
     """Return the run, by default the newest, with its labels, and the names of the other runs. Raises NoSuchRun."""
     runs = query(queries.RUNS, {"job": job})
     if not runs:
-        known = _listed([repr(row["job"]) for row in query(queries.JOBS, {})])
+        known = _listed([repr(row["job"]) for row in query(queries.JOBS, {}) if row["job"]])  # rows of hosts have none
         raise NoSuchRun(f"no job {job!r} is stored; " + (f"there are: {known}" if known else "nothing is stored yet"))
     chosen = next((row for row in runs if not run or row["run"] == run), None)
     if chosen is None:

@@ -36,6 +36,13 @@ _OF_DUMPS = {
         "An evaluation or a checkpoint ends by itself; else fix what they wait for.",
     ),
 }  # fmt: skip
+#: Of ranks that wait for each other, one of them in a send or receive.
+_PEERS = Entry(
+    "hung", "deadlock",
+    "ranks wait for each other: one in a send or receive whose other end is not called",
+    "Compare the stacks below: each receive needs a send of its peer, before whatever the peer waits in.",
+    "A fault of the program: add the missing send or receive, or give both ranks one order. Then end the job.",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +128,8 @@ def answer(job: StandingJob, unreadable: Iterable[str] = ()) -> StandstillAnswer
     points.sort(key=lambda point: -len(point.waiting))
     main = _main(standstill, points)
     reason = standstill.reason
-    entry = _OF_DUMPS.get(reason) or hang_guidance(reason) or _OF_DUMPS[Reason.INSUFFICIENT]
+    is_of_peers = reason is Reason.DEADLOCK and any(rank.row.peer >= 0 for rank in standstill.named)
+    entry = _PEERS if is_of_peers else _OF_DUMPS.get(reason) or hang_guidance(reason) or _OF_DUMPS[Reason.INSUFFICIENT]
     return StandstillAnswer(
         sentence=sentences.sentence(standstill, main, points, job),
         reason=str(reason),

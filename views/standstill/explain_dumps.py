@@ -10,14 +10,17 @@ from pathlib import Path
 from drumline.infra.runtime.exit_codes import BAD_INPUT, OK
 from drumline.infra.runtime.terminal import echo, escape_controls
 from drumline.producers.foreign.dumps.bounded_values import BadDump
-from drumline.producers.foreign.dumps.flight_recorder import is_flight_recorder, read_flight_recorder
-from drumline.producers.foreign.dumps.ras import RasReport, is_ras, read_ras
+from drumline.producers.foreign.dumps.flight_recorder import read_flight_recorder
+from drumline.producers.foreign.dumps.ras import RasReport, read_ras
+from drumline.producers.foreign.recognise import HANG_DUMPS, Format, recognise
+from drumline.producers.replay.parquet import BadTrace
 from drumline.streams.hangs.explanation import Reason
 from drumline.views.standstill.answer import StandstillAnswer, answer
 from drumline.views.standstill.dump_job import job_of_dumps
 from drumline.views.standstill.group_progress import RankProgress, progress_of
 from drumline.views.standstill.ras_job import job_of_ras, lost_ranks
 from drumline.views.standstill.standstill_text import lines
+from drumline.views.standstill.unsent_receives import UNSENT, with_open_receives
 
 
 class NothingReadable(Exception):
@@ -32,15 +35,15 @@ class _Files:
     report: RasReport | None = None
     unreadable: list[str] = field(default_factory=list)
 
-    def read(self, path: Path) -> None:
+    def read(self, path: Path, form: Format) -> None:
         """Take a file. Raises BadDump."""
-        if is_ras(path):
+        if form is Format.RAS:
             report = read_ras(path)
             self.unreadable += [f"{path}: {defect}" for defect in report.defects]
             if self.report is None or report.timestamp >= self.report.timestamp:
                 self.report = report
             return
-        if not is_flight_recorder(path) and path.is_file() and path.stat().st_size:
+        if form not in HANG_DUMPS:
             raise BadDump(f"{path}: is neither a dump of PyTorch's Flight Recorder nor JSON of ncclras")
         dump = read_flight_recorder(path)
         self.unreadable += [f"{path}: {defect}" for defect in dump.defects]
@@ -54,8 +57,10 @@ class _Files:
             self.dumps[dump.rank] = (weight, path, progress_of(dump))
 
 
-def explain_dumps(paths: Iterable[Path]) -> StandstillAnswer:
+def explain_dumps(paths: Iterable[Path], forms: Mapping[Path, Format] | None = None) -> StandstillAnswer:
     """Return which rank a job waits for, from dumps of some or all ranks; a folder stands for its files.
+
+    `forms`: of files that were recognised before.
 
     Where both kinds are given, the dumps explain, and RAS adds which processes have ended or do not answer. Raises
     NothingReadable.
@@ -63,8 +68,8 @@ def explain_dumps(paths: Iterable[Path]) -> StandstillAnswer:
     files = _Files()
     for path in _expanded(paths):
         try:
-            files.read(path)
-        except BadDump as error:
+            files.read(path, (forms or {}).get(path) or recognise(path))
+        except (BadDump, BadTrace) as error:
             files.unreadable.append(str(error))
     if files.dumps:
         exited, silent = lost_ranks(files.report) if files.report is not None else ({}, {})
@@ -79,12 +84,15 @@ def _answer_of_dumps(
     dumps: Sequence[RankProgress], exited: Mapping[int, str], silent: Mapping[int, str], unreadable: Sequence[str]
 ) -> StandstillAnswer:
     """Return the answer of dumps. Where it is none, and calls in another order explain the standstill, that is it."""
-    job = job_of_dumps(dumps, exited)
+    corrected = with_open_receives(dumps)
+    notes = [] if corrected == list(dumps) else [UNSENT]
+    job = job_of_dumps(corrected, exited)
+    job.notes += notes
     job.absent |= {rank: text for rank, text in silent.items() if rank in job.absent}
     result = answer(job, unreadable)
     if result.reason == Reason.INSUFFICIENT:
-        ordered = job_of_dumps(dumps, exited, runs_in_order=True)
-        ordered.notes.append("The dumps do not show what GPUs began: this rests on the order of the calls.")
+        ordered = job_of_dumps(corrected, exited, runs_in_order=True)
+        ordered.notes += [*notes, "The dumps do not show what GPUs began: this rests on the order of the calls."]
         if (by_order := answer(ordered, unreadable)).reason == Reason.DEADLOCK:
             return by_order
     return result
@@ -95,10 +103,13 @@ def _expanded(paths: Iterable[Path]) -> Iterable[Path]:
         yield from sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
 
 
-def print_standstill(paths: Sequence[Path], as_json: bool) -> int:
-    """Print which rank a job waits for, as text or as one JSON object, and return the exit code."""
+def print_standstill(files: Mapping[Path, Format], as_json: bool) -> int:
+    """Print which rank a job waits for, as text or as one JSON object, and return the exit code.
+
+    `files`: with their formats (trace_files()).
+    """
     try:
-        result = explain_dumps(paths)
+        result = explain_dumps(files, files)
     except NothingReadable as error:
         for line in str(error).splitlines():
             echo(f"drumline verdict: {escape_controls(line)}", err=True)

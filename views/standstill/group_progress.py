@@ -11,11 +11,17 @@ from drumline.producers.foreign.dumps.dumped_calls import COALESCED, RECEIVE, SE
 
 @dataclass(slots=True)
 class PeerProgress:
-    """Counts the sends to a peer, or the receives from it, of a dump; `call`: the first open one, or the last."""
+    """Counts the sends to a peer, or the receives from it, of a dump.
+
+    Attributes:
+        call: the first open one, or the last.
+        unconfirmed: those that are marked as completed, and that the watchdog has not seen end.
+    """
 
     called: int = 0
     ended: int = 0
     call: DumpedCall | None = None
+    unconfirmed: list[DumpedCall] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -93,6 +99,8 @@ def _group_progress(calls: list[DumpedCall]) -> GroupProgress:
                 peer = progress.peers.setdefault((call.peer, call.operation), PeerProgress())
                 peer.called += 1
                 peer.ended += call.has_ended
+                if call.has_ended and not call.is_retired:
+                    peer.unconfirmed.append(call)
                 if peer.call is None or peer.call.has_ended:
                     peer.call = call
     return progress
@@ -114,6 +122,7 @@ def _launched(calls: Iterable[DumpedCall]) -> dict[int, list[DumpedCall]]:
                     call,
                     has_started=call.has_started or marker.has_started,
                     has_ended=call.has_ended or marker.has_ended,
+                    is_retired=call.is_retired or marker.is_retired,
                 )
                 for call in launched
                 if call is not marker

@@ -159,6 +159,13 @@ def _place(point: Rendezvous, job: StandingJob) -> str:
 
 
 def _row_place(rank: NamedRank, job: StandingJob) -> str:
+    row = rank.row
+    if row.peer >= 0 and row.comm_rank == job.members[row.communicator].index(rank.process.rank):
+        peer, way = job.members[row.communicator][row.peer], "to" if row.operation == "Send" else "from"
+        missing = "received" if row.operation == "Send" else "sent"
+        return (
+            f"a {row.operation.lower()} {way} rank {peer}, which has not {missing}, in {job.labels[row.communicator]}"
+        )
     number = f" {rank.number}" if rank.number else ""
     return f"{rank.row.operation.lower()}{number} of {job.labels[rank.row.communicator]}"
 

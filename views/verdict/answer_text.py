@@ -16,27 +16,27 @@ from drumline.views.verdict.rank_budgets import RankBudget
 
 #: Ranks of the table of budgets; of a larger job those with the least and with the most exposed communication.
 MOST_ROWS = 32
-HEADERS = ("rank", "step", "compute", "copies", "exposed communication", "idle", "host", "came last")
+#: Communication of other libraries is mentioned from this share of the time on, with so many of its kernels.
+LEAST_SHARE, MOST_KERNELS = 0.001, 3
 
 
 def answer_sentence(verdict: OfflineVerdict) -> str:
     """Return the answer in one or two sentences."""
-    ranks = [named for named in verdict.named if named.rank != WHOLE_JOB]
+    ranks, unit = [named for named in verdict.named if named.rank != WHOLE_JOB], verdict.job.unit
     if ranks:
         named = ranks[0]
         verb = "holds" if named.is_sure else "may hold"
         more = [n for n in ranks[1:] if n.is_sure]
-        sentence = (
-            f"{_capital(verdict.job.described(named.rank))} {verb} this job back: {_reason(named)}. {_costs(named)}"
-        )
+        subject = _capital(verdict.job.described(named.rank))
+        sentence = f"{subject} {verb} this job back: {_reason(named)}. {_costs(named, unit)}"
         also = ", ".join(f"{verdict.job.described(n.rank)} ({n.share:.1%}, {cause_text(n.cause)})" for n in more)
         return sentence + (f" Late too: {also}." if also else "")
     if verdict.named:
         job = verdict.named[0]
-        return f"No rank is named, but the job as a whole loses time: {_reason(job)}. {_costs(job)}"
+        return f"No rank is named, but the job as a whole loses time: {_reason(job)}. {_costs(job, unit)}"
     if verdict.answer == "none":
         return (
-            f"No rank holds this job back: {_windows(verdict.evaluated)} of {verdict.window_steps} steps could be "
+            f"No rank holds this job back: {_windows(verdict.evaluated)} of {verdict.window_steps} {unit}s could be "
             "evaluated, and none names a rank."
         )
     if not verdict.windows or verdict.evaluated:
@@ -45,7 +45,7 @@ def answer_sentence(verdict: OfflineVerdict) -> str:
                 "Insufficient data for a verdict: no step was recognised. It needs marks of steps (`ProfilerStep#N`, "
                 "NVTX ranges `step N`), or collectives that repeat."
             )
-        have = "1 step is recorded" if verdict.steps == 1 else f"{verdict.steps} steps are recorded"
+        have = f"1 {unit} is recorded" if verdict.steps == 1 else f"{verdict.steps} {unit}s are recorded"
         hint = f" {text}" if (text := _last_arrival(verdict)) else ""
         return f"Insufficient data for a verdict: {have}, and a name needs {NEEDED_STEPS} or more.{hint}"
     below = " The time of each rank is below." if verdict.budgets else ""
@@ -59,19 +59,26 @@ def evidence_lines(verdict: OfflineVerdict, price_per_gpu_hour: float = 0.0) -> 
         entry = guidance(named.cause, named.detail)
         subject = "the job as a whole" if named.rank == WHOLE_JOB else verdict.job.described(named.rank)
         first, last = (verdict.job.recorded_step(step) for step in (named.first_step, named.last_step))
-        where = f"{named.level}, steps {first} to {last}, {_windows(named.windows)} of {verdict.evaluated}"
+        where = (
+            f"{named.level}, {verdict.job.unit}s {first} to {last}, {_windows(named.windows)} of {verdict.evaluated}"
+        )
         priced = cost(price_per_gpu_hour, named.gpu_seconds)
         lines.append((subject, where))
         lines.append(("cause", f"{cause_text(named.cause, named.detail)} (confidence {named.confidence})"))
         waited = f"{seconds(named.gpu_seconds)} of the ranks that waited"
-        lines.append(("cost", f"{_share(named)}; {waited}" + (f", {priced}" if priced else "")))
+        lines.append(("cost", f"{_share(named, verdict.job.unit)}; {waited}" + (f", {priced}" if priced else "")))
         lines += [("evidence", text) for text in named.evidence]
         lines += [("do", entry.act)] if entry else []
     return lines
 
 
+def headers(verdict: OfflineVerdict) -> tuple[str, ...]:
+    """Return the headers of the table of budgets."""
+    return ("rank", verdict.job.unit, "compute", "copies", "exposed communication", "idle", "host", "came last")
+
+
 def budget_rows(verdict: OfflineVerdict) -> list[tuple[str, ...]]:
-    """Return the cells of the table of budgets, without its HEADERS; times are means of a step."""
+    """Return the cells of the table of budgets, without its headers; times are means of a step."""
     return [_cells(verdict, budget) for budget in shown_budgets(verdict)]
 
 
@@ -88,29 +95,52 @@ def shown_budgets(verdict: OfflineVerdict) -> Sequence[RankBudget]:
 def budget_note(verdict: OfflineVerdict) -> str:
     """Return what the table shows, and what it does not."""
     shown, total = len(shown_budgets(verdict)), len(verdict.budgets)
-    note = "Means of a step. A rank with little exposed communication is the one that the others wait for."
+    note = (
+        f"Means of a {verdict.job.unit}. A rank with little exposed communication is the one that the others wait for."
+    )
     return note + (f" {shown} of {total} ranks: with the least and the most of it." if shown < total else "")
 
 
 def coverage_lines(verdict: OfflineVerdict) -> list[str]:
     """Return what was evaluated, why not the rest, and what was assumed."""
     job = verdict.job
-    count, steps = len(job.ranks), f"{verdict.steps} step{'s' if verdict.steps != 1 else ''}"
+    count, steps = len(job.ranks), f"{verdict.steps} {job.unit}{'s' if verdict.steps != 1 else ''}"
     ranks = f"{count} rank{'s' if count != 1 else ''}"
     if job.world_size > count and verdict.steps:
         ranks = f"{count} of {job.world_size} ranks"
     lines = [f"{ranks} and {steps} were read ({str(job.form).replace('_', ' ')})."]
     if verdict.windows:
         lines.append(
-            f"{verdict.evaluated} of {_windows(len(verdict.windows))} of {verdict.window_steps} steps were evaluated."
-            + (f" The rest: {verdict.reason}." if verdict.reason else "")
+            f"{verdict.evaluated} of {_windows(len(verdict.windows))} of {verdict.window_steps} {job.unit}s were "
+            "evaluated." + (f" The rest: {verdict.reason}." if verdict.reason else "")
+        )
+    if job.unit != "step":
+        lines.append(
+            "Steps are not marked, and all collectives are alike: each is compared by itself, and how many make a step "
+            "is not known."
         )
     if job.form is Format.INSPECTOR and verdict.steps:
-        lines.append(
-            "Steps are recognised by the order of collectives; where all are alike, each counts as one. The log has no "
-            "times of the host's work: more work and a late host look alike."
-        )
+        lines.append("The log has no times of the host's work: more work and a late host look alike.")
+    lines += [text] if (text := _not_understood(verdict)) else []
     return lines + [_sentence(note) for note in job.notes]
+
+
+def _not_understood(verdict: OfflineVerdict) -> str:
+    """Return a sentence on the share of communication that is not NCCL's; "" without any."""
+    other_of = verdict.job.other_communication
+    shares = [other.share for other in other_of.values()]
+    if not shares or max(shares) < LEAST_SHARE:
+        return ""
+    least, most = f"{min(shares):.1%}", f"{max(shares):.1%}"
+    share = most if least == most else f"{least} to {most}"
+    kernels = list(dict.fromkeys(name for other in other_of.values() for name in other.kernels))
+    more = f" and {len(kernels) - MOST_KERNELS} more kernels" if len(kernels) > MOST_KERNELS else ""
+    ranks = f"{len(other_of)} rank{'s' if len(other_of) != 1 else ''}"
+    return (
+        f"Not understood: {share} of the time of steps, on {ranks}, is communication that is not NCCL's "
+        f"({', '.join(kernels[:MOST_KERNELS])}{more}). Waits in it count as compute, and who is late to it is not "
+        "found."
+    )
 
 
 def surer_lines(verdict: OfflineVerdict) -> list[str]:
@@ -118,8 +148,8 @@ def surer_lines(verdict: OfflineVerdict) -> list[str]:
     lines = []
     if 0 < verdict.steps < SURE_STEPS:
         lines.append(
-            f"Record {SURE_STEPS} steps or more in a row on every rank: {NEEDED_STEPS} are the least, and small faults "
-            "or uneven steps need more."
+            f"Record {SURE_STEPS} {verdict.job.unit}s or more in a row on every rank: {NEEDED_STEPS} are the least, "
+            "and small faults or uneven ones need more."
         )
     if verdict.steps and verdict.job.world_size > len(verdict.job.ranks):
         lines.append("Give a file of every rank: a rank without one cannot be named, and others may wait for it.")
@@ -163,12 +193,12 @@ def _reason(named: LateRank) -> str:
     return meaning(named.cause, named.detail) or cause_text(named.cause, named.detail)
 
 
-def _costs(named: LateRank) -> str:
-    return f"It costs {_share(named)}."
+def _costs(named: LateRank, unit: str) -> str:
+    return f"It costs {_share(named, unit)}."
 
 
-def _share(named: LateRank) -> str:
-    return f"{named.share:.1%} of the time, {span(named.s_per_step)} a step"
+def _share(named: LateRank, unit: str) -> str:
+    return f"{named.share:.1%} of the time, {span(named.s_per_step)} a {unit}"
 
 
 def _windows(count: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -113,11 +114,16 @@ class OfflineVerdict:
             "format": str(job.form),
             "ranks": job.ranks,
             "world_size": job.world_size,
+            "unit": job.unit,
             "steps": self.steps,
             "needed_steps": NEEDED_STEPS,
             "window_steps": self.window_steps,
             "verdicts": [_named_json(named, job) for named in self.named],
             "budgets": [budget.as_json() for budget in self.budgets],
+            "not_understood": [
+                {"rank": rank, "share": round(other.share, 6), "kernels": list(other.kernels)}
+                for rank, other in job.other_communication.items()
+            ],
             "windows": [_window_json(window, job) for window in self.windows],
             "notes": list(job.notes),
             "read": dict(job.read),
@@ -177,8 +183,15 @@ def _named(
         windows=len(pairs),
         first_step=pairs[0][0].first_step,
         last_step=pairs[-1][0].last_step,
-        evidence=tuple(evidence(_with_recorded_step(worst.evidence, job), window.steps_used)),
+        evidence=tuple(
+            _in_unit(text, job.unit) for text in evidence(_with_recorded_step(worst.evidence, job), window.steps_used)
+        ),
     )
+
+
+def _in_unit(text: str, unit: str) -> str:
+    """Return evidence that claims no step where collectives are counted as such."""
+    return text if unit == "step" else re.sub(r" 0 of step (\d+)", r" \1", text).replace(" a step", f" a {unit}")
 
 
 def _with_recorded_step(text: str, job: OfflineJob) -> str:

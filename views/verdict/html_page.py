@@ -28,7 +28,7 @@ def verdict_page(verdict: OfflineVerdict, price_per_gpu_hour: float = 0.0, creat
         verdict=verdict,
         answer=text.answer_sentence(verdict),
         evidence=text.evidence_lines(verdict, price_per_gpu_hour),
-        headers=text.HEADERS,
+        headers=text.headers(verdict),
         rows=list(zip(text.budget_rows(verdict), stacked, strict=True)),
         parts=PARTS,
         budget_note=text.budget_note(verdict),

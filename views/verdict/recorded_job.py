@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from drumline.producers.derive.steps.steps import STEP_PATTERN
 from drumline.producers.foreign.read_traces import Progress, read_traces, trace_of
 from drumline.producers.foreign.recognise import Format
 from drumline.producers.replay.operation_table.job import OperationJob
@@ -16,10 +18,12 @@ from drumline.producers.replay.operation_table.table_reader import find_table
 from drumline.producers.replay.parquet import BadTrace
 from drumline.producers.replay.published import is_published, read_published
 from drumline.producers.replay.recording import RecordedJob
+from drumline.producers.replay.trace import Trace, read_trace
 from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
+from drumline.views.verdict.other_communication import OtherCommunication, other_communication
 
 #: Topics that verdicts are made of.
 TOPICS = frozenset({Topic.COLLECTIVE, Topic.STEP, Topic.PROCESS, Topic.DEVICE})
@@ -37,6 +41,8 @@ class OfflineJob:
         described: rank -> text, "rank 3 on node-a".
         notes: sentences on what was assumed or left out.
         read: counts of what was read, for programs.
+        unit: "collective" where steps are not marked and all collectives are alike, so that each counts as one.
+        other_communication: of each rank that has some, which verdicts do not understand.
     """
 
     name: str
@@ -46,6 +52,8 @@ class OfflineJob:
     described: Callable[[int], str]
     notes: Sequence[str] = ()
     read: Mapping[str, Any] = field(default_factory=dict)
+    unit: str = "step"
+    other_communication: Mapping[int, OtherCommunication] = field(default_factory=dict)
 
     @property
     def ranks(self) -> list[int]:
@@ -88,17 +96,28 @@ def read_job(
     files_of = [f"{note} ({count} file{'s' if count > 1 else ''})" for note, count in summary.notes.items()]
     missing = [f"{text}: who is absent cannot be named"] if (text := summary.missing()) else []
     notes = [*left_out, *missing, *files_of, *dropped, *_unmatched(job)]
-    return _of(job, form, notes, summary.as_json())
+    return _of(trace, job, form, notes, summary.as_json())
 
 
-def _of(job: RecordedJob, form: Format, notes: Sequence[str], read: Mapping[str, Any]) -> OfflineJob:
+def _of(trace: Trace, job: RecordedJob, form: Format, notes: Sequence[str], read: Mapping[str, Any]) -> OfflineJob:
     hosts = {replayed.info.rank: replayed.info.host for replayed in job.rank_sources}
     batches = [(out.time_ns, out.batch) for out in job.batches()]
 
     def described(rank: int) -> str:
         return f"rank {rank} on {hosts[rank]}" if hosts.get(rank) else f"rank {rank}"
 
-    return OfflineJob(job.job, form, batches, job.recorded_steps, described, notes, read)
+    result = OfflineJob(job.job, form, batches, job.recorded_steps, described, notes, read)
+    other = other_communication(trace, {rank: result.rows(Topic.STEP, rank) for rank in result.ranks})
+    return replace(result, other_communication=other, unit=_unit(trace, result))
+
+
+def _unit(trace: Trace, job: OfflineJob) -> str:
+    """Return what is counted as a step."""
+    names = (name for activity in trace.activities for name in activity.markers.dictionaries.get("names", ()))
+    if any(re.search(STEP_PATTERN, name) for name in names):
+        return "step"
+    collectives = [job.rows(Topic.STEP, rank)["collectives"] for rank in job.ranks]
+    return "collective" if collectives and all((count == 1).all() for count in collectives) else "step"
 
 
 def _of_recording(folder: Path) -> OfflineJob:
@@ -106,8 +125,9 @@ def _of_recording(folder: Path) -> OfflineJob:
         batches = list(read_published(folder))
         none = np.empty(0, np.int64)
         return OfflineJob(folder.resolve().name, Format.RECORDING, batches, none, lambda rank: f"rank {rank}")
-    job = RecordedJob(folder, topics=TOPICS, renumbered=True)
-    return _of(job, Format.RECORDING, _unmatched(job), {"formats": [str(Format.RECORDING)]})
+    trace = read_trace(folder, topics=TOPICS)
+    job = RecordedJob(trace, job=folder.resolve().name, topics=TOPICS, renumbered=True)
+    return _of(trace, job, Format.RECORDING, _unmatched(job), {"formats": [str(Format.RECORDING)]})
 
 
 def _of_table(path: Path, notes: Sequence[str]) -> OfflineJob:

@@ -22,15 +22,6 @@ class BadDump(Exception):
     """A file cannot be read as a dump; the text names the file and the reason."""
 
 
-def read_head(path: Path, size: int = 1 << 16) -> bytes:
-    """Return the first bytes of a file, at most `size`; b"" where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return file.read(size)
-    except OSError:
-        return b""
-
-
 def read_values(path: Path) -> dict[str, Any]:
     """Return the mapping that a file holds as JSON or as a pickle. Raises BadDump."""
     try:

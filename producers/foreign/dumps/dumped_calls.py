@@ -37,6 +37,7 @@ class DumpedCall:
         record: number of the call in the process, from 0.
         is_point_to_point: numbered as sends and receives are.
         has_started, has_ended: on the GPU, as far as the dump shows.
+        is_retired: PyTorch's watchdog has seen its end; one that has ended and is not retired was read by the dump.
         created_ns, timeout_ms: Unix time of the call, and after how long it fails; 0 = not known.
         sizes_in, sizes_out: shapes of its tensors; `types_in`, `types_out`: their types.
         frames: innermost first.
@@ -51,6 +52,7 @@ class DumpedCall:
     is_point_to_point: bool
     has_started: bool
     has_ended: bool
+    is_retired: bool
     created_ns: int
     timeout_ms: int
     sizes_in: tuple[tuple[int, ...], ...]

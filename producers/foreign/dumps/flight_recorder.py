@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from drumline.producers.foreign.dumps.bounded_values import BadDump, read_head, read_values
+from drumline.producers.foreign.dumps.bounded_values import BadDump, read_values
 from drumline.producers.foreign.dumps.dumped_calls import (
     RECEIVE,
     SEND,
@@ -21,7 +21,6 @@ from drumline.producers.foreign.dumps.dumped_calls import (
 
 #: Defects of one file that are named one by one, and frames of a stack that are kept.
 MOST_DEFECTS, MOST_FRAMES = 5, 64
-_KEYS = re.compile(rb"collective_seq_id|pg_config|pg_status")
 #: "nccl:all_reduce", "nccl:send 1->0", "nccl:recv 0<-1".
 _OPERATION = re.compile(r"(?:(\w+):)?(\S+)(?: \d+(?:->|<-)(\d{1,9}))?")
 _RANK_IN_NAME = re.compile(r"(\d+)(?:\.\D\w*)*$")
@@ -32,12 +31,6 @@ _Value = TypeVar("_Value")
 
 class _Unusable(ValueError):
     """A value is not what its field has."""
-
-
-def is_flight_recorder(path: Path) -> bool:
-    """Return whether a file looks like a Flight Recorder dump, whole or not, by its begin."""
-    head = read_head(path)
-    return head.lstrip()[:1] in (b"\x80", b"{") and _KEYS.search(head) is not None
 
 
 def read_flight_recorder(path: Path) -> RankDump:
@@ -144,6 +137,7 @@ def _call(entry: Any, kept: _Kept, by_retired: bool, note: Callable[[str], None]
         is_point_to_point=is_point_to_point,
         has_started=state == "started" or started > 0,
         has_ended=has_ended,
+        is_retired=entry.get("retired") is True,
         created_ns=_time(entry, "time_created_ns", note),
         timeout_ms=_time(entry, "timeout_ms", note),
         sizes_in=kept.once(_shapes(entry.get("input_sizes"))),

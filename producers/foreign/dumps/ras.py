@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drumline.producers.foreign.dumps.bounded_values import BadDump, read_head, read_values
-
-_KEYS = re.compile(rb'"communicators(_count)?"\s*:')
-_NCCL = re.compile(rb'"(nccl_version|cuda_runtime_version|missing_ranks|ras)"\s*:')
+from drumline.producers.foreign.dumps.bounded_values import BadDump, read_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +61,6 @@ class RasReport:
     timestamp: str
     communicators: tuple[RasCommunicator, ...]
     defects: tuple[str, ...] = ()
-
-
-def is_ras(path: Path) -> bool:
-    """Return whether a file looks like RAS's answer in JSON, whole or not, by its begin."""
-    head = read_head(path)
-    return head.lstrip()[:1] == b"{" and all(keys.search(head) for keys in (_KEYS, _NCCL))
 
 
 def read_ras(path: Path) -> RasReport:

@@ -35,6 +35,11 @@ def read_inspector(path: Path) -> Iterator[ProcessTrace]:
         raise BadTrace(f"{path}: no operation could be read{': ' + notes[0] if notes else ''}")
     for (host, pid, _), recorded in sorted(processes.items(), key=lambda item: item[0]):
         timed = [record for record in recorded if record.start_us is not None and record.call_us is not None]
+        if not timed and any(record.call_us is not None for record in recorded):
+            raise BadTrace(
+                f"{path}: the operations have times of their calls, and none of the GPU: the plugin measured on "
+                "the host (coll_timing_source), which shows no late rank"
+            )
         if not timed:
             raise BadTrace(
                 f"{path}: the operations have lengths, and no times: NCCL_INSPECTOR_DUMP_VERBOSE=1 lets the plugin "

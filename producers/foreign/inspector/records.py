@@ -53,15 +53,6 @@ class InspectorRecord:
     pid: int
 
 
-def is_record(line: str | bytes) -> bool:
-    """Return whether a line looks like an Inspector log's: a JSON object with an operation."""
-    try:
-        data = json.loads(line)
-    except ValueError:
-        return False
-    return isinstance(data, dict) and any(isinstance(data.get(kind), dict) for kind in _KINDS)
-
-
 def read_record(line: str | bytes) -> InspectorRecord | None:
     """Return the operation of a line; None for a line about something else (proxy operations). Raises BadLine."""
     try:

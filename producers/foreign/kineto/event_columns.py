@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ KERNEL, COPY, LAUNCH, RANGE, OPERATOR = "kernel", "copy", "launch", "range", "op
 #: Runtime calls in which the host waits for the GPU, by the end of their names (CUDA and HIP).
 WAIT, SYNCHRONIZE = "wait", "Synchronize"
 #: Category of an event -> what it is read as; PyTorch before 2.0 wrote the second form.
-CATEGORIES = {
+CATEGORIES: dict[str | None, str] = {
     "kernel": KERNEL,
     "Kernel": KERNEL,
     "gpu_memcpy": COPY,
@@ -37,7 +38,7 @@ COMMUNICATION = "record_param_comms"
 ANNOTATION = "nccl:"
 #: Times beyond it are no times; us.
 MOST_US = float(1 << 53)
-_NO_ARGS = Args()
+_NO_ARGS, _NO_SIZE = Args(), (0, 0, 0)
 
 
 class NcclArgs(NamedTuple):
@@ -56,81 +57,124 @@ ELEMENT_BYTES = {
 }  # fmt: skip
 
 
+class _Numbers(dict[Any, int]):
+    """Numbers values from 0 in the order in which they are first looked up."""
+
+    def __missing__(self, key: Any) -> int:
+        self[key] = number = len(self)
+        return number
+
+
 class EventColumns:
     """Holds the events that count, by kind, as runs of NumPy columns.
 
     Attributes:
         left_out: reason -> number of events.
         devices, pids: of kernels and of launches -> number of events.
+        streams: of kernels.
     """
 
     def __init__(self) -> None:
         self.left_out, self.devices, self.pids = Counter[str](), Counter[int](), Counter[int]()
-        self.names, self.range_names = dict[str, int](), dict[str, int]()
-        self._threads, self._is_nccl = dict[object, int](), dict[str, bool]()
-        self.nccl_args = dict[NcclArgs, int]()
-        self._rows: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in _COLUMNS}
+        self.streams = set[int]()
+        self.names, self.range_names, self.nccl_args = _Numbers(), _Numbers(), _Numbers()
+        self._threads, self._copies = _Numbers(), dict[str, tuple[int, int, int, int]]()
+        self._is_nccl: Array = np.zeros(0, dtype=bool)
         self._runs: dict[str, list[dict[str, Array]]] = {kind: [] for kind in _COLUMNS}
 
     def add(self, events: Iterable[Event]) -> None:
-        """Take one run of events."""
+        """Take one run of events, column by column: a tuple for each event takes three times as long."""
+        of_kind: dict[str, list[Event]] = defaultdict(list)
         for event in events:
-            kind = CATEGORIES.get(event.cat or "")
-            if kind is None or (kind is OPERATOR and event.name != COMMUNICATION):
-                continue
-            ts, dur = event.ts, event.dur
-            if ts is None or dur is None or not (0 <= ts < MOST_US and 0 <= dur < MOST_US):
-                self.left_out[f"{kind}: its time is missing or impossible"] += 1
-                continue
-            args = event.args or _NO_ARGS
-            if kind is LAUNCH:
-                if event.name and event.name.endswith(SYNCHRONIZE):
-                    self._rows[WAIT].append((ts, dur))
-                elif args.correlation:
-                    self._rows[LAUNCH].append((ts, dur, args.correlation, self._thread(event)))
-                    if type(event.pid) is int:
-                        self.pids[event.pid] += 1
-            elif kind is KERNEL:
-                self._kernel(event, args)
-            elif kind is COPY:
-                ids = (args.correlation or 0, _whole(args.stream))
-                self._rows[COPY].append((ts, dur, *ids, *copied(event.name or ""), _whole(args.bytes)))
-            else:
-                self._range(event, args)
-        for kind, rows in self._rows.items():
-            if rows:
-                self._runs[kind].append(_as_columns(rows, _COLUMNS[kind]))
-                rows.clear()
+            if (kind := CATEGORIES.get(event.cat)) is not None and (
+                kind is not OPERATOR or event.name == COMMUNICATION
+            ):
+                of_kind[kind].append(event)
+        for kind, chosen in of_kind.items():
+            timed, times = self._timed(kind, chosen)
+            if timed:
+                _TAKE[kind](self, timed, times)
 
     def columns(self, kind: str) -> dict[str, Array]:
-        """Return the columns of one kind; times: `start_us` whole microseconds, `start_ns` the rest, `duration_ns`."""
-        runs = self._runs[kind] or [_as_columns([], _COLUMNS[kind])]
-        return {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
+        """Return the columns of one kind and forget them, which bounds memory.
 
-    def _kernel(self, event: Event, args: Args) -> None:
+        Times: `start_us` whole microseconds, `start_ns` the rest, `duration_ns`.
+        """
+        runs, none = self._runs.pop(kind, []), [np.empty(0, np.int64)]
+        return {name: np.concatenate([run.pop(name) for run in runs] or none) for name in (*_TIMES, *_COLUMNS[kind])}
+
+    def _timed(self, kind: str, events: list[Event]) -> tuple[list[Event], Array]:
+        """Return the events with possible times, and these as rows of start and duration in us; count the others."""
+        times = np.array([[event.ts for event in events], [event.dur for event in events]], np.float64)
+        with np.errstate(invalid="ignore"):
+            good = np.all((times >= 0) & (times < MOST_US), axis=0)
+        if good.all():
+            return events, times
+        self.left_out[f"{kind}: its time is missing or impossible"] += int((~good).sum())
+        return [event for event, is_good in zip(events, good, strict=True) if is_good], times[:, good]
+
+    def _append(self, kind: str, times: Array, *values: Sequence[int] | Array) -> None:
+        start, duration = times
+        whole = np.floor(start)
+        parts = (whole, np.rint((start - whole) * 1000), np.rint(duration * 1000))
+        columns = [np.asarray(column).astype(np.int64) for column in (*parts, *values)]
+        self._runs[kind].append(dict(zip((*_TIMES, *_COLUMNS[kind]), columns, strict=True)))
+
+    def _kernels(self, events: list[Event], times: Array) -> None:
+        args = [event.args or _NO_ARGS for event in events]
+        names = np.array([self.names[event.name or ""] for event in events])
+        new = tuple(islice(self.names, len(self._is_nccl), None))
+        self._is_nccl = np.concatenate([self._is_nccl, nccl.is_kernel(new)])
+        stated = np.full(len(events), -1)
+        for at in np.flatnonzero(self._is_nccl[names]).tolist():
+            stated[at] = self._stated(args[at], "")
+        streams = _wholes([a.stream for a in args])
+        self.streams.update(np.unique(streams).tolist())
+        self.devices.update(-1 if a.device is None else a.device for a in args)
+        self._append(
+            KERNEL,
+            times,
+            [a.correlation or 0 for a in args],
+            streams,
+            names,
+            *_triples([a.grid for a in args]),
+            *_triples([a.block for a in args]),
+            [a.registers or 0 for a in args],
+            [a.shared or 0 for a in args],
+            stated,
+        )
+
+    def _copied(self, events: list[Event], times: Array) -> None:
+        known = self._copies
+        for name in {event.name or "" for event in events} - known.keys():
+            known[name] = copied(name)
+        args = [event.args or _NO_ARGS for event in events]
+        kinds = np.array([known[event.name or ""] for event in events]).T
+        ids = ([a.correlation or 0 for a in args], _wholes([a.stream for a in args]))
+        self._append(COPY, times, *ids, *kinds, _wholes([a.bytes for a in args]))
+
+    def _launches(self, events: list[Event], times: Array) -> None:
+        synchronised = np.array([(event.name or "").endswith(SYNCHRONIZE) for event in events])
+        self._append(WAIT, times[:, synchronised])
+        correlations = np.array([(event.args or _NO_ARGS).correlation or 0 for event in events])
+        launched = np.flatnonzero(~synchronised & (correlations != 0))
+        chosen = [events[at] for at in launched.tolist()]
+        self.pids.update(event.pid for event in chosen if type(event.pid) is int)
+        threads = [self._threads[event.tid] for event in chosen]
+        self._append(LAUNCH, times[:, launched], correlations[launched], threads)
+
+    def _ranges(self, events: list[Event], times: Array) -> None:
+        """Take annotations and operators; those that name an operation of NCCL are operators."""
+        named = np.array([event.name == COMMUNICATION or (event.name or "").startswith(ANNOTATION) for event in events])
+        operators = [events[at] for at in np.flatnonzero(named).tolist()]
+        threads = [self._threads[event.tid] for event in operators]
+        self._append(OPERATOR, times[:, named], threads, [self._stated_by(event) for event in operators])
+        ranges = [events[at] for at in np.flatnonzero(~named).tolist()]
+        self._append(RANGE, times[:, ~named], [self.range_names[event.name or ""] for event in ranges])
+
+    def _stated_by(self, event: Event) -> int:
         name = event.name or ""
-        if name not in self.names:
-            self.names[name] = len(self.names)
-            self._is_nccl[name] = bool(nccl.is_kernel([name])[0])
-        grid, block = _three(args.grid), _three(args.block)
-        stated = self._stated(args, "") if self._is_nccl[name] else -1
-        self.devices[args.device if args.device is not None else -1] += 1
-        ids = (args.correlation or 0, _whole(args.stream), self.names[name])
-        resources = (args.registers or 0, args.shared or 0)
-        self._rows[KERNEL].append((event.ts, event.dur, *ids, *grid, *block, *resources, stated))
-
-    def _range(self, event: Event, args: Args) -> None:
-        name = event.name or ""
-        thread = self._thread(event)
-        if name == COMMUNICATION or name.startswith(ANNOTATION):
-            stated = self._stated(args, name.removeprefix(ANNOTATION) if name != COMMUNICATION else "")
-            self._rows[OPERATOR].append((event.ts, event.dur, thread, stated))
-            return
-        number = self.range_names.setdefault(name, len(self.range_names))
-        self._rows[RANGE].append((event.ts, event.dur, number))
-
-    def _thread(self, event: Event) -> int:
-        return self._threads.setdefault(event.tid, len(self._threads))
+        return self._stated(event.args or _NO_ARGS, "" if name == COMMUNICATION else name.removeprefix(ANNOTATION))
 
     def _stated(self, args: Args, operation: str) -> int:
         """Return the index of what an event states of its NCCL operation."""
@@ -139,7 +183,7 @@ class EventColumns:
         text = ",".join(map(str, ranks)) if isinstance(ranks, list) else (ranks or "").strip("[] ").replace(" ", "")
         size = (args.elements or 0) * ELEMENT_BYTES.get((args.dtype or "").lower(), 0)
         fields = NcclArgs(args.collective or operation, ("" if group is None else str(group), text), max(0, size))
-        return self.nccl_args.setdefault(fields, len(self.nccl_args))
+        return self.nccl_args[fields]
 
 
 _TIMES = ("start_us", "start_ns", "duration_ns")
@@ -156,15 +200,14 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def _as_columns(rows: Sequence[tuple[Any, ...]], names: tuple[str, ...]) -> dict[str, Array]:
-    if not rows:
-        return {name: np.empty(0, np.int64) for name in (*_TIMES, *names)}
-    ts, dur, *parts = zip(*rows, strict=True)
-    start = np.array(ts, np.float64)
-    whole = np.floor(start)
-    times = (whole, np.rint((start - whole) * 1000), np.rint(np.array(dur, np.float64) * 1000))
-    values = [time.astype(np.int64) for time in times] + [np.array(column, np.int64) for column in parts]
-    return dict(zip((*_TIMES, *names), values, strict=True))
+#: What takes the events of a kind.
+_TAKE = {
+    KERNEL: EventColumns._kernels,
+    COPY: EventColumns._copied,
+    LAUNCH: EventColumns._launches,
+    RANGE: EventColumns._ranges,
+    OPERATOR: EventColumns._ranges,
+}
 
 
 def _whole(value: int | str | None) -> int:
@@ -178,5 +221,15 @@ def _whole(value: int | str | None) -> int:
     return value or 0
 
 
-def _three(values: list[int] | None) -> tuple[int, int, int]:
-    return (values[0], values[1], values[2]) if values is not None and len(values) == 3 else (0, 0, 0)
+def _wholes(values: list[int | str | None]) -> Array:
+    """Return ids as numbers."""
+    return np.array([value if type(value) is int else _whole(value) for value in values], np.int64)
+
+
+def _triples(values: list[tuple[int, ...] | None]) -> Array:
+    """Return three columns; 0 where an event has not three numbers."""
+    number_of = _Numbers()
+    numbers = [number_of[value] for value in values]  # few are different
+    sizes = [value if value is not None and len(value) == 3 else _NO_SIZE for value in number_of]
+    result: Array = np.array(sizes, np.int64)[numbers].T
+    return result

@@ -32,6 +32,8 @@ _STEP = re.compile(r"^ProfilerStep#(\d{1,15})$")
 #: Name that PyTorch's tensorboard_trace_handler gives a file: host and process id.
 _WORKER = re.compile(r"^(?P<host>[A-Za-z0-9.-]+)_(?P<pid>\d+)\.\d+\.pt\.trace\.json")
 _NO_MODEL = ""
+#: Streams of one file: a job has some dozens, and each may be a process group of its own.
+MOST_STREAMS = 1 << 16
 
 
 def read_kineto(path: Path, progress: Callable[[int], None] = lambda size: None) -> ProcessTrace:
@@ -42,6 +44,8 @@ def read_kineto(path: Path, progress: Callable[[int], None] = lambda size: None)
         try:
             for events in chunks:
                 columns.add(events)
+                if len(columns.streams) > MOST_STREAMS:
+                    raise BadTrace(f"{path}: kernels on more than {MOST_STREAMS:,} streams, as no job has")
         except BadTrace as error:
             raise BadTrace(f"{error} (until there: {_read_until_there(columns)})") from None
     if chunks.wrong:

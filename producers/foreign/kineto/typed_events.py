@@ -18,8 +18,8 @@ class Args(msgspec.Struct, gc=False):
     correlation: Whole | None = None
     device: Whole | None = None
     stream: Id = None
-    grid: list[Whole] | None = None
-    block: list[Whole] | None = None
+    grid: tuple[Whole, ...] | None = None
+    block: tuple[Whole, ...] | None = None
     registers: Whole | None = msgspec.field(name="registers per thread", default=None)
     shared: Whole | None = msgspec.field(name="shared memory", default=None)
     bytes: Id = None

@@ -28,7 +28,7 @@ class NsysDatabase:
             self._connection.execute("PRAGMA trusted_schema = OFF")  # a view or a generated column may run anything
             names = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         except sqlite3.Error as error:
-            raise BadTrace(f"{path}: {error}") from None
+            raise BadTrace(f"{path}: the SQLite file cannot be read ({error})") from None
         self.tables = frozenset(str(name) for (name,) in names)
         if "StringIds" not in self.tables:
             raise BadTrace(f"{path}: an SQLite file, but not an export of Nsight Systems (no table StringIds)")

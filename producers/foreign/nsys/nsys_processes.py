@@ -15,6 +15,13 @@ from drumline.producers.foreign.process_trace import ProcessTrace
 from drumline.producers.foreign.recognise import Format
 from drumline.producers.replay.parquet import BadTrace
 
+#: Samples that an export may have and that no verdict uses: what they are -> tables.
+UNUSED = {
+    "network cards": ("NET_NIC_METRIC", "NET_IB_SWITCH_METRIC"),
+    "CPUs": ("COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS", "SCHED_EVENTS"),
+    "GPU metrics": ("GPU_METRICS",),
+}
+
 
 def read_nsys(path: Path) -> Iterator[ProcessTrace]:
     """Yield the processes of an export by device and process id, each read when it is asked for. Raises BadTrace.
@@ -29,10 +36,21 @@ def read_nsys(path: Path) -> Iterator[ProcessTrace]:
         query = (
             f"SELECT globalPid, min(deviceId), count(DISTINCT deviceId) FROM {KERNELS} GROUP BY globalPid ORDER BY 2, 1"
         )
-        rows = database.rows(query)
+        rows, unused = database.rows(query), _unused(database)
         for process, device, devices in rows:
             trace = _process(database, int(process), int(device), int(devices), epoch_ns)
-            yield replace(trace, shares_file=len(rows) > 1)
+            yield replace(trace, shares_file=len(rows) > 1, notes=(*trace.notes, *unused))
+            unused = []
+
+
+def _unused(database: NsysDatabase) -> list[str]:
+    """Return a sentence on the samples that the export has and that are not used; [] without any."""
+    present = {
+        title: [name for name in names if name in database.tables and database.rows(f"SELECT 1 FROM {name} LIMIT 1")]
+        for title, names in UNUSED.items()
+    }
+    listed = [f"{title} ({', '.join(names)})" for title, names in present.items() if names]
+    return [f"samples are there and are not used: of {', '.join(listed)}"] if listed else []
 
 
 def _process(database: NsysDatabase, process: int, device: int, devices: int, epoch_ns: int) -> ProcessTrace:

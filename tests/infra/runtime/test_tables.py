@@ -23,7 +23,7 @@ from drumline.lab.demo import report as demo_report
 from drumline.lab.evaluate import comparison_table
 from drumline.lab.evaluate.scoring import EvaluationReport, Phase
 from drumline.lab.row_counts import StoredCount
-from drumline.producers.foreign.read_traces import one_format
+from drumline.producers.foreign.recognise import Format
 from drumline.producers.replay.replay import ReplaySummary
 from drumline.schemas.control import Control
 from drumline.sinks.audit.report import AuditReport, TopicAccount
@@ -187,7 +187,7 @@ def compared(_):
 
 def verdict_of_traces(_):
     files = sorted((ROOT / "tests/data/foreign/hta").glob("*.json.gz"))
-    verdict._print(evaluate_job(read_job(files, one_format(files), LONG), StragglerConfig()), 1.0)
+    verdict._print(evaluate_job(read_job(files, Format.KINETO, LONG), StragglerConfig()), 1.0)
 
 
 #: Module that builds tables -> what prints them with values as long as they come.

@@ -80,7 +80,7 @@ def test_what_is_not_recognised_has_a_reason(tmp_path, content, reason):
 
 def test_a_foreign_database_is_no_export(tmp_path):
     nsys_export(tmp_path / "other.sqlite", "users")
-    with pytest.raises(BadTrace, match="no export of Nsight Systems"):
+    with pytest.raises(BadTrace, match="not an export of Nsight Systems"):
         recognise(tmp_path / "other.sqlite")
 
 
@@ -102,7 +102,7 @@ def test_a_folder_stands_for_its_files_and_a_pattern_for_its_matches(tmp_path):
     assert [path.name for path in files] == ["rank0.json", "rank1.json", "rank2.json"]
     assert len(notes) == 1
     assert "notes.txt" in notes[0]
-    assert trace_files([tmp_path / "rank[01].json"])[0] == files[:2]
+    assert list(trace_files([tmp_path / "rank[01].json"])[0]) == list(files)[:2]
     with pytest.raises(BadTrace, match="no such file"):
         trace_files([tmp_path / "other*.json"])
 
@@ -111,7 +111,7 @@ def test_files_of_two_formats_are_refused(tmp_path):
     (tmp_path / "a.json").write_bytes(CONTENTS[Format.KINETO])
     (tmp_path / "b.json").write_bytes(CONTENTS[Format.INSPECTOR])
     with pytest.raises(BadTrace, match=r"b\.json is inspector, .*a\.json is kineto"):
-        one_format([tmp_path / "a.json", tmp_path / "b.json"])
+        one_format(trace_files([tmp_path / "a.json", tmp_path / "b.json"])[0])
 
 
 def test_a_dump_of_a_hang_makes_no_recording(tmp_path):

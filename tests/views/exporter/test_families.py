@@ -37,6 +37,9 @@ def test_state_and_numbers_of_a_job_and_its_late_rank():
     [lateness] = [value for (rank,), value in by(shown, of.RANK_LATENESS, "rank").items() if rank == "3"]
     assert lateness == pytest.approx(0.025, rel=0.1)
     assert by(shown, of.JOBS, "state") == {("critical",): 1}
+    [lost_to_rank] = [value for (rank,), value in by(shown, of.RANK_GPU_LOST, "rank").items() if rank == "3"]
+    assert by(shown, of.JOB_GPU_LOST, "job") == {("j",): pytest.approx(lost_to_rank)}
+    assert lost_to_rank > 0
 
 
 def test_what_the_worst_ranks_and_the_rest_lost_is_what_all_lost():

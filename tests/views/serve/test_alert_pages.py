@@ -1,10 +1,11 @@
 """Each alert leads to a page that states what to do, in Grafana's files and in Prometheus'."""
 
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 import pytest
 import yaml
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from drumline.infra.config.servers import WEB_PAGE
@@ -13,6 +14,7 @@ from drumline.infra.grafana.provisioning.files import provisioning_files
 from drumline.infra.guidance.causes import CAUSES, WITHOUT_WINDOWS
 from drumline.infra.guidance.hangs import HANGS
 from drumline.views.serve.app import application
+from drumline.views.serve.runs.pages import parts_of
 
 ROOT = Path(__file__).parents[3]
 GRAFANA = next(text for path, text in provisioning_files().items() if path.name == "rules.yaml")
@@ -58,6 +60,13 @@ def test_links_lead_to_the_web_page_of_the_settings():
     assert "https://drumline.example/alert/drumline-job-stalled" in text
     assert "https://drumline.example/job/{{ $labels.job | urlquery }}" in text
     assert WEB_PAGE not in text
+
+
+@pytest.mark.parametrize("name", ["a b", "a+b", "a/b c+d", "100%"])
+@pytest.mark.parametrize("link", [quote_plus, lambda name: quote(name, safe="")], ids=["Grafana's", "drumline's"])
+def test_the_page_of_a_job_is_found_by_any_link_whatever_its_name_is(name, link):
+    path = f"/job/{link(name)}/rank/3"
+    assert parts_of(Request({"type": "http", "path": unquote(path), "raw_path": path.encode()})) == [name, "rank", "3"]
 
 
 def test_an_unknown_alert_is_not_found(browser):

@@ -9,6 +9,7 @@ import pytest
 from support.dumped_jobs import COMPLETED, SCENARIOS, SCHEDULED, STARTED, WORLD, Recorder, ranks, write_dumps
 
 from drumline.infra.runtime.exit_codes import BAD_INPUT, OK
+from drumline.producers.foreign.recognise import Format, trace_files
 from drumline.views.standstill.explain_dumps import NothingReadable, explain_dumps, print_standstill
 from drumline.views.standstill.standstill_text import lines
 
@@ -219,20 +220,20 @@ def test_two_dumps_of_one_rank_count_once_and_the_longer_one_counts(tmp_path):
 
 def test_the_answer_is_one_json_object_or_text(tmp_path, capsys):
     write_dumps(tmp_path, SCENARIOS["circle"]())
-    assert print_standstill([tmp_path], True) == OK
+    assert print_standstill(trace_files([tmp_path])[0], True) == OK
     value = json.loads(capsys.readouterr().out)
     assert (value["reason"], value["named"], value["operation"]["process_group"]) == (
         "deadlock", [0, 1], "first (process group 1)",
     )  # fmt: skip
-    assert print_standstill([tmp_path], False) == OK
+    assert print_standstill(trace_files([tmp_path])[0], False) == OK
     assert capsys.readouterr().out.startswith("Ranks 0 to 1 wait for each other: rank 0 in all_reduce 1 of first")
 
 
 def test_files_that_are_no_dumps_are_named_with_the_reason(tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(NothingReadable, match=r"neither a dump"):
+    with pytest.raises(NothingReadable, match=r"neither JSON"):
         explain_dumps([tmp_path])
-    assert print_standstill([tmp_path / "absent"], False) == BAD_INPUT
+    assert print_standstill({tmp_path / "absent": Format.FLIGHT_RECORDER}, False) == BAD_INPUT
     assert "absent: cannot be read (No such file or directory)" in capsys.readouterr().err
 
 
@@ -244,3 +245,15 @@ def test_an_unreadable_dump_does_not_hide_the_others(tmp_path):
     assert answer.absent == {3: "it has no dump"}
     [reason] = answer.unreadable
     assert reason.startswith(f"{paths[3]}: the pickle of 1,000 bytes is damaged")
+
+
+@pytest.mark.parametrize(("retired", "sends", "is_open"), [(False, 0, True), (True, 0, False), (False, 1, False)])
+def test_a_completed_receive_is_open_only_unconfirmed_and_without_its_send(retired, sends, is_open, tmp_path):
+    job = ranks()
+    job[0].call("recv", COMPLETED, peer=1)
+    job[0].entries[-1]["retired"] = retired
+    for _ in range(sends):
+        job[1].call("send", COMPLETED, peer=0)
+    answer = explain_dumps(write_dumps(tmp_path, job))
+    assert (answer.named == (1,)) == is_open
+    assert ("has not called the send" in answer.sentence) == is_open

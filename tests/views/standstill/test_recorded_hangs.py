@@ -30,9 +30,12 @@ def test_dumps_of_a_hang_name_who_is_waited_for_and_no_more_than_they_show(scena
     assert "of default_pg" in answer.sentence
 
 
-def test_a_rank_whose_receive_nccl_calls_completed_is_the_one_that_has_not_gone_on():
+def test_a_receive_that_nccl_calls_completed_waits_for_the_rank_that_never_sent():
     answer = explain_dumps(dumps("receive_without_send"))
-    assert (answer.reason, answer.named) == ("not_called", (0,))
+    assert (answer.reason, answer.named) == ("deadlock", (0, 1))
+    assert "rank 0 in a recv from rank 1, which has not sent" in answer.sentence
+    assert "rank 1 in all_reduce 6" in answer.sentence
+    assert any("counts as open" in note for note in answer.notes)
 
 
 def test_ras_alone_names_the_rank_that_is_a_call_behind():

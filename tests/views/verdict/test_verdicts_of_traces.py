@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support.kineto_files import export_recording, small_job, write_job
+from support.kineto_files import export_recording, kernel, small_job, write_job
 from support.recordings import folder
 from typer.testing import CliRunner
 
@@ -13,6 +13,7 @@ from drumline.producers.foreign.recognise import Format
 from drumline.producers.replay.recording import measured_from
 from drumline.producers.replay.trace import read_trace
 from drumline.streams.core.thresholds import StragglerConfig
+from drumline.views.verdict.answer_text import coverage_lines
 from drumline.views.verdict.evaluation import evaluate_job
 from drumline.views.verdict.recorded_job import read_job
 
@@ -139,3 +140,19 @@ def test_a_recording_exported_as_traces_has_the_same_verdicts(tmp_path, name):
         assert (first.first_step, first.last_step) == (second.first_step, second.last_step)
         rows = [[(r.rank, r.severity, r.cause, r.detail, round(r.share, 3)) for r in w.rows] for w in (first, second)]
         assert rows[0] == rows[1]
+
+
+def test_communication_that_is_not_nccls_is_stated_as_not_understood_with_its_share(tmp_path):
+    job = small_job(steps=12)
+    for events in job:
+        for step, begin in enumerate(range(1_000_000, 13_000_000, 1_000_000)):
+            name = "void deep_ep::internode::dispatch<true, 7168>(void*)"
+            events += kernel(name, begin + 450_000, 50_000, 10 * step + 5, stream=9)
+    files = write_job(tmp_path, job)
+    result = evaluate_job(read_job(files, Format.KINETO, "job"), StragglerConfig(window_steps=20))
+    assert [row["rank"] for row in result.as_json()["not_understood"]] == [0, 1]
+    share = result.as_json()["not_understood"][0]["share"]
+    assert 0.045 < share < 0.07  # 50 of 750 to 1,000 us
+    [line] = [line for line in coverage_lines(result) if line.startswith("Not understood")]
+    assert f"{share:.1%} of the time of steps, on 2 ranks" in line
+    assert "dispatch" in line

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote_plus
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,9 +30,12 @@ LIVE_S, STILL_S = TICK_S, 20
 
 
 def parts_of(request: Request) -> list[str]:
-    """Return the parts of the path behind /job: names may have any character, slashes too."""
+    """Return the parts of the path behind /job: names may have any character, slashes too.
+
+    Links of Grafana's alerts write + for a space (Go's urlquery); drumline's own write %20, and %2B for a +.
+    """
     path = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
-    return [unquote(part) for part in path.decode("latin-1").split("?")[0].strip("/").split("/")][1:]
+    return [unquote_plus(part) for part in path.decode("latin-1").split("?")[0].strip("/").split("/")][1:]
 
 
 class JobPages:

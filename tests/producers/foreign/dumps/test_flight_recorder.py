@@ -11,8 +11,8 @@ from support.dumped_jobs import STARTED, Recorder, ranks, ras_answer, ras_rank, 
 
 from drumline.producers.foreign.dumps.bounded_values import BadDump
 from drumline.producers.foreign.dumps.dumped_calls import GroupName, StackFrame
-from drumline.producers.foreign.dumps.flight_recorder import is_flight_recorder, read_flight_recorder
-from drumline.producers.foreign.dumps.ras import is_ras
+from drumline.producers.foreign.dumps.flight_recorder import read_flight_recorder
+from drumline.producers.foreign.recognise import Format, recognise
 
 REAL = Path(__file__).parents[3] / "data" / "flight_recorder"
 
@@ -39,8 +39,7 @@ def test_real_json_equals_the_pickle_but_for_stacks():
     "path", sorted(file for file in REAL.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}"
 )
 def test_every_real_dump_is_recognised_and_read_without_a_defect(path):
-    assert is_flight_recorder(path)
-    assert not is_ras(path)
+    assert recognise(path) is Format.FLIGHT_RECORDER
     assert read_flight_recorder(path).defects == ()
 
 
@@ -97,8 +96,7 @@ def test_entries_of_an_older_version_have_what_later_ones_add(tmp_path):
 def test_an_answer_of_ras_is_recognised_and_is_no_dump(tmp_path):
     path = tmp_path / "ras_1.json"
     path.write_text(json.dumps(ras_answer(([ras_rank(0)], []))))
-    assert is_ras(path)
-    assert not is_flight_recorder(path)
+    assert recognise(path) is Format.RAS
 
 
 @pytest.mark.parametrize(("completed", "ended"), [(False, [True, True, False]), (True, [True, False, False])])

@@ -16,9 +16,11 @@ from support.dumped_jobs import ranks, ras_answer, ras_rank, write_dumps
 
 from drumline.producers.foreign.dumps import bounded_values, restricted_pickle
 from drumline.producers.foreign.dumps.bounded_values import BadDump
-from drumline.producers.foreign.dumps.flight_recorder import is_flight_recorder, read_flight_recorder
-from drumline.producers.foreign.dumps.ras import is_ras, read_ras
+from drumline.producers.foreign.dumps.flight_recorder import read_flight_recorder
+from drumline.producers.foreign.dumps.ras import read_ras
 from drumline.producers.foreign.dumps.restricted_pickle import BadPickle, unpickle
+from drumline.producers.foreign.recognise import Format, recognise
+from drumline.producers.replay.parquet import BadTrace
 
 
 class Command:
@@ -58,7 +60,8 @@ def test_code_in_a_pickle_is_not_executed(protocol, tmp_path):
 def test_pickles_of_the_first_protocols_are_no_dumps(code, tmp_path):
     path = tmp_path / "nccl_trace_rank_0"
     path.write_bytes(pickle.dumps(Command("false"), code))
-    assert not is_flight_recorder(path)
+    with pytest.raises(BadTrace, match="neither JSON"):
+        recognise(path)
     with pytest.raises(BadDump, match="no valid JSON"):
         read_flight_recorder(path)
 
@@ -237,8 +240,6 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
 
 def test_a_folder_or_a_missing_file_gives_a_reason(tmp_path):
     for path, reason in ((tmp_path, "Is a directory"), (tmp_path / "none_0", "No such file")):
-        assert not is_flight_recorder(path)
-        assert not is_ras(path)
         with pytest.raises(BadDump, match=reason):
             read_flight_recorder(path)
 
@@ -256,6 +257,6 @@ def test_what_ras_did_not_print_whole_is_left_out_with_the_reason(tmp_path):
         "communicator 1 is left out: it has no size",
     )
     path.write_text('{"communicators": 4, "nccl_version": "2.28.9"}')
-    assert is_ras(path)
+    assert recognise(path) is Format.RAS
     with pytest.raises(BadDump, match="has no list of communicators"):
         read_ras(path)

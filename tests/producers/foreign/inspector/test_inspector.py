@@ -10,6 +10,7 @@ from support.foreign_files import beginning, inspector_lines
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.foreign.inspector.inspector_processes import read_inspector
 from drumline.producers.foreign.inspector.records import BadLine, read_record
+from drumline.producers.foreign.recognise import Format, recognise
 from drumline.producers.replay.nccl_only import derive_light
 from drumline.producers.replay.parquet import BadTrace
 
@@ -68,6 +69,51 @@ def test_a_log_that_is_not_verbose_names_the_variable(lines, tmp_path):
 
     with pytest.raises(BadTrace, match="NCCL_INSPECTOR_DUMP_VERBOSE=1"):
         list(read_inspector(log(tmp_path / "brief.log", map(brief, lines[0]))))
+
+
+def rccl_line(number, source="kernel_gpu"):
+    """Return a made-up line in the form that RCCL's plugin writes (format v4.0, verbose), after its sources."""
+    at = 1_795_000_000_000_000 + 10_000 * number
+    started, stopped = (at + 40, at + 900) if source == "kernel_gpu" else (0, 0)
+    kernels = [
+        {"channel_id": channel, "kernel_start_ts": started, "kernel_stop_ts": stopped, "kernel_record_ts": stopped}
+        for channel in range(2)
+    ]
+    numbers = [
+        {"channel_id": channel, "kernel_start_sn": 2, "kernel_stop_sn": 3, "kernel_record_sn": 4}
+        for channel in range(2)
+    ]
+    return json.dumps(
+        {
+            "header": {"id": "0x9a1b2c3d4e5f6071", "rank": 3, "n_ranks": 8, "nnodes": 1},
+            "metadata": {
+                "inspector_output_format_version": "v4.0", "git_rev": "made-up", "dump_timestamp_us": at + 1_000,
+                "rec_mechanism": "nccl_profiler_interface", "hostname": "node-a", "pid": 77,
+            },
+            "coll_perf": {
+                "coll": "ReduceScatter", "coll_sn": number, "coll_msg_size_bytes": 4096, "coll_exec_time_us": 860,
+                "coll_timing_source": source, "coll_algobw_gbs": 1.5, "coll_busbw_gbs": 1.3,
+                "event_trace_sn": {"coll_start_sn": 1, "coll_stop_sn": 5, "kernel_events": numbers},
+                "event_trace_ts": {"coll_start_ts": at, "coll_stop_ts": at + 20, "kernel_events": kernels},
+            },
+        }
+    )  # fmt: skip
+
+
+def test_a_made_up_log_of_rccl_is_recognised_and_read(tmp_path):
+    path = log(tmp_path / "node-a-pid77.log", map(rccl_line, range(1, 21)))
+    assert recognise(path) is Format.INSPECTOR
+    [process] = read_inspector(path)
+    assert (process.rank, process.world_size, process.host, process.pid) == (3, 8, "node-a", 77)
+    assert process.notes == ()
+    assert abs(int(process.activity.kernels["start_ns"][0]) - 1_795_000_000_010_040_000) < 1_000  # whole us
+    assert process.activity.payloads.rows == 20
+
+
+def test_a_log_that_was_timed_on_the_host_is_refused_with_the_reason(tmp_path):
+    path = log(tmp_path / "r.log", [rccl_line(number, "collective_cpu") for number in range(20)])
+    with pytest.raises(BadTrace, match="the plugin measured on the host"):
+        list(read_inspector(path))
 
 
 def test_an_unfinished_last_line_is_left_out_and_counted(lines, tmp_path):

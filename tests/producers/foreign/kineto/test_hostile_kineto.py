@@ -10,7 +10,7 @@ from support.kineto_files import event, kernel, small_job, trace_file
 
 from drumline.producers.derive.rows import derive
 from drumline.producers.foreign import bounded_file
-from drumline.producers.foreign.kineto import event_chunks
+from drumline.producers.foreign.kineto import event_chunks, kineto_process
 from drumline.producers.foreign.kineto.kineto_process import read_kineto
 from drumline.producers.replay.parquet import BadTrace
 
@@ -186,6 +186,13 @@ def test_bytes_that_are_no_text_are_replaced(tmp_path):
     content = trace_file(kernel("MARK", 100_000, 10, 1)).encode().replace(b"MARK", b"k\xff\xfe")
     trace = read_kineto(written(tmp_path / "t.json", content))
     assert trace.activity.kernels.dictionaries["names"] == ("k\ufffd\ufffd",)
+
+
+def test_more_streams_than_any_job_has_are_refused_with_the_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(kineto_process, "MOST_STREAMS", 99)
+    events = [e for i in range(100) for e in kernel("k", 1_000 * (i + 20), 9, i + 1, stream=i)]
+    with pytest.raises(BadTrace, match=r"on more than 99 streams.*until there: 100 kernels"):
+        read_kineto(written(tmp_path / "t.json", trace_file(events)))
 
 
 def test_as_many_streams_as_kernels_are_read(tmp_path):

@@ -93,6 +93,20 @@ def test_a_broken_export_is_named_with_its_table(export, tmp_path, statement, re
     assert "broken.sqlite" in str(caught.value)
 
 
+def test_samples_that_are_not_used_are_named_once(export, tmp_path):
+    path = changed(
+        export,
+        tmp_path / "sampled.sqlite",
+        "CREATE TABLE NET_NIC_METRIC (start INTEGER)",
+        "INSERT INTO NET_NIC_METRIC VALUES (1)",
+        "CREATE TABLE COMPOSITE_EVENTS (start INTEGER)",
+        "INSERT INTO COMPOSITE_EVENTS VALUES (1)",
+        "CREATE TABLE SCHED_EVENTS (start INTEGER)",
+    )
+    notes = [note for process in read_nsys(path) for note in process.notes]
+    assert notes == ["samples are there and are not used: of network cards (NET_NIC_METRIC), CPUs (COMPOSITE_EVENTS)"]
+
+
 def test_a_view_in_place_of_a_table_is_not_run(export, tmp_path):
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS start, i AS end FROM n"
     path = changed(
