@@ -86,6 +86,10 @@ DAMAGE = {
     "the original of a duplicate is missing": (
         "ALTER TABLE {db}.ledger UPDATE disposition = 'duplicate' WHERE topic = 'gpu.kernel.v1' AND offset = 2", "lost",
     ),
+    "rows of a record that came too old are there": (
+        "ALTER TABLE {db}.ledger UPDATE disposition = 'expired' WHERE topic = 'gpu.kernel.v1' AND offset = 2",
+        "doubled",
+    ),
     "a window counts too few": (
         "ALTER TABLE {db}.kernel_frequency_versions UPDATE launches = 399 WHERE 1", "windows_differ",
     ),
