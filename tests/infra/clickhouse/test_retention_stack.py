@@ -1,11 +1,10 @@
 """Retention counts from when Kafka got a row: what happened long ago is kept as long as what is new."""
 
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
 import pytest
+from support import drumline_program
 from support.labs.sink import Pipeline, any_batch, process_id
 from support.wait_limit import WAIT_S
 
@@ -118,8 +117,7 @@ def test_rows_that_kafka_got_before_the_retention_are_not_stored_but_expired_in_
     assert report.findings == []
     accounts = {a.topic: (a.expired, a.rows_expired) for a in report.topics if a.records}
     assert accounts == dict.fromkeys(topics, (1, 50))
-    command = [sys.executable, "-m", "drumline.cli.app", "audit"]
-    audit = subprocess.run(command, env=pipeline.environment, capture_output=True, text=True, timeout=WAIT_S)
+    audit = drumline_program.run("audit", environment=pipeline.environment)
     last = "100 rows expired (older than retention); of the rest nothing is lost or doubled"
     assert (audit.returncode, audit.stdout.splitlines()[-1]) == (0, last)
     pipeline.publish(batches[0])  # nothing is stored of it: no duplicate
