@@ -11,6 +11,7 @@ from drumline.infra.clickhouse.client import Client
 from drumline.infra.config.settings import Settings
 from drumline.schemas.topics import DERIVED_TOPICS
 from drumline.sinks.errors import TopicReplaced
+from drumline.sinks.expired import count_expired, expired_until_ms
 from drumline.sinks.inserts.insert_lanes import InsertLanes
 from drumline.sinks.inserts.kernel_names import KernelNames
 from drumline.sinks.inserts.ledger import Ledger
@@ -26,7 +27,7 @@ from drumline.sinks.ranges.resume import check_ledger, follow_ledger
 from drumline.sinks.ranges.stored_tail import kafka_topic_id
 from drumline.sinks.ranges.write_order import PRESSURE, next_to_write
 from drumline.sinks.rejected_ranges import RejectedRanges
-from drumline.sinks.telemetry import SinkCounts, count_conflicts, count_expired, count_range
+from drumline.sinks.telemetry import SinkCounts, count_conflicts, count_range
 
 log = structlog.get_logger()
 #: Identities whose history all partitions keep together, at 460 bytes; 16,384 ranks have some 100,000.
@@ -129,9 +130,11 @@ class CommitCycle:
                 self.ranges.append((state, state.deferred))
                 state.deferred, self._released = None, True
         for state in chosen:
+            expired_ms = 0
             if state.intent is None:
                 self._load_history(state)
-            self.ranges.append((state, state.cut(self._sink.flush_rows, now)))
+                expired_ms = expired_until_ms(state, self._settings.clickhouse.retention, self._queries)
+            self.ranges.append((state, state.cut(self._sink.flush_rows, now, expired_ms)))
             count_conflicts(state)
             if over():
                 break
@@ -211,7 +214,7 @@ class CommitCycle:
             state.rejected = 0 if pending.stored else state.rejected
             self._counts.add(pending)
             count_range(pending, now_ns)
-            count_expired(pending, now_ns, self._settings.clickhouse.retention.of(pending.table.name))
+            count_expired(pending, self._settings.clickhouse.retention.of(pending.table.name))
         self.ranges = []
         self._bound_history()
 

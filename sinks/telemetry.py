@@ -16,7 +16,6 @@ from drumline.infra.clickhouse.error_codes import ErrorCode
 from drumline.infra.telemetry import metrics
 from drumline.schemas.errors import RegistryUnavailable
 from drumline.schemas.parts.parts import place_of
-from drumline.schemas.topics import COMPACTED_TOPICS, DAY_MS
 from drumline.sinks.kafka.dead_letters import DeadLettersFailed
 from drumline.sinks.ranges.record import Disposition
 
@@ -49,6 +48,7 @@ class SinkCounts:
     replays: int = 0
     duplicates: int = 0
     fenced: int = 0
+    expired: int = 0
     dead_letters: int = 0
     retries: int = 0
 
@@ -60,6 +60,7 @@ class SinkCounts:
         self.dead_letters += sum(entry.disposition is Disposition.DEAD_LETTER for entry in pending.entries)
         self.duplicates += sum(entry.disposition is Disposition.DUPLICATE for entry in pending.entries)
         self.fenced += sum(entry.disposition is Disposition.FENCED for entry in pending.entries)
+        self.expired += sum(entry.disposition is Disposition.EXPIRED for entry in pending.entries)
 
     def retry(self, error: Exception, attempt: int, wait_s: float) -> None:
         """Count and log a failed attempt that will be repeated."""
@@ -86,8 +87,10 @@ def count_range(pending: PendingRange, now_ns: int) -> None:
             _of(metrics.SINK_DROPPED, topic, entry.disposition.value).inc(entry.rows)
             continue
         envelope = entry.batch.envelope
-        rows += entry.rows
         dropped += max(0, int(envelope["dropped_before"]))
+        if entry.disposition is Disposition.EXPIRED:
+            continue
+        rows += entry.rows
         if int(envelope["sent_ns"]) > 0:
             delays.observe(max(0, now_ns - int(envelope["sent_ns"])) / 1e9)
         end_ns = int(envelope.get("window_end_ns", 0))
@@ -100,35 +103,6 @@ def count_range(pending: PendingRange, now_ns: int) -> None:
         )  # fmt: skip
     _of(metrics.SINK_ROWS, topic).inc(rows)
     _of(metrics.SINK_DROPPED, topic, "source").inc(dropped)
-
-
-def count_expired(pending: PendingRange, now_ns: int, days: int) -> None:
-    """Count and log the rows of a committed range that are in no table because of their age.
-
-    `days`: retention; 0 = for ever. It deletes at once what Kafka got before that: the sink was behind. A repeated
-    batch is not stored again, also where the rows that it repeats have expired.
-    """
-    if not days:
-        return
-    kept_ms, entries = days * DAY_MS, pending.entries
-    since_ms = now_ns // 1_000_000 - kept_ms
-    # Of a compacted topic Kafka has older records for good, and a new sink reads them.
-    arrived = (
-        [] if pending.table.topic in COMPACTED_TOPICS else [e for e in entries if e.record.timestamp_ms <= since_ms]
-    )
-    expired = {
-        "arrival": sum(e.rows for e in arrived if e.disposition is Disposition.STORED),
-        "repeated": sum(e.rows for e in entries if 0 < e.repeats_ms <= e.record.timestamp_ms - kept_ms),
-    }
-    for reason, rows in expired.items():
-        if not rows:
-            continue
-        topic = pending.table.topic.value
-        _of(metrics.SINK_EXPIRED, topic, reason).inc(rows)
-        log.warning(
-            f"rows are older than the retention of {pending.table.name}, so it has them no more",
-            topic=topic, reason=reason, rows=rows, retention_days=days, first_offset=pending.range.first,
-        )  # fmt: skip
 
 
 def count_conflicts(state: PartitionState) -> None:

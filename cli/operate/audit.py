@@ -49,8 +49,9 @@ def audit(
     The ledger has each Kafka record once, except those that Kafka's retention removed. Each table has exactly the
     published rows. The batches of a process have no gap. Rows of non-overlapping windows plus counted late rows equal
     the raw rows. Rollups count each row once. Records that are not stored yet are "not drained", not lost. A job or run
-    without stored rows is "unknown", not clean. Rows older than the retention of their table have "expired": they
-    are counted, and no more is known of them. Rows that stay on their hosts (policy rollup) are counted, not missing.
+    without stored rows is "unknown", not clean. Rows older than the retention of their table have "expired", and what
+    comes so is not stored: both are counted, and no more is known of them. Rows that stay on their hosts (policy
+    rollup) are counted, not missing.
 
     Each replica of DRUMLINE_CLICKHOUSE__REPLICAS is audited, against the commits of its own group. --compare reads all
     rows of each.
@@ -160,6 +161,7 @@ def _print(report: AuditReport) -> None:
         "empty",
         "duplicate",
         "fenced",
+        *("expired",) * bool(report.rows_expired),
         "dead",
         "waiting",
         "rows_published",

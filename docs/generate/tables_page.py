@@ -87,7 +87,8 @@ that was made from other ones is named, and left as it is; no [upgrade](../guide
 `DRUMLINE_CLICKHOUSE__RETENTION='{"kernels": 7}'` changes some of these days, 0 = for ever; `drumline migrate` applies
 it. They count from when Kafka got a row's record. By the time of the row, what an agent publishes after an outage, or
 out of an archive, would be deleted as it comes in. By the time of the insert, a range that is inserted again would
-differ. What is older goes away when ClickHouse merges; `drumline audit` calls it expired.
+differ. What is older goes away when ClickHouse merges; what is older when the sink takes it is not inserted, and the
+ledger has it as `expired`. `drumline audit` counts both as expired.
 
 | table | default, days | counted from |
 |---|---|---|"""

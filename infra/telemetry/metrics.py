@@ -134,7 +134,7 @@ STREAM_COMMIT_AGE = _gauge(
 SINK_RECORDS = _counter(
     "sink",
     "input_records_total",
-    "Kafka records with a disposition: stored, empty, duplicate, fenced or dead_letter",
+    "Kafka records with a disposition: stored, empty, duplicate, fenced, expired or dead_letter",
     "topic",
     "disposition",
 )

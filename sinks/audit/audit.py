@@ -33,10 +33,11 @@ def audit(kafka: KafkaFacts, queries: Queries) -> AuditReport:
     check_tails(report, facts, kafka, queries)
     entries, kept = queries.records(), queries.kept()
     report.kept = list(kept.values())
+    expired = queries.expired_rows()
     if not queries.has_ledger_rows():
         report.findings.append(Finding("unknown", _scope(queries), "the ledger has no record of it"))
     for stored in TABLES:
-        account = TopicAccount(stored.topic.value)
+        account = TopicAccount(stored.topic.value, rows_expired=expired.get(stored.topic.value, 0))
         report.topics.append(account)
         ledger_rows = [row for row in entries if row["topic"] == account.topic]
         _records(report, account, ledger_rows)
@@ -67,7 +68,7 @@ def _scope(queries: Queries) -> str:
 
 def _records(report: AuditReport, account: TopicAccount, ledger_rows: list[dict[str, Any]]) -> None:
     for row in ledger_rows:
-        for name in ("records", "stored", "empty", "duplicate", "fenced", "dead"):
+        for name in ("records", "stored", "empty", "duplicate", "fenced", "expired", "dead"):
             setattr(account, name, getattr(account, name) + int(row[name]))
         if row["entries"] != row["records"]:
             where = f"{row['topic']}[{row['partition']}]"
@@ -81,7 +82,7 @@ def _rows(report: AuditReport, account: TopicAccount, queries: Queries, topic: T
         newest = queries.newest_rows(stored)
         where = f"{stored.target} {_scope(queries)}".strip()  # what is acknowledged of one job hides no other's
         account.rows_stored = account.rows_published = int(newest["newest"])
-        account.rows_expired = int(newest["expired_rows"])
+        account.rows_expired += int(newest["expired_rows"])
         for kind, field_, text in (
             ("lost", "missing", "newest records left no row"),
             ("rows_differ", "unknown", "records have rows but are not in the ledger as stored"),
@@ -97,7 +98,7 @@ def _rows(report: AuditReport, account: TopicAccount, queries: Queries, topic: T
         return
     totals = queries.stored_rows(stored)
     account.rows_published, account.rows_stored = int(totals["published"]), int(totals["kept"])
-    account.rows_expired = int(totals["expired_rows"])
+    account.rows_expired += int(totals["expired_rows"])
     if totals["bad"]:
         examples = "; ".join(f"{place} offset {offset}: {want} published, {have} stored"
                              for place, offset, want, have in totals["examples"])  # fmt: skip

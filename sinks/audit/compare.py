@@ -22,8 +22,10 @@ from drumline.sinks.tables.tables import TABLES
 Part = tuple[str, str, str]
 #: Number of rows, and the sum of their hashes, or of what a rollup counts.
 Content = tuple[int, int]
-#: Of the ledger; not `published`, which the sink sets where Kafka's client cannot unpack a batch.
-_LEDGER = "topic_id, partition, offset, part, disposition, job, run, process_id, key, sequence, rows, content"
+#: Of the ledger; not `published`, which the sink sets where Kafka's client cannot unpack a batch. What one sink stored
+#: in time may have expired for another, which was behind.
+_DISPOSITION = "if(disposition = 'expired', 'stored', disposition)"
+_LEDGER = f"topic_id, partition, offset, part, {_DISPOSITION}, job, run, process_id, key, sequence, rows, content"
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,10 +83,22 @@ class Queries:
             "uniqExact(offset, part) + behind AS records, "
             "countIf(disposition = 'stored') AS stored, countIf(disposition = 'empty') AS empty, "
             "countIf(disposition = 'duplicate') AS duplicate, countIf(disposition = 'fenced') AS fenced, "
+            "countIf(disposition = 'expired') AS expired, "
             "countIf(disposition = 'dead_letter') + behind AS dead, "
             "min(offset) AS first "
             f"FROM {self.database}.ledger GROUP BY topic, topic_id, partition",
         )
+
+    def expired_rows(self) -> dict[str, int]:
+        """Return the rows that were older than their table keeps rows when they came, by topic: no table has them."""
+        counted = rows(
+            self.client,
+            "SELECT topic, sum(r) AS n FROM (SELECT topic, max(toUInt64(l.rows)) AS r "
+            f"FROM {self.database}.ledger AS l WHERE disposition = 'expired' AND {self._where()} "
+            "GROUP BY topic, topic_id, partition, offset, part) GROUP BY topic",
+            self._parameters(),
+        )
+        return {str(row["topic"]): int(row["n"]) for row in counted}
 
     def tails(self, places: Iterable[tuple[str, str, int]]) -> dict[tuple[str, str, int], StoredTail]:
         """Return the last record of each place that the ledger has; see `Ledger.tails`."""
@@ -200,7 +212,7 @@ class Queries:
             f"if(countIf(disposition = 'stored' AND content = 0) > 0, 0, toInt64(uniqExactIf((sequence, content), "
             "rows > 0)) - toInt64(uniqExactIf((sequence, content), rows > 0 AND disposition != 'duplicate'))) "
             "AS unlike, "
-            f"uniqExactIf(sequence, {seen} OR disposition = 'dead_letter') AS known, "
+            f"uniqExactIf(sequence, {seen} OR disposition IN ('dead_letter', 'expired')) AS known, "
             "uniqExact(sequence) AS mentioned, max(sequence) + 1 AS length, any(partition) AS place "
             f"FROM {self.database}.ledger WHERE topic = {{topic:String}} AND process_id != '' AND {self._where()} "
             "GROUP BY topic, process_id, key "
@@ -262,7 +274,7 @@ class Queries:
         return rows(
             self.client,
             "SELECT topic, job AS of_job, run AS of_run, sum(dropped_before) AS dropped "
-            f"FROM {self.database}.ledger WHERE disposition IN ('stored', 'empty') AND {self._where()} "
+            f"FROM {self.database}.ledger WHERE disposition IN ('stored', 'empty', 'expired') AND {self._where()} "
             "GROUP BY topic, of_job, of_run HAVING dropped > 0 ORDER BY dropped DESC",
             self._parameters(),
         )
@@ -292,7 +304,8 @@ class Queries:
             f"LEFT JOIN (SELECT process_id, sum(rows) AS dead FROM {self.database}.ledger "
             "WHERE topic = {raw:String} AND disposition = 'dead_letter' GROUP BY process_id) AS d "
             "ON r.process_id = d.process_id "
-            f"WHERE r.process_id NOT IN (SELECT process_id FROM {self.database}.ledger WHERE disposition = 'stored' "
+            f"WHERE r.process_id NOT IN (SELECT process_id FROM {self.database}.ledger "
+            "WHERE disposition = 'expired' AND topic IN ({raw:String}, {windows:String}) OR disposition = 'stored' "
             f"AND (topic = {{raw:String}} AND {self._is_old(raw)} "
             f"OR topic = {{windows:String}} AND {self._is_old(windows)}))) GROUP BY process_id",
             self._parameters(windows=windows.topic.value, raw=raw.topic.value),

@@ -53,7 +53,7 @@ class TopicAccount:
     """Counts the records of one topic by disposition, over all incarnations in the ledger.
 
     `rows_published`: as the ledger has them; `rows_stored`: as the table has them; `rows_expired`: older than
-    retention, so in neither.
+    retention, so in neither, whether they came so (records `expired`) or became so.
     """
 
     topic: str
@@ -62,6 +62,7 @@ class TopicAccount:
     empty: int = 0
     duplicate: int = 0
     fenced: int = 0
+    expired: int = 0
     dead: int = 0  # glossary: key of the JSON report
     waiting: int = 0
     rows_published: int = 0

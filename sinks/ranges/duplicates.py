@@ -78,7 +78,10 @@ class Duplicates:
         return repeated
 
     def classify(self, entry: RangeEntry) -> None:
-        """Set the entry's disposition to `DUPLICATE` if it is one. `contents` of `repeated` must be loaded."""
+        """Set the entry's disposition to `DUPLICATE` if it is one. `contents` of `repeated` must be loaded.
+
+        Nothing is stored of an expired batch, so the same one may be stored later.
+        """
         place = _place(entry)
         if place is None or entry.batch is None:
             return
@@ -90,7 +93,7 @@ class Duplicates:
         content = entry.content if entry.rows else None
         if stored.has(content, *source, reports_drops=envelope["dropped_before"] > 0):
             entry.disposition, entry.repeats_ms = Disposition.DUPLICATE, stored.published_ms
-        else:
+        elif entry.disposition is not Disposition.EXPIRED:
             self.conflicts += bool(stored.sources)
             stored.add(content, *source)
 

@@ -28,9 +28,9 @@ class BadIntent(ValueError):
 class Intent:
     """Describes a range that is about to be inserted.
 
-    `records`: Kafka records in the range. `rows`: rows that the table gets. `dead_letters`, `duplicate`, `fenced`:
-    positions (schemas/parts/parts.py) classified so; a replay does not classify again. `published_ms`: when Kafka
-    received the last record; -1 = unknown.
+    `records`: Kafka records in the range. `rows`: rows that the table gets. `dead_letters`, `duplicate`, `fenced`,
+    `expired`: positions (schemas/parts/parts.py) classified so; a replay does not classify again. `published_ms`: when
+    Kafka received the last record; -1 = unknown.
     """
 
     range: OffsetRange
@@ -40,6 +40,7 @@ class Intent:
     duplicate: frozenset[int] = field(default_factory=frozenset)
     published_ms: int = -1
     fenced: frozenset[int] = field(default_factory=frozenset)
+    expired: frozenset[int] = field(default_factory=frozenset)
 
 
 def write_intent(intent: Intent) -> str:
@@ -48,7 +49,8 @@ def write_intent(intent: Intent) -> str:
     content = {"v": _VERSION, "t": offsets.topic_id, "to": offsets.last, "n": intent.records, "rows": intent.rows}
     if intent.published_ms >= 0:
         content["at"] = intent.published_ms
-    for name, positions in (("dead", intent.dead_letters), ("dup", intent.duplicate), ("fen", intent.fenced)):
+    listed = (intent.dead_letters, intent.duplicate, intent.fenced, intent.expired)
+    for name, positions in zip(("dead", "dup", "fen", "exp"), listed, strict=True):
         places = [(number, *place_of(number)) for number in positions]
         if whole := [offset for _, offset, part in places if not part]:
             content[name] = pack(whole, offsets.first)
@@ -92,6 +94,7 @@ def read_metadata(metadata: str | None, partition: int, offset: int) -> tuple[st
             _positions(content, "dup", offset, last),
             int(content.get("at", -1)),
             _positions(content, "fen", offset, last),
+            _positions(content, "exp", offset, last),
         )
     except BadIntent:
         raise

@@ -165,11 +165,11 @@ class PartitionState:
         """
         return set() if self.table.upsert else self.duplicates.repeated(self.entries)
 
-    def cut(self, flush_rows: int, now: float) -> PendingRange:
+    def cut(self, flush_rows: int, now: float, expired_until_ms: int = 0) -> PendingRange:
         """Return the next range: a prefix of the collected records, limited to one insert and one intent.
 
-        The history of all `identities_to_load()` and the contents of all `contents_to_load()` must be loaded. Fatal:
-        ReplayImpossible.
+        The history of all `identities_to_load()` and the contents of all `contents_to_load()` must be loaded.
+        `expired_until_ms`: see `RangeEntry.expire`. Fatal: ReplayImpossible.
         """
         if self.intent is not None:
             return self._rebuild(self.intent)
@@ -187,8 +187,10 @@ class PartitionState:
             full = full or size + more_size > RANGE_BYTES or names + more_names > MAX_NAMES_PER_RANGE
             if taken and (full or records == self.limit):
                 break
-            for entry in parts if not self.table.upsert else ():
-                self.duplicates.classify(entry)
+            for entry in parts:
+                entry.expire(expired_until_ms)
+                if not self.table.upsert:
+                    self.duplicates.classify(entry)
             quota -= sum(entry.disposition in LISTED for entry in parts)
             if quota < 0 and taken:
                 offsets = OffsetRange(self.topic_id, self.partition, first, parts[0].record.offset)

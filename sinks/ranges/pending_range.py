@@ -14,7 +14,7 @@ from drumline.sinks.ranges.rejection import InsertRejection
 from drumline.sinks.tables.tables import SinkTable
 
 #: Dispositions whose offsets an intent lists, in the order of its fields.
-LISTED = (Disposition.DEAD_LETTER, Disposition.DUPLICATE, Disposition.FENCED)
+LISTED = (Disposition.DEAD_LETTER, Disposition.DUPLICATE, Disposition.FENCED, Disposition.EXPIRED)
 
 
 class RangeStage(IntEnum):
@@ -72,12 +72,12 @@ class PendingRange:
     @property
     def intent(self) -> Intent:
         """Return the intent that fixes this range."""
-        dead_letters, duplicate, fenced = (
+        dead_letters, duplicate, fenced, expired = (
             frozenset(e.record.position for e in self.entries if e.disposition is disposition) for disposition in LISTED
         )
         rows = sum(entry.rows for entry in self.stored)
         last = self.entries[-1].record.published_ms if self.entries else -1
-        return Intent(self.range, self.records, rows, dead_letters, duplicate, last, fenced)
+        return Intent(self.range, self.records, rows, dead_letters, duplicate, last, fenced, expired)
 
     @property
     def records(self) -> int:

@@ -36,6 +36,8 @@ def rebuild(table: SinkTable, intent: Intent, entries: list[RangeEntry], *, comp
             entry.disposition = Disposition.DUPLICATE
         elif number in intent.fenced:
             entry.disposition = Disposition.FENCED
+        elif number in intent.expired:
+            entry.disposition = Disposition.EXPIRED
         elif entry.disposition is Disposition.FENCED:
             entry.disposition = Disposition.STORED if entry.rows else Disposition.EMPTY
     pending = PendingRange(table, intent.range, entries, RangeStage.INTENT_COMMITTED, replay=True)

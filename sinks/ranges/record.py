@@ -36,13 +36,14 @@ class Disposition(StrEnum):
     """Names the fate of one record.
 
     `EMPTY`: valid, but without rows. `DUPLICATE`: the same batch is stored from another offset. `FENCED`: a result of a
-    stream worker that had lost its partition.
+    stream worker that had lost its partition. `EXPIRED`: older than its table keeps rows when the sink took it.
     """
 
     STORED = "stored"
     EMPTY = "empty"
     DUPLICATE = "duplicate"
     FENCED = "fenced"
+    EXPIRED = "expired"
     DEAD_LETTER = "dead_letter"
 
 
@@ -139,6 +140,11 @@ class RangeEntry:
         if self._place is None and self.batch is not None and (process := self.batch.envelope["process_id"]):
             self._place = process, self.record.key_text, self.batch.envelope["sequence"]
         return self._place
+
+    def expire(self, until_ms: int) -> None:
+        """Make rows `EXPIRED` that Kafka got by `until_ms`, ms since the epoch; 0 = the table keeps them for ever."""
+        if until_ms and self.disposition is Disposition.STORED and self.record.published_ms <= until_ms:
+            self.disposition = Disposition.EXPIRED
 
     @property
     def last(self) -> int:

@@ -1,15 +1,13 @@
 """Thousands of bad records among good ones, and `drumline dlq` on what becomes of them."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 
 import numpy as np
 import pytest
 from confluent_kafka import Producer
+from support import drumline_program
 from support.labs.sink import Pipeline, any_batch, process_id
-from support.wait_limit import WAIT_S
 
 from drumline.infra.kafka.config import dead_letter_config
 from drumline.schemas.bounds.limits import MAX_BYTES
@@ -38,10 +36,7 @@ def pipeline(clean_stack, environment_of):
 
 
 def dlq_command(pipeline, *arguments, code=0):
-    ended = subprocess.run(
-        [sys.executable, "-m", "drumline.cli.app", "dlq", *arguments],
-        env=pipeline.environment, capture_output=True, text=True, timeout=WAIT_S, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    ended = drumline_program.run("dlq", *arguments, environment=pipeline.environment)
     assert ended.returncode == code, ended.stderr
     return ended
 

@@ -95,8 +95,10 @@ def comments_and_docstrings(source: str) -> list[str]:
 def absent_modules(source: str) -> set[str]:
     """Return the Python files that comments and docstrings name by a path or a bare name, and that do not exist."""
     pattern = r"(?<![\w/.\-{}*@<>:])((?:[\w-]+/)*\w+\.py)\b"
-    named = {name for text in comments_and_docstrings(source) for name in re.findall(pattern, text)}
-    return named - python_paths() - FOREIGN_MODULES
+    known = python_paths() | FOREIGN_MODULES
+    if known.issuperset(re.findall(pattern, source)):  # to find the comments costs a hundred times as much
+        return set()
+    return {name for text in comments_and_docstrings(source) for name in re.findall(pattern, text)} - known
 
 
 def test_an_absent_module_is_found():

@@ -12,7 +12,7 @@ CREATE TABLE IF NOT EXISTS {database}.ledger
     offset UInt64 COMMENT 'Kafka offset' CODEC(DoubleDelta, ZSTD(1)),
     part UInt8 COMMENT 'number of the batch in a record that holds several, from 1; 0 = the record is one batch' CODEC(T64, ZSTD(1)),
     published DateTime64(3, 'UTC') COMMENT 'when Kafka got the record' CODEC(Delta(8), ZSTD(1)),
-    disposition LowCardinality(String) COMMENT 'stored, empty, duplicate (stored already from another offset), fenced (by a worker that had lost its partition), dead_letter' CODEC(ZSTD(1)),
+    disposition LowCardinality(String) COMMENT 'stored, empty, duplicate (stored already from another offset), fenced (by a worker that had lost its partition), expired (older than its table keeps rows when it came), dead_letter' CODEC(ZSTD(1)),
     error LowCardinality(String) COMMENT 'type of the error of a dead letter' CODEC(ZSTD(1)),
     job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
     run LowCardinality(String) COMMENT 'one start of the job' CODEC(ZSTD(1)),

@@ -463,7 +463,7 @@ SELECT
     countIf(disposition = 'dead_letter') AS dead_letters,
     countIf(disposition = 'duplicate') AS duplicates,
     sumIf(l.rows, disposition = 'stored') AS rows,
-    sumIf(dropped_before, disposition IN ('stored', 'empty')) AS dropped_rows,
+    sumIf(dropped_before, disposition IN ('stored', 'empty', 'expired')) AS dropped_rows,
     sum(l.bytes) AS bytes,
     min(if(disposition = 'stored' AND l.time_min > toDateTime64(0, 9, 'UTC'), l.time_min, toDateTime64('2106-01-01', 9, 'UTC'))) AS time_min,
     max(if(disposition = 'stored', l.time_max, toDateTime64(0, 9, 'UTC'))) AS time_max,

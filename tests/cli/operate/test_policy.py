@@ -1,11 +1,9 @@
 """`drumline policy set`: whoever reaches several jobs is told how many, and asked."""
 
-import subprocess
-import sys
 from contextlib import closing
 
 import pytest
-from support import migrated_database
+from support import drumline_program, migrated_database
 
 from drumline.infra.clickhouse.client import command, connect
 from drumline.views.control.reach import running_jobs
@@ -32,10 +30,7 @@ def test_what_reaches_several_jobs_names_them_and_waits_for_a_yes(fleet, environ
     assert running_jobs(fleet, "llama-7*") == {"llama-70b": 4, "llama-7b": 4}
 
     def policy_set(*options):
-        arguments = [sys.executable, "-m", "drumline.cli.app", "policy", "set", "always", *options]
-        done = subprocess.run(
-            arguments, env=environment_of(fleet), capture_output=True, text=True, stdin=subprocess.DEVNULL
-        )
+        done = drumline_program.run("policy", "set", "always", *options, environment=environment_of(fleet))
         return done.returncode, done.stderr
 
     code, output = policy_set("--job", "llama-*")
@@ -52,12 +47,7 @@ def test_what_reaches_several_jobs_names_them_and_waits_for_a_yes(fleet, environ
 
 
 def test_without_an_answer_of_clickhouse_the_pattern_is_what_is_known(private, environment_of):
-    done = subprocess.run(
-        [sys.executable, "-m", "drumline.cli.app", "policy", "set", "off"],
-        env=environment_of(private) | {"DRUMLINE_CLICKHOUSE__URL": "http://127.0.0.1:9"},
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-    )
+    nowhere = {"DRUMLINE_CLICKHOUSE__URL": "http://127.0.0.1:9"}
+    done = drumline_program.run("policy", "set", "off", environment=environment_of(private) | nowhere)
     assert done.returncode == 2
     assert "every job named '*' (how many run is not known: ClickHouse does not answer)" in done.stderr

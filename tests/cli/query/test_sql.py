@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pydantic import SecretStr
-from support import migrated_database
+from support import drumline_program, migrated_database
 from support.wait_limit import WAIT_S
 from typer.testing import CliRunner
 
@@ -134,11 +134,8 @@ def test_clickhouse_decides_about_all_other_statements(statement):
 def runner(settings):
     environment = environment_for(settings)
 
-    def run(*arguments, stdin=None, **more):
-        return subprocess.run(
-            [sys.executable, "-m", "drumline.cli.app", "sql", *arguments],
-            env=environment | more, input=stdin, capture_output=True, text=True, timeout=WAIT_S,
-        )  # fmt: skip
+    def run(*arguments, stdin="", **more):
+        return drumline_program.run("sql", *arguments, environment=environment | more, stdin=stdin)
 
     run.environment = environment
     return run

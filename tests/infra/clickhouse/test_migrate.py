@@ -3,11 +3,10 @@
 import re
 import socket
 import subprocess
-import sys
 import threading
 
 import pytest
-from support import migrated_database
+from support import drumline_program, migrated_database
 from support.newer_release import NAME, newer_migrations
 from support.wait_limit import WAIT_S
 
@@ -218,8 +217,7 @@ def test_a_database_of_another_checkout_is_named_with_what_to_do_and_left_as_it_
         older.setattr(module, "migrations", lambda: [Migration(n, f"old_{n}", text) for n, text in enumerate(texts, 1)])
         migrate(client, clean_stack)
     before = described(client, database)
-    command = [sys.executable, "-m", "drumline.cli.app", "migrate", *option]
-    done = subprocess.run(command, env=environment_of(clean_stack), capture_output=True, text=True, timeout=WAIT_S)
+    done = drumline_program.run("migrate", *option, environment=environment_of(clean_stack))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert f"{database} has the schema of another checkout (9 migrations up to 0009_old_9" in done.stderr
     assert "nothing was changed: name another database in DRUMLINE_CLICKHOUSE__DATABASE" in done.stderr

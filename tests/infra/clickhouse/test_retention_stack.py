@@ -1,10 +1,10 @@
 """Retention counts from when Kafka got a row: what happened long ago is kept as long as what is new."""
 
-import subprocess
-import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+from support import drumline_program
 from support.labs.sink import Pipeline, any_batch, process_id
 from support.wait_limit import WAIT_S
 
@@ -12,6 +12,7 @@ from drumline.infra.clickhouse.retention import RETENTION_CLOCK
 from drumline.infra.telemetry import metrics
 from drumline.schemas.model import has_schema, model
 from drumline.schemas.topics import DAY_MS, RAW_TOPICS, WINDOW_TOPICS, Topic, TopicSpec
+from drumline.sinks import expired as sinks_expired
 
 pytestmark = pytest.mark.stack
 #: More than any table keeps rows by default.
@@ -98,24 +99,40 @@ def produce_of(pipeline, days, *batches):
     assert pipeline.producer.flush(WAIT_S) == 0
 
 
-def test_rows_that_kafka_got_before_the_retention_are_counted_by_the_sink_and_expired_for_the_audit(
+def test_rows_that_kafka_got_before_the_retention_are_not_stored_but_expired_in_ledger_metric_and_audit(
     producers_time, pipeline, capsys
 ):
     """A topic has the producer's time, and its clock is behind; or a sink that was down for longer."""
     topics = [Topic.KERNEL, Topic.KERNEL_FREQUENCY]
-    produce_of(pipeline, 100, *map(long_ago, topics))
+    batches = [*map(long_ago, topics)]
+    produce_of(pipeline, 100, *batches)
     before = {topic: expired(topic, "arrival") for topic in topics}
     pipeline.drain(len(topics), topics)
     assert {topic: expired(topic, "arrival") - before[topic] for topic in topics} == dict.fromkeys(topics, 50)
     assert "rows are older than the retention of kernels" in "".join(capsys.readouterr())
-    optimize(pipeline)
+    assert filled(pipeline) == {"ledger", "records_per_minute"}, "no row was inserted, and no rollup counts one"
+    [kept] = pipeline.query("SELECT groupUniqArray(disposition) AS of, sum(rows) AS n FROM {db}.ledger")
+    assert (kept["of"], kept["n"]) == (["expired"], 100)
     report = pipeline.audit()
     assert report.findings == []
-    assert {a.topic: a.rows_expired for a in report.topics if a.rows_expired} == dict.fromkeys(topics, 50)
-    command = [sys.executable, "-m", "drumline.cli.app", "audit"]
-    audit = subprocess.run(command, env=pipeline.environment, capture_output=True, text=True, timeout=WAIT_S)
+    accounts = {a.topic: (a.expired, a.rows_expired) for a in report.topics if a.records}
+    assert accounts == dict.fromkeys(topics, (1, 50))
+    audit = drumline_program.run("audit", environment=pipeline.environment)
     last = "100 rows expired (older than retention); of the rest nothing is lost or doubled"
     assert (audit.returncode, audit.stdout.splitlines()[-1]) == (0, last)
+    pipeline.publish(batches[0])  # nothing is stored of it: no duplicate
+    pipeline.drain(1)
+    [account] = [a for a in pipeline.audit().topics if a.topic == Topic.KERNEL]
+    assert (account.rows_stored, account.rows_expired, account.duplicate) == (50, 50, 0)
+
+
+def test_a_sink_whose_clock_is_ahead_stores_all(pipeline, monkeypatch):
+    """The server deletes by its own clock; a record that is left out would be lost."""
+    ahead_ns = time.time_ns() + AGO_NS
+    monkeypatch.setattr(sinks_expired, "time", SimpleNamespace(time_ns=lambda: ahead_ns))
+    pipeline.publish(any_batch(Topic.KERNEL, 50, process_id(0), 0))
+    pipeline.drain(1)
+    assert [a.rows_stored for a in pipeline.audit().topics if a.records] == [50]
 
 
 def test_batches_that_are_published_again_after_their_rows_expired_are_counted(pipeline):

@@ -5,10 +5,9 @@ time, as the test's name states. Evaluated by grafana_evaluator.py, not by Grafa
 """
 
 import json
-import subprocess
-import sys
 
 import pytest
+from support import drumline_program
 from support.grafana_evaluator import Evaluator, breached
 from support.grafana_stack import JOB, RUN, stored
 
@@ -876,8 +875,7 @@ def test_a_job_that_may_lose_some_rows_raises_an_alert_when_it_loses_more(db):
 
 def test_limits_are_set_shown_and_cleared_by_the_command(db, environment_of):
     def drumline(*args, code=0):
-        command = [sys.executable, "-m", "drumline.cli.app", "limits", *args]
-        done = subprocess.run(command, env=environment_of(db.settings), capture_output=True, text=True, check=False)
+        done = drumline_program.run("limits", *args, environment=environment_of(db.settings))
         assert done.returncode == code, done.stderr
         return done.stdout
 

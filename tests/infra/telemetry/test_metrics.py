@@ -119,8 +119,9 @@ def test_a_stored_range_is_counted_by_what_became_of_its_records(rise):
         ("input_records_total", {"disposition": "stored"}, 2.0),
         ("input_records_total", {"disposition": "duplicate"}, 1.0),
         ("input_records_total", {"disposition": "dead_letter"}, 1.0),
+        ("input_records_total", {"disposition": "expired"}, 1.0),
         ("dead_letters_total", {"reason": "BadFrame"}, 1.0),
-        ("dropped_rows_total", {"reason": "source"}, 7.0),
+        ("dropped_rows_total", {"reason": "source"}, 10.0),
         ("dropped_rows_total", {"reason": "duplicate"}, 10.0),
         ("ranges_total", {}, 1.0),
         ("replayed_ranges_total", {}, 1.0),
@@ -134,8 +135,9 @@ def test_a_stored_range_is_counted_by_what_became_of_its_records(rise):
         entry(1, Disposition.STORED, sent_ns=now_ns + 60 * S),  # its clock is ahead
         entry(2, Disposition.DUPLICATE, sent_ns=now_ns, dropped_before=9),
         entry(3, Disposition.DEAD_LETTER, error=("BadFrame", "text that may hold anything")),
+        entry(4, Disposition.EXPIRED, sent_ns=now_ns - 9 * S, dropped_before=3),
     ]
-    count_range(PendingRange(table(Topic.KERNEL), OffsetRange("id", 0, 0, 3), entries, replay=True), now_ns)
+    count_range(PendingRange(table(Topic.KERNEL), OffsetRange("id", 0, 0, 4), entries, replay=True), now_ns)
     for name, labels, want in checks:
         assert rise("sink", name, topic="gpu.kernel.v1", **labels) == pytest.approx(want, abs=1e-3), (name, labels)
 

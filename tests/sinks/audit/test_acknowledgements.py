@@ -1,12 +1,10 @@
 """A finding that cannot be fixed is acknowledged with a reason, shown, and counts again once that is withdrawn."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from support.drumline_program import run
 from support.labs.sink import Pipeline, any_batch, process_id
-from support.wait_limit import WAIT_S
 
 from drumline.schemas.topics import Topic
 
@@ -26,8 +24,7 @@ def pipeline(clean_stack, environment_of):
 
 def audit(pipeline, *arguments):
     """Exit code and report, or what is printed."""
-    command = [sys.executable, "-m", "drumline.cli.app", "audit", *arguments]
-    done = subprocess.run(command, env=pipeline.environment, capture_output=True, text=True, timeout=WAIT_S)
+    done = run("audit", *arguments, environment=pipeline.environment)
     return done.returncode, json.loads(
         done.stdout
     ) if "--json" in arguments and done.stdout else done.stdout + done.stderr

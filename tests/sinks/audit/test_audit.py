@@ -2,14 +2,11 @@
 
 import json
 import re
-import subprocess
-import sys
 import time
 
 import pytest
-from support import migrated_database
+from support import drumline_program, migrated_database
 from support.labs.sink import NOW_NS, Pipeline, any_batch, process_id
-from support.wait_limit import WAIT_S
 
 from drumline.schemas.epochs import write_epoch
 from drumline.schemas.topics import Topic
@@ -85,6 +82,10 @@ DAMAGE = {
     ),
     "the original of a duplicate is missing": (
         "ALTER TABLE {db}.ledger UPDATE disposition = 'duplicate' WHERE topic = 'gpu.kernel.v1' AND offset = 2", "lost",
+    ),
+    "rows of a record that came too old are there": (
+        "ALTER TABLE {db}.ledger UPDATE disposition = 'expired' WHERE topic = 'gpu.kernel.v1' AND offset = 2",
+        "doubled",
     ),
     "a window counts too few": (
         "ALTER TABLE {db}.kernel_frequency_versions UPDATE launches = 399 WHERE 1", "windows_differ",
@@ -252,10 +253,7 @@ def test_a_dead_letter_that_cannot_be_read_excuses_one_batch_of_its_own_key(pipe
 
 def test_exit_codes_and_json(pipeline):
     def run(*arguments, **environment):
-        return subprocess.run(
-            [sys.executable, "-m", "drumline.cli.app", "audit", *arguments],
-            env=pipeline.environment | environment, capture_output=True, text=True, timeout=WAIT_S,
-        )  # fmt: skip
+        return drumline_program.run("audit", *arguments, environment=pipeline.environment | environment)
 
     clean = run("--json", "--job", "job", "--run", "run")
     assert (clean.returncode, json.loads(clean.stdout)["clean"]) == (0, True)

@@ -13,14 +13,15 @@ from drumline.sinks.ranges.offset_ranges import OffsetRange
 TOPIC = "HxV9-8rbQq2Pb0vGZc4qYA"
 
 
-SETS = [st.sets(st.integers(0, 400))] * 3
+SETS = [st.sets(st.integers(0, 400))] * 4
 
 
 @given(st.integers(0, 10**15), st.integers(0, 400), *SETS)
-def test_an_intent_comes_back_as_it_was_written(first, length, dead_letters, duplicate, fenced):
+def test_an_intent_comes_back_as_it_was_written(first, length, dead_letters, duplicate, fenced, expired):
     inside = lambda values: frozenset(position(first + v, v % 3) for v in values if v <= length)  # noqa: E731
     span = OffsetRange(TOPIC, 3, first, first + length)
-    intent = Intent(span, length + 1, 12_345, inside(dead_letters), inside(duplicate), fenced=inside(fenced))
+    listed = inside(dead_letters), inside(duplicate), -1, inside(fenced), inside(expired)
+    intent = Intent(span, length + 1, 12_345, *listed)
     assert read_metadata(write_intent(intent), 3, first) == (TOPIC, intent)
 
 

@@ -1,6 +1,7 @@
 """Cutting, announcing, crashing and rebuilding, against a model of Kafka and ClickHouse that remembers tokens."""
 
 import random
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -31,10 +32,11 @@ from drumline.sinks.telemetry import SinkCounts
 KERNEL = table(Topic.KERNEL)
 #: Content of batches that ClickHouse rejects.
 POISON = 3
+NOW_MS = time.time_ns() // 10**6
 
 
-def entry(offset, rows=10, process="p", sequence=None, bad=False, content=1, day=20_000, part=0):
-    record = Record(Topic.KERNEL, 0, offset, b"p", b"x" if bad else None, 0, [], part=part)
+def entry(offset, rows=10, process="p", sequence=None, bad=False, content=1, day=20_000, part=0, ms=NOW_MS):
+    record = Record(Topic.KERNEL, 0, offset, b"p", b"x" if bad else None, ms, [], part=part)
     if bad:
         return RangeEntry(record, 1, None, Disposition.DEAD_LETTER, error=("BadFrame", "bad"))
     envelope = {"process_id": process, "sequence": offset if sequence is None else sequence, "rows": rows}
@@ -62,11 +64,14 @@ def collect(partition, entries):
 
 
 class World:
-    """Kafka: a log and one committed (offset, metadata). ClickHouse: rows and ledger by token."""
+    """Kafka: a log and one committed (offset, metadata). ClickHouse: rows and ledger by token.
+
+    `expired`: positions that the ledger has as such. `until_ms`: what Kafka got by then is too old; it rises.
+    """
 
     def __init__(self, log):
         self.log, self.offset, self.metadata = log, 0, ""
-        self.rows, self.ledger, self.tokens = [], {}, set()
+        self.rows, self.ledger, self.expired, self.tokens, self.until_ms = [], {}, set(), set(), 0
 
     def insert(self, table_name, token, apply):
         if (table_name, token) not in self.tokens:
@@ -96,7 +101,8 @@ class World:
                 contents = partition.duplicates.contents[process, "p", sequence] = StoredBatches()
                 for content in stored:
                     contents.add(content or None, "job", "run", 0)
-            pending = partition.cut(data.draw(st.integers(1, 40), "flush rows"), 0.0)
+            self.until_ms = data.draw(st.integers(self.until_ms, 3), "oldest that is kept")
+            pending = partition.cut(data.draw(st.integers(1, 40), "flush rows"), 0.0, self.until_ms)
             intent = None
             die = data.draw(st.integers(0, 12), "dies after step")
             if not pending.replay:
@@ -125,7 +131,9 @@ class World:
                 for e in pending.entries
                 if e.disposition in (Disposition.STORED, Disposition.EMPTY)
             }
+            old = {e.record.position for e in pending.entries if e.disposition is Disposition.EXPIRED}
             self.insert("ledger", pending.range.token, lambda new=entries: self.ledger.update(new))
+            self.insert("expired", pending.range.token, lambda new=old: self.expired.update(new))
             if die == 5:
                 return False
             self.offset, self.metadata = pending.range.last + 1, write_done("id")
@@ -137,16 +145,18 @@ class World:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_killed_after_any_step_and_cut_anyhow_every_batch_is_stored_once(data):
+    """But for those that are too old when they are taken: they are not stored, whatever a repeated attempt's time."""
     batch = st.fixed_dictionaries(
         {
             "rows": st.integers(0, 12), "process": st.sampled_from("abc"), "sequence": st.integers(0, 8),
             "bad": st.booleans(), "content": st.integers(1, POISON),
         }
     )  # fmt: skip
-    records = data.draw(st.lists(st.lists(batch, min_size=1, max_size=3), min_size=1, max_size=20))
+    record = st.tuples(st.lists(batch, min_size=1, max_size=3), st.integers(1, 4))
+    records = data.draw(st.lists(record, min_size=1, max_size=20))
     log = [
-        [{**part, "offset": offset, "part": number + (len(parts) > 1)} for number, part in enumerate(parts)]
-        for offset, parts in enumerate(records)
+        [{**part, "offset": offset, "part": number + (len(parts) > 1), "ms": ms} for number, part in enumerate(parts)]
+        for offset, (parts, ms) in enumerate(records)
     ]
     world = World(log)
     for _ in range(60):
@@ -159,7 +169,9 @@ def test_killed_after_any_step_and_cut_anyhow_every_batch_is_stored_once(data):
         new = {}
         for part in parts:
             place = part["process"], part["sequence"], part["content"]
-            if not part["bad"] and part["rows"] and place not in seen:
+            is_expired = entry(**part).record.position in world.expired
+            assert not is_expired or (part["ms"] <= world.until_ms and place not in seen and part["rows"])
+            if not part["bad"] and part["rows"] and place not in seen and not is_expired:
                 new.setdefault(place, part)
         if POISON not in {part["content"] for part in new.values()}:  # a record goes as a whole
             seen |= set(new)

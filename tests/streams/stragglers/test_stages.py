@@ -46,6 +46,11 @@ EITHER = pytest.mark.parametrize(
 )
 
 
+def seeds(fast, count):
+    """So many, of which the first ones belong to the fast tests."""
+    return [*range(fast), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(fast, count))]
+
+
 def test_the_reference_names_both_ranks():
     result = evaluated(STREAM, CONFIG)
     assert [sorted(r for r, row in rows.items() if row[0] >= 2) for rows in result.values()] == [
@@ -60,7 +65,7 @@ def test_a_hosts_clock_may_be_wrong(error_ns):
 
 
 @EITHER
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(2, 5))
 def test_batches_of_different_ranks_may_come_in_any_order(seed, stream, expected):
     jitter = random.Random(seed)
     late = {(b.envelope["rank"], b.topic): jitter.uniform(0, 3 * SECOND) for _, b in stream}
@@ -130,7 +135,12 @@ def test_a_job_that_comes_back_from_a_silence_may_be_read_rank_by_rank_and_topic
 
 @pytest.mark.parametrize(
     ("steps", "most", "history"),
-    [(200, 4096, 64), (400, 4096, 24), pytest.param(900, 4096, 64, marks=pytest.mark.long), (400, 96, 64)],
+    [
+        (200, 4096, 64),
+        pytest.param(900, 4096, 64, marks=pytest.mark.long),
+        (200, 96, 64),
+        pytest.param(400, 4096, 24, marks=pytest.mark.long),
+    ],
 )
 def test_a_window_evaluated_before_a_ranks_first_batch_is_evaluated_again_however_fast_it_is_overtaken(
     steps, most, history
@@ -216,7 +226,7 @@ class Kafka:
 
 
 @EITHER
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(2, 4))
 def test_a_kill_and_a_replay_of_what_was_not_committed_change_nothing(seed, stream, expected):
     kill = random.Random(seed)
     kafka, at, now = Kafka(stream), 0, 10**18
@@ -261,7 +271,7 @@ class TornStore(dict[str, bytes]):
         super().__delitem__(name)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 3))
 def test_a_kill_between_two_changes_of_the_state_changes_nothing(seed):
     """Of old steps too, whose state is deleted piece by piece. What was not acknowledged has not arrived."""
     chance, config = random.Random(seed), StragglerConfig(window_steps=4, retention_steps=24)

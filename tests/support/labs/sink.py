@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 from confluent_kafka import Consumer, Producer
 from support import migrated_database
+from support.drumline_program import DrumlineProgram
 from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse import client as clickhouse
@@ -80,7 +79,7 @@ class Pipeline:
     settings: Settings
     environment: dict[str, str]
     published: dict[str, int] = field(default_factory=dict)
-    sinks: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    sinks: list[DrumlineProgram] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.codec = Codec()
@@ -117,13 +116,10 @@ class Pipeline:
         if flush:
             assert self.producer.flush(20) == 0
 
-    def start(self, *arguments: str, **settings: object) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, **settings: object) -> DrumlineProgram:
         """`drumline sink` as a process of its own."""
         environment = {**self.environment, **{f"DRUMLINE_SINK__{k.upper()}": str(v) for k, v in settings.items()}}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "drumline.cli.app", "sink", *arguments],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+        process = DrumlineProgram(("sink", *arguments), environment)
         self.sinks.append(process)
         return process
 
@@ -131,7 +127,7 @@ class Pipeline:
         """Records that are stored, or dead, so far."""
         return int(self.query("SELECT count() AS n FROM {db}.ledger", client)[0]["n"])
 
-    def started(self, *arguments: str, **settings: object) -> subprocess.Popen[bytes]:
+    def started(self, *arguments: str, **settings: object) -> DrumlineProgram:
         """As `start`, and it has stored something: a kill then interrupts its work."""
         client = self.client()  # one for all: to connect costs more than to ask
         before, until = self.ledger(client), time.monotonic() + WAIT_S

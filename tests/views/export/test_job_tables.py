@@ -1,14 +1,12 @@
 """Files of a run: the rows that the tables have, read by a library that knows no ClickHouse."""
 
 import json
-import subprocess
-import sys
 
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
-from support import migrated_database, stored_job
+from support import drumline_program, migrated_database, stored_job
 
 from drumline.infra.clickhouse.client import connect, rows
 from drumline.views.export import job_tables
@@ -75,8 +73,8 @@ def test_the_command_prints_files_and_rows_and_ends_with_2_where_it_cannot_write
     client, clean_stack, environment_of, tmp_path
 ):
     def run(*options):
-        command = [sys.executable, "-m", "drumline.cli.app", "export", "--job", stored_job.JOB, *options]
-        return subprocess.run(command, env=environment_of(clean_stack), capture_output=True, text=True, check=False)
+        command = ("export", "--job", stored_job.JOB, *options)
+        return drumline_program.run(*command, environment=environment_of(clean_stack))
 
     done = run("-o", str(tmp_path / "out"), "--table", "steps")
     assert done.returncode == 0, done.stderr

@@ -1,16 +1,13 @@
 """`drumline report` and `drumline top` against the engine: every query runs, what is stored arrives."""
 
 import json
-import subprocess
-import sys
 from contextlib import closing
 from datetime import timedelta
 from statistics import median
 
 import pytest
-from support import migrated_database
+from support import drumline_program, migrated_database
 from support.stored_job import JOB, START, store
-from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse import queries
 from drumline.infra.clickhouse.client import command, connect, rows
@@ -30,8 +27,7 @@ def drumline(clean_stack, environment_of):
     environment = environment_of(clean_stack)
 
     def run(*args):
-        done = [sys.executable, "-m", "drumline.cli.app", *args]
-        return subprocess.run(done, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        return drumline_program.run(*args, environment=environment)
 
     return run
 
