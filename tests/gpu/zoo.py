@@ -67,11 +67,12 @@ class Zoo:
             "ZOO_PLAN": str(shape.folder / "plan.json"), "ZOO_GATE": str(shape.folder / "gate"),
             "ZOO_DISK": str(self.disk), "ZOO_SPARE_CORES": self.spare,
             "ZOO_PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-            "DRUMLINE_RINGS__FOLDER": str(shape.folder / "rings"), "DRUMLINE_RINGS__RECORDS": "1048576",
+            "DRUMLINE_RINGS__RECORDS": "1048576",
             "TORCHINDUCTOR_CACHE_DIR": str(self.disk / "inductor"), "TRITON_CACHE_DIR": str(self.disk / "triton"),
         }  # fmt: skip
         options = LaunchOptions(job=shape.job, run="r", policy="always", spool=str(self.spool))
         values = load_plugin(environment(values, command, options), Policy(LIGHT))
+        values["DRUMLINE_RINGS__FOLDER"] = str(shape.folder / "rings")  # apart from the spool, which has an agent
         make_rings(values)
         return values
 
