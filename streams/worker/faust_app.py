@@ -34,6 +34,7 @@ from drumline.streams.worker.records.decoder import RecordDecoder
 from drumline.streams.worker.records.handler import PartitionRevoked, RecordHandler
 from drumline.streams.worker.records.together import BUFFERED, TOGETHER, pieces, take_waiting, wait_until_filled
 from drumline.streams.worker.stage_runner import StageRunner
+from drumline.streams.worker.standstill import StandstillDetector, WorkStandsStill
 from drumline.streams.worker.status_file import StatusReporter
 from drumline.streams.worker.telemetry import Readiness
 from drumline.streams.worker.ticks import TICK_S, Ticks
@@ -98,6 +99,7 @@ class StreamWorker:
                 self._readers.setdefault(topic, []).append(self.runners[wiring.name])
         self.lag = Lag(self.app, self._readers)
         self._queues: dict[str, AckQueue] = {}
+        self._standstill = StandstillDetector()
         self._status = StatusReporter(self._working_directory.path, topics.partitions, self.lag)
         for topic in self._readers:
             self._agent(topic, self._on_records)
@@ -219,6 +221,12 @@ class StreamWorker:
         settled = sum(queue.settled for queue in queues) - self.checkpoints.held
         self.readiness.progress(settled, unsettled, self.lag.standstill(now), now)
         self._status.publish(numbers, still_open, unsettled, time.time_ns(), self._clock.skew_s)
+        work = {topic: (queue.settled, queue.unsettled) for topic, queue in self._queues.items()}
+        work |= {f"the ticks of partition {number}": (self._ticks.came[number], 1) for number in numbers}
+        try:
+            self._standstill.observe(work, self._ticks.answered, now)
+        except WorkStandsStill as error:
+            await self._fail(error)
 
     def _close_stages(self) -> None:
         for runner in self.runners.values():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -99,6 +100,10 @@ class Ticks:
     `fail`: ends the worker. `clock`: learns the broker's time from acknowledged ticks. `partitions`: of each topic.
     `dependent`: stages that read results, which other workers may write: to them, time passes only while each partition
     surely has a worker.
+
+    Attributes:
+        answered: when the broker acknowledged a tick last; monotonic, s.
+        came: partition -> ticks that came back from it.
     """
 
     def __init__(
@@ -120,6 +125,8 @@ class Ticks:
         self._request: asyncio.Future[None] | None = None
         self._readiness, self._fail = readiness, fail
         self._gaps: dict[int, TickGapDetector] = {}
+        self.answered = 0.0
+        self.came: Counter[int] = Counter()
         self._failing: set[tuple[str, int]] = set()  # (stage, partition) whose last tick failed
         self._ending: asyncio.Future[None] | None = None
 
@@ -155,6 +162,8 @@ class Ticks:
     def _sent(self, sent: asyncio.Future[object]) -> None:
         """End the worker if Kafka denies ticks; a lost tick does no harm."""
         error = None if sent.cancelled() else sent.exception()
+        if error is None and not sent.cancelled():
+            self.answered = time.monotonic()
         if error is not None and self._ending is None and permanent_error(self._settings, error):
             self._ending = asyncio.ensure_future(self._fail(error))
 
@@ -163,6 +172,7 @@ class Ticks:
 
         Ticks that queued up count as one. Raises ProducerFailed.
         """
+        self.came[number] += 1
         gaps = self._gaps.setdefault(number, TickGapDetector(round(self._settings.stream.idle_s * 1e9)))
         if not gaps.due(now_ns):
             return

@@ -1,9 +1,9 @@
 """One rank of a process that uses CUPTI in one way: prices_job.py MODE LIBRARY CUPTI
 
-RANK, WORLD_SIZE and STORE_FILE are set. MODE: of prices.c, begun before the first launch; LIBRARY: prices.c, built; CUPTI: libcupti to use, "" = the one that
-PyTorch has mapped. Reads a command a line and prints JSON, one
-object a line: a workload and the number of its steps (`launches 2000`), `counts WORKLOAD STEPS` (records that CUPTI
-returned of it), `off`, `finalize`. All ranks get the commands of `ddp`, rank 0 those of the others.
+RANK, WORLD_SIZE and STORE_FILE are set. MODE: of prices.c, begun before the first launch; LIBRARY: prices.c, built;
+CUPTI: libcupti to use, "" = the one that PyTorch has mapped. Reads a command a line and prints JSON, one object a line:
+a workload and the number of its steps (`launches 2000`), `counts WORKLOAD STEPS` (records that CUPTI returned of it),
+`off`, `finalize`. All ranks get the commands of `ddp`, rank 0 those of the others.
 """
 
 import contextlib

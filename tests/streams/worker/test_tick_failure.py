@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from faust.types import TP
 
 from drumline.infra.config.settings import Settings, StreamSettings
 from drumline.infra.telemetry import metrics
@@ -71,3 +72,37 @@ def test_it_is_ready_again_when_the_partition_has_gone_to_another_worker(worker)
     tick(worker, [], KeyError("x"))
     asyncio.run(worker._on_assigned(None, []))
     assert "tick" not in worker.readiness.health.ready()
+
+
+@pytest.mark.parametrize("stuck", ["acknowledgements", "partition"])
+def test_a_worker_whose_ticks_are_never_done_or_never_come_back_ends(worker, monkeypatch, stuck):
+    crashed, ticks = [], worker._ticks
+
+    async def crash(error):
+        crashed.append(str(error))
+
+    async def nothing(*_):
+        return None
+
+    held = {TP(Topic.TICK, 0), TP(Topic.TICK, 1)}
+    worker.app.consumer = SimpleNamespace(assignment=lambda: held)
+    for owner, name, value in (
+        (worker.app, "crash", crash), (ticks, "send", nothing), (worker.lag, "prepare", nothing),
+        (ticks, "watch_others", lambda held: None), (worker.lag, "positions", dict),
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, value)
+    worker._queues[Topic.TICK].unsettled = 64 * (stuck == "acknowledgements")
+
+    async def run():
+        for now in range(100, 400):
+            ticks.answered = float(now)
+            ticks.came.update([0] if stuck == "partition" else [0, 1])
+            monkeypatch.setattr("drumline.streams.worker.faust_app.time.monotonic", lambda now=now: float(now))
+            await worker._tick()
+            if crashed:
+                return now - 100
+
+    assert asyncio.run(run()) == 61
+    what = Topic.TICK if stuck == "acknowledgements" else "the ticks of partition 1"
+    assert crashed == [str(worker.failure)]
+    assert f"nothing of {what} was done" in crashed[0]
