@@ -75,7 +75,7 @@ class Mode:
         line = self.ranks[rank].stdout.readline()
         return json.loads(line) if line else {"refused": f"ended, code {self.ranks[rank].wait()}"}
 
-    def ask(self, command: str) -> dict[str, float]:
+    def request(self, command: str) -> dict[str, float]:
         ranks = range(RANKS) if "ddp" in command or command in ("off", "finalize") else (0,)
         for rank in ranks:
             self.ranks[rank].stdin.write(command + "\n")
@@ -98,7 +98,7 @@ def rounds(modes: dict[str, Mode], until: float, most: int, workloads: dict[str,
             order = list(modes)
             random.Random(number).shuffle(order)
             for name in order:
-                if "refused" in (answer := modes[name].ask(f"{workload} {steps}")):
+                if "refused" in (answer := modes[name].request(f"{workload} {steps}")):
                     print("lost", name, workload, answer, flush=True)
                     modes.pop(name).kill()
                 else:
@@ -141,10 +141,10 @@ def main() -> None:
         if not chosen or name in chosen or name == "plain"
     }
     ready = {name: [mode.answer(rank, 150) for rank in range(RANKS)] for name, mode in modes.items()}
-    refused = {name: answers for name, answers in ready.items() if any("ready" not in answer for answer in answers)}
+    rejected = {name: answers for name, answers in ready.items() if any("ready" not in answer for answer in answers)}
     print("ready", ready, flush=True)
-    modes = {name: mode for name, mode in modes.items() if name not in refused}
-    results: dict[str, object] = {"gpus": RANKS, "cores": len(cores), "torch": torch.__version__, "refused": refused}
+    modes = {name: mode for name, mode in modes.items() if name not in rejected}
+    results: dict[str, object] = {"gpus": RANKS, "cores": len(cores), "torch": torch.__version__, "refused": rejected}
 
     def save() -> None:
         (out / "prices.json").write_text(json.dumps(results, indent=1))
@@ -153,12 +153,12 @@ def main() -> None:
     results["on"], results["blocks"] = table(blocks), blocks
     save()
     results["counts"] = {
-        name: {workload: mode.ask(f"counts {workload} 2") for workload in WORKLOADS} for name, mode in modes.items()
+        name: {workload: mode.request(f"counts {workload} 2") for workload in WORKLOADS} for name, mode in modes.items()
     }
     save()
     records = [name for name in modes if any(part in name for part in ("kernels", "fields", "today", "no times"))]
     for how in ("off", "finalize"):
-        results[f"{how}: result"] = {name: modes[name].ask(how) for name in records}
+        results[f"{how}: result"] = {name: modes[name].request(how) for name in records}
         left = {name: modes[name] for name in ("plain", *records)}
         until = END - (45 if how == "off" else 5)
         after = rounds(left, until, 8, {name: WORKLOADS[name] for name in ("launches", "ddp")})

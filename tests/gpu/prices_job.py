@@ -69,13 +69,13 @@ def ddp() -> Callable[[], None]:
 
 def decode() -> Callable[[], None]:
     """Return a step that decodes a token by an eager transformer with a cache of keys and values."""
-    width, heads, layers, past = 1024, 16, 16, 256
+    width, heads, layers, cached = 1024, 16, 16, 256
     weights = [
         [torch.randn(width, out, device="cuda", dtype=torch.bfloat16) / 32 for out in (3 * width, width, 4 * width)]
         + [torch.randn(4 * width, width, device="cuda", dtype=torch.bfloat16) / 64]
         for _ in range(layers)
     ]
-    caches = torch.zeros(layers, 2, 1, heads, past, width // heads, device="cuda", dtype=torch.bfloat16)
+    caches = torch.zeros(layers, 2, 1, heads, cached, width // heads, device="cuda", dtype=torch.bfloat16)
 
     @torch.no_grad()
     def step() -> None:
@@ -159,12 +159,13 @@ def main() -> None:
         if name in ("off", "finalize"):
             reply(result=prices.price_end(int(name == "finalize")))
             continue
-        what, count = (rest[0], int(rest[1])) if name == "counts" else (name, int(rest[0]))
-        if what == "ddp":
+        workload, count = (rest[0], int(rest[1])) if name == "counts" else (name, int(rest[0]))
+        if workload == "ddp":
             dist.barrier()
 
-        def run(what: str = what, count: int = count) -> dict[str, float]:
-            return looped(what == "replays", count) if what in LOOP else timed(steps[what], count)
+        def run(workload: str = workload, count: int = count) -> dict[str, float]:
+            looped_run = workload in LOOP
+            return looped(workload == "replays", count) if looped_run else timed(steps[workload], count)
 
         reply(**(counted(run) if name == "counts" else run()))
 

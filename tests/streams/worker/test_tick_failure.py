@@ -103,6 +103,6 @@ def test_a_worker_whose_ticks_are_never_done_or_never_come_back_ends(worker, mon
                 return now - 100
 
     assert asyncio.run(run()) == 61
-    what = Topic.TICK if stuck == "acknowledgements" else "the ticks of partition 1"
+    work = Topic.TICK if stuck == "acknowledgements" else "the ticks of partition 1"
     assert crashed == [str(worker.failure)]
-    assert f"nothing of {what} was done" in crashed[0]
+    assert f"nothing of {work} was done" in crashed[0]
