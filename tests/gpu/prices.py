@@ -21,7 +21,7 @@ from statistics import mean, median, stdev
 
 import torch
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 END = time.monotonic() + float(os.environ.get("PRICES_SECONDS", "500"))
 RANKS = min(2, torch.cuda.device_count())
 #: Steps of a block.
@@ -58,7 +58,7 @@ class Mode:
             at = cores[8 * rank : 8 * rank + 8]
             with (out / "errors.log").open("a") as errors:
                 process = subprocess.Popen(
-                    [sys.executable, HERE / "prices_job.py", mode, library, cupti],
+                    [sys.executable, FOLDER / "prices_job.py", mode, library, cupti],
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
                     env=os.environ | {
                         "RANK": str(rank), "WORLD_SIZE": str(RANKS), "STORE_FILE": store,
@@ -127,7 +127,7 @@ def main() -> None:
     library = Path(tempfile.mkdtemp()) / "prices.so"
     headers = [wheel / "nvidia/cu13/include", Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"]
     subprocess.run(
-        ["cc", "-std=gnu11", "-O2", "-shared", "-fPIC", HERE / "prices.c", "-o", library, "-ldl", "-lpthread"]
+        ["cc", "-std=gnu11", "-O2", "-shared", "-fPIC", FOLDER / "prices.c", "-o", library, "-ldl", "-lpthread"]
         + [f"-I{folder}" for folder in headers],
         check=True,
     )
