@@ -48,6 +48,8 @@ GROUPS = {
         "stacks",
         "launches",
         "stalls",
+        "iterations",
+        "requests",
     ),
     "Results": (
         "stragglers",
