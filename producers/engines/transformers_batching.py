@@ -4,7 +4,7 @@ Joined after transformers' own modules were imported; none is imported here. Sta
 
 An iteration begins with prepare_next_batch and ends with update_batch of the same batch; with asynchronous batching
 these overlap. With tensor parallelism every rank schedules the same batches: the rank that takes requests is the
-engine, the others are workers, whose iterations are steps of the job.
+engine, the others are workers. Iterations are the steps of such a job.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import deque
 from contextvars import ContextVar
 from typing import Any
 
-from drumline.producers.collector import marks
+from drumline.producers.collector import marks, process_info
 from drumline.producers.engines.engine_recorder import BatchFacts, EngineRecorder, open_recorder
 from drumline.producers.engines.iteration_messages import ENGINE, WORKER
 from drumline.producers.engines.seams import around, check_version, join, method
@@ -144,7 +144,7 @@ class BatchingWatch:
         facts.preempted, self._preempted = self._preempted, 0
         facts.kv_total, facts.kv_used = _blocks(processor.cache)
         self._batches.append((facts, tokens, prefill))
-        if self._role == WORKER:
+        if process_info.place().get("world_size", 1) > 1:
             marks.step(facts.number)
 
     def gives_gpu(self, runner: Any, *arguments: Any, **named: Any) -> None:

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from drumline.producers.collector import marks
+from drumline.producers.collector import marks, process_info
 from drumline.producers.engines.engine_recorder import BatchFacts, EngineRecorder, open_recorder
 from drumline.producers.engines.iteration_messages import ENGINE, WORKER
 from drumline.producers.engines.seams import around, check_version, join, method
@@ -200,7 +200,7 @@ class WorkerWatch:
         if number < 0 or (recorder := _open(WORKER)) is None:
             return
         self._batch, self._began_ns = batch, time.time_ns()
-        if _role == WORKER:
+        if process_info.place().get("world_size", 1) > 1:
             marks.step(number)
         self._begin = recorder.begin_gpu()
 
