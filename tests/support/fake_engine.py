@@ -126,9 +126,9 @@ class FakeEngine:
             budget -= need
         gpu_ns = load.base_ns + load.token_ns * sum(tokens.values())
         by_name = {request.name: request for request in self.running}
-        for name, count in tokens.items():
-            if load.slow_adapter and name in by_name and by_name[name].adapter == load.slow_adapter:
-                gpu_ns += load.token_ns * count + load.base_ns // 16
+        if load.slow_adapter and tokens:  # a token of it takes twice as long
+            slow = sum(n for name, n in tokens.items() if by_name[name].adapter == load.slow_adapter)
+            gpu_ns += gpu_ns * slow // sum(tokens.values())
         gpu_ns = round(gpu_ns * self._random.uniform(0.98, 1.02))
         iteration = FakeIteration(
             self._iteration, self.now_ns, load.host_ns + gpu_ns, gpu_ns, load.host_ns, tokens, prefill,

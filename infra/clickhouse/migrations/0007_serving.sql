@@ -90,3 +90,140 @@ ORDER BY (job, start)
 SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
     fsync_after_insert = 1, fsync_part_directory = 1
 COMMENT 'requests of inference engines, each when it has ended; GPU time of each is an estimate';
+
+-- A row a minute of each engine: what it did, and the shares of its time that verdicts judge.
+CREATE OR REPLACE VIEW {database}.serving_minutes
+(
+    job LowCardinality(String) COMMENT 'job name',
+    run LowCardinality(String) COMMENT 'one start of the job',
+    host LowCardinality(String) COMMENT 'host of the engine',
+    process_id LowCardinality(String) COMMENT 'process of the engine',
+    engine LowCardinality(String) COMMENT 'engine',
+    minute DateTime('UTC') COMMENT 'start of the minute, by the start of iterations',
+    iterations UInt64 COMMENT 'iterations',
+    batch Float64 COMMENT 'mean requests of an iteration',
+    prefill_tokens Int64 COMMENT 'tokens of prompts that were computed',
+    decode_tokens Int64 COMMENT 'other tokens that were computed',
+    work_ns Int64 COMMENT 'time in which the engine had requests: iterations, and gaps between them; ns',
+    prefill_gpu_ns Nullable(Int64) COMMENT 'GPU time of iterations with prompts alone; ns, NULL = not known',
+    mixed_gpu_ns Nullable(Int64) COMMENT 'GPU time of iterations with prompts and other tokens; ns, NULL = not known',
+    decode_gpu_ns Nullable(Int64) COMMENT 'GPU time of other iterations; ns, NULL = not known',
+    starved_ns Int64 COMMENT 'time in which requests were there and the GPU had nothing of the engine to do; without GPU times that between iterations and in the scheduler; ns',
+    schedule_ns Int64 COMMENT 'host time in the scheduler; ns',
+    decode_ns Float64 COMMENT 'median host time of an iteration without prompts; ns',
+    stall_ns Float64 COMMENT '95% of iterations that hold requests which decode, and compute prompts, take at most so long; ns, 0 = there was none',
+    blocked Float64 COMMENT 'share of the time of requests that decode by which iterations with prompts are longer than those without',
+    preempted Int64 COMMENT 'requests that lost their KV blocks',
+    kv_share Float64 COMMENT 'largest share of the KV blocks in use; 0 = not known',
+    waiting Int32 COMMENT 'longest queue; 0 = not known too',
+    idle_with_queue_ns Int64 COMMENT 'the part of starved_ns before iterations with a queue; ns'
+)
+AS SELECT
+    job, run, host, process_id, engine, minute,
+    count() AS iterations,
+    avg(i.requests) AS batch,
+    sum(i.prefill_tokens) AS prefill_tokens,
+    sum(i.decode_tokens) AS decode_tokens,
+    sum(i.duration_ns + i.gap_ns) AS work_ns,
+    sumIf(i.gpu_ns, i.phase = 'prefill') AS prefill_gpu_ns,
+    sumIf(i.gpu_ns, i.phase = 'mixed') AS mixed_gpu_ns,
+    sumIf(i.gpu_ns, i.phase NOT IN ('prefill', 'mixed')) AS decode_gpu_ns,
+    sum(i.starved) AS starved_ns,
+    sum(ifNull(i.schedule_ns, 0)) AS schedule_ns,
+    ifNotFinite(any(i.decode_median), 0) AS decode_ns,
+    ifNotFinite(quantileExactInclusiveIf(0.95)(i.duration_ns, i.decoding > 0 AND i.prefill_requests > 0), 0) AS stall_ns,
+    ifNotFinite(sumIf(greatest(i.duration_ns - i.decode_median, 0) * i.decoding, i.prefill_requests > 0) / sum(i.duration_ns * i.decoding), 0) AS blocked,
+    sum(i.preempted) AS preempted,
+    max(ifNull(i.kv_used / nullIf(i.kv_total, 0), 0)) AS kv_share,
+    toInt32(max(ifNull(i.waiting, 0))) AS waiting,
+    sumIf(i.starved, ifNull(i.waiting, 0) > 0) AS idle_with_queue_ns
+FROM (
+    SELECT
+        *,
+        toStartOfMinute(toDateTime(start, 'UTC')) AS minute,
+        -- Longer than the gap: no request was there. The first iteration of all has no iteration before it.
+        toUnixTimestamp64Nano(start) - lagInFrame(toUnixTimestamp64Nano(start) + duration_ns, 1, 0) OVER of_engine AS pause_ns,
+        -- A request that decodes while prompts are computed alone waits: the batch before tells how many.
+        if(phase = 'prefill', lagInFrame(requests - prefill_requests, 1, 0) OVER of_engine, requests - prefill_requests) AS decoding,
+        multiIf(gpu_idle_ns IS NULL, gap_ns + ifNull(schedule_ns, 0), pause_ns <= gap_ns, least(assumeNotNull(gpu_idle_ns), gap_ns + duration_ns), 0) AS starved,
+        quantileExactInclusiveIf(0.5)(duration_ns, prefill_requests = 0) OVER (PARTITION BY job, run, process_id, toStartOfMinute(toDateTime(start, 'UTC'))) AS decode_median
+    FROM {database}.iterations
+    WHERE role = 'engine'
+    WINDOW of_engine AS (PARTITION BY job, run, process_id ORDER BY iteration ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)
+) AS i
+GROUP BY job, run, host, process_id, engine, minute
+COMMENT 'a row a minute of each inference engine';
+
+-- Verdicts about inference engines. Each threshold has its reason in docs/guide/inference.md.
+CREATE OR REPLACE VIEW {database}.serving_verdicts
+(
+    job LowCardinality(String) COMMENT 'job name',
+    run LowCardinality(String) COMMENT 'one start of the job',
+    host LowCardinality(String) COMMENT 'host of the engine',
+    process_id LowCardinality(String) COMMENT 'process of the engine',
+    minute DateTime('UTC') COMMENT 'start of the minute',
+    cause LowCardinality(String) COMMENT 'engine_starved: the host gives the GPU nothing though requests are there; prefill_blocks_decode: iterations with prompts hold up the requests that decode; kv_thrash: requests lose their KV blocks and are computed again',
+    detail LowCardinality(String) COMMENT 'of engine_starved: scheduler, or between_iterations',
+    share Float64 COMMENT 'share of the engine\'s time; of the time of requests that decode; preempted requests an iteration',
+    severity LowCardinality(String) COMMENT 'suspect, or warning where the minute before had the cause too',
+    evidence String COMMENT 'what was measured, a sentence'
+)
+AS SELECT
+    job, run, host, process_id, minute, cause, detail, share,
+    if(lagInFrame(toUInt32(minute), 1, 0) OVER (PARTITION BY job, run, process_id, cause ORDER BY minute ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) = toUInt32(minute) - 60, 'warning', 'suspect') AS severity,
+    evidence
+FROM (
+    SELECT *, verdict.1 AS cause, verdict.2 AS detail, verdict.3 AS share, verdict.4 AS evidence
+    FROM {database}.serving_minutes
+    ARRAY JOIN arrayFilter(one -> one.1 != '', [
+        (if(starved_ns >= 0.4 * work_ns AND work_ns >= 5000000000, 'engine_starved', ''),
+         if(schedule_ns >= 0.6 * starved_ns, 'scheduler', 'between_iterations'), starved_ns / work_ns,
+         concat('of ', toString(round(work_ns / 1e9, 1)), ' s with requests the GPU had nothing to do for ', toString(round(starved_ns / 1e9, 1)), ' s; ', toString(round(schedule_ns / 1e9, 1)), ' s were in the scheduler')),
+        (if(blocked >= 0.25 AND stall_ns >= 5 * decode_ns AND decode_ns > 0, 'prefill_blocks_decode', ''), '', blocked,
+         concat('an iteration takes ', toString(round(decode_ns / 1e6, 1)), ' ms without prompts and up to ', toString(round(stall_ns / 1e6, 1)), ' ms with them, which is ', toString(round(100 * blocked)), '% of the time of requests that decode')),
+        (if(preempted >= 10 AND preempted >= 0.02 * iterations, 'kv_thrash', ''), '', preempted / iterations,
+         concat(toString(preempted), ' requests lost their KV blocks in ', toString(iterations), ' iterations; the cache was ', toString(round(100 * kv_share)), '% full'))
+    ]) AS verdict
+    WHERE iterations >= 20
+)
+COMMENT 'verdicts about inference engines by the minute; a healthy engine has no row';
+
+-- What tokens of an adapter cost: iterations with it beside those without, of the same phase and about as many tokens.
+CREATE OR REPLACE VIEW {database}.adapter_costs
+(
+    job LowCardinality(String) COMMENT 'job name',
+    run LowCardinality(String) COMMENT 'one start of the job',
+    adapter String COMMENT 'adapter; empty = the model alone',
+    iterations UInt64 COMMENT 'iterations with its tokens that others without it are compared with',
+    tokens Int64 COMMENT 'its tokens in them',
+    ns_per_token Float64 COMMENT 'time that a token of it adds to an iteration of as many tokens without it, and what such a token takes anyway; ns',
+    ratio Float64 COMMENT 'this, by what a token takes in iterations without it',
+    extra_share Float64 COMMENT 'share of the time of these iterations that is beyond those without it'
+)
+AS SELECT
+    job, run, adapter,
+    sum(n) AS iterations,
+    sum(its) AS tokens,
+    sum(ns - base * n) / sum(its) + sum(base * n) / sum(all_tokens) AS ns_per_token,
+    ns_per_token / (sum(base * n) / sum(all_tokens)) AS ratio,
+    sum(ns - base * n) / sum(ns) AS extra_share
+FROM (
+    SELECT w.job AS job, w.run AS run, w.adapter AS adapter, count() AS n, sum(w.its) AS its, sum(w.tokens) AS all_tokens, sum(w.ns) AS ns,
+        (any(a.ns) - sum(w.ns)) / nullIf(any(a.n) - count(), 0) AS base
+    FROM (
+        SELECT job, run, phase, tokens, part[1] AS adapter, toInt64OrZero(part[2]) AS its, ifNull(gpu_ns, duration_ns) AS ns, floor(4 * log2(tokens)) AS size
+        FROM {database}.iterations
+        ARRAY JOIN arrayMap(one -> splitByString('=', one), arrayFilter(one -> one != '', splitByChar(',', adapters))) AS part
+        WHERE role = 'engine' AND tokens > 0
+    ) AS w
+    INNER JOIN (
+        SELECT job, run, phase, floor(4 * log2(tokens)) AS size, count() AS n, sum(ifNull(gpu_ns, duration_ns)) AS ns
+        FROM {database}.iterations
+        WHERE role = 'engine' AND tokens > 0
+        GROUP BY job, run, phase, size
+    ) AS a ON a.job = w.job AND a.run = w.run AND a.phase = w.phase AND a.size = w.size
+    GROUP BY job, run, adapter, w.phase, w.size
+    HAVING base IS NOT NULL
+)
+GROUP BY job, run, adapter
+COMMENT 'what tokens of each adapter cost, by iterations with and without it; an estimate';
