@@ -25,13 +25,16 @@ PROGRAM = "drumline.producers.serving.main"
 MOST_WAITING = 8_192
 #: Longest time for which the end of the process waits for the recording process to read them; s.
 END_S = 1.0
+#: Longest time for which the end of a short process waits until its recording process has begun; s.
+START_S = 5.0
 
 
 class EngineChannel:
     """Sends messages in their order. Methods may be called from any thread; none blocks or raises but `close`.
 
     A message that finds the queue full is dropped and counted; the recording process learns how many. In the child of a
-    fork nothing is sent. `lost`: iterations and messages about requests that were dropped.
+    fork nothing is sent. `lost`: iterations and messages about requests that were dropped. `has_reader`: the recording
+    process has begun, or will not.
     """
 
     def __init__(self, end: EventSocket) -> None:
@@ -41,6 +44,7 @@ class EngineChannel:
         self.lost = [0, 0]
         self._reported = (0, 0)
         self._is_closed = False
+        self.has_reader = threading.Event()
 
     def send(self, message: bytes) -> None:
         """Send a message, at once or as soon as the socket has room for it."""
@@ -60,7 +64,8 @@ class EngineChannel:
         self.send(kind + json.dumps(facts, separators=(",", ":")).encode())
 
     def close(self, timeout_s: float = END_S) -> None:
-        """Send what waits, for a bounded time, and close the socket."""
+        """Send what waits, for a bounded time, and close the socket; first the recording process has to have begun."""
+        self.has_reader.wait(START_S)
         until = time.monotonic() + timeout_s
         while True:
             with self._lock:
@@ -74,6 +79,7 @@ class EngineChannel:
     def forget(self) -> None:
         """Leave the socket to the process that this one was forked from."""
         self._lock, self._is_closed = threading.Lock(), True
+        self.has_reader.set()
 
     def _flush(self) -> None:
         waiting = self._waiting
@@ -107,6 +113,7 @@ def open_channel() -> EngineChannel:
             channel.forget()
         finally:
             recording_end.close()
+            channel.has_reader.set()
 
     threading.Thread(target=start, name="drumline-serving", daemon=True).start()
     atexit.register(_close, channel)
