@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.recorded_engine import run, wait_for
 from support.spool_tables import spool_rows
 
 PLANTED = "planted-prompt-7f3a"
@@ -23,19 +24,6 @@ for n in range(3):
                 pass
             request.token()
 """
-
-
-def run(command, spool, *options, **more):
-    environment = {**os.environ, "DRUMLINE_SPOOL__ROOT": str(spool), **more}
-    base = [sys.executable, "-m", "drumline.cli.app", "run", "--job", "own", "--policy", "light", *options, "--"]
-    return subprocess.run([*base, *command], env=environment, capture_output=True, text=True, timeout=60)
-
-
-def wait_for(spool, topic, count):
-    until = time.monotonic() + 30
-    while len(rows := spool_rows(spool, topic)) < count and time.monotonic() < until:
-        time.sleep(0.1)
-    return rows
 
 
 def test_calls_become_rows_without_any_text_of_a_request(tmp_path):
