@@ -52,6 +52,9 @@ GROUPS = {
         "requests",
     ),
     "Results": (
+        "serving_minutes",
+        "serving_verdicts",
+        "adapter_costs",
         "stragglers",
         "coverage",
         "job_coverage",

@@ -125,15 +125,6 @@ class RingSettings(SettingsModel):
     )
 
 
-class ServingSettings(SettingsModel):
-    """Inference engines of recorded jobs; a job reads these from its own environment."""
-
-    record: bool = Field(True, description="record iterations and requests of the engines that are known")
-    ids: Literal["hashed", "plain"] = Field(
-        "hashed", description="ids of requests in rows: a hash with a key of the process, or those of the engine"
-    )
-
-
 class AgentSettings(SettingsModel):
     """The node agent."""
 
@@ -184,7 +175,6 @@ class Settings(BaseSettings):
     sink: SinkSettings = SinkSettings()
     spool: SpoolSettings = SpoolSettings()
     rings: RingSettings = RingSettings()
-    serving: ServingSettings = ServingSettings()
     agent: AgentSettings = AgentSettings()
     archive: ArchiveSettings = ArchiveSettings()
     grafana: GrafanaSettings = GrafanaSettings()

@@ -21,11 +21,10 @@ from drumline.producers.engines.gpu_events import GpuEvents, gpu_events
 from drumline.producers.engines.iteration_messages import GPU_FOLLOWS, PHASES, SAME_BATCH
 from drumline.producers.engines.recording_channel import EngineChannel, open_channel
 
-#: 0 = nothing of inference engines is recorded; hashed or plain: ids of requests.
-RECORD_VARIABLE, IDS_VARIABLE = "DRUMLINE_SERVING__RECORD", "DRUMLINE_SERVING__IDS"
+#: hashed (default) or plain: ids of requests; off = nothing of inference engines is recorded.
+REQUESTS_VARIABLE = "DRUMLINE_SERVING__REQUESTS"
 #: Most characters of an id, a name, or a trace context.
 MOST_OF_NAME, MOST_OF_TRACE = 256, 128
-_OFF = ("0", "false", "no", "off")
 
 
 @dataclass
@@ -65,7 +64,7 @@ class EngineRecorder:
         self, channel: EngineChannel, engine: str, role: str = iteration_messages.ENGINE, version: str = ""
     ) -> None:
         self._channel = channel
-        self._key = os.urandom(16) if os.environ.get(IDS_VARIABLE, "hashed") != "plain" else b""
+        self._key = os.urandom(16) if os.environ.get(REQUESTS_VARIABLE) != "plain" else b""
         self._numbers: dict[str, int] = {}
         self._last_request = self._last_iteration = 0
         self._iteration = 0
@@ -207,7 +206,7 @@ def is_wanted(environment: Mapping[str, str]) -> bool:
     return bool(
         environment.get("DRUMLINE_PYTHON")
         and environment.get("DRUMLINE_COLLECT__POLICY", "") != "off"
-        and environment.get(RECORD_VARIABLE, "").lower() not in _OFF
+        and environment.get(REQUESTS_VARIABLE) != "off"
     )
 
 

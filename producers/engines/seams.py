@@ -19,10 +19,9 @@ class UnknownEngine(Exception):
 
 
 def check_version(engine: str, version: str, tried: Sequence[str]) -> None:
-    """Accept a version that was tried. Raises UnknownEngine. `tried`: beginnings of versions, as "0.32."."""
+    """Accept a version that was tried. Raises UnknownEngine. `tried`: beginnings of versions, the oldest first."""
     if not any(f"{version}.".startswith(f"{known}.") for known in tried):
-        known_versions = ", ".join(tried)
-        raise UnknownEngine(f"{engine} {version or 'of an unknown version'} is not known (tried: {known_versions})")
+        raise UnknownEngine(f"{engine} {version or 'of no version'} is not known ({tried[0]} to {tried[-1]} are)")
 
 
 def method(kind: Any, name: str, parameters: Sequence[str]) -> Any:

@@ -20,7 +20,7 @@ from drumline.producers.engines.seams import around, check_version, join, method
 
 NAME = "vllm"
 #: Versions that were tried, or whose source has the same methods; docs/guide/inference.md lists which is which.
-TRIED = ("0.32",)
+TRIED = tuple(f"0.{minor}" for minor in range(11, 33))
 SCHEDULER, WORKERS = "vllm.v1.core.sched.scheduler", "vllm.v1.worker.gpu_worker"
 #: Attribute of a batch: number of its iteration, and the tokens of prompts in it.
 NOTE = "_drumline_iteration"
@@ -87,7 +87,7 @@ class SchedulerWatch:
         name, lora = request.request_id, request.lora_request
         headers = request.trace_headers or {}
         self._waiting_for_token[name] = self._prefilling[name] = request
-        self._stats[name] = request.prefill_stats
+        self._stats[name] = getattr(request, "prefill_stats", request)  # older ones count in the request
         recorder.begin_request(
             name,
             round(request.arrival_time * 1e9),
@@ -113,7 +113,7 @@ class SchedulerWatch:
         facts.kv_used = pool.num_gpu_blocks - pool.get_num_free_blocks()
         if drafts := batch.scheduled_spec_decode_tokens:
             facts.draft_tokens = sum(map(len, drafts.values()))
-        if lost := batch.preempted_req_ids:
+        if lost := getattr(batch, "preempted_req_ids", None):
             facts.preempted = len(lost)
             for name in lost:
                 if request := scheduler.requests.get(name):

@@ -14,7 +14,7 @@ import pytest
 from support.torch_stub import TORCH
 from support.wait_limit import WAIT_S
 
-from drumline.infra.config.settings import RingSettings, ServingSettings, SpoolSettings
+from drumline.infra.config.settings import RingSettings, SpoolSettings
 from drumline.infra.config.unknown_variables import SPOOL
 from drumline.producers import launcher
 from drumline.producers.agent.cursor import Cursor
@@ -480,8 +480,7 @@ def test_an_option_makes_up_for_a_policy_of_the_environment_that_is_none():
 def test_what_jobs_read_of_the_settings_is_known():
     spool = {f"DRUMLINE_SPOOL__{name.upper()}" for name in SpoolSettings.model_fields}
     rings = {f"DRUMLINE_RINGS__{name.upper()}" for name in RingSettings.model_fields}
-    serving = {f"DRUMLINE_SERVING__{name.upper()}" for name in ServingSettings.model_fields}
-    assert spool | rings | serving | {"DRUMLINE_HOST"} == set(SPOOL)
+    assert spool | rings | {"DRUMLINE_HOST"} == set(SPOOL)
 
 
 @pytest.mark.parametrize(("variables", "lacks_run"), [

@@ -46,11 +46,11 @@ def test_calls_become_rows_without_any_text_of_a_request(tmp_path):
 
 
 def test_ids_are_plain_where_the_job_allows_it(tmp_path):
-    run([sys.executable, "-c", ENGINE], tmp_path, DRUMLINE_SERVING__IDS="plain")
+    run([sys.executable, "-c", ENGINE], tmp_path, DRUMLINE_SERVING__REQUESTS="plain")
     assert wait_for(tmp_path, "gpu.request.v1", 3)[0]["request"] == f"id-0-{PLANTED}"
 
 
-@pytest.mark.parametrize("more", [{"DRUMLINE_SERVING__RECORD": "0"}, {"DRUMLINE_COLLECT__POLICY": "off"}])
+@pytest.mark.parametrize("more", [{"DRUMLINE_SERVING__REQUESTS": "off"}, {"DRUMLINE_COLLECT__POLICY": "off"}])
 def test_a_job_that_records_nothing_of_engines_runs_as_before(tmp_path, more):
     environment = {**os.environ, "DRUMLINE_SPOOL__ROOT": str(tmp_path), **more}
     command = [sys.executable, "-m", "drumline.cli.app", "run", "--job", "own", "--", sys.executable, "-c", ENGINE]

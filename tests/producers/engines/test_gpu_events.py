@@ -7,14 +7,14 @@ class FakeCuda:
     """A clock that the test advances; events after it are not over."""
 
     def __init__(self):
-        self.now_ms, self.reached_ms, self.capturing, self.made = 0.0, 0.0, False, 0
+        self.now_ms, self.reached_ms, self.capturing, self.created = 0.0, 0.0, False, 0
 
     def is_current_stream_capturing(self):
         return self.capturing
 
     def Event(self, enable_timing):  # noqa: N802
         cuda = self
-        cuda.made += 1
+        cuda.created += 1
 
         class Event:
             at = 0.0
@@ -44,7 +44,7 @@ def test_times_and_idle_times_come_once_the_gpu_got_there_and_events_are_used_ag
     cuda.reached_ms = cuda.now_ms
     seen += events.read()
     assert seen == [(n, 2_000_000, -1 if n == 0 else 500_000) for n in range(50)]
-    assert cuda.made < 14
+    assert cuda.created < 14
 
 
 def test_nothing_is_recorded_into_a_graph_or_beyond_the_bound():

@@ -43,7 +43,7 @@ def test_requests_and_iterations_of_a_known_version_have_rows(tmp_path):
 def test_an_unknown_version_runs_on_with_one_sentence_and_no_rows(tmp_path):
     spool, warnings = served(tmp_path, version="9.9.1")
     assert set(warnings.splitlines()) == {
-        "drumline: iterations and requests are not recorded: vllm 9.9.1 is not known (tried: 0.32)"
+        "drumline: iterations and requests are not recorded: vllm 9.9.1 is not known (0.11 to 0.32 are)"
     }
     assert not spool_rows(spool, "gpu.request.v1")
 

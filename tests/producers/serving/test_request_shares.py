@@ -95,7 +95,7 @@ def test_without_gpu_times_a_request_has_none_but_host_time():
     assert (first.gpu_ns, first.prefill_gpu_ns, first.host_ns) == (UNKNOWN, UNKNOWN, 30)
 
 
-def test_time_of_requests_that_are_not_known_is_attributed_to_nobody():
+def test_time_of_requests_that_are_not_known_is_not_attributed():
     shares = filled([1])
     run(shares, [(BATCH, 110)])
     assert (shares.unknown, [r.gpu_ns for r in shares.finish(1)]) == (2, [30])
@@ -109,12 +109,12 @@ def test_what_is_open_when_the_engine_ends_is_lost():
 @pytest.mark.parametrize("load", [Load(), Load(kv_blocks=200, per_s=60.0), Load(adapters=("a", "b", ""))])
 def test_a_whole_load_is_shared_out_without_a_rest(load):
     shares, numbers, total = RequestShares(), {}, 0
-    for came, one in FakeEngine(load).run(5_000_000_000):
+    for came, iteration in FakeEngine(load).run(5_000_000_000):
         for request in came:
             numbers[request.name] = len(numbers) + 1
             shares.begin(numbers[request.name], {"adapter": request.adapter}, request.start_ns)
-        shares.new_batch([(numbers[name], count) for name, count in one.tokens.items()], {})
-        shares.iteration(one.number, one.start_ns, one.duration_ns, gpu_follows=True)
-        shares.gpu_time(one.number, one.gpu_ns)
-        total += one.gpu_ns if one.tokens else 0
+        shares.new_batch([(numbers[name], count) for name, count in iteration.tokens.items()], {})
+        shares.iteration(iteration.number, iteration.start_ns, iteration.duration_ns, gpu_follows=True)
+        shares.gpu_time(iteration.number, iteration.gpu_ns)
+        total += iteration.gpu_ns if iteration.tokens else 0
     assert sum(max(request.gpu_ns, 0) for request in shares.finish(0)) == total
