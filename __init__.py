@@ -1,9 +1,11 @@
-"""The package `drumline`: four calls for a job's own code, which cost next to nothing while nothing is attached.
+"""The package `drumline`: six calls for a job's own code, which cost next to nothing while nothing is attached.
 
     drumline.attach()                 start collecting in this process (not needed under `drumline run`)
     drumline.step(n)                  begin step n
     with drumline.scope("evaluate"):  mark a named range
     drumline.status()                 state of collecting, as text
+    with drumline.iteration({"a": 1}): mark one iteration of an inference engine of your own
+    drumline.request("a")             begin a request of it
 
 and one for those who ask for results, docs/guide/connect.md:
 
@@ -21,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from drumline.producers.collector.attach import attach, status
+    from drumline.producers.engines.engine_api import iteration, request
     from drumline.views.client.connection import connect
 
-__all__ = ["attach", "connect", "scope", "status", "step"]
+__all__ = ["attach", "connect", "iteration", "request", "scope", "status", "step"]
 
 _ATTACH = "drumline.producers.collector.attach"
 
@@ -53,6 +56,10 @@ def __getattr__(name: str) -> Any:
         from drumline.views.client import connection
 
         return connection.connect
+    if name in ("iteration", "request"):
+        from drumline.producers.engines import engine_api
+
+        return getattr(engine_api, name)
     from drumline.producers.collector import attach as module
 
     return getattr(module, name)

@@ -26,6 +26,8 @@ STORED: dict[str, str] = {
     Topic.STACK: "stacks",
     Topic.LAUNCH: "launches",
     Topic.STALL: "stalls",
+    Topic.ITERATION: "iterations",
+    Topic.REQUEST: "requests",
 }
 
 

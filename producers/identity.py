@@ -52,8 +52,8 @@ MAX_RANK, MAX_NAME = (1 << 20) - 1, 1_024
 #: Set in processes that the hook of an environment has prepared (collector/late.py), and what holds for those only.
 LATE = "DRUMLINE_LATE"
 OF_LATE = (LATE, JOB, "DRUMLINE_COLLECT__POLICY", MINTED_RUN)
-#: What measures a live process: CUPTI, or NCCL's profiler interface alone.
-CUPTI, NCCL = "cupti", "nccl"
+#: What measures a live process: CUPTI, NCCL's profiler interface alone, or an inference engine's own iterations.
+CUPTI, NCCL, SERVING = "cupti", "nccl", "serving"
 #: Root of process ids: UUIDv5 of (this, "run/host/pid/start").
 PROCESS_NAMESPACE = uuid.UUID("d6a1c7de-6f0b-5a53-9d39-7f0d2c6f2b51")
 
@@ -145,7 +145,9 @@ def run_id(environment: Mapping[str, str]) -> str:
     return printable(_named_run(environment) or environment.get(MINTED_RUN, ""))
 
 
-def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device: int | None, now_ns: int) -> Identity:
+def identity(
+    environment: Mapping[str, str], attached: Mapping[str, Any], device: int | None, now_ns: int, source: str = CUPTI
+) -> Identity:
     """Return the identity of an attached process.
 
     `attached`: the facts that the process sent (process_info.describe, pid, and its rank and world size where it has
@@ -177,7 +179,7 @@ def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device
         pid=pid,
         start_ns=int(attached.get("started_ns") or now_ns),
         gpu_model=gpu.get("model", ""),
-        source=CUPTI,
+        source=source,
         labels={printable(key.strip()): printable(value.strip()) for key, _, value in labels},
         versions={k: str(v) for k, v in {**attached.get("versions", {}), **({"sm": sm} if sm else {})}.items()},
     )

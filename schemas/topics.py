@@ -30,6 +30,8 @@ class Topic(StrEnum):
     STACK = "gpu.stack.v1"
     LAUNCH = "gpu.launch.v1"
     STALL = "gpu.stall.v1"
+    ITERATION = "gpu.iteration.v1"
+    REQUEST = "gpu.request.v1"
     KERNEL_FREQUENCY = "gpu.kernel-frequency.v1"
     MEMCPY_BANDWIDTH = "gpu.memcpy-bandwidth.v1"
     LATENESS = "gpu.lateness.v1"
@@ -98,6 +100,8 @@ TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(Topic.STACK, "stacks", "job", 7 * DAY_MS, joined=True),
     TopicSpec(Topic.LAUNCH, "launches", "process id", 3 * DAY_MS),
     TopicSpec(Topic.STALL, "stalls", "process id", 7 * DAY_MS),
+    TopicSpec(Topic.ITERATION, "iterations", "process id", 7 * DAY_MS),
+    TopicSpec(Topic.REQUEST, "requests", "process id", 7 * DAY_MS),
     TopicSpec(Topic.KERNEL_FREQUENCY, "kernel_frequency", "process id", 7 * DAY_MS, derived=True),
     TopicSpec(Topic.MEMCPY_BANDWIDTH, "memcpy_bandwidth", "process id", 7 * DAY_MS, derived=True),
     TopicSpec(Topic.LATENESS, "lateness", "job", 7 * DAY_MS, derived=True, joined=True),

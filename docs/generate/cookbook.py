@@ -16,8 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from support.fake_engine import Load
 from support.fake_sysfs import FakeSysfs
 from support.fakes.nvml import FIELDS, FakeNvml
+from support.serving_rows import iterations, requests
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.queries import Query, option, queries
@@ -91,6 +93,7 @@ def real_pipeline(state: Path) -> Iterator[Settings]:
             add_links(settings)
             add_launches(settings)
             add_stalls(settings)
+            add_serving(settings)
             add_checks(settings)
         finally:
             for program in programs:
@@ -155,6 +158,15 @@ def add_stalls(settings: Settings) -> None:
         ARRAY JOIN ['long_scoreboard', 'math_pipe_throttle', 'selected'] AS reason
         GROUP BY job, run, rank, k.name, reason""",
     )
+
+
+def add_serving(settings: Settings) -> None:
+    """Store two minutes of a fake inference engine whose prompts hold up the rest; one of its adapters is dear."""
+    load = Load(per_s=5.0, prompts=(2_000, 9_000), outputs=(40, 120), chunked=False, tokens=1 << 20, kv_blocks=40_000,
+                adapters=("", "legal", "chat"), slow_adapter="legal")  # fmt: skip
+    client = clickhouse.connect(settings, database=settings.clickhouse.database)
+    for table, lines in (("iterations", iterations(load, 100)), ("requests", requests(load, 100))):
+        clickhouse.insert_once(client, table, "\n".join(lines).encode(), table, "JSONEachRow")
 
 
 def add_links(settings: Settings) -> None:

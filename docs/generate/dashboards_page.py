@@ -8,6 +8,8 @@ from drumline.infra.grafana.catalog import DASHBOARDS
 from drumline.infra.grafana.model import FOLDER
 
 PAGE = REFERENCE / "dashboards.md"
+#: Dashboards that the recording has nothing for are not drawn.
+PICTURES = REFERENCE.parent / "img" / "dashboards"
 HEAD = f"""{NOTE.format(name="dashboards_page")}# Dashboards
 
 Which dashboards does drumline have? They are in Grafana's folder `{FOLDER}`. [Grafana](../guide/grafana.md) explains
@@ -26,7 +28,8 @@ def page() -> str:
         choices = ", ".join(variable.label.lower() for variable in dashboard.variables)
         rows.append((dashboard.title, dashboard.description, dashboard.start, choices))
     names = {dashboard.title: dashboard.uid.removeprefix("drumline-") for dashboard in DASHBOARDS}
-    pictures = "".join(f"\n### {title}\n\n![{title}](../img/dashboards/{name}.png)\n" for title, name in names.items())
+    drawn = {title: name for title, name in names.items() if (PICTURES / f"{name}.png").exists()}
+    pictures = "".join(f"\n### {title}\n\n![{title}](../img/dashboards/{name}.png)\n" for title, name in drawn.items())
     return HEAD + table(("dashboard", "answers", "time range", "choices"), rows) + "\n## Pictures\n" + pictures
 
 

@@ -48,8 +48,13 @@ GROUPS = {
         "stacks",
         "launches",
         "stalls",
+        "iterations",
+        "requests",
     ),
     "Results": (
+        "serving_minutes",
+        "serving_verdicts",
+        "adapter_costs",
         "stragglers",
         "coverage",
         "job_coverage",

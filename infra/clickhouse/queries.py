@@ -158,7 +158,7 @@ def queries() -> dict[str, Query]:
 #: In the cookbook's order.
 THEMES = (
     "Jobs and ranks", "Kernels", "Launches", "Steps", "Stragglers", "Collectives", "Copies", "Devices",
-    "Comparing runs", "Cost", "Data quality",
+    "Comparing runs", "Serving", "Cost", "Data quality",
 )  # fmt: skip
 
 

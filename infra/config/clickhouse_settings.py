@@ -42,6 +42,8 @@ class RetentionSettings(JsonSetting):
     stacks: Days = 90
     launches: Days = 14
     stalls: Days = 30
+    iterations: Days = 30
+    requests: Days = 90
     kernel_frequency: Days = 90
     memcpy_bandwidth: Days = 90
     lateness: Days = 14

@@ -17,13 +17,15 @@ from drumline.infra.grafana.dashboards.kernels import KERNELS
 from drumline.infra.grafana.dashboards.memcpy import MEMCPY
 from drumline.infra.grafana.dashboards.rank import RANK_BOARD
 from drumline.infra.grafana.dashboards.scopes import SCOPES
+from drumline.infra.grafana.dashboards.serving import SERVING_BOARD
 from drumline.infra.grafana.dashboards.stragglers import STRAGGLERS
 from drumline.infra.grafana.dashboards.timeline import TIMELINE_BOARD
 from drumline.infra.grafana.model import Dashboard, Panel, PanelQuery
 from drumline.infra.grafana.render.dashboard import dashboard_json, text
 
 DASHBOARDS: tuple[Dashboard, ...] = (
-    FLEET, JOB_BOARD, RANK_BOARD, STRAGGLERS, COMPARE, KERNELS, TIMELINE_BOARD, SCOPES, MEMCPY, DEVICES, COST, HEALTH,
+    FLEET, JOB_BOARD, RANK_BOARD, STRAGGLERS, COMPARE, KERNELS, TIMELINE_BOARD, SCOPES, MEMCPY, SERVING_BOARD, DEVICES,
+    COST, HEALTH,
 )  # fmt: skip
 
 

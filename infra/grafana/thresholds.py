@@ -60,3 +60,12 @@ LINK_ERRORS = 10.0
 ANY = ((1.0, "red"),)
 #: GPU time or money that was lost: any is worth a colour.
 LOST = ((1e-9, "orange"),)
+
+#: Time to the first token that 95% of requests stay below; s. Whom a page answers leaves after about ten (Nielsen,
+#: Response Times: The Three Important Limits); half of that is for network and tokenizer.
+TTFT_S = 5.0
+TTFT = ((TTFT_S, "red"),)
+#: Share of the time with requests in which the GPU has nothing to do while requests are in the queue. The verdict on
+#: a starved engine begins at twice that, with and without a queue.
+IDLE_WITH_QUEUE = 0.2
+IDLE_SHARE = ((IDLE_WITH_QUEUE, "red"),)

@@ -1,4 +1,4 @@
-"""Starts the decoder process beside a GPU process, and checks whether it is alive."""
+"""Starts a process of drumline, mostly the decoder, beside a process of the job, and checks whether it is alive."""
 
 from __future__ import annotations
 
@@ -7,24 +7,38 @@ import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 
 #: prctl(2): sets the process that may read this one's memory where Yama restricts that.
 PR_SET_PTRACER = 0x59616D61
 
 
 def start(pool_fd: int, events_fd: int) -> int:
-    """Start the decoder, detached so that the job never waits for it, and return its pid. Raises OSError.
+    """Start the decoder and return its pid. Raises OSError. Blocks until it has started, at most 30 s."""
+    answer = start_program("drumline.producers.decoder.main", [pool_fd, events_fd])
+    if len(answer) != 2:
+        raise OSError(f"the decoder does not start: it answers {' '.join(answer)}")
+    pid, may_read = map(int, answer)
+    if not may_read:  # Yama allows one reader: name it, unless the job has allowed readers itself
+        with contextlib.suppress(Exception):
+            ctypes.CDLL(None).prctl(PR_SET_PTRACER, pid, 0, 0, 0)
+    return pid
 
-    Blocks until the decoder has started, at most 30 s.
+
+def start_program(module: str, descriptors: Sequence[int]) -> list[str]:
+    """Start a module of drumline beside this process, detached so that the job never waits for it.
+
+    Its arguments are the descriptors, which it inherits, and this process's pid. Returns the numbers in its last line.
+    Raises OSError. Blocks until it has started, at most 30 s.
     """
     python = os.environ.get("DRUMLINE_PYTHON") or sys.executable
     packages = os.environ.get("DRUMLINE_PACKAGES", "")
     environment = dict(os.environ, DRUMLINE_ATTACH="0", OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
     environment["PYTHONPATH"] = packages
-    command = [python, "-m", "drumline.producers.decoder.main", str(pool_fd), str(events_fd), str(os.getpid())]
+    command = [python, "-m", module, *map(str, descriptors), str(os.getpid())]
     done = subprocess.run(
         command,
-        pass_fds=(pool_fd, events_fd),
+        pass_fds=tuple(descriptors),
         env=environment,
         cwd="/",
         start_new_session=True,
@@ -33,14 +47,11 @@ def start(pool_fd: int, events_fd: int) -> int:
         timeout=30,
         check=False,
     )
-    answer = done.stdout.split()[-2:]  # a sitecustomize.py of the job may print before
-    if done.returncode or len(answer) != 2 or not all(number.isdigit() for number in answer):
-        raise OSError(f"the decoder does not start (exit {done.returncode}): {' '.join(command)}")
-    pid, may_read = map(int, answer)
-    if not may_read:  # Yama allows one reader: name it, unless the job has allowed readers itself
-        with contextlib.suppress(Exception):
-            ctypes.CDLL(None).prctl(PR_SET_PTRACER, pid, 0, 0, 0)
-    return pid
+    lines = done.stdout.splitlines()  # a sitecustomize.py of the job may print before
+    answer = lines[-1].decode(errors="replace").split() if lines else []
+    if done.returncode or not answer or not all(number.isdigit() for number in answer):
+        raise OSError(f"drumline's process does not start (exit {done.returncode}): {' '.join(command)}")
+    return answer
 
 
 def is_alive(pid: int) -> bool:

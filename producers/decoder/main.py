@@ -13,17 +13,14 @@ import ctypes
 import errno
 import os
 import select
-import signal
 import socket
 import sys
 import time
 
-from drumline.infra.runtime import sys_path as own_packages
+from drumline.producers.spool.detached import detach
 
 #: Interval at which buffers are polled while records come, and otherwise; s. A poll takes 0.5 ms of CPU.
 POLL_S, IDLE_S = 0.05, 0.25
-#: Scheduling priority below the job's.
-NICE = 5
 #: Longest message: paths, versions, and some hundred GPUs.
 MESSAGE_BYTES = 65_536
 
@@ -75,16 +72,8 @@ def may_read(pid: int) -> bool:
 def main() -> int:
     """Detach from the job's process tree, print the pid and `may_read`, and serve. Returns the exit status."""
     pool_fd, events_fd, pid = (int(argument) for argument in sys.argv[1:4])
-    child = os.fork()
-    if child:
-        print(f"\n{child} {int(may_read(pid))}", flush=True)  # a package of the job may have printed before
-        os._exit(0)
-    own_packages.prefer_own_packages()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the job's
-    with open(os.devnull, "w") as null:
-        os.dup2(null.fileno(), 1)
+    detach(int(may_read(pid)))
     try:
-        os.nice(NICE)
         serve(pool_fd, events_fd, pid)
     except Exception as error:
         from drumline.producers.ipc.events import warn

@@ -47,6 +47,12 @@ STATUS_KEYS: dict[str, str] = {
     "untimed_steps": "policy light: steps without rows: of dense calls NCCL measures a part (`DRUMLINE_RINGS__TIMES`)",
     "ring_dropped": "policy light: operations and marks that met a full ring",
     "ring_unknown": "policy light: events of NCCL of no known operation",
+    "iterations": "inference engines: iterations published",
+    "requests": "inference engines: requests published",
+    "lost_iterations": "inference engines: iterations that the engine's process could not send",
+    "lost_requests": "inference engines: messages about requests that it could not send",
+    "unknown_requests": "inference engines: requests in batches whose begin was not received, with no row",
+    "bad_messages": "inference engines: messages that could not be read: a defect",
     "ring_denied": "policy light: communicators that met a full table; their operations have no rows",
 }
 #: `problem: NAME` -> meaning; the value is a sentence about the last one.

@@ -130,6 +130,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (LABEL, f"gpu_model serial model source steps_from point_to_point {Topic.HANG}:state verdict role"),
     (LABELS, f"causes details states groups confidences reasons {Topic.HANG}:notes"),
     (LABELS, "devices links checks findings"),
+    (LABELS, "engines roles phases adapter_lists ids traceparents models adapter_names tenants routes outcomes"),
     (LABELS, f"functions files callers {Topic.STACK}:threads"),
     (STACKS, "stacks"),
     (LAUNCH_STACKS, f"scopes {Topic.LAUNCH}:stacks"),
@@ -174,6 +175,9 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (READING, "job_memory lost"),
     (SHARE_NS, "interval_ns sample_age_ns"),
     (READING, "measured expected"),
+    (HOST_READING, f"{Topic.ITERATION}:waiting"),
+    (SHARE_NS, f"{Topic.ITERATION}:gpu_ns {Topic.REQUEST}:gpu_ns gap_ns schedule_ns gpu_idle_ns"),
+    (SHARE_NS, "queue_ns ttft_ns prefill_gpu_ns host_ns"),
     (SIZE_32, "grid_x grid_y grid_z block_x block_y block_z shared_static shared_dynamic"),
     (UNLIMITED_16, "registers depth"),
     (UNLIMITED_32, "stream correlation cluster_x shared_executed local_per_thread graph id parent_id block_max"),
@@ -187,7 +191,12 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
 )
 FIELDS = MappingProxyType({name: bound for bound, names in _FIELDS for name in names.split()})
 #: Columns of samples that are not listed: readings.
-_READINGS = {Topic.HOST: HOST_READING, Topic.NETWORK: READING}
+_READINGS = {
+    Topic.HOST: HOST_READING,
+    Topic.NETWORK: READING,
+    Topic.ITERATION: HOST_READING,
+    Topic.REQUEST: HOST_READING,
+}
 #: Rows of a record of topics whose consumers work by row, not by column: twice what producers send.
 ROWS_OF_STEPS = Bound("number of rows", "twice what producers send", 0, 8_192)
 _ROWS_OF = {Topic.STEP: ROWS_OF_STEPS, Topic.COLLECTIVE: ROWS_OF_STEPS}

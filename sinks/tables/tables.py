@@ -108,6 +108,11 @@ class _Rule:
 _STEP_NULLS = frozenset(
     {"copy_pageable_ns", "launch_late_ns", "sync_ns", "input_ns", "load_ns", "gc_ns", "checkpoint_ns"}
 )
+_NOT_KNOWN = frozenset(
+    {"schedule_ns", "gpu_ns", "gpu_idle_ns", "draft_tokens", "waiting", "kv_used", "kv_total"}
+    | {"queue_ns", "ttft_ns", "prompt_tokens", "cached_tokens", "prefill_gpu_ns", "host_ns"}
+    | {"first_iteration", "last_iteration"}
+)
 _RULES: dict[Topic, _Rule] = {
     Topic.PROCESS: _Rule(upsert=True, live=True, also=("local_rank", "world_size")),
     Topic.KERNEL: _Rule(clock="start_ns"),
@@ -140,6 +145,8 @@ _RULES: dict[Topic, _Rule] = {
     Topic.STACK: _Rule(clock="time_ns", plain=frozenset({"stack"})),
     Topic.LAUNCH: _Rule(clock="start_ns", nullable=frozenset({"sample_age_ns"})),
     Topic.STALL: _Rule(clock="start_ns"),
+    Topic.ITERATION: _Rule(clock="start_ns", nullable=_NOT_KNOWN | {"output_tokens"}),
+    Topic.REQUEST: _Rule(clock="start_ns", nullable=_NOT_KNOWN, plain=frozenset({"request", "traceparent"})),
     Topic.KERNEL_FREQUENCY: _Rule(upsert=True, clock="window_start_ns"),
     Topic.MEMCPY_BANDWIDTH: _Rule(upsert=True, clock="window_start_ns"),
     Topic.LATENESS: _Rule(upsert=True),

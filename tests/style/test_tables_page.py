@@ -43,7 +43,8 @@ def test_every_column_of_tables_and_views_has_a_comment(clean_stack):
     assert not [(table, row["name"]) for table, columns in described.items() for row in columns if not row["comment"]]
     views = {row["name"] for row in tables if row["engine"] == "View"}
     assert views > {"stragglers", "lateness", "processes", "jobs"}
-    for view in views - {"jobs", "attempts", "coverage", "job_coverage", "hot_stacks", "offenders", "faults"}:
+    of_no_table = {"jobs", "attempts", "coverage", "job_coverage", "hot_stacks", "offenders", "faults"}
+    for view in views - of_no_table - {"serving_minutes", "serving_verdicts", "adapter_costs"}:
         stored = f"{view.removesuffix('_now')}_versions"
         table = [(row["name"], row["type"], row["comment"]) for row in described[stored]]
         assert [(row["name"], row["type"], row["comment"]) for row in described[view]] == table, view

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from drumline.infra.config.servers import WEB_PAGE
 from drumline.infra.grafana.alerts.device import DEVICES, LOST_GPUS
+from drumline.infra.grafana.alerts.inference import INFERENCE
 from drumline.infra.grafana.alerts.job import JOBS, LINKS
 from drumline.infra.grafana.alerts.pipeline import ARRIVAL, PIPELINE
 from drumline.infra.grafana.alerts.rule import CONDITION, Group, Rule, link, with_job
@@ -14,7 +15,7 @@ from drumline.infra.grafana.catalog import DASHBOARDS
 from drumline.infra.grafana.model import FOLDER_UID, PLUGIN, SOURCE_UID, Json
 from drumline.infra.grafana.render.dashboard import panel_ids
 
-GROUPS: tuple[Group, ...] = (JOBS, LINKS, LOST_GPUS, DEVICES, ARRIVAL, PIPELINE)
+GROUPS: tuple[Group, ...] = (JOBS, LINKS, INFERENCE, LOST_GPUS, DEVICES, ARRIVAL, PIPELINE)
 
 
 def rules() -> list[Rule]:

@@ -1,5 +1,7 @@
 """Attaches drumline after `import torch`, in every Python process below `drumline run` (sitecustomize.py).
 
+Adapters of inference engines join the modules of ENGINES likewise, once the engine has imported them.
+
 Python imports one sitecustomize only, so the one that this folder shadows is run as usual. Every process pays for the
 imports of this module: keep them next to nothing.
 """
@@ -18,16 +20,25 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(_FOLDER)))
 
 
-class TorchImportHook:
-    """Calls torch_hooks after the first real import of torch; importlib.util.find_spec alone does not use it up."""
+#: Module of an inference engine -> adapter, a module of drumline.producers.engines that joins it.
+ENGINES = {
+    "vllm.v1.core.sched.scheduler": "vllm_engine",
+    "vllm.v1.worker.gpu_worker": "vllm_engine",
+    "transformers.generation.continuous_batching.continuous_api": "transformers_batching",
+    "transformers.generation.utils": "transformers_generate",
+    "transformers.cli.serving.server": "transformers_batching",
+}
 
-    _pending = True
-    #: Python, the spool's root and the agent's user for a process that `drumline run` has not prepared; None below it.
-    late: tuple[str, str, str] | None = None
+
+class AfterImport:
+    """Calls `loaded` after the first real import of a module; importlib.util.find_spec alone does not use it up."""
+
+    def __init__(self, names: Any) -> None:
+        self._pending = set(names)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return torch's spec from another finder, with its loader wrapped; None for other modules."""
-        if name != "torch":
+        """Return a module's spec from another finder, with its loader wrapped; None for modules of no interest."""
+        if name not in self._pending:
             return None
         for finder in list(sys.meta_path):
             find: Any = getattr(finder, "find_spec", None)
@@ -35,34 +46,59 @@ class TorchImportHook:
             if spec is not None:
                 try:
                     if spec.loader is not None:
-                        self._wrap(spec.loader)
+                        self._wrap(name, spec.loader)
                 except Exception as error:  # a loader that cannot be wrapped loads all the same
                     _warn(error)
                 return spec
         return None
 
-    def _wrap(self, loader: Any) -> None:
+    def _wrap(self, name: str, loader: Any) -> None:
         load = loader.exec_module
 
         def exec_module(module: Any) -> None:
             load(module)
-            if not self._pending:
+            if name not in self._pending:
                 return
-            self._pending = False
+            self._pending.discard(name)
             try:
-                if self in sys.meta_path:
+                if not self._pending and self in sys.meta_path:
                     sys.meta_path.remove(self)
-                if self.late:
-                    from drumline.producers.collector import late
-
-                    late.prepare(os.environ, *self.late)
-                from drumline.producers.collector import torch_hooks
-
-                torch_hooks.imported(module)
+                self.loaded(module)
             except Exception as error:  # must not reach the job
                 _warn(error)
 
         loader.exec_module = exec_module
+
+    def loaded(self, module: Any) -> None:
+        """Take a module that was just imported."""
+
+
+class TorchImportHook(AfterImport):
+    """Calls torch_hooks after `import torch`."""
+
+    #: Python, the spool's root and the agent's user for a process that `drumline run` has not prepared; None below it.
+    late: tuple[str, str, str] | None = None
+
+    def loaded(self, module: Any) -> None:
+        """Prepare to attach when CUDA is first used."""
+        if self.late:
+            from drumline.producers.collector import late
+
+            late.prepare(os.environ, *self.late)
+        from drumline.producers.collector import torch_hooks
+
+        torch_hooks.imported(module)
+
+
+class EngineImportHook(AfterImport):
+    """Lets the adapter of an inference engine join each of its modules."""
+
+    def loaded(self, module: Any) -> None:
+        """Join a module of an engine. Nothing of drumline is loaded where the job records none."""
+        from importlib import import_module
+
+        if os.environ.get("DRUMLINE_PYTHON") and os.environ.get("DRUMLINE_COLLECT__POLICY") != "off":
+            import_module("drumline.producers.engines." + ENGINES[module.__name__]).imported(module)
 
 
 def _warn(error: Exception) -> None:
@@ -114,7 +150,7 @@ def _install(late: tuple[str, str, str] | None = None) -> None:
     """Install the finders, once: the sitecustomize of another tool may run this one again."""
     installed = any(type(finder).__name__ == "TorchImportHook" for finder in sys.meta_path)
     if os.environ.get("DRUMLINE_ATTACH") != "0" and not installed:
-        hook = TorchImportHook()
+        hook = TorchImportHook(("torch",))
         hook.late = late
-        sys.meta_path.insert(0, hook)
+        sys.meta_path[:0] = [hook, EngineImportHook(ENGINES)]
         sys.meta_path.append(DrumlineFinder())

@@ -89,6 +89,21 @@ def link(db, device, seconds, **columns):
     )
 
 
+def serve(db, job, ttft_ms, idle_ms):
+    """Twenty minutes of an inference engine with a queue: an iteration each half second, a request each second."""
+    at = f"toDateTime64({db.first}, 9, 'UTC') + toIntervalMillisecond"
+    columns = "job, run, process_id, engine, role, phase, iteration, start, duration_ns, gap_ns, gpu_ns, gpu_idle_ns"
+    db.writer.command(
+        f"INSERT INTO iterations ({columns}, requests, decode_tokens, waiting, published) SELECT '{job}', '{RUN}', "
+        f"'p', 'fake', 'engine', 'decode', number, {at}(500 * number), 400000000, 100000000, 300000000, "
+        f"{idle_ms}000000, 8, 8, 3, now64(3) FROM numbers(2400)"
+    )
+    db.writer.command(
+        f"INSERT INTO requests (job, run, start, duration_ns, ttft_ns, output_tokens, published) SELECT '{job}', "
+        f"'{RUN}', {at}(1000 * number), 9000000000, {ttft_ms}000000, 20, now64(3) FROM numbers(1200)"
+    )
+
+
 @pytest.fixture(scope="module")
 def healthy(db):
     """The healthy phase again and again for 20 minutes: all that any rule reads, also what is bad in no rule's eyes."""
@@ -111,9 +126,23 @@ def healthy(db):
             _offset="toUInt64(toUnixTimestamp(later))")  # fmt: skip
     db.copy("stragglers_versions", "healthy", f"window_start {phase}", **windows, **suspect)
     hang(db, "healthy", 0, "standing", 0)  # rank 0 saves a checkpoint
+    serve(db, "healthy", 400, 20)
     for seconds in range(-1200, 1200, 60):
         link(db, "sound", seconds, rx_discards=40, symbol_errors=int(seconds == 0))
     return db.first + 1200
+
+
+@pytest.mark.parametrize(("uid", "value"), [("drumline-first-token", 7.0), ("drumline-idle-with-queue", 0.3)])
+def test_an_engine_whose_requests_wait_is_reported(db, uid, value):
+    db.copy("ledger", "served", published=shift("published", AGAIN))
+    db.copy("processes_versions", "served", policy="'on: always'", published=f"{shift('published', AGAIN)} AS later",
+            _offset="toUInt64(toUnixTimestamp(later))")  # fmt: skip
+    if uid == "drumline-first-token":
+        serve(db, "served", 7_000, 150)
+    evaluator = run(db, uid, db.first + 600, db.first + 900)
+    assert len(fired(evaluator, job="served")) == 1
+    [measured] = [v for labels, v in evaluator.values["A"].items() if dict(labels).get("job") == "served"]
+    assert measured == pytest.approx(value)
 
 
 @pytest.mark.parametrize("uid", RULES)

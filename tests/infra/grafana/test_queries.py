@@ -13,6 +13,7 @@ from support.grafana_stack import JOB, RUN, stored
 
 from drumline.infra.grafana.bands import BANDS, WORST
 from drumline.infra.grafana.catalog import statements
+from drumline.infra.grafana.dashboards.serving import SERVING_BOARD
 from drumline.infra.grafana.tokens import sql
 from drumline.lab.bench.grafana_macros import ALL_VALUES, PanelRequest, expand
 from drumline.schemas.counters import COUNTERS
@@ -63,6 +64,8 @@ EMPTY = {
 }
 #: Counters that came later than the recordings have empty panels too.
 RECORDED = json.loads(gzip.decompress((Path(__file__).parents[2] / "data/nvml/h200.json.gz").read_bytes()))["rows"][0]
+#: The recording is of a training.
+EMPTY |= {panel.title for panel in SERVING_BOARD.panels}
 EMPTY |= {counter.line.title for counter in COUNTERS if counter.line and counter.name not in RECORDED}
 
 

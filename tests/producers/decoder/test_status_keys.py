@@ -10,7 +10,9 @@ from drumline.producers.decoder.status_keys import PROBLEMS, STATUS_KEYS
 
 PRODUCERS = Path(__file__).parents[3] / "producers"
 SOURCES = [
-    path for folder in ("collector", "decoder", "live_matching", "rings") for path in (PRODUCERS / folder).rglob("*.py")
+    path
+    for folder in ("collector", "decoder", "live_matching", "rings", "serving")
+    for path in (PRODUCERS / folder).rglob("*.py")
 ]
 
 

