@@ -85,6 +85,13 @@ _RESERVED = {"import": "import_traces"}
 #: Name of the command -> its module below cli/.
 MODULES = {name: f"{folder}.{_RESERVED.get(name, name)}" for _, folder, commands in GROUPS for name in commands}
 
+#: What people type who know other tools -> what to type here.
+KNOWN_ELSEWHERE = {
+    "start": "up", "stop": "down", "ps": "status", "jobs": "sql jobs", "list": "sql jobs", "ls": "sql jobs",
+    "query": "sql", "web": "serve", "ui": "serve", "record": "run", "profile": "capture", "version": "--version",
+    "help": "--help",
+}  # fmt: skip
+
 
 class TyperCommand(click.Command):
     """Passes all arguments after the command's name to a typer app.
@@ -151,6 +158,15 @@ def _flowing(text: str) -> str:
     return "\n\n".join(part if part.startswith("\b") else " ".join(part.split("\n")) for part in paragraphs)
 
 
+def _instead(name: str) -> str:
+    """Return a hint for a word that is no command here, but one elsewhere, or a question of `drumline sql`; "" = none."""
+    if command := KNOWN_ELSEWHERE.get(name):
+        return f"type: drumline {command}"
+    from drumline.infra.clickhouse.queries import queries
+
+    return f"it is a question: drumline sql {name}" if name in queries() else ""
+
+
 class LazyCommands(click.Group):
     """Imports a command when it is called, so that `drumline sql` does not load Faust."""
 
@@ -173,7 +189,7 @@ class LazyCommands(click.Group):
         if name not in MODULES and not name.startswith("-") and not ctx.resilient_parsing:
             close = difflib.get_close_matches(name, MODULES, n=2, cutoff=0.6)
             hint = f"did you mean {' or '.join(close)}?" if close else "`drumline --help` lists the commands"
-            ctx.fail(f"no command {name!r}; {hint}")
+            ctx.fail(f"no command {name!r}; {_instead(name) or hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -16,6 +16,7 @@ from drumline.schemas.topics import DAY_MS, TOPICS, Topic
 RESULTS = REFERENCE.parent / "results"
 PAGE = RESULTS / "fleet.md"
 FLEETS = (1_024, 4_096, 16_384, 100_000)
+SMALL = (8, 64, 256)
 #: Share of a core that a program may use in steady state: the rest catches up after a restart.
 BUSY = 0.7
 #: Machine that is counted: cores. Replicas of a Kafka record.
@@ -27,11 +28,13 @@ _ROW = re.compile(r"^\| ([^|]+) \| (-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?) [^|]*\|"
 DAY_S = 86_400
 HEAD = """# What a fleet needs
 
-How many cores, how much bandwidth and disk do 1,024 to 100,000 GPUs take, and what do you buy? This page is computed
+How many cores, how much memory, bandwidth and disk do 8 to 100,000 GPUs take, and what do you buy? This page is computed
 from results in `bench/`; [scale](bench/scale.md) names machine, load and commit of its run. A fleet runs jobs of at
 most {largest} ranks here: of the measured sizes, the largest whose partition one core carries.
 
 """
+#: Program -> its name in docs/results/bench/soak.md.
+SOAKED = {"worker": "stream", "sink": "sink", "engine": "engine", "broker": "broker"}
 
 
 def results(name: str) -> dict[str, float]:
@@ -106,7 +109,17 @@ class Scale:
 
     def cost(self, ranks: int) -> Cost:
         """Return what a rank takes without CUPTI, in jobs of at most `largest_job` ranks."""
-        size, stored = min(self.nearest(ranks), self.largest_job), self.stored
+        return self.at(min(self.nearest(ranks), self.largest_job), self.stored)
+
+    def dearer(self, ranks: int) -> Cost:
+        """Return what a rank of a small fleet takes: of the measured sizes below and above `ranks`, the dearer one's figures."""
+        sizes = [size for size in self.sizes if size <= self.stored]
+        below = max(size for size in sizes if size <= ranks)
+        costs = [self.at(size, size) for size in {below, self.nearest(ranks)}]
+        return max(costs, key=lambda cost: sum(cost.cpu.values()))
+
+    def at(self, size: int, stored: int) -> Cost:
+        """Return what a rank takes: worker and Kafka by the measured `size`, storage by the size `stored`."""
         cpu = {"worker": self.of(size, "worker, CPU of a rank") / 1e6}
         cpu |= {name: self.of(stored, f"{name}, CPU of a rank") / 1e6 for name in PROGRAMS[1:]}
         mark = f"{stored:,} ranks: table "
@@ -148,6 +161,31 @@ def needs(costs: dict[int, Cost]) -> str:
     return table(["", *(f"{n:,} GPUs" for n in costs)], lines)
 
 
+def small(scale: Scale, more: Cost, soak: dict[str, float], agent: dict[str, float]) -> str:
+    """Return the part about fleets that fit one machine, or a few."""
+    light = {n: scale.dearer(n) for n in SMALL}
+    lines = []
+    for policy, costs in (("light", light), ("CUPTI", {n: cost.plus(more) for n, cost in light.items()})):
+        lines += [[f"{policy}: {name}, cores", *(_number(n * c.cpu[name]) for n, c in costs.items())] for name in PROGRAMS]
+        lines += [
+            [f"{policy}: Kafka, GB kept", *(_number(n * c.in_kafka / REPLICAS / 1e9) for n, c in costs.items())],
+            [f"{policy}: ClickHouse, GB/day", *(_number(n * sum(c.disk.values()) * DAY_S / 1e9) for n, c in costs.items())],
+            [f"{policy}: ClickHouse, GB kept", *(_number(n * c.kept_bytes() / 1e9) for n, c in costs.items())],
+        ]
+    memory = ", ".join(f"{name} {soak[f'memory of {program}, most']:.0f}" for name, program in SOAKED.items())
+    return f"""## 8 to 256 GPUs
+
+One program of each kind, one replica, the retention of the settings. `light` is recording without CUPTI, `CUPTI` is policy
+`always` on all ranks. A size between two measured ones takes the figures of the dearer one.
+
+{table(["", *(f"{n:,} GPUs" for n in SMALL)], lines)}
+Memory, MiB at most in an hour of {soak["kernels"]:,.0f} kernels/s: {memory}. An agent takes {agent["CPU of the agent"]:g} cores and
+{agent["memory of the agent, most"]:.0f} MB for 8 ranks with {agent["kernels written"]:,.0f} kernels/s. The days for which data stays decide the disk:
+`DRUMLINE_CLICKHOUSE__RETENTION`.
+
+"""
+
+
 def purchase(costs: dict[int, Cost]) -> str:
     """Return what to buy for each fleet, with the share BUSY of each core used."""
     lines = []
@@ -170,6 +208,7 @@ def page() -> str:
     more = cupti(pipeline, codec)
     always = {fleet: cost.plus(more) for fleet, cost in light.items()}
     parts = [NOTE.format(name="fleet_page"), HEAD.format(largest=f"{scale.largest_job:,}")]
+    parts.append(small(scale, more, results("soak"), results("agent")))
     parts += ["## Without CUPTI: collectives, steps and samples\n\n", needs(light), "\n", purchase(light), "\n"]
     parts += ["## With CUPTI at every step: kernels and copies too\n\n", needs(always), "\n", purchase(always), "\n"]
     return "".join([*parts, _growth(scale, light, always), _sources(scale)])

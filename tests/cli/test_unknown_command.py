@@ -11,6 +11,9 @@ from drumline.cli.app import root
     [
         ("explan", "no command 'explan'; did you mean explain or replay?"),
         ("timelin", "no command 'timelin'; did you mean timeline?"),
+        ("stop", "no command 'stop'; type: drumline down"),
+        ("version", "no command 'version'; type: drumline --version"),
+        ("offenders", "no command 'offenders'; it is a question: drumline sql offenders"),
         ("zzz", "no command 'zzz'; `drumline --help` lists the commands"),
     ],
 )

@@ -71,6 +71,8 @@ def of_newest_run(request: Request, rows: RowQuery) -> tuple[Request, int]:
 
     Raises NoSuchRun, and the errors of `rows`, which queries.
     """
+    if request.is_named and compares_runs(request.query):
+        _check_both_sides(request, rows)
     if not request.wants_newest_run or "job" not in request.given:
         return request, 0
     job = request.given["job"]
@@ -80,6 +82,16 @@ def of_newest_run(request: Request, rows: RowQuery) -> tuple[Request, int]:
     if not more_runs:
         raise NoSuchRun(f"job {job!r} has one run so far, {chosen['run']!r}; --other NAME compares it with another job")
     return request.of_run(str(chosen["run"]), more_runs[0]), len(more_runs)
+
+
+def _check_both_sides(request: Request, rows: RowQuery) -> None:
+    """Raise NoSuchRun where a job or run that a comparison names is not stored: its side would be a column of zeros."""
+    given = request.given
+    job, other, other_run = (given.get(name, "") for name in ("job", "other", "other_run"))
+    if job:
+        find_run(rows, job, given.get("run", ""))
+    if other or (job and other_run):
+        find_run(rows, other or job, other_run)
 
 
 class Connection:

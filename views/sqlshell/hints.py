@@ -10,6 +10,8 @@ _READ_LESS = "read less (--since, --until, LIMIT), or allow more time: SETTINGS 
 #: Remedies by ClickHouse's error code, where the message has none.
 HINTS: dict[int, str] = {
     ErrorCode.UNKNOWN_DATABASE: "run `drumline migrate`",
+    ErrorCode.UNKNOWN_TABLE: '`drumline sql "SHOW TABLES"` lists the tables',
+    ErrorCode.UNKNOWN_IDENTIFIER: '`drumline sql "DESCRIBE TABLE steps"` lists the columns of a table',
     ErrorCode.TIMEOUT_EXCEEDED: _READ_LESS,
     ErrorCode.TOO_SLOW: _READ_LESS,
     ErrorCode.QUOTA_EXCEEDED: (
@@ -41,6 +43,8 @@ _UNSUPPORTED = {
     r"GRANT|REVOKE|SYSTEM|BEGIN|COMMIT|ROLLBACK": _READS_ONLY,
     r"(CREATE|ALTER|DROP)\s+(USER|ROLE|QUOTA|SETTINGS|PROFILE|ROW|POLICY)": _READS_ONLY,
 }
+#: What the client appends to a statement, and ClickHouse quotes in messages.
+_APPENDED = re.compile(r"\s*\bFORMAT TSVWithNames\b")
 _COMMENTS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*", re.DOTALL)
 
 
@@ -54,4 +58,5 @@ def unsupported_statement_hint(statement: str) -> str:
 def with_remedy(error: Exception) -> str:
     """Return the text of an error of ClickHouse, with a remedy where there is one."""
     hint = HINTS.get(getattr(error, "code", 0), "")
-    return f"{error}; {hint}" if hint else str(error)
+    text = _APPENDED.sub("", str(error))
+    return f"{text}; {hint}" if hint else text

@@ -64,7 +64,7 @@ def parse_request(arguments: Sequence[str]) -> Request:
     """Return the query that command line arguments name or contain. Raises BadRequest."""
     texts, given = _options(arguments)
     if len(texts) > 1:
-        raise BadRequest(f"one query, please; did you forget quotes? (got {len(texts)} arguments)")
+        raise BadRequest(_too_many(texts))
     statement = texts[0].strip().rstrip(";").strip() if texts else ""
     if not statement:
         raise BadRequest("the query is empty")
@@ -75,6 +75,17 @@ def parse_request(arguments: Sequence[str]) -> Request:
         return Request(find_query(statement) if is_named else adhoc(statement), given, is_named, ALL_RUNS in arguments)
     except UnknownQuery as error:
         raise BadRequest(str(error)) from None
+
+
+def _too_many(texts: Sequence[str]) -> str:
+    """Return what to write instead of a question with values without names, or of a statement without quotes."""
+    try:
+        names = [p.option for p in find_query(texts[0]).parameters] if _NAME.fullmatch(texts[0]) else []
+    except UnknownQuery as error:
+        return str(error)
+    if names:
+        return f"{texts[1]!r}: give it by the name of a parameter, such as {names[0]} {texts[1]}; {texts[0]} has {', '.join(names)}"
+    return f"one query, please; did you forget quotes? (got {len(texts)} arguments)"
 
 
 def _options(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -200,8 +200,13 @@ def test_two_runs_of_one_job_are_compared(run_on_rows, clean_stack):
     assert [(row["b_launches"], row["times"]) for row in answer(*kernels)] == [(20, 2.25)], "all its other runs"
     [row] = answer("compare-kernels", "--job", "x")
     assert (row["a_launches"], row["b_launches"], row["times"]) == (10, 10, 0.5)
-    of_one_side = answer("compare-kernels", "--job", "x", "--other", "y")
-    assert [(row["a_launches"], row["b_launches"], row["times"]) for row in of_one_side] == [(30, 0, None)]
+    for absent, message in (
+        (("--other", "y"), "no job 'y' is stored; there are: 'x'"),
+        (("--other-run", "r9"), "job 'x' has no run 'r9'; there are: r3, r2, r1"),
+        (("--run", "r9", "--other-run", "r1"), "job 'x' has no run 'r9'; there are: r3, r2, r1"),
+    ):
+        done = run_on_rows("compare-kernels", "--job", "x", *absent)
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"drumline sql: {message}\n")
 
 
 QUERY = "SELECT number AS n, toDateTime64('2026-01-02 03:04:05.123456789', 9, 'UTC') AS t, NULL AS x FROM numbers(2)"
@@ -291,7 +296,14 @@ def test_a_writing_user_cannot_write_through_it_either(run_sql, empty):
 
 @pytest.mark.stack
 def test_mistakes_are_named(run_sql):
-    assert "nope" in run_sql("SELECT nope FROM kernels").stderr
+    column = run_sql("SELECT nope FROM kernels").stderr
+    assert "nope" in column
+    assert "DESCRIBE TABLE" in column
+    assert "SHOW TABLES" in run_sql("SELECT 1 FROM nope").stderr
+    assert "FORMAT" not in run_sql("SELECT FROM kernels WHERE").stderr, "what was typed, not what was sent"
+    unnamed = run_sql("top-kernels", "demo")
+    assert unnamed.returncode == 2
+    assert "'demo': give it by the name of a parameter, such as --job demo; top-kernels has --job" in unnamed.stderr
     assert run_sql("SELEC 1").returncode == 1
     assert run_sql(" ; ").returncode == 2
     assert run_sql("--json", "--csv", "SELECT 1").returncode == 2
