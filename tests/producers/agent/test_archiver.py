@@ -7,7 +7,6 @@ from pathlib import Path
 import boto3
 import pytest
 from backports import zstd
-from moto.server import ThreadedMotoServer
 from pydantic import SecretStr
 from support.labs.agent import Lab, process, write
 from support.labs.agent_command import agent
@@ -172,6 +171,8 @@ def test_a_segment_sent_twice_is_one_object(lab):
 
 @pytest.fixture(scope="module")
 def moto():
+    from moto.server import ThreadedMotoServer  # half a second, in each process that collects tests
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
