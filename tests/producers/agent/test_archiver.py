@@ -7,11 +7,9 @@ from pathlib import Path
 import boto3
 import pytest
 from backports import zstd
-from moto.server import ThreadedMotoServer
 from pydantic import SecretStr
 from support.labs.agent import Lab, process, write
-from support.labs.agent_command import agent
-from support.wait_limit import WAIT_S
+from support.labs.agent_command import agent, errors_of
 
 from drumline.infra.config.servers import ArchiveSettings
 from drumline.producers.agent import object_store as agent_storage
@@ -172,6 +170,8 @@ def test_a_segment_sent_twice_is_one_object(lab):
 
 @pytest.fixture(scope="module")
 def moto():
+    from moto.server import ThreadedMotoServer  # half a second, in each process that collects tests
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -261,7 +261,7 @@ def test_an_agent_that_ends_when_all_is_done_has_archived_it(moto, tmp_path):
     waiting(tmp_path, 4)
     setting = {"ARCHIVE__URL": "s3://done", "ARCHIVE__ENDPOINT": moto, "ARCHIVE__KEY_ID": "key", "ARCHIVE__SECRET": "s"}
     program = agent(tmp_path, "--until-empty", **setting)
-    _, errors = program.communicate(timeout=WAIT_S)
+    errors = errors_of(program)
     assert program.returncode == 0, errors
     names = [entry["Key"] for entry in client.list_objects_v2(Bucket="done")["Contents"]]
     assert len([name for name in names if name.endswith(".zst")]) == 4
@@ -276,7 +276,7 @@ def test_what_will_never_be_archived_is_no_success(moto, tmp_path):
     boto3.client("s3", endpoint_url=moto, region_name="us-east-1", aws_access_key_id="key",
                  aws_secret_access_key="secret").create_bucket(Bucket="left")  # fmt: skip
     program = agent(tmp_path, "--until-empty", **setting)
-    _, errors = program.communicate(timeout=WAIT_S)
+    errors = errors_of(program)
     assert program.returncode == 8, errors
     assert "not in the archive: 2 were left out" in errors
     assert "Traceback" not in errors

@@ -7,8 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from mcp import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
 from support.demo_engine import FAULTS, demo_engine
 from support.wait_limit import WAIT_S
 
@@ -26,6 +24,9 @@ def demo(tmp_path_factory):
 
 def script(variables, play):
     """Play a script against the server: play(call), where call(tool, **arguments) returns (is_error, JSON or text)."""
+    # A second, in each process that collects tests.
+    from mcp import Client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
 
     async def main():
         server = StdioServerParameters(command=COMMAND[0], args=COMMAND[1:], env=variables)

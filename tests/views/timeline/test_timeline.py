@@ -3,14 +3,12 @@
 import gzip
 import json
 import os
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
-from support import migrated_database
+from support import drumline_program, migrated_database
 from support.demo_engine import RECORDING
 from support.recordings import to_present_ns
 
@@ -152,9 +150,8 @@ def test_a_trace_has_a_slice_for_each_row_and_ranks_that_leave_collectives_toget
     ]  # fmt: skip
 
     path = tmp_path / "t.pftrace"
-    program = [sys.executable, "-m", "drumline.cli.app", "timeline", "--job", "demo", "--steps", "21"]
-    environment = environment_of(clean_stack)
-    done = subprocess.run([*program, "--ranks", "1,3", "-o", str(path), "--json"], env=environment, capture_output=True)
+    arguments = ("timeline", "--job", "demo", "--steps", "21", "--ranks", "1,3", "-o", str(path), "--json")
+    done = drumline_program.run(*arguments, environment=environment_of(clean_stack))
     assert done.returncode == 0, done.stderr
     assert [*tmp_path.iterdir()] == [path]
     read = Reading(path.read_bytes())
