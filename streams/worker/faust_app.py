@@ -21,6 +21,7 @@ from drumline.schemas.topics import DERIVED_TOPICS, Topic
 from drumline.streams.worker.ack_queue import AckQueue, Delivery
 from drumline.streams.worker.checkpoints import Checkpoints
 from drumline.streams.worker.checks.preflight import WorkerTopics
+from drumline.streams.worker.checks.standstill import StandstillDetector, WorkStandsStill
 from drumline.streams.worker.clock import StreamClock
 from drumline.streams.worker.faust_config import SESSION_S, faust_settings
 from drumline.streams.worker.faust_patches.delivery import bytes_topic
@@ -34,7 +35,6 @@ from drumline.streams.worker.records.decoder import RecordDecoder
 from drumline.streams.worker.records.handler import PartitionRevoked, RecordHandler
 from drumline.streams.worker.records.together import BUFFERED, TOGETHER, pieces, take_waiting, wait_until_filled
 from drumline.streams.worker.stage_runner import StageRunner
-from drumline.streams.worker.standstill import StandstillDetector, WorkStandsStill
 from drumline.streams.worker.status_file import StatusReporter
 from drumline.streams.worker.telemetry import Readiness
 from drumline.streams.worker.ticks import TICK_S, Ticks

@@ -2,7 +2,7 @@
 
 import pytest
 
-from drumline.streams.worker.standstill import StandstillDetector, WorkStandsStill
+from drumline.streams.worker.checks.standstill import StandstillDetector, WorkStandsStill
 
 
 def seen(work, until, answered=lambda now: now, since=0):
