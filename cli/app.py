@@ -159,7 +159,7 @@ def _flowing(text: str) -> str:
 
 
 def _instead(name: str) -> str:
-    """Return a hint for a word that is no command here, but one elsewhere, or a question of `drumline sql`; "" = none."""
+    """Return a hint for a word that is a command elsewhere, or a question of `drumline sql`; "" = neither."""
     if command := KNOWN_ELSEWHERE.get(name):
         return f"type: drumline {command}"
     from drumline.infra.clickhouse.queries import queries

@@ -28,9 +28,9 @@ _ROW = re.compile(r"^\| ([^|]+) \| (-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?) [^|]*\|"
 DAY_S = 86_400
 HEAD = """# What a fleet needs
 
-How many cores, how much memory, bandwidth and disk do 8 to 100,000 GPUs take, and what do you buy? This page is computed
-from results in `bench/`; [scale](bench/scale.md) names machine, load and commit of its run. A fleet runs jobs of at
-most {largest} ranks here: of the measured sizes, the largest whose partition one core carries.
+How many cores, how much memory, bandwidth and disk do 8 to 100,000 GPUs take, and what do you buy? This page is
+computed from results in `bench/`; [scale](bench/scale.md) names machine, load and commit of its run. A fleet runs jobs
+of at most {largest} ranks here: of the measured sizes, the largest whose partition one core carries.
 
 """
 #: Program -> its name in docs/results/bench/soak.md.
@@ -112,7 +112,7 @@ class Scale:
         return self.at(min(self.nearest(ranks), self.largest_job), self.stored)
 
     def dearer(self, ranks: int) -> Cost:
-        """Return what a rank of a small fleet takes: of the measured sizes below and above `ranks`, the dearer one's figures."""
+        """Return what a rank of a small fleet takes: the dearer of the measured sizes beside `ranks`."""
         sizes = [size for size in self.sizes if size <= self.stored]
         below = max(size for size in sizes if size <= ranks)
         costs = [self.at(size, size) for size in {below, self.nearest(ranks)}]
@@ -166,21 +166,27 @@ def small(scale: Scale, more: Cost, soak: dict[str, float], agent: dict[str, flo
     light = {n: scale.dearer(n) for n in SMALL}
     lines = []
     for policy, costs in (("light", light), ("CUPTI", {n: cost.plus(more) for n, cost in light.items()})):
-        lines += [[f"{policy}: {name}, cores", *(_number(n * c.cpu[name]) for n, c in costs.items())] for name in PROGRAMS]
+        lines += [
+            [f"{policy}: {name}, cores", *(_number(n * c.cpu[name]) for n, c in costs.items())] for name in PROGRAMS
+        ]
         lines += [
             [f"{policy}: Kafka, GB kept", *(_number(n * c.in_kafka / REPLICAS / 1e9) for n, c in costs.items())],
-            [f"{policy}: ClickHouse, GB/day", *(_number(n * sum(c.disk.values()) * DAY_S / 1e9) for n, c in costs.items())],
+            [
+                f"{policy}: ClickHouse, GB/day",
+                *(_number(n * sum(c.disk.values()) * DAY_S / 1e9) for n, c in costs.items()),
+            ],
             [f"{policy}: ClickHouse, GB kept", *(_number(n * c.kept_bytes() / 1e9) for n, c in costs.items())],
         ]
     memory = ", ".join(f"{name} {soak[f'memory of {program}, most']:.0f}" for name, program in SOAKED.items())
     return f"""## 8 to 256 GPUs
 
-One program of each kind, one replica, the retention of the settings. `light` is recording without CUPTI, `CUPTI` is policy
-`always` on all ranks. A size between two measured ones takes the figures of the dearer one.
+One program of each kind, one replica, the retention of the settings. `light` is recording without CUPTI, `CUPTI` is
+policy `always` on all ranks. A size between two measured ones takes the figures of the dearer one.
 
 {table(["", *(f"{n:,} GPUs" for n in SMALL)], lines)}
-Memory, MiB at most in an hour of {soak["kernels"]:,.0f} kernels/s: {memory}. An agent takes {agent["CPU of the agent"]:g} cores and
-{agent["memory of the agent, most"]:.0f} MB for 8 ranks with {agent["kernels written"]:,.0f} kernels/s. The days for which data stays decide the disk:
+Memory, MiB at most in an hour of {soak["kernels"]:,.0f} kernels/s: {memory}. An agent takes
+{agent["CPU of the agent"]:g} cores and {agent["memory of the agent, most"]:.0f} MB for 8 ranks with
+{agent["kernels written"]:,.0f} kernels/s. The days for which data stays decide the disk:
 `DRUMLINE_CLICKHOUSE__RETENTION`.
 
 """

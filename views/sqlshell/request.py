@@ -84,7 +84,8 @@ def _too_many(texts: Sequence[str]) -> str:
     except UnknownQuery as error:
         return str(error)
     if names:
-        return f"{texts[1]!r}: give it by the name of a parameter, such as {names[0]} {texts[1]}; {texts[0]} has {', '.join(names)}"
+        example = f"give it by the name of a parameter, such as {names[0]} {texts[1]}"
+        return f"{texts[1]!r}: {example}; {texts[0]} has {', '.join(names)}"
     return f"one query, please; did you forget quotes? (got {len(texts)} arguments)"
 
 

@@ -110,7 +110,7 @@ STRAGGLER_RULE = Rule(
     "Level `warning` or `critical` in force: a rank cost 4% of the job's time, or 20%, in two of three windows of "
     "steps. An alert has the label `severity=warning` while it lasts; at `critical` the rank has one with "
     "`severity=critical` too, so that it rises and is not resolved in between. The annotation `level` is the "
-    "present one. Recurrence and hysteresis are the stream processor's, so the rule waits no longer. A verdict counts "
+    "present one. The rule fires at once: the worker has waited for the windows already. A verdict counts "
     "for 15 minutes, or four times as long as its window of steps where that is longer, while the job is active.",
     ("drumline-stragglers", "lost"), _JOB, job_limit=STRAGGLER, opens_rank=True, escalate=_ESCALATE,
     level="{{ if ge $values.LEVEL.Value 3.0 }}critical{{ else }}warning{{ end }}",
