@@ -125,6 +125,10 @@ def _connected(config: Settings, *, reader: bool = False) -> Iterator[Client]:
             client.close()
 
 
+def _percent(number: str) -> str:
+    return "; a share of 10 % is 0.1" if number.endswith("%") else ""
+
+
 def _limit(text: str, job: str, label: str, note: str) -> dict[str, Any]:
     name, _, number = text.partition("=")
     limit = _known(name)
@@ -135,7 +139,7 @@ def _limit(text: str, job: str, label: str, note: str) -> dict[str, Any]:
     except ValueError:
         value = math.nan
     if not (0 < value < math.inf or number == OFF):
-        exit_with("limits", BAD_INPUT, f"{name}: {number!r} is neither a number above 0 nor {OFF}")
+        exit_with("limits", BAD_INPUT, f"{name}: {number!r} is neither a number above 0 nor {OFF}{_percent(number)}")
     if number != OFF and value < limit.least:
         exit_with("limits", BAD_INPUT, f"{name}: {number} would change nothing; the least is {limit.least:g}")
     if number != OFF and value > limit.most:

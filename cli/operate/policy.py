@@ -61,7 +61,7 @@ def set_policy(
         text, numbers = str(chosen := parse(policy)), ranks_of(ranks)
         if chosen.mode == ROLLUP:
             raise BadPolicy("policy rollup is chosen when a process starts: drumline run --policy rollup")
-        length_ns = round((now - parse_time(period, now)).total_seconds() * 1e9)
+        length_ns = round((now - _ago(period, now)).total_seconds() * 1e9)
         control = Control(
             key=f"policy-{job}-{run}-{ranks}-{host}", kind=POLICY, policy=text, job=job, run=run, host=host,
             ranks=tuple(numbers), start_ns=now_ns, until_ns=now_ns + length_ns,
@@ -72,6 +72,13 @@ def set_policy(
     with exit_on_error("policy", NoSuchTopic, BrokerUnreachable):
         write(settings(), [(control.key, control)])
     echo(f"{escape_controls(control.key)}: {text} until {_time(control.until_ns)}")
+
+
+def _ago(period: str, now: datetime) -> datetime:
+    try:
+        return parse_time(period, now)
+    except BadTime:
+        raise BadTime(f"--for {period!r} is no length of time; write 90s, 30m, 2h or 7d") from None
 
 
 def _confirm(pattern: str, policy: str) -> None:

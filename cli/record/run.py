@@ -55,8 +55,8 @@ def run(
     `drumline down` ends it.
 
     By default (auto) NCCL's collectives and sends are recorded, with the GPU's times, and steps: of a job without NCCL
-    steps alone. Where calls follow each other within 3 ms in steps below 100 ms, that is 40 of 160 steps
-    (DRUMLINE_RINGS__TIMES=all: all). Kernels, copies and NVTX ranges need --policy always, or `always` in
+    steps alone. Where calls follow each other within 3 ms in steps below 100 ms, only 40 steps of every 160 are
+    measured (DRUMLINE_RINGS__TIMES=all: all). Kernels, copies and NVTX ranges need --policy always, or `always` in
     <spool>/policy: while the command runs, that file's first line is the policy of all processes of the host.
     """
     quiet = quiet or os.environ.get("DRUMLINE_QUIET") == "1"

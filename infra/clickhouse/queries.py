@@ -67,12 +67,15 @@ class Query:
     def values(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return all parameters, with defaults. Raises BadParameters."""
         known = {parameter.name: parameter for parameter in self.parameters}
-        usage = ", ".join(f"{p.option} {p.type}" + ("" if p.default is None else f" (default {p.default or 'empty'})")
-                          for p in self.parameters) or "none"  # fmt: skip
+        usage = ", ".join(p.option if p.default is None else f"[{p.option}]" for p in self.parameters) or "none"
         if unknown := sorted(given.keys() - known.keys()):
-            raise BadParameters(f"{self.name} has no parameter {option(unknown[0])}; it has: {usage}")
+            raise BadParameters(
+                f"{self.name} has no parameter {option(unknown[0])}; it has: {usage} ([]: may be left out)"
+            )
         if missing := [p.name for p in self.parameters if p.default is None and p.name not in given]:
-            raise BadParameters(f"{self.name} needs {' and '.join(map(option, missing))}; parameters: {usage}")
+            raise BadParameters(
+                f"{self.name} needs {' and '.join(map(option, missing))}; it has: {usage} ([]: may be left out)"
+            )
         return {p.name: given.get(p.name, p.default or "") for p in self.parameters}
 
     def described(self) -> dict[str, Any]:

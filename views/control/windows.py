@@ -125,7 +125,9 @@ def window_of_steps(
     """Return a window of so many steps, the same on all ranks, that begins in `lead_s`. Raises CannotCapture."""
     newest = next(iter(query(NEWEST, {"job": job, "run": run})), None)
     if newest is None:
-        raise CannotCapture("no step of this run was stored in the last minute: use --seconds")
+        raise CannotCapture(
+            "the job does not run now, or not in steps: none was stored in the last minute; --seconds needs no steps"
+        )
     step_s = newest["step_ns"] / 1e9
     first, length_s = steps_ahead(newest["last"], max(newest["age_s"], 0.0), step_s, steps, lead_s)
     if length_s > MAX_WINDOW_NS / 1e9 - CLOCKS_S:

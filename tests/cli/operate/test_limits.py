@@ -13,6 +13,7 @@ from drumline.cli.operate import limits
         ("pageable_share=1.1", "the most is 1; pageable_share=off turns the alert off"),
         ("idle_percent=101", "idle_percent: 101: what is measured is always below it; the most is 100"),
         ("straggler_share=0.01", "0.01 would change nothing"),
+        ("straggler_share=10%", "neither a number above 0 nor off; a share of 10 % is 0.1"),
         ("straggler_share=nan", "neither a number above 0 nor off"),
         ("stragler_share=0.5", "unknown limit 'stragler_share'"),
     ],

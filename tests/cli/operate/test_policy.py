@@ -40,6 +40,8 @@ def test_what_reaches_several_jobs_names_them_and_waits_for_a_yes(fleet, environ
         "that begin meanwhile; confirm with --yes, or name fewer with --job\n",
     )
     assert policy_set()[0] == 2
+    length = policy_set("--for", "2", "--job", "bert")
+    assert length == (2, "drumline policy: --for '2' is no length of time; write 90s, 30m, 2h or 7d\n")
     for options in (("--yes",), ("--job", "bert"), ("--job", "be*")):
         code, output = policy_set(*options)
         assert "confirm" not in output, options

@@ -40,7 +40,7 @@ def test_steps_begin_when_all_agents_have_had_time_to_switch_on():
     assert window_of_steps(slow, "j", "r", [], 1, NOW).first_step == 102
     with pytest.raises(CannotCapture, match="may take longer than 10 minutes, the most: name fewer --steps"):
         window_of_steps(slow, "j", "r", [], 20, NOW)
-    with pytest.raises(CannotCapture, match="use --seconds"):
+    with pytest.raises(CannotCapture, match="does not run now, or not in steps"):
         window_of_steps(answering(NEWEST=[]), "j", "r", [], 20, NOW)
 
 

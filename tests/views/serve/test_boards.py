@@ -48,7 +48,9 @@ def test_boards_show_what_is_stored_and_link_it(clean_stack):
     assert "a&amp;b" in costs
     assert f'<a href="{AT}?run=r1">r1</a>' in costs
     assert "No price is set" in costs
-    compared = browser.get(compare_url(JOB, "r1", "r2")).text
+    compared = browser.get(compare_url(JOB, "r1", "r1")).text
     assert f'<a href="{AT}?run=r1">r1</a>' in compared
+    absent = browser.get(compare_url(JOB, "r1", "r2")).text
+    assert "has no run &#39;r2&#39;; there are: r1" in absent
     wrong = browser.get("/hosts", params={"since": "<soon>"})
     assert "&lt;soon&gt;&#39; is no time" in wrong.text
