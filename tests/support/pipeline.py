@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support import drumline_program
+from support.wait_limit import WAIT_S
 
 from drumline.infra.clickhouse.client import connect, rows
 from drumline.infra.config.clickhouse_settings import RetentionSettings
@@ -48,7 +48,10 @@ class Pipeline:
 
     def drumline(self, *args: str, ok: tuple[int, ...] = (0,)) -> str:
         """Run a command to its end. Fails the test with its output."""
-        done = drumline_program.run(*args, environment=self.environment)
+        command = [sys.executable, "-m", "drumline.cli.app", *args]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=self.environment, timeout=WAIT_S, check=False
+        )
         assert done.returncode in ok, f"{args}: exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout
 

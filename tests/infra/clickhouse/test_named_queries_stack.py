@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 
 import cookbook
 import pytest
-from support import drumline_program, migrated_database
+from support import migrated_database
 from support.newer_release import BEFORE, FIELD, NAME, newer_migrations
 from support.pipeline import Pipeline
 from support.wait_limit import WAIT_S
@@ -200,7 +202,10 @@ SHARD = """<shard><replica><host>127.0.0.1</host><port>{port}</port>
 
 def distribute(settings):
     """Run the command on a server; what it prints."""
-    done = drumline_program.run("cluster", "distribute", "both", environment=environment(settings))
+    command = [sys.executable, "-m", "drumline.cli.app", "cluster", "distribute", "both"]
+    done = subprocess.run(
+        command, env=environment(settings), capture_output=True, text=True, check=False, timeout=WAIT_S
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

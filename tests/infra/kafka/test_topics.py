@@ -22,7 +22,6 @@ from confluent_kafka.admin import (
     NewPartitions,
     ResourceType,
 )
-from support import drumline_program
 from support.wait_limit import WAIT_S
 
 from drumline.infra.config.kafka_settings import KafkaSettings
@@ -248,13 +247,16 @@ def test_a_broker_that_goes_silent_while_a_topic_is_read_to_its_end_is_not_waite
         list(topics_tail.read(Settings(), KERNEL, "beginning", follow=False, timeout_s=0.01))
 
 
-def environment_of(stack):
-    return {**os.environ, "DRUMLINE_KAFKA__BOOTSTRAP": stack.bootstrap}
+def drumline(stack, *arguments):
+    environment = {**os.environ, "DRUMLINE_KAFKA__BOOTSTRAP": stack.bootstrap}
+    program = [sys.executable, "-c", "from drumline.cli.app import main; main()", "topics", *arguments]
+    return subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def ran(stack, *arguments):
-    done = drumline_program.run("topics", *arguments, environment=environment_of(stack))
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")], done.stderr
+    process = drumline(stack, *arguments)
+    out, err = process.communicate(timeout=WAIT_S)
+    return process.returncode, [json.loads(line) for line in out.splitlines() if line.startswith("{")], err
 
 
 def test_an_unknown_topic_and_a_wrong_option_are_bad_input():
@@ -343,10 +345,7 @@ def test_tail_shows_rows_and_bad_records_of_a_real_topic(stack):
 @pytest.mark.stack
 def test_ctrl_c_ends_tail_without_a_traceback(stack):
     assert ran(stack, "apply", "--json")[0] == 0
-    command = [sys.executable, "-m", "drumline.cli.app", "topics", "tail", KERNEL, "--from", "beginning", "--json"]
-    process = subprocess.Popen(
-        command, env=environment_of(stack), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = drumline(stack, "tail", KERNEL, "--from", "beginning", "--json")
     producer = Producer(producer_config(stack, "test"))
     producer.produce(KERNEL, kernels("ctrl-c", 1), key="k")
     producer.flush(30)
