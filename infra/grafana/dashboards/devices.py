@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.dashboards.device_lines import LINES, WHERE
-from drumline.infra.grafana.dashboards.link_lines import FAULTS, TRAFFIC
+from drumline.infra.grafana.dashboards.device_lines import FAULTS, LINES, TRAFFIC, WHERE
 from drumline.infra.grafana.dashboards.status import faults, stat
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ANY, TEMPERATURE
