@@ -6,11 +6,12 @@ Standard library only. Ids of requests leave the process as keyed hashes, unless
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import sys
 import time
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +67,7 @@ class EngineRecorder:
         self._channel = channel
         self._key = os.urandom(16) if os.environ.get(REQUESTS_VARIABLE) != "plain" else b""
         self._numbers: dict[str, int] = {}
-        self._last_request = self._last_iteration = 0
+        self._request_numbers = itertools.count(1)
         self._iteration = 0
         self._tokens: Mapping[str, int] = {}
         self._was_same = False
@@ -74,6 +75,7 @@ class EngineRecorder:
         self._left = False
         self._place: dict[str, Any] = {}
         self._gpu: GpuEvents | None = None
+        self._gpu_failed = False
         self._gpu_timed: set[int] = set()
         versions = {engine: version, "python": sys.version.split()[0]}
         started_ns = process_info.started_ns(os.getpid())
@@ -84,12 +86,11 @@ class EngineRecorder:
         """Tell that a request came. `facts`: model, adapter, tenant, route, traceparent, prompt_tokens."""
         if request in self._numbers:
             return
-        self._last_request += 1
-        self._numbers[request] = self._last_request
+        number = self._numbers[request] = next(self._request_numbers)  # several threads may be here
         known = {name: _short(value, MOST_OF_NAME) for name, value in facts.items() if value not in ("", None)}
         if trace := facts.get("traceparent"):
             known["traceparent"] = _short(trace, MOST_OF_TRACE)
-        begun = {"n": self._last_request, "id": self._public(request), "time_ns": start_ns or time.time_ns()}
+        begun = {"n": number, "id": self._public(request), "time_ns": start_ns or time.time_ns()}
         self._channel.send_json(b"R", {**known, **begun})
 
     def got_first_token(self, requests: Iterable[str], time_ns: int) -> None:
@@ -101,6 +102,8 @@ class EngineRecorder:
     def end_request(self, request: str, outcome: str, output_tokens: int, end_ns: int = 0, **facts: int) -> None:
         """Tell that a request is over. `facts`: cached_tokens, preemptions, prompt_tokens."""
         number = self._numbers.pop(request, 0)
+        if not self._numbers:
+            self._left = False  # the time until the next iteration is no gap
         if number:
             ended = {"n": number, "time_ns": end_ns or time.time_ns(), "outcome": _short(outcome, MOST_OF_NAME)}
             self._channel.send_json(b"E", {**facts, **ended, "output_tokens": output_tokens})
@@ -141,17 +144,16 @@ class EngineRecorder:
 
     def begin_gpu(self, stream: Any = None) -> Any:
         """Record where an iteration begins on the GPU; None where it has no GPU time."""
-        if self._gpu is None:
+        if self._gpu is None and not self._gpu_failed:
             self._gpu = gpu_events()
-            if self._gpu is None:
-                return None
-        return self._gpu.begin(stream)
+        return self._on_gpu(self._gpu.begin, stream) if self._gpu is not None else None
 
     def end_gpu(self, number: int, begin: Any, stream: Any = None) -> None:
         """Record where iteration `number` ends on the GPU; call it before `iteration`. `begin`: from `begin_gpu`."""
         if begin is not None and self._gpu is not None:
-            self._gpu.end(number, begin, stream)
-            self._gpu_timed.add(number)
+            self._on_gpu(self._gpu.end, number, begin, stream)
+            if self._gpu is not None:
+                self._gpu_timed.add(number)
 
     def publish_place(self) -> None:
         """Tell rank and GPU once they are known, or have changed."""
@@ -171,8 +173,17 @@ class EngineRecorder:
             self._send_gpu_times()
         self._channel.close()
 
+    def _on_gpu(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the timer; after what torch raises, such as for a second GPU, there are no GPU times."""
+        try:
+            return call(*arguments)
+        except Exception:
+            self._gpu, self._gpu_failed = None, True
+            self._gpu_timed.clear()
+            return None
+
     def _send_gpu_times(self) -> None:
-        if self._gpu is not None and (times := self._gpu.read()):
+        if self._gpu is not None and (times := self._on_gpu(self._gpu.read)):
             self._channel.send(b"G" + b"".join(iteration_messages.GPU.pack(*timed) for timed in times))
 
     def _pairs(self, tokens: Mapping[str, int]) -> bytes:
@@ -184,7 +195,7 @@ class EngineRecorder:
 
     def _public(self, request: str) -> str:
         if not self._key:
-            return str(request)[:MOST_OF_NAME]
+            return str(_short(request, MOST_OF_NAME))
         return hashlib.blake2b(request.encode(errors="replace"), key=self._key, digest_size=8).hexdigest()
 
 
@@ -198,7 +209,7 @@ def _phase(tokens: Mapping[str, int], prefill: Mapping[str, int], draft_tokens: 
 
 
 def _short(value: Any, length: int) -> Any:
-    return value if isinstance(value, (int, float)) else str(value)[:length]
+    return value if isinstance(value, (int, float)) else str(value).encode(errors="replace").decode()[:length]
 
 
 def is_wanted(environment: Mapping[str, str]) -> bool:

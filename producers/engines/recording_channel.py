@@ -40,7 +40,9 @@ class EngineChannel:
     def __init__(self, end: EventSocket) -> None:
         self._end = end
         self._waiting: deque[bytes] = deque()
-        self._lock = threading.Lock()
+        # Collecting garbage in a call may end a request, in the thread that holds the lock.
+        self._lock = threading.RLock()
+        self._is_flushing = False
         self.lost = [0, 0]
         self._reported = (0, 0)
         self._is_closed = False
@@ -78,11 +80,13 @@ class EngineChannel:
 
     def forget(self) -> None:
         """Leave the socket to the process that this one was forked from."""
-        self._lock, self._is_closed = threading.Lock(), True
+        self._lock, self._is_closed = threading.RLock(), True
         self.has_reader.set()
 
     def _flush(self) -> None:
-        waiting = self._waiting
+        if self._is_flushing:  # the outer call sends it
+            return
+        waiting, self._is_flushing = self._waiting, True
         try:
             if (self.lost[0], self.lost[1]) != self._reported and len(waiting) < MOST_WAITING:
                 self._end.send(LOST.pack(b"L", *self.lost))
@@ -95,6 +99,8 @@ class EngineChannel:
         except OSError:  # the recording process has ended, or the job has closed all descriptors
             self._is_closed = True
             waiting.clear()
+        finally:
+            self._is_flushing = False
 
 
 def open_channel() -> EngineChannel:

@@ -13,6 +13,9 @@ from typing import Any
 
 from drumline.producers.ipc.events import warn
 
+#: Sentences that this process has told.
+_told: set[str] = set()
+
 
 class UnknownEngine(Exception):
     """The engine is of a version that was not tried; the message says which."""
@@ -22,6 +25,24 @@ def check_version(engine: str, version: str, tried: Sequence[str]) -> None:
     """Accept a version that was tried. Raises UnknownEngine. `tried`: beginnings of versions, the oldest first."""
     if not any(f"{version}.".startswith(f"{known}.") for known in tried):
         raise UnknownEngine(f"{engine} {version or 'of no version'} is not known ({tried[0]} to {tried[-1]} are)")
+
+
+def is_tried(engine: str, version: str, tried: Sequence[str], kind: Any, name: str) -> bool:
+    """Return whether a version was tried; if not, the first call of a method tells so: training imports it too."""
+    try:
+        check_version(engine, version, tried)
+    except UnknownEngine as error:
+        sentence = f"iterations and requests are not recorded: {error}"
+
+        def tell(*arguments: Any, **named: Any) -> None:
+            if sentence not in _told:
+                _told.add(sentence)
+                warn(sentence)
+
+        if hasattr(kind, name):
+            around(kind, name, tell)
+        return False
+    return True
 
 
 def method(kind: Any, name: str, parameters: Sequence[str]) -> Any:

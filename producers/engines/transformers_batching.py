@@ -18,7 +18,7 @@ from typing import Any
 from drumline.producers.collector import marks, process_info
 from drumline.producers.engines.engine_recorder import BatchFacts, EngineRecorder, open_recorder
 from drumline.producers.engines.iteration_messages import ENGINE, WORKER
-from drumline.producers.engines.seams import around, check_version, join, method
+from drumline.producers.engines.seams import around, is_tried, join, method
 
 NAME = "transformers"
 #: Versions that were tried; docs/guide/inference.md says how.
@@ -33,7 +33,8 @@ _traceparent: ContextVar[str] = ContextVar("traceparent", default="")
 
 def imported(module: Any) -> None:
     """Join one of transformers' modules, which was just imported. Never raises."""
-    join(NAME, lambda: _attach(module))
+    if is_tried(NAME, version(), TRIED, getattr(module, "ContinuousBatchingManager", None), "start"):
+        join(NAME, lambda: _attach(module))
 
 
 def version() -> str:
@@ -42,7 +43,6 @@ def version() -> str:
 
 
 def _attach(module: Any) -> None:
-    check_version(NAME, version(), TRIED)
     if module.__name__ == SERVER:
         _watch_server(module)
         return
@@ -173,8 +173,6 @@ class BatchingWatch:
         facts.output_tokens = sum(1 for future in futures or () if future.has_new_token)
         recorder.publish_place()
         recorder.iteration(facts, tokens, prefill)
-        if self._role == WORKER:
-            return
         if self._first:
             names = [f.state.request_id for f in futures or () if f.has_new_token and f.state.request_id in self._first]
             recorder.got_first_token(names, facts.end_ns)

@@ -15,17 +15,17 @@ import time
 from typing import Any
 
 from drumline.producers.engines.engine_recorder import BatchFacts, EngineRecorder, open_recorder
-from drumline.producers.engines.seams import around, check_version, join, method
+from drumline.producers.engines.seams import around, is_tried, join, method
 from drumline.producers.engines.transformers_batching import NAME, TRIED, version
 
 
 def imported(module: Any) -> None:
     """Join transformers.generation.utils, which was just imported. Never raises."""
-    join(NAME, lambda: _attach(module))
+    if is_tried(NAME, version(), TRIED, getattr(module, "GenerationMixin", None), "generate"):
+        join(NAME, lambda: _attach(module))
 
 
 def _attach(module: Any) -> None:
-    check_version(NAME, version(), TRIED)
     kind = module.GenerationMixin
     method(kind, "generate", ["inputs"])
     method(kind, "_prefill", ["input_ids"])

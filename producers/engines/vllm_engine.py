@@ -125,12 +125,12 @@ class SchedulerWatch:
     def _prompt_tokens(self, tokens: dict[str, int]) -> dict[str, int]:
         """Return the tokens of prompts in a batch, and of what is computed again after a preemption."""
         prefill = {}
-        for name, request in list(self._prefilling.items()):
-            count = tokens.get(name, 0)
-            if count:
-                left = int(request.num_tokens) - (int(request.num_computed_tokens) - count)
-                prefill[name] = min(count, max(left, 0)) or count
-            if request.num_computed_tokens >= request.num_tokens or request.is_finished():
+        for name, count in tokens.items():  # the queue may be far longer than the batch
+            if (request := self._prefilling.get(name)) is None:
+                continue
+            left = int(request.num_tokens) - (int(request.num_computed_tokens) - count)
+            prefill[name] = min(count, max(left, 0)) or count
+            if request.num_computed_tokens >= request.num_tokens:
                 del self._prefilling[name]
         return prefill
 
@@ -153,7 +153,8 @@ class SchedulerWatch:
             recorder.publish_place()
             recorder.iteration(facts, batch.num_scheduled_tokens, prefill)
             tokens = batch.num_scheduled_tokens
-            first = [name for name, at in self._waiting_for_token.items() if name in tokens and at.num_output_tokens]
+            waiting = self._waiting_for_token
+            first = [name for name in tokens if (at := waiting.get(name)) is not None and at.num_output_tokens]
             recorder.got_first_token(first, facts.end_ns)
             for name in first:
                 del self._waiting_for_token[name]

@@ -1,0 +1,109 @@
+"""What a recorder sends of requests and iterations, and what odd engines and odd moments must not do to an engine."""
+
+import json
+import sys
+import threading
+
+from drumline.producers.engines import iteration_messages
+from drumline.producers.engines.engine_recorder import BatchFacts, EngineRecorder
+from drumline.producers.engines.recording_channel import EngineChannel
+
+SECOND = 1_000_000_000
+
+
+class KeptMessages:
+    """Keeps messages in place of a channel. It begins none of the product's processes."""
+
+    def __init__(self):
+        self.lost, self.messages = [0, 0], []
+
+    def send(self, message):
+        self.messages.append(message)
+
+    def send_json(self, kind, facts):
+        self.send(kind + json.dumps(facts).encode())
+
+    def facts(self, kind):
+        return [json.loads(message[1:]) for message in self.messages if message[:1] == kind]
+
+
+def gaps(channel):
+    size = iteration_messages.ITERATION.size
+    return [iteration_messages.ITERATION.unpack(m[:size])[6] for m in channel.messages if m[:1] == b"I"]
+
+
+def test_the_pause_after_the_last_request_is_no_gap_of_the_engine():
+    channel = KeptMessages()
+    recorder = EngineRecorder(channel, "fake")
+    for number in range(2):
+        begin = 1_000 * SECOND + number * 3_600 * SECOND
+        recorder.begin_request(f"r{number}", begin)
+        recorder.iteration(BatchFacts(begin, begin + SECOND), {f"r{number}": 1}, {})
+        recorder.iteration(BatchFacts(begin + 3 * SECOND, begin + 4 * SECOND), {f"r{number}": 1}, {})
+        recorder.end_request(f"r{number}", "stop", 2)
+    assert gaps(channel) == [0, 2 * SECOND, 0, 2 * SECOND]
+
+
+def test_requests_that_begin_in_many_threads_at_once_have_numbers_of_their_own():
+    channel, before = KeptMessages(), sys.getswitchinterval()
+    recorder = EngineRecorder(channel, "fake")
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [
+            threading.Thread(target=lambda t=t: [recorder.begin_request(f"{t}-{n}") for n in range(2_000)])
+            for t in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert len({begun["n"] for begun in channel.facts(b"R")}) == 12_000
+
+
+def test_text_that_is_no_text_ends_no_recording(monkeypatch):
+    monkeypatch.setenv("DRUMLINE_SERVING__REQUESTS", "plain")
+    channel = KeptMessages()
+    recorder = EngineRecorder(channel, "fake")
+    recorder.begin_request("\ud800", tenant="a\udfff", adapter="b")
+    [begun] = channel.facts(b"R")
+    assert [begun[name] for name in ("id", "tenant", "adapter")] == ["?", "a?", "b"]
+    json.dumps(begun, ensure_ascii=False).encode()
+
+
+def test_a_gpu_whose_events_fail_leaves_iterations_without_gpu_times(monkeypatch):
+    class Broken:
+        def begin(self, stream=None):
+            raise RuntimeError("two devices")
+
+    monkeypatch.setattr("drumline.producers.engines.engine_recorder.gpu_events", Broken)
+    channel = KeptMessages()
+    recorder = EngineRecorder(channel, "fake")
+    assert recorder.begin_gpu() is None
+    recorder.iteration(BatchFacts(SECOND, 2 * SECOND), {}, {})
+    assert recorder.begin_gpu() is None
+    assert len(gaps(channel)) == 1
+
+
+def test_a_message_sent_while_another_is_being_sent_in_the_same_thread_waits_for_nothing():
+    class Reentrant:
+        """A socket whose use ends a request, as garbage that is collected in it may."""
+
+        def __init__(self):
+            self.sent = []
+
+        def __getattr__(self, name):
+            def call(*arguments):
+                if not self.sent:
+                    self.sent.append(b"outer")
+                    channel.send(b"Einner")
+                return len(arguments[0]) if arguments and isinstance(arguments[0], bytes) else None
+
+            return call
+
+    channel = EngineChannel(Reentrant())
+    done = threading.Thread(target=channel.send, args=(b"Eouter",), daemon=True)
+    done.start()
+    done.join(5)
+    assert not done.is_alive()
