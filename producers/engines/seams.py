@@ -13,8 +13,8 @@ from typing import Any
 
 from drumline.producers.ipc.events import warn
 
-#: Sentences that this process has told.
-_told: set[str] = set()
+#: Sentences that this process has reported.
+_reported: set[str] = set()
 
 
 class UnknownEngine(Exception):
@@ -34,13 +34,13 @@ def is_tried(engine: str, version: str, tried: Sequence[str], kind: Any, name: s
     except UnknownEngine as error:
         sentence = f"iterations and requests are not recorded: {error}"
 
-        def tell(*arguments: Any, **named: Any) -> None:
-            if sentence not in _told:
-                _told.add(sentence)
+        def report_sentence(*arguments: Any, **named: Any) -> None:
+            if sentence not in _reported:
+                _reported.add(sentence)
                 warn(sentence)
 
         if hasattr(kind, name):
-            around(kind, name, tell)
+            around(kind, name, report_sentence)
         return False
     return True
 

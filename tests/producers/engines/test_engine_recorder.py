@@ -1,4 +1,4 @@
-"""What a recorder sends of requests and iterations, and what odd engines and odd moments must not do to an engine."""
+"""Messages of a recorder about requests and iterations, and odd moments that must not harm an engine."""
 
 import json
 import sys
