@@ -28,8 +28,8 @@ def test_the_same_seed_sends_the_same_attacks():
     assert first == again != other
 
 
-def test_13_000_records_have_every_kind_of_attack():
-    assert 2_000 < sum(1 for topic in TOPIC_NAMES for _ in attacks(model(topic), Random(1))) < 13_000
+def test_thousands_of_records_have_every_kind_of_attack():
+    assert 2_000 < sum(1 for topic in TOPIC_NAMES for _ in attacks(model(topic), Random(1))) < 15_000
 
 
 def test_a_record_that_nothing_was_done_to_is_accepted():
