@@ -57,11 +57,15 @@ def method(kind: Any, name: str, parameters: Sequence[str]) -> Any:
 
 
 def around(
-    kind: Any, name: str, before: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None
+    kind: Any,
+    name: str,
+    before: Callable[..., Any] | None = None,
+    after: Callable[..., Any] | None = None,
+    failed: Callable[[], Any] | None = None,
 ) -> None:
     """Wrap a method: `before(self, *arguments)` returns a note, and `after(note, result, self, *arguments)` gets it.
 
-    Nothing that they raise reaches the engine. `after` is not called where the method raises.
+    Nothing that they raise reaches the engine. Where the method raises, `failed` is called in place of `after`.
     """
     call = getattr(kind, name)
 
@@ -71,7 +75,13 @@ def around(
         if before is not None:
             with suppress(Exception):
                 note = before(self, *arguments, **named)
-        result = call(self, *arguments, **named)
+        try:
+            result = call(self, *arguments, **named)
+        except BaseException:
+            if failed is not None:
+                with suppress(Exception):
+                    failed()
+            raise
         if after is not None:
             with suppress(Exception):
                 after(note, result, self, *arguments, **named)

@@ -31,25 +31,9 @@ def _attach(module: Any) -> None:
     method(kind, "_prefill", ["input_ids"])
     method(kind, "_has_unfinished_sequences", ["this_peer_finished"])
     watch = GenerateWatch()
-    _around_generate(kind, watch)
+    around(kind, "generate", watch.called, watch.returned, watch.raised)
     around(kind, "_prefill", watch.prefills)
     around(kind, "_has_unfinished_sequences", watch.goes_on)
-
-
-def _around_generate(kind: Any, watch: GenerateWatch) -> None:
-    """Wrap `generate`, which may raise: its requests end all the same."""
-    around(kind, "generate", watch.called, watch.returned)
-    call = kind.generate
-
-    def generate(self: Any, *arguments: Any, **named: Any) -> Any:
-        try:
-            return call(self, *arguments, **named)
-        except BaseException:
-            watch.raised()
-            raise
-
-    generate.__wrapped__ = call  # type: ignore[attr-defined]
-    kind.generate = generate
 
 
 class _GenerateCall(threading.local):
