@@ -45,12 +45,14 @@ def load(
     until: str,
     price_per_gpu_hour: float,
     arrived: Arrived = lambda known, new: None,
+    deep: bool = True,
 ) -> ReportData:
     """Load all data of the report.
 
     `since` and `until` are written as DateTime64(9, 'UTC'); "" stands for the run's begin and end. Several threads call
-    `query`. `arrived` is called with the fields that are known so far, and the names of the new ones. Raises NoSuchRun,
-    and the query's ClickHouseFailed.
+    `query`. `arrived` is called with the fields that are known so far, and the names of the new ones. `deep`: False
+    leaves deep windows, the most expensive part, for later, and episodes say so. Raises NoSuchRun, and the query's
+    ClickHouseFailed.
     """
     chosen, other_runs = find_run(query, job, run)
     span = {"since": since or chosen["started"], "until": until or chosen["ended"]}
@@ -78,7 +80,7 @@ def load(
     with side_by_side(query) as later:
         parts: dict[Future[Any], tuple[str, ...]] = {  # the longest first
             later(_devices, {**scope, "length_ns": length_ns, "bins": WINDOW_BINS}, ranks): ("devices", "device_times"),
-            later(_episodes, scope): ("episodes",),
+            later(_episodes, scope, deep): ("episodes",),
             later(_steps, scope, int(chosen["steps"]) > MOST_STEPS): ("steps", "step_times"),
             later(_windows, scope, ranks): ("windows", "lateness", "bands"),
             later(_only, queries.COST, scope): ("cost",),
@@ -145,13 +147,13 @@ def _windows(query: Query, scope: Row, ranks: int) -> tuple[Row, list[Row], list
     return windows, latest, joined_bands(cells, band, BANDS)
 
 
-def _episodes(query: Query, scope: Row) -> tuple[list[Row]]:
+def _episodes(query: Query, scope: Row, deep: bool) -> tuple[list[Row]]:
     """Return the episodes with the evidence of links and deep windows."""
     episodes = [{**row} for row in query(queries.EPISODES, scope)]
     for row in [row for row in episodes if row["cause"] == SLOW_LINK][:LISTED]:
         row["links"] = link_evidence(query, scope | _place(row))
     for row in [row for row in episodes if row["rank"] >= 0 and row["state"] != "suspect"][:DEEP]:
-        row["deep"] = deep_window(query, scope | _place(row))
+        row["deep"], row["deep_later"] = deep_window(query, scope | _place(row)) if deep else None, not deep
     return (episodes,)
 
 

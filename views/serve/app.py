@@ -29,7 +29,7 @@ from drumline.views.serve.access import Application, Guard
 from drumline.views.serve.addresses import TRACE, BadAddress, compare_url, job_url, number_of
 from drumline.views.serve.database import Database, FileRejected
 from drumline.views.serve.download import download
-from drumline.views.serve.reading import PageSource
+from drumline.views.serve.reading import PageSource, Reading
 from drumline.views.serve.runs.pages import LIVE_S, STILL_S, JobPages, parts_of
 from drumline.views.serve.runs.trace import ranks_of, trace
 from drumline.views.serve.views import Views
@@ -39,7 +39,7 @@ from drumline.views.top.data import JOBS
 from drumline.views.top.view import age
 
 #: Answers a request with what it reads from a source; runs on a thread.
-Handler = Callable[[Request, PageSource], Response]
+Handler = Callable[[Request, Reading], Response]
 
 
 def application(settings: Settings) -> Application:
@@ -104,7 +104,7 @@ class Pages:
 
         return endpoint
 
-    def _explained(self, handler: Handler, request: Request, source: PageSource) -> Response:
+    def _explained(self, handler: Handler, request: Request, source: Reading) -> Response:
         try:
             try:
                 return handler(request, source)
@@ -134,7 +134,7 @@ class Pages:
         run = request.query_params.get("run", "")
         return await run_in_threadpool(trace, self._database, parts[0], run, step, ranks)
 
-    def of_job(self, request: Request, source: PageSource) -> Response:
+    def of_job(self, request: Request, source: Reading) -> Response:
         """Show a job, a rank of it, or a step of it."""
         return self._jobs.answer(request, source) or self.not_found(request, None)
 

@@ -35,13 +35,21 @@ class Reading:
     rows. Safe for several threads.
     """
 
-    def __init__(self, source: PageSource) -> None:
+    def __init__(self, source: PageSource, others_wait: bool = False) -> None:
         self._source = source
+        self._others_wait = others_wait
+        #: Whether the page was allowed to leave something out.
+        self.hurried = False
         self._lock = threading.Lock()
         self._answers: dict[tuple[str, str, int], Any] = {}
         self._left = 0
         #: Time that its queries took together; s. A query has one thread, so it is about the server's CPU time.
         self.spent_s = 0.0
+
+    def hurries(self) -> bool:
+        """Return whether other tabs wait for a first page: what costs most may be left to the next loading, at once."""
+        self.hurried = self._others_wait
+        return self._others_wait
 
     def begin_tick(self) -> None:
         """Allow the queries of a tick."""

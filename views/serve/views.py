@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ CORE_SHARE = 0.6
 MOST_PAUSE_S = 20.0
 #: Pages kept, and pages loaded at a time of which there is no recent one. One more is loaded again.
 MOST_VIEWS, FIRST_LOADS = 512, 2
-Load = Callable[[PageSource], Response]
+Load = Callable[[Reading], Response]
 
 
 @dataclass
@@ -71,21 +72,25 @@ class Views:
 
     async def _load(self, view: View, load: Load, again: bool) -> Response:
         """Load a page, in as many ticks as it needs; one of which no tab has a recent one, without a break."""
-        reading = Reading(self.source)
+        reading = Reading(self.source, others_wait=not again and self._first.locked())
         try:
-            while True:
-                async with self._again if again else self._first:
+            # One first load after the other, whole: taking turns, all tabs would wait as long as the last one.
+            async with contextlib.nullcontext() if again else self._first:
+                while (response := await self._turn(reading, load, again)) is None:
                     if again:
-                        await asyncio.sleep(max(0.0, self._free_at - time.monotonic()))
-                    response = await self._tick(reading, load)
-                if response is not None:
-                    break
-                if again:
-                    await asyncio.sleep(TICK_S)
-            view.response, view.loaded = response, time.monotonic()
+                        await asyncio.sleep(TICK_S)
+            view.response, view.loaded = response, time.monotonic() - (TICK_S if reading.hurried else 0)
             return response
         finally:
             view.task = None
+
+    async def _turn(self, reading: Reading, load: Load, again: bool) -> Response | None:
+        """Return the page, or None where it needs another tick; a page loaded again waits for its share of a core."""
+        if not again:
+            return await self._tick(reading, load)
+        async with self._again:
+            await asyncio.sleep(max(0.0, self._free_at - time.monotonic()))
+            return await self._tick(reading, load)
 
     async def _tick(self, reading: Reading, load: Load) -> Response | None:
         """Return the page, or None where it needs another tick; count the time against the share of a core."""

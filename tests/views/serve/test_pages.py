@@ -97,7 +97,7 @@ def test_an_unknown_job_is_a_404_that_lists_the_jobs(offline, monkeypatch):
     client, answers = offline
     answers[JOBS] = [job("llama/70b")]
 
-    def unknown(*_):
+    def unknown(*_, **named):
         raise NoSuchRun("no job 'x' is stored")
 
     monkeypatch.setattr(pages, "job_page", unknown)

@@ -61,6 +61,36 @@ def test_hundreds_of_tabs_are_the_queries_of_one():
     asyncio.run(main())
 
 
+def test_pages_opened_together_are_answered_one_after_another():
+    async def main():
+        source, queries_before = Counted(0.002), []
+        shared = Views(source)
+
+        async def opened(number):
+            await shared.answer(f"/job/{number}", page_of(20))
+            queries_before.append(source.queries)
+
+        await asyncio.gather(*(opened(number) for number in range(10)))
+        assert min(queries_before) <= 20 * views.FIRST_LOADS + MOST_QUERIES < max(queries_before)
+
+    asyncio.run(main())
+
+
+def test_pages_leave_out_what_costs_most_only_while_other_tabs_wait_and_are_loaded_again_at_once():
+    def page(source):
+        time.sleep(0.02)
+        return PlainTextResponse("short" if source.hurries() else "whole")
+
+    async def main():
+        shared = Views(Counted())
+        addresses = [f"/job/{number}" for number in range(views.FIRST_LOADS + 1)]
+        first = await asyncio.gather(*(shared.answer(address, page) for address in addresses))
+        assert [answer.body for answer in first] == [b"whole"] * views.FIRST_LOADS + [b"short"]
+        assert (await shared.answer(addresses[-1], page)).body == b"whole"
+
+    asyncio.run(main())
+
+
 def test_a_page_is_loaded_again_after_a_tick_and_tabs_see_that_at_once_where_it_is_quick(monkeypatch):
     monkeypatch.setattr(views, "TICK_S", 0.05)
 

@@ -21,7 +21,7 @@ from drumline.views.serve.addresses import job_url, number_of, times_of, trace_u
 from drumline.views.serve.job_page import MOST_RANKS, is_live, job_page
 from drumline.views.serve.question_form import MOST_ROWS
 from drumline.views.serve.rank_page import PARTS, rank_page
-from drumline.views.serve.reading import PageSource
+from drumline.views.serve.reading import PageSource, Reading
 from drumline.views.serve.runs.chart_values import chart_values, over_time
 from drumline.views.serve.views import TICK_S
 
@@ -45,7 +45,7 @@ class JobPages:
         self._render = render
         self._price = price
 
-    def answer(self, request: Request, source: PageSource) -> Response | None:
+    def answer(self, request: Request, source: Reading) -> Response | None:
         """Return the page of an address; None for one that is no page. Raises BadAddress and errors of queries."""
         parts, run = parts_of(request), request.query_params.get("run", "")
         if len(parts) == 1 and parts[0]:
@@ -60,9 +60,9 @@ class JobPages:
             return self._step(request, source, parts[0], run, number_of("step", _given(request, "step")))
         return None
 
-    def _job(self, request: Request, source: PageSource, job: str, run: str) -> Response:
+    def _job(self, request: Request, source: Reading, job: str, run: str) -> Response:
         since, until = times_of(request)
-        page = job_page(source.query, job, run, since, until, self._price)
+        page = job_page(source.query, job, run, since, until, self._price, deep=not source.hurries())
         shown = len(page.ranks) if request.query_params.get("ranks") == "all" else MOST_RANKS
         stands = [row for row in page.data.hangs if row["lasts"]]
         # What the box of a standstill states, the summary does not state again.
@@ -72,7 +72,7 @@ class JobPages:
             "job.html", p=page, shown=shown, given_run=run, summary=text.summary(rest, most=1), span=span,
             hangs=[hang_lines([row], job) for row in stands],
             rank_url=lambda rank: job_url(job, run, rank=rank, **span), chart_values=chart_values(page.data),
-            every=LIVE_S if page.is_live else STILL_S, **{k: v for k, v in drawn.items() if k != "text"},
+            every=LIVE_S if page.is_live or source.hurried else STILL_S, **{k: v for k, v in drawn.items() if k != "text"},
         )  # fmt: skip
 
     def _rank(self, request: Request, source: PageSource, job: str, run: str, rank: int) -> Response:
