@@ -53,9 +53,7 @@ class JobPage:
     state: Headline
 
 
-def job_page(
-    query: Query, job: str, run: str, since: str, until: str, price: float, deep: bool = True
-) -> JobPage:
+def job_page(query: Query, job: str, run: str, since: str, until: str, price: float, deep: bool = True) -> JobPage:
     """Load the page. Several threads call `query`. `deep`: as of `load`. Raises NoSuchRun and the query's errors."""
     data = load(query, job, run, since, until, price, deep=deep)
     with side_by_side(query) as later:

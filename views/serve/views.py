@@ -76,7 +76,7 @@ class Views:
         try:
             # One first load after the other, whole: taking turns, all tabs would wait as long as the last one.
             async with contextlib.nullcontext() if again else self._first:
-                while (response := await self._turn(reading, load, again)) is None:
+                while (response := await self._next_tick(reading, load, again)) is None:
                     if again:
                         await asyncio.sleep(TICK_S)
             view.response, view.loaded = response, time.monotonic() - (TICK_S if reading.hurried else 0)
@@ -84,7 +84,7 @@ class Views:
         finally:
             view.task = None
 
-    async def _turn(self, reading: Reading, load: Load, again: bool) -> Response | None:
+    async def _next_tick(self, reading: Reading, load: Load, again: bool) -> Response | None:
         """Return the page, or None where it needs another tick; a page loaded again waits for its share of a core."""
         if not again:
             return await self._tick(reading, load)

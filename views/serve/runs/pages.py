@@ -72,7 +72,8 @@ class JobPages:
             "job.html", p=page, shown=shown, given_run=run, summary=text.summary(rest, most=1), span=span,
             hangs=[hang_lines([row], job) for row in stands],
             rank_url=lambda rank: job_url(job, run, rank=rank, **span), chart_values=chart_values(page.data),
-            every=LIVE_S if page.is_live or source.hurried else STILL_S, **{k: v for k, v in drawn.items() if k != "text"},
+            every=LIVE_S if page.is_live or source.hurried else STILL_S,
+            **{k: v for k, v in drawn.items() if k != "text"},
         )  # fmt: skip
 
     def _rank(self, request: Request, source: PageSource, job: str, run: str, rank: int) -> Response:
