@@ -1,11 +1,12 @@
-"""`drumline timeline`: steps of a job as a trace for Perfetto."""
+"""`drumline timeline`: steps of a job, or requests of an inference engine, as a trace for Perfetto."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +14,9 @@ from drumline.cli.console import exit_on_error, exit_with, replaced
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT
 from drumline.infra.runtime.terminal import echo, escape_controls
+
+if TYPE_CHECKING:
+    from drumline.views.timeline.request_trace import RequestTimeline
 
 app = typer.Typer(add_completion=False)
 #: Most ranks that can be named.
@@ -22,7 +26,11 @@ MOST_RANKS = 65_536
 @app.command()
 def timeline(
     job: Annotated[str, typer.Option(help="The job's name; `drumline sql jobs` lists them.")],
-    steps: Annotated[str, typer.Option(help="Steps: 100-110, or one number.")],
+    steps: Annotated[str, typer.Option(help="Steps: 100-110, or one number.")] = "",
+    request: Annotated[
+        str, typer.Option(help="A request of an inference engine, as `sql serving-requests` names it.")
+    ] = "",
+    trace: Annotated[str, typer.Option(help="All requests of a caller's trace: 32 hexadecimal digits.")] = "",
     run: Annotated[str, typer.Option(help="A run of it; default: the newest.")] = "",
     ranks: Annotated[str, typer.Option(help="Ranks: 0,3 or 0-7; default: all.")] = "",
     output: Annotated[
@@ -30,12 +38,15 @@ def timeline(
     ] = Path("timeline.pftrace"),
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as one JSON object.")] = False,
 ) -> None:
-    """Write steps of a job as a trace, and open it at https://ui.perfetto.dev: the page reads the file in the browser.
+    """Write --steps, a --request or a caller's --trace for https://ui.perfetto.dev: it reads the file in the browser.
 
     Each rank is a process with tracks: verdicts, steps, NVTX ranges, collectives, the streams of its GPU, counters of
     the GPU, and Python stacks that were sampled then. Arrows join a collective on all ranks. Ranks are aligned by
     the ends of their collectives, not by their clocks. Kernels and copies are there where CUPTI recorded them.
     The local engine is started if it is down.
+
+    A request is a process too: queue, prefill, decode, and the iterations from its first to its last. Arrows join them
+    to those of its engine. That has its scheduler, its queue, and the streams, counters and stacks of its rank.
 
     A file named *.json.gz has the same as Chrome's trace events, which chrome://tracing reads.
 
@@ -48,12 +59,17 @@ def timeline(
     from drumline.views.control.ranks import BadRankList, ranks_of
     from drumline.views.report.data import NoSuchRun
     from drumline.views.timeline.chrome_writer import ChromeWriter
-    from drumline.views.timeline.job_trace import TooMuch
     from drumline.views.timeline.job_trace import timeline as load
+    from drumline.views.timeline.rank_tracks import TooMuch
+    from drumline.views.timeline.request_trace import request_timeline
     from drumline.views.timeline.trace_writer import TraceWriter
 
     config = settings()
-    first, last = _steps(steps)
+    if sum(map(bool, (steps, request, trace))) != 1:
+        exit_with("timeline", BAD_INPUT, "give one of --steps 100-110, --request ID and --trace ID")
+    if trace and not re.fullmatch("[0-9a-fA-F]{32}", trace):
+        exit_with("timeline", BAD_INPUT, f"--trace {trace!r} is no trace id; it has 32 hexadecimal digits")
+    first, last = _steps(steps) if steps else (0, 0)
     with exit_on_error("timeline", BadRankList, code=BAD_INPUT):
         wanted = ranks_of(ranks, MOST_RANKS)
     with (
@@ -63,9 +79,19 @@ def timeline(
     ):
         client = connect(config, reader=True, database=config.clickhouse.database)
         form = ChromeWriter if output.name.endswith(".json.gz") else TraceWriter
-        written = load(lambda sql, values: rows(client, sql, values), job, run, first, last, wanted, form=form)
+
+        def query(sql: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+            return rows(client, sql, values)
+
+        if not steps:
+            of_requests = request_timeline(query, job, run, request, trace, form=form)
+        else:
+            written = load(query, job, run, first, last, wanted, form=form)
     with replaced("timeline", output) as part:
-        part.write_bytes(written.trace)
+        part.write_bytes(written.trace if steps else of_requests.trace)
+    if not steps:
+        _print_requests(of_requests, job, output, as_json)
+        return
     if as_json:
         echo(json.dumps({"path": str(output.resolve()), "job": job, "run": written.run, "first_step": first,
                          "last_step": last, "ranks": written.ranks, "unaligned_ranks": written.unaligned,
@@ -75,6 +101,17 @@ def timeline(
     echo(f"{escape_controls(job)}, run {escape_controls(written.run)}, steps {first} to {last}: {size}")
     if written.unaligned:
         echo(f"ranks {', '.join(map(str, written.unaligned))}: no collective joins them to the others; their own clock")
+    echo(f"timeline: {output.resolve()}; open it at https://ui.perfetto.dev")
+
+
+def _print_requests(written: RequestTimeline, job: str, output: Path, as_json: bool) -> None:
+    if as_json:
+        echo(json.dumps({"path": str(output.resolve()), "job": job, "run": written.run, "requests": written.requests,
+                         "iterations": written.iterations, "slices": written.slices}))  # fmt: skip
+        return
+    size = f"{written.iterations:,} iterations, {written.slices:,} slices, {len(written.trace) / 1e6:.1f} MB"
+    named = f"{len(written.requests)} request{'s' if len(written.requests) != 1 else ''}"
+    echo(f"{escape_controls(job)}, run {escape_controls(written.run)}, {named}: {size}")
     echo(f"timeline: {output.resolve()}; open it at https://ui.perfetto.dev")
 
 

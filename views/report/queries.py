@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from drumline.infra.clickhouse.coverage import MAIN_REASON, UNREPORTED, of_attempt
 from drumline.infra.clickhouse.occupancy import SHAPE, SHAPED, achieved, sm_of_job, with_occupancy
-from drumline.schemas.topics import TOPICS
+from drumline.schemas.topics import TOPICS, Topic
 
 _RESULTS = ", ".join(f"'{spec.topic}'" for spec in TOPICS if spec.derived)
 # Last record of the producers of each run; results of a stream worker do not show that a run is active.
@@ -254,8 +254,9 @@ FROM (
 GROUP BY direction, source, target ORDER BY gigabytes DESC LIMIT 20
 """
 
-RECORDS = """
-SELECT sum(records) AS records, sum(dead_letters) AS dead, sum(duplicates) AS duplicates,
-       sum(r.dropped_rows) AS dropped_rows
-FROM records_per_minute AS r WHERE job = {job:String} AND run = {run:String}
+RECORDS = f"""
+SELECT sum(r.records) AS records, sum(dead_letters) AS dead, sum(r.duplicates) AS duplicates,
+       sum(r.dropped_rows) AS dropped_rows,
+       sumIf(r.records, topic IN ('{Topic.ITERATION}', '{Topic.REQUEST}')) AS serving
+FROM records_per_minute AS r WHERE job = {{job:String}} AND run = {{run:String}}
 """

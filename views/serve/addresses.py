@@ -31,7 +31,17 @@ def compare_url(job: str, run: str, other_run: str) -> str:
     return f"{job_url(job)}/compare?{urlencode({'run': run, 'other_run': other_run})}"
 
 
-#: Name of the file of a step below its address.
+def serving_url(job: str, run: str = "") -> str:
+    """Return the address of a job's inference engines."""
+    return f"{job_url(job)}/serving" + (f"?{urlencode({'run': run})}" if run else "")
+
+
+def request_url(job: str, run: str, request: str) -> str:
+    """Return the address of the file of a request for Perfetto."""
+    return f"{job_url(job)}/request/{quote(request, safe='')}/{TRACE}?{urlencode({'run': run})}"
+
+
+#: Name of the file of a step, or of a request, below its address.
 TRACE = "timeline.pftrace"
 
 

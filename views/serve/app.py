@@ -26,12 +26,12 @@ from drumline.views.report.data import NoSuchRun
 from drumline.views.report.page import environment, style
 from drumline.views.serve import boards, fleet, guide, links, question_form
 from drumline.views.serve.access import Application, Guard
-from drumline.views.serve.addresses import TRACE, BadAddress, compare_url, job_url, number_of
+from drumline.views.serve.addresses import TRACE, BadAddress, compare_url, job_url, number_of, serving_url
 from drumline.views.serve.database import Database, FileRejected
 from drumline.views.serve.download import download
 from drumline.views.serve.reading import PageSource, Reading
 from drumline.views.serve.runs.pages import LIVE_S, STILL_S, JobPages, parts_of
-from drumline.views.serve.runs.trace import ranks_of, trace
+from drumline.views.serve.runs.trace import ranks_of, request_trace, trace
 from drumline.views.serve.views import Views
 from drumline.views.sqlshell.questions import is_time
 from drumline.views.sqlshell.request import BadRequest
@@ -89,7 +89,7 @@ class Pages:
             age=lambda seconds: age(seconds).plain, words=_spaced, price=self._price,
             cost=lambda seconds: text.cost(self._price, seconds), signed=_signed, mark=mark,
             with_ranks=links.with_ranks, with_guides=links.with_guides, compare_url=compare_url,
-            host_url=boards.host_url, links_of=boards.links_of,
+            host_url=boards.host_url, serving_url=serving_url,
             version=metadata.version("drumline"),
         )  # fmt: skip
 
@@ -126,12 +126,14 @@ class Pages:
         )  # fmt: skip
 
     async def job_or_file(self, request: Request) -> Response:
-        """Show a page of a job, or send the file of a step."""
+        """Show a page of a job, or send the file of a step or of a request."""
         parts = parts_of(request)
-        if len(parts) != 4 or (parts[1], parts[3]) != ("step", TRACE):
+        if len(parts) != 4 or parts[1] not in ("step", "request") or parts[3] != TRACE:
             return await self.shared(self.of_job)(request)
-        step, ranks = number_of("step", parts[2]), ranks_of(request)
         run = request.query_params.get("run", "")
+        if parts[1] == "request":
+            return await run_in_threadpool(request_trace, self._database, parts[0], run, parts[2])
+        step, ranks = number_of("step", parts[2]), ranks_of(request)
         return await run_in_threadpool(trace, self._database, parts[0], run, step, ranks)
 
     def of_job(self, request: Request, source: Reading) -> Response:

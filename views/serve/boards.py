@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
 from drumline.infra.clickhouse.queries import query as named_query
 from drumline.views.serve import queries
-from drumline.views.serve.addresses import job_url
+from drumline.views.serve.addresses import job_url, request_url
 from drumline.views.serve.question_form import MOST_ROWS, Answer, answer, with_numbers
 from drumline.views.serve.reading import PageSource
 
@@ -16,20 +16,44 @@ from drumline.views.serve.reading import PageSource
 LIMIT = "50"
 #: Column of a job -> that of its run in the same row, "" = none: the page is that of its newest.
 _JOBS = {"job": "run", "worst_job": ""}
-
-
-@dataclass(frozen=True)
-class BoardPart:
-    """A table with its heading. `question`: address of the same as a form and a file; "" = there is none."""
-
-    heading: str
-    answer: Answer
-    question: str
+Links = Callable[[Sequence[str], Sequence[str]], list[str]]
 
 
 def host_url(host: str) -> str:
     """Return the address of a host over all jobs."""
     return f"/host/{quote(host, safe='')}"
+
+
+def links_of(names: Sequence[str], row: Sequence[str]) -> list[str]:
+    """Return the address that each cell of a row leads to: a job, a run, a rank or a host; "" = none."""
+    cells = dict(zip(names, row, strict=True))
+    links = dict.fromkeys(names, "")
+    for job, run in _JOBS.items():
+        if cells.get(job):
+            links[job] = job_url(cells[job])
+            if cells.get(run):
+                links[run] = job_url(cells[job], cells[run])
+            rank = cells.get("worst_rank" if job == "worst_job" else "rank", "")
+            if rank.isdigit():
+                links["worst_rank" if job == "worst_job" else "rank"] = job_url(
+                    cells[job], cells.get(run, ""), rank=int(rank)
+                )
+    if cells.get("host"):
+        links["host"] = host_url(cells["host"])
+    return [links[name] for name in names]
+
+
+@dataclass(frozen=True)
+class BoardPart:
+    """A table with its heading. `question`: address of the same as a form and a file; "" = there is none.
+
+    `links`: takes the names and a row, returns the address that each cell leads to; "" = none.
+    """
+
+    heading: str
+    answer: Answer
+    question: str
+    links: Links = links_of
 
 
 def hosts(source: PageSource, since: str) -> list[BoardPart]:
@@ -73,25 +97,23 @@ def runs(source: PageSource, job: str, run: str, other_run: str) -> list[BoardPa
     ]
 
 
-def links_of(names: Sequence[str], row: Sequence[str]) -> list[str]:
-    """Return the address that each cell of a row leads to: a job, a run, a rank or a host; "" = none."""
-    cells = dict(zip(names, row, strict=True))
-    links = dict.fromkeys(names, "")
-    for job, run in _JOBS.items():
-        if cells.get(job):
-            links[job] = job_url(cells[job])
-            if cells.get(run):
-                links[run] = job_url(cells[job], cells[run])
-            rank = cells.get("worst_rank" if job == "worst_job" else "rank", "")
-            if rank.isdigit():
-                links["worst_rank" if job == "worst_job" else "rank"] = job_url(
-                    cells[job], cells.get(run, ""), rank=int(rank)
-                )
-    if cells.get("host"):
-        links["host"] = host_url(cells["host"])
-    return [links[name] for name in names]
+def serving(source: PageSource, job: str, run: str) -> list[BoardPart]:
+    """Return how the inference engines of a run do, what holds them up, what requests cost, and those that waited."""
+    sent = {"job": job, "run": run, "limit": LIMIT}
+
+    def requests(names: Sequence[str], row: Sequence[str]) -> list[str]:
+        cells = dict(zip(names, row, strict=True))
+        return [request_url(job, cells["run"], cells[name]) if name == "request" else "" for name in names]
+
+    return [
+        _part(source, "Engines", "serving", sent),
+        _part(source, "What holds them up", "serving-verdicts", sent),
+        _part(source, "Cost", "serving-cost", sent),
+        _part(source, "Adapters", "serving-adapters", sent),
+        _part(source, "Requests that waited longest for their first token", "serving-requests", sent, requests),
+    ]
 
 
-def _part(source: PageSource, heading: str, name: str, sent: Mapping[str, str]) -> BoardPart:
+def _part(source: PageSource, heading: str, name: str, sent: Mapping[str, str], links: Links = links_of) -> BoardPart:
     given = {key: value for key, value in sent.items() if value}
-    return BoardPart(heading, answer(source, named_query(name), given), f"/question/{name}?{urlencode(given)}")
+    return BoardPart(heading, answer(source, named_query(name), given), f"/question/{name}?{urlencode(given)}", links)

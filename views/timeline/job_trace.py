@@ -5,38 +5,24 @@ Ranks are aligned by the ends of their collectives; the clock of the lowest rank
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import count, groupby
-from typing import Any
 
 from drumline.views.report.data import NoSuchRun, Query, Row, find_run
-from drumline.views.report.flame_graph import frame_parts
 from drumline.views.timeline import queries
 from drumline.views.timeline.alignment import clock_offsets
-from drumline.views.timeline.chrome_writer import ChromeWriter
 from drumline.views.timeline.lanes import Span
+from drumline.views.timeline.rank_tracks import (
+    MOST_ROWS,
+    TooMuch,
+    Writer,
+    add_counters,
+    add_samples,
+    add_streams,
+    span_of,
+)
 from drumline.views.timeline.trace_writer import TraceWriter
-
-Writer = TraceWriter | ChromeWriter
-#: Most rows of a trace. A million slices make some 100 MB, which Perfetto's page still opens.
-MOST_ROWS = 1_000_000
-#: GPU samples this long before and after the steps are shown: NVML is read once a second; ns.
-AROUND_NS = 2_000_000_000
-#: Column -> (name of the counter, unit, factor).
-COUNTERS = {
-    "util_gpu": ("GPU busy", "%", 1.0), "sm_active": ("SMs active", "%", 1.0),
-    "tensor_active": ("tensor cores", "%", 1.0), "dram_active": ("memory bandwidth", "%", 1.0),
-    "sm_clock": ("SM clock", "MHz", 1.0), "power_mw": ("power", "W", 1e-3), "temperature": ("temperature", "C", 1.0),
-    "memory_used": ("memory used", "GB", 1e-9), "pcie_rx_kbps": ("PCIe received", "MB/s", 1e-3),
-    "pcie_tx_kbps": ("PCIe sent", "MB/s", 1e-3), "nvlink_rx_kbps": ("NVLink received", "MB/s", 1e-3),
-    "nvlink_tx_kbps": ("NVLink sent", "MB/s", 1e-3),
-}  # fmt: skip
-
-
-class TooMuch(ValueError):
-    """More rows than a trace may have; the message states how to ask for less."""
 
 
 @dataclass(frozen=True)
@@ -135,18 +121,13 @@ def _add_rank(
     writer.spans(process, "steps on the GPU", next(order), _gpu_steps(of.rows, shift))
     for domain, rows in groupby(query(queries.RANGES, scope), lambda row: row["domain"]):
         name = f"NVTX {domain}".strip()
-        ranges = (_span(row, shift, row["name"], ("step",)) for row in rows)
+        ranges = (span_of(row, shift, row["name"], ("step",)) for row in rows)
         writer.spans(process, name, next(order), ranges, nests=True)
     for communicator, spans in calls.items():
         writer.spans(process, f"NCCL {communicator}", next(order), spans)
-    for stream, spans in _streams(query, scope, shift).items():
-        writer.spans(process, f"stream {stream}", next(order), spans)
-    around = {**scope, "since": of.since - AROUND_NS, "until": of.until + AROUND_NS}
-    samples = query(queries.DEVICES, around)
-    for column, (name, unit, factor) in COUNTERS.items():
-        values = ((at["at"] + shift, at[column] * factor) for at in samples if at[column] is not None)
-        writer.counter(process, name, unit, next(order), values)
-    _add_samples(writer, process, order, query(queries.STACKS, scope), shift)
+    add_streams(writer, query, scope, process, order, shift)
+    add_counters(writer, query, scope, process, order, shift)
+    add_samples(writer, query, scope, process, order, shift)
 
 
 def _add_job(writer: Writer, job: str, first: _RankSteps, verdicts: list[Row]) -> None:
@@ -154,24 +135,6 @@ def _add_job(writer: Writer, job: str, first: _RankSteps, verdicts: list[Row]) -
     if verdicts:
         process = writer.process(f"job {job}", 1 << 20, [])  # below all ranks
         writer.spans(process, "verdicts", 0, _verdicts(verdicts, first.rows, first.shift))
-
-
-def _streams(query: Query, scope: Row, shift: int) -> dict[int, list[Span]]:
-    spans: dict[int, list[Span]] = defaultdict(list)
-    for row in query(queries.KERNELS, scope):
-        grid, block = (f"{row[f'{of}_x']}x{row[f'{of}_y']}x{row[f'{of}_z']}" for of in ("grid", "block"))
-        columns = ("name", "family", "registers", "shared", "correlation", "graph")
-        spans[row["stream"]].append(_span(row, shift, row["short"], columns, (("grid", grid), ("block", block))))
-    for row in query(queries.COPIES, scope):
-        columns = ("bytes", "source", "target", "is_async", "correlation", "graph")
-        speed = row["bytes"] / row["ns"] if row["ns"] else 0.0
-        spans[row["stream"]].append(_span(row, shift, row["direction"], columns, (("GB/s", speed),)))
-    return dict(sorted(spans.items()))
-
-
-def _span(row: Row, shift: int, name: str, columns: tuple[str, ...], more: tuple[tuple[str, Any], ...] = ()) -> Span:
-    begin = row["begin"] + shift
-    return Span(begin, begin + row["ns"], name, (*((column, row[column]) for column in columns), *more))
 
 
 def _collective(row: Row, shift: int, flows: dict[tuple[str, int, int], int]) -> Span:
@@ -182,7 +145,7 @@ def _collective(row: Row, shift: int, flows: dict[tuple[str, int, int], int]) ->
 
 
 def _host_steps(rows: list[Row], shift: int) -> Iterator[Span]:
-    return (_span(row, shift, f"step {row['step']}", ("step", "source")) for row in rows)
+    return (span_of(row, shift, f"step {row['step']}", ("step", "source")) for row in rows)
 
 
 def _gpu_steps(rows: list[Row], shift: int) -> Iterator[Span]:
@@ -204,23 +167,3 @@ def _verdicts(verdicts: list[Row], steps: list[Row], shift: int) -> Iterator[Spa
             begin, end = min(s["begin"] for s in inside), max(s["begin"] + s["ns"] for s in inside)
             name = ": ".join(text for text in (row["state"], row["cause"]) if text)
             yield Span(begin + shift, end + shift, name, tuple((column, row[column]) for column in columns))
-
-
-def _add_samples(writer: Writer, process: int, order: Iterator[int], stacks: list[Row], shift: int) -> None:
-    """Add a track a thread: the samplings, and in each its stacks, the most frequent first.
-
-    Of a sampling only the number of each stack is stored, not when each was seen. So their places in it show shares of
-    its time, not moments.
-    """
-    for (thread, number), rows in groupby(stacks, lambda row: (row["thread"], row["thread_id"])):
-        samplings = [(begin, ns, list(of)) for (begin, ns), of in groupby(rows, lambda row: (row["begin"], row["ns"]))]
-        name, place = f"Python {thread or number}", next(order)
-        total = [Span(begin + shift, begin + shift + ns, "sampling") for begin, ns, _ in samplings]
-        writer.spans(process, name, place, total)
-        track = writer.track(process, f"{name}, stacks", next(order))
-        for begin, ns, sampled in samplings:
-            samples, seen = sum(row["samples"] for row in sampled), 0
-            for row in sampled:
-                at = begin + shift + ns * seen // max(samples, 1)
-                writer.sample(track, at, map(frame_parts, row["stack"].split(";")), row["samples"])
-                seen += row["samples"]

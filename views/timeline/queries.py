@@ -83,3 +83,26 @@ FROM stacks WHERE {_RUN} AND rank = {{rank:Int32}} AND time <= fromUnixTimestamp
   AND addNanoseconds(time, duration_ns) >= fromUnixTimestamp64Nano({{since:Int64}})
 ORDER BY is_main DESC, thread, thread_id, begin, samples DESC, stack
 """
+
+# Requests of one id, or of one caller's trace; the parameter that is empty is any.
+REQUESTS = f"""
+SELECT request, traceparent, process_id, rank, host, engine, model, adapter, tenant, route, outcome,
+       toInt64(toUnixTimestamp64Nano(start)) AS begin, duration_ns AS ns, queue_ns, ttft_ns, prompt_tokens,
+       cached_tokens, output_tokens, iterations, first_iteration, last_iteration, preemptions, gpu_ns, prefill_gpu_ns
+FROM requests
+WHERE {_RUN} AND ({{request:String}} = '' OR request = {{request:String}})
+  AND ({{trace:String}} = '' OR position(traceparent, {{trace:String}}) > 0)
+ORDER BY begin, request LIMIT {{most:UInt32}}
+"""
+
+# Iterations that began between two times: of engines, and of workers on their hosts.
+ITERATIONS = f"""
+SELECT rank, host, gpu_uuid, process_id, engine, role, iteration, phase, toInt64(toUnixTimestamp64Nano(start)) AS begin,
+       duration_ns AS ns, gap_ns, schedule_ns, gpu_ns, gpu_idle_ns, requests, prefill_requests, prefill_tokens,
+       decode_tokens, output_tokens, draft_tokens, waiting, kv_used, kv_total, preempted, adapters
+FROM iterations
+WHERE {_RUN} AND {_TIME}
+  AND (has({{processes:Array(String)}}, toString(process_id))
+       OR role = 'worker' AND has({{hosts:Array(String)}}, toString(host)))
+ORDER BY role, rank, process_id, begin LIMIT {{most:UInt32}}
+"""

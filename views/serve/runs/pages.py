@@ -50,6 +50,8 @@ class JobPages:
         parts, run = parts_of(request), request.query_params.get("run", "")
         if len(parts) == 1 and parts[0]:
             return self._job(request, source, parts[0], run)
+        if len(parts) == 2 and parts[1] == "serving":
+            return self._serving(source, parts[0], run)
         if len(parts) == 3 and parts[1] == "rank":
             return self._rank(request, source, parts[0], run, number_of("rank", parts[2]))
         if len(parts) == 3 and parts[1] == "step":
@@ -120,6 +122,13 @@ class JobPages:
             file=trace_url(job, page.run["run"], page.step, [row["rank"] for row in page.drawn]),
             within=(step, last) if last > step else None,
         )
+
+    def _serving(self, source: PageSource, job: str, run: str) -> Response:
+        return self._render(
+            "board.html", title="Inference engines", parts=boards.serving(source, job, run), since=None,
+            intro=f"Run {run or 'the newest'}. A request leads to its time line, a file for https://ui.perfetto.dev.",
+            crumbs=[("Fleet", "/"), (job, job_url(job, run))], most=MOST_ROWS, every=STILL_S,
+        )  # fmt: skip
 
     def _compare(self, request: Request, source: PageSource, job: str, run: str) -> Response:
         other_run = _given(request, "other_run")

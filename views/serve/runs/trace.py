@@ -1,9 +1,10 @@
-"""File of a step for Perfetto: `drumline timeline` behind an address, of few ranks and rows."""
+"""Files of a step and of a request for Perfetto: `drumline timeline` behind an address, of few ranks and rows."""
 
 from __future__ import annotations
 
+import shlex
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.requests import Request
 
@@ -29,16 +30,41 @@ def ranks_of(request: Request) -> list[int]:
 
 def trace(database: Database, job: str, run: str, step: int, ranks: Sequence[int]) -> Download:
     """Return the file of a step. It blocks. Raises FileRejected, NoSuchRun, and errors of queries."""
-    from drumline.views.timeline.job_trace import TooMuch, timeline
+    from drumline.views.timeline.job_trace import timeline
+    from drumline.views.timeline.rank_tracks import TooMuch
 
     def content() -> bytes:
-        with _writing:
-            try:
-                return timeline(database.query, job, run, step, step, ranks, MOST_ROWS).trace
-            except TooMuch:
-                command = timeline_command(job, run, step, step)
-                raise FileRejected(
-                    f"step {step} has more than {MOST_ROWS:,} rows on these ranks; in a terminal: {command}"
-                ) from None
+        try:
+            return timeline(database.query, job, run, step, step, ranks, MOST_ROWS).trace
+        except TooMuch:
+            command = timeline_command(job, run, step, step)
+            raise FileRejected(
+                f"step {step} has more than {MOST_ROWS:,} rows on these ranks; in a terminal: {command}"
+            ) from None
 
-    return Download(database.kept(content), f"step-{step}.pftrace", "application/octet-stream")
+    return _file(database, content, f"step-{step}.pftrace")
+
+
+def request_trace(database: Database, job: str, run: str, request: str) -> Download:
+    """Return the file of a request. It blocks. Raises FileRejected, NoSuchRun, and errors of queries."""
+    from drumline.views.timeline.rank_tracks import TooMuch
+    from drumline.views.timeline.request_trace import request_timeline
+
+    def content() -> bytes:
+        try:
+            return request_timeline(database.query, job, run, request, most_rows=MOST_ROWS).trace
+        except TooMuch:
+            command = f"drumline timeline --job {shlex.quote(job)} --request {shlex.quote(request)}"
+            raise FileRejected(
+                f"more than {MOST_ROWS:,} rows were recorded while it ran; in a terminal: {command}"
+            ) from None
+
+    return _file(database, content, "request.pftrace")
+
+
+def _file(database: Database, content: Callable[[], bytes], name: str) -> Download:
+    def exclusive() -> bytes:
+        with _writing:
+            return content()
+
+    return Download(database.kept(exclusive), name, "application/octet-stream")
