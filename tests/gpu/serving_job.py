@@ -23,7 +23,8 @@ import transformers
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
-WIDTH, LAYERS = (2_048, 16) if DEVICE == "cuda" else (64, 2)
+#: Few layers, so that an iteration is short beside what recording costs.
+WIDTH, LAYERS = (2_048, int(os.environ.get("SERVING_LAYERS", "4"))) if DEVICE == "cuda" else (64, 2)
 TOKENS = 8_192
 #: Requests of ranks: (tokens of the prompt, tokens to generate).
 RANKS_LOAD = [(64 + 8 * (n % 32), 160) for n in range(192 if DEVICE == "cuda" else 12)]
