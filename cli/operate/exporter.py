@@ -36,6 +36,9 @@ def exporter(
         str, typer.Option(metavar="URL", help="http(s)://HOST:4318 of an OpenTelemetry Collector to send to as well.")
     ] = "",
     otlp_s: Annotated[float, typer.Option("--otlp-every", min=1, help="Seconds between metrics sent to it.")] = 30.0,
+    spans: Annotated[
+        bool, typer.Option(help="With --otlp: send a span of each request of an engine, in its caller's trace.")
+    ] = True,
     otlp_token_file: Annotated[
         Path | None, typer.Option(help="File with the bearer token that the Collector wants.")
     ] = None,
@@ -49,7 +52,7 @@ def exporter(
     """Serve the verdicts of running jobs to Prometheus; send them by OTLP, and as events about nodes, where asked for.
 
     \b
-    Reads   gpu.straggler.v1 gpu.hang.v1 gpu.process.v1, and gpu.device.v1 for lost GPUs
+    Reads   gpu.straggler.v1 gpu.hang.v1 gpu.process.v1, and gpu.device.v1 for lost GPUs, gpu.request.v1 for spans
     Serves  http://127.0.0.1:19467/metrics, /healthz, /readyz, /nodes/NAME
             (DRUMLINE_METRICS_PORT, DRUMLINE_METRICS_ADDRESS)
 
@@ -58,6 +61,7 @@ def exporter(
     (--expire) has none. Scrape with `honor_labels: true`: series have a label `job`.
 
     --otlp also sends the metrics, and verdicts, hangs and lost GPUs as log events, to an OpenTelemetry Collector.
+    So it does spans of the requests of inference engines, where the caller's trace is sampled (--spans).
     --nvsentinel sends health events to NVSentinel.
 
     It joins no group, commits nothing and stores nothing: run one, or several. Runs until SIGTERM (exit 0) or Ctrl-C
@@ -84,7 +88,7 @@ def exporter(
     if otlp and (urlsplit(otlp).scheme not in ("http", "https") or not urlsplit(otlp).hostname):
         exit_with("exporter", BAD_INPUT, "--otlp: http://host:port or https://host:port")
     hide(token)
-    options = ExporterOptions(worst, series, expire_s, losses, otlp, otlp_s, token, nvsentinel, nvsentinel_acts)
+    options = ExporterOptions(worst, series, expire_s, losses, otlp, otlp_s, token, spans, nvsentinel, nvsentinel_acts)
     with _exit_on_error():
         require_acls(config, GROUP, dict.fromkeys(topics_of(options), ("READ",)), {GROUP: ("READ",)}, is_patient=True)
         health, decoder = Health(), codec(config)

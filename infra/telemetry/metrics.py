@@ -279,8 +279,9 @@ AGENT_WAITING = _gauge("agent", "unacknowledged_records", "batches in the Kafka 
 
 EXPORTER_RECORDS = _counter("exporter", "input_records_total", "Kafka records read", "topic")
 EXPORTER_LEFT = _counter(
-    "exporter", "ignored_records_total", "Kafka records that changed nothing. unreadable; fenced: of a worker that had "
-    "lost its partition; old: a newer revision or window was known", "topic", "reason",
+    "exporter", "ignored_records_total", "records without effect. unreadable; fenced: of a worker that had "
+    "lost its partition; old: a newer revision or window was known; too_many: requests without room for spans",
+    "topic", "reason",
 )  # fmt: skip
 EXPORTER_LEFT_OUT = _gauge(
     "exporter", "unlisted_units",
@@ -289,8 +290,8 @@ EXPORTER_LEFT_OUT = _gauge(
 EXPORTER_SERIES = _gauge("exporter", "series", "series about jobs, ranks and GPUs")
 EXPORTER_RENDER = _gauge("exporter", "render_seconds", "time that it took to render them; a scrape only sends them")
 EXPORTER_EXPORTS = _counter(
-    "exporter", "exports_total", "exports to a receiver: metrics or events by OTLP, events to NVSentinel, by outcome",
-    "to", "outcome",
+    "exporter", "exports_total",
+    "exports to a receiver: metrics, events or spans by OTLP, events to NVSentinel, by outcome", "to", "outcome",
 )  # fmt: skip
 
 # A series without a sample has no rate: the first event would be missed.

@@ -8,6 +8,8 @@ import sys
 import pytest
 from starlette.testclient import TestClient
 from support.fakes.fake_vllm import PROGRAM, write_fake_vllm
+from support.metrics_scraper import free_port, get, until
+from support.otlp_receiver import receiving
 from support.perfetto_reading import Reading
 from support.pipeline import Pipeline
 from support.published_spool import is_published
@@ -41,11 +43,20 @@ def test_a_callers_trace_leads_to_the_iterations_of_its_request_and_no_text_of_i
     paths = [str(tmp_path / "packages"), os.environ.get("PYTHONPATH", "")]
     environment = pipeline.environment | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = ["run", "--job", "chat", "--", sys.executable, "-c", PROGRAM]
-    with pipeline.running():
+    with receiving() as collector, pipeline.running():
+        port = free_port()
+        options = ["exporter", "--otlp", collector.address]
+        with_port = pipeline.environment | {"DRUMLINE_METRICS_PORT": str(port)}
+        pipeline.programs["exporter"] = ManagedProcess("exporter", options, tmp_path / "exporter.log", with_port)
+        pipeline.programs["exporter"].start()
+        until(lambda: get(port, "/readyz")[0] == 200)
         job = subprocess.run([sys.executable, "-m", "drumline.cli.app", *command], env=environment, timeout=WAIT_S)
         assert job.returncode == 0
         assert wait_until(lambda: is_published(spool), WAIT_S)
         pipeline.wait_stored()
+        until(lambda: len(collector.spans()) == 4)
+    assert {span.name for span in collector.spans()} == {"inference request", "queue", "prefill", "decode"}
+    assert {span.trace_id.hex() for span in collector.spans()} == {TRACE}
     assert pipeline.query("SELECT count() AS n FROM iterations") == [{"n": 4}]
     [engine] = table(pipeline.drumline("sql", "serving", "--job", "chat"))
     assert (engine["engine"], engine["requests"], engine["iterations"]) == ("vllm", "3", "4")

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.verdict_worlds import NOW
 
 from drumline.views.exporter.events import EventLog
@@ -16,7 +17,11 @@ from drumline.views.exporter.families import SeriesLimits, families
 from drumline.views.exporter.live_runs import LiveRuns
 from drumline.views.exporter.options import ExporterOptions
 
-KINDS = {"/v1/metrics": ExportMetricsServiceRequest, "/v1/logs": ExportLogsServiceRequest}
+KINDS = {
+    "/v1/traces": ExportTraceServiceRequest,
+    "/v1/metrics": ExportMetricsServiceRequest,
+    "/v1/logs": ExportLogsServiceRequest,
+}
 
 
 def attributes(of):
@@ -59,6 +64,17 @@ class Receiver:
                         (attributes(p.attributes), getattr(p, p.WhichOneof("value"))) for p in metric.gauge.data_points
                     ]
         return newest
+
+    def spans(self):
+        """All spans, in the order in which they came."""
+        return [
+            span
+            for path, _, message in self.requests
+            if path == "/v1/traces"
+            for resource in message.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
 
     def logs(self):
         """All log records, in the order in which they came."""

@@ -19,6 +19,7 @@ from drumline.streams.core.thresholds import WARNING
 from drumline.views.exporter.events import VERDICT, VerdictEvent
 from drumline.views.exporter.families import Families
 from drumline.views.exporter.health_event import METHOD, health_events
+from drumline.views.exporter.request_spans import RequestSpan
 
 log = structlog.get_logger()
 #: Time for an answer, and for what is left at the end; s. Events that wait for the connector; new ones are left out.
@@ -43,7 +44,7 @@ class NvSentinel:
         self._thread = threading.Thread(target=self._run, name="nvsentinel", daemon=True)
         self._thread.start()
 
-    def take(self, now: Families, events: Sequence[VerdictEvent]) -> None:
+    def take(self, now: Families, events: Sequence[VerdictEvent], spans: Sequence[RequestSpan]) -> None:
         """Queue the events that are about a node."""
         for event in filter(concerns_node, events):
             try:

@@ -18,6 +18,7 @@ class ExporterOptions:
         otlp: http(s)://host:port of an OpenTelemetry Collector; empty = none.
         otlp_s: interval of the metrics sent to it; s.
         otlp_token: bearer token that it wants; empty = none.
+        has_spans: send a span of each request of an inference engine whose caller's trace is sampled, by OTLP.
         nvsentinel: socket of NVSentinel's platform connector; None = no events.
         nvsentinel_acts: NVSentinel may act on events; else it only stores them.
     """
@@ -29,5 +30,6 @@ class ExporterOptions:
     otlp: str = ""
     otlp_s: float = 30.0
     otlp_token: str = ""
+    has_spans: bool = True
     nvsentinel: Path | None = None
     nvsentinel_acts: bool = False

@@ -16,6 +16,7 @@ from drumline.views.exporter.exposition import Exposition
 from drumline.views.exporter.families import Families, SeriesLimits, families
 from drumline.views.exporter.live_runs import LiveRuns
 from drumline.views.exporter.options import ExporterOptions
+from drumline.views.exporter.request_spans import RequestSpan
 from drumline.views.exporter.run_state import SECOND_NS
 from drumline.views.exporter.verdict_feed import VerdictFeed
 
@@ -29,8 +30,8 @@ NODES = "/nodes/"
 class VerdictReceiver(Protocol):
     """Takes what the exporter knows; calls return at once, and what fails is logged and counted."""
 
-    def take(self, now: Families, events: Sequence[VerdictEvent]) -> None:
-        """Take all series, and what changed since the last call."""
+    def take(self, now: Families, events: Sequence[VerdictEvent], spans: Sequence[RequestSpan]) -> None:
+        """Take all series, what changed since the last call, and requests of inference engines that ended since."""
 
     def close(self) -> None:
         """Send what is left, within some seconds."""
@@ -83,8 +84,9 @@ class Exporter:
         changed = self._log.advance(self._fleet, now_ns)
         for event in changed:
             log.info(event.kind, state=event.state, text=event.text)
+        spans = self._feed.new_spans()
         for receiver in self._receivers:
-            receiver.take(shown, changed)
+            receiver.take(shown, changed, spans)
 
     def page(self, path: str) -> str | None:
         """Return the text about a node for a check that runs on it; None for another path.

@@ -19,9 +19,11 @@ from drumline.infra.telemetry.metrics import EXPORTER_LEFT, EXPORTER_RECORDS
 from drumline.schemas.codec import Codec, Received
 from drumline.schemas.epochs import is_ahead, is_fenced, read_epoch
 from drumline.schemas.errors import BadRecord, BadSchema, RegistryUnavailable
+from drumline.schemas.record_table import RecordTable
 from drumline.schemas.topics import DAY_MS, DERIVED_TOPICS, Topic
 from drumline.views.exporter.live_runs import LiveRuns
 from drumline.views.exporter.options import ExporterOptions
+from drumline.views.exporter.request_spans import RequestSpan, request_spans
 from drumline.views.exporter.run_state import STANDSTILL_NS
 
 log = structlog.get_logger()
@@ -48,7 +50,8 @@ def topics_of(options: ExporterOptions) -> dict[Topic, int]:
     """Return topic -> age up to which its records are read at the start, in ms."""
     expire_ms, standstill_ms = int(options.expire_s * 1000), STANDSTILL_NS // 1_000_000
     ages = {Topic.STRAGGLER: expire_ms, Topic.HANG: standstill_ms, Topic.PROCESS: PROCESSES_MS}
-    return ages | ({Topic.DEVICE: 0} if options.has_losses else {})
+    ages |= {Topic.DEVICE: 0} if options.has_losses else {}
+    return ages | ({Topic.REQUEST: 0} if options.otlp and options.has_spans else {})
 
 
 class VerdictFeed:
@@ -69,6 +72,7 @@ class VerdictFeed:
         self._open_ends: set[Place] = set()
         self._epochs: dict[str, int] = {}
         self._refresh_at, self._answered_at = clock_s, clock_s
+        self._spans: list[RequestSpan] = []
         self.problem = "not connected yet"
 
     @property
@@ -90,6 +94,11 @@ class VerdictFeed:
             return False
         self._take(message)
         return True
+
+    def new_spans(self) -> list[RequestSpan]:
+        """Return the spans of requests since the last call."""
+        spans, self._spans = self._spans, []
+        return spans
 
     def close(self) -> None:
         """Close the consumer."""
@@ -119,9 +128,15 @@ class VerdictFeed:
         record = self._codec.open(topic, received)
         if topic == Topic.DEVICE:
             return self._live.take_samples(self._codec.read(topic, [record]))
+        if topic == Topic.REQUEST:
+            return self._take_requests(self._codec.read(topic, [record]))
         batches = [self._codec.decode_part(topic, value, record) for value in self._codec.values(topic, record)]
         changed = [self._live.take(batch) for batch in batches]
         return any(changed)
+
+    def _take_requests(self, table: RecordTable) -> bool:
+        self._spans += request_spans(table)
+        return True
 
     def _refresh(self, now_s: float) -> None:
         """Assign the partitions that are there; those that come later are read from their beginning."""

@@ -99,7 +99,7 @@ def test_a_collector_takes_all_series_and_each_event(collector):
     address, taken = collector
     shown, events = seen(late_job(job="j", run="r"), hang("hung", (5,), job="h"))
     otlp = Otlp(options_of(address), None)
-    otlp.take(shown, events)
+    otlp.take(shown, events, [])
     until(lambda: "drumline_rank_state" in metrics(taken) and len(records(taken)) == len(events))
     otlp.close()
     known = metrics(taken)

@@ -107,7 +107,7 @@ def changes(*steps):
 
 def sent(connector, socket, events, *, acts=False):
     client = NvSentinel(socket, acts)
-    client.take(Families(), events)
+    client.take(Families(), events, [])
     client.close()
     return connector.events
 
@@ -149,7 +149,7 @@ def test_what_is_about_no_node_is_not_sent(connector, socket):
 def test_an_event_is_sent_again_until_the_connector_takes_it(connector, socket):
     connector.is_busy = True
     client = NvSentinel(socket, acts=False)
-    client.take(Families(), changes(hang("hung", (1,)))[0])
+    client.take(Families(), changes(hang("hung", (1,)))[0], [])
     until(lambda: connector.rejected >= 2)
     connector.is_busy = False
     until(lambda: connector.events)
