@@ -85,6 +85,7 @@ def test_a_callers_trace_leads_to_the_iterations_of_its_request_and_no_text_of_i
     assert shown.status_code == 200
     address = f"/job/chat/request/{row['request']}/timeline.pftrace?run={row['run']}"
     assert address in shown.text
+    assert "Nothing, in the minutes that are stored." in shown.text
     assert Reading(page.get(address).content).slices == trace.slices
     assert page.get("/job/chat/request/none/timeline.pftrace").status_code == 404
 

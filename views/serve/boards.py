@@ -14,6 +14,7 @@ from drumline.views.serve.reading import PageSource
 
 #: Rows of each table, without the question's own page.
 LIMIT = "50"
+EMPTY = "Nothing is stored of this."
 #: Column of a job -> that of its run in the same row, "" = none: the page is that of its newest.
 _JOBS = {"job": "run", "worst_job": ""}
 Links = Callable[[Sequence[str], Sequence[str]], list[str]]
@@ -48,12 +49,14 @@ class BoardPart:
     """A table with its heading. `question`: address of the same as a form and a file; "" = there is none.
 
     `links`: takes the names and a row, returns the address that each cell leads to; "" = none.
+    `empty`: stands in place of no rows.
     """
 
     heading: str
     answer: Answer
     question: str
     links: Links = links_of
+    empty: str = EMPTY
 
 
 def hosts(source: PageSource, since: str) -> list[BoardPart]:
@@ -107,13 +110,16 @@ def serving(source: PageSource, job: str, run: str) -> list[BoardPart]:
 
     return [
         _part(source, "Engines", "serving", sent),
-        _part(source, "What holds them up", "serving-verdicts", sent),
+        _part(source, "What holds them up", "serving-verdicts", sent, empty="Nothing, in the minutes that are stored."),
         _part(source, "Cost", "serving-cost", sent),
         _part(source, "Adapters", "serving-adapters", sent),
         _part(source, "Requests that waited longest for their first token", "serving-requests", sent, requests),
     ]
 
 
-def _part(source: PageSource, heading: str, name: str, sent: Mapping[str, str], links: Links = links_of) -> BoardPart:
+def _part(
+    source: PageSource, heading: str, name: str, sent: Mapping[str, str], links: Links = links_of, empty: str = EMPTY
+) -> BoardPart:
     given = {key: value for key, value in sent.items() if value}
-    return BoardPart(heading, answer(source, named_query(name), given), f"/question/{name}?{urlencode(given)}", links)
+    answered = answer(source, named_query(name), given)
+    return BoardPart(heading, answered, f"/question/{name}?{urlencode(given)}", links, empty)
