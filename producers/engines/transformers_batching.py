@@ -62,7 +62,7 @@ def _attach(module: Any) -> None:
     around(scheduler, "clear_cancelled_requests", after=watch.cancelled)
     around(module.OutputRouter, "fail_and_deliver", watch.failed)
     around(runner, "compute_batch", watch.gives_gpu, watch.gave_gpu)
-    around(manager, "add_request", after=watch.requested)
+    around(manager, "add_request", watch.comes, watch.taken)
 
 
 class BatchingWatch:
@@ -91,10 +91,16 @@ class BatchingWatch:
             self._recorder = open_recorder(NAME, self._role, version())
         self._batches.clear()
 
-    def requested(self, note: Any, result: Any, manager: Any, *arguments: Any, **named: Any) -> None:
-        """Take the trace context of a request that was just asked for."""
-        if (trace := _traceparent.get()) and result:
-            self._traces[str(result)] = trace
+    def comes(self, manager: Any, input_ids: Any = None, request_id: Any = None, *arguments: Any, **named: Any) -> str:
+        """Take the trace context of a request, before the scheduler's thread sees it. The server names each request."""
+        if request_id is not None and (trace := _traceparent.get()):
+            self._traces[str(request_id)] = trace
+        return str(request_id)
+
+    def taken(self, name: str, result: Any, *arguments: Any, **named: Any) -> None:
+        """Forget the trace context of a request that was not taken."""
+        if result is None:
+            self._traces.pop(name, None)
 
     def came(self, scheduler: Any, state: Any) -> None:
         """Take a request that came, or one that lost its blocks and comes again."""

@@ -1,15 +1,16 @@
 """Measure the recording of an inference engine; called by serving.sh: serving.py OUT [PART...]
 
 Parts: load (an HTTP load on two servers in turn, one of them recorded: throughput, TPOT, and whether each request has
-its row), busy (the iterations' GPU time beside CUPTI's), adapters (an engine of one's own: which adapter is dear),
-ranks (tensor parallelism on two GPUs: healthy, then rank 1 late by a fifth of each iteration). A part that fails is
-reported, and the next begins. SERVING_SECONDS: time for all. SERVING_ROUNDS: pairs of loads; SERVING_REQUESTS: of a
-load.
+its row), serve (requests with a caller's trace to `transformers serve`), busy (the iterations' GPU time beside
+CUPTI's), adapters (an engine of one's own: which adapter is dear), ranks (tensor parallelism on two GPUs: healthy, then
+rank 1 late by a fifth of each iteration). A part that fails is reported, and the next begins. SERVING_SECONDS: time for
+all. SERVING_ROUNDS: pairs of loads; SERVING_REQUESTS: of a load.
 """
 
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,7 @@ from drumline.streams.core.thresholds import StragglerConfig
 
 OUT = Path(sys.argv[1])
 JOB = str(Path(__file__).with_name("serving_job.py"))
+ENGINE = Path(__file__).parents[1] / "support" / "real_engine.py"
 SECONDS = float(os.environ.get("SERVING_SECONDS", "460"))
 BEGAN = time.monotonic()
 ROUNDS, REQUESTS = int(os.environ.get("SERVING_ROUNDS", "16")), int(os.environ.get("SERVING_REQUESTS", "250"))
@@ -43,7 +45,7 @@ AT_ONCE, TOKENS = int(os.environ.get("SERVING_AT_ONCE", "64")), 8_192
 #: Servers are started anew after so many pairs: no process is fast or slow by chance for all of them.
 PAIRS_OF_SERVERS = 4
 #: Time that parts after `load` need; s.
-NEEDED_S = {"busy": 30, "adapters": 45, "ranks": 150}
+NEEDED_S = {"serve": 60, "busy": 30, "adapters": 45, "ranks": 150}
 results: dict[str, object] = {}
 
 
@@ -319,7 +321,44 @@ def ranks_part(folder: Path) -> None:
         report(f"{name}: {json.dumps(results[name])}")
 
 
-PARTS = {"load": load_part, "busy": busy_part, "adapters": adapters_part, "ranks": ranks_part}
+def serve_part(folder: Path) -> None:
+    """Send requests with a caller's trace to `transformers serve`; each has a row with it."""
+    model = folder / "tiny"
+    subprocess.run([sys.executable, str(ENGINE), "model", str(model)], check=True, stdout=subprocess.DEVNULL)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    code = "import sys; from transformers.cli.transformers import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "serve", str(model), "--continuous-batching", "--port", str(port)]
+    spool = folder / "spool-serve"
+    program = start("serve", command, spool)
+    traces = [f"00-{n + 1:032x}-{n + 1:016x}-01" for n in range(16)]
+    answers = []
+    until = time.monotonic() + 100
+    for trace in traces:
+        body = json.dumps({"model": str(model), "prompt": "the quick brown fox", "max_tokens": 20})
+        while True:
+            try:
+                connection = HTTPConnection("127.0.0.1", port, timeout=60)
+                headers = {"Content-Type": "application/json", "traceparent": trace}
+                connection.request("POST", "/v1/completions", body, headers)
+                answer = connection.getresponse()
+                answers.append((answer.status, answer.read()[:200].decode()))
+                break
+            except OSError:
+                if time.monotonic() > until or program.poll() is not None:
+                    raise
+                time.sleep(0.5)
+    end(program)
+    time.sleep(2)
+    rows = rows_of(spool, "gpu.request.v1")
+    results["serve"] = {
+        "statuses": _counts(status for status, _ in answers), "first": answers[0][1], "request_rows": len(rows),
+        "rows_with_their_trace": len({row["traceparent"] for row in rows} & set(traces)),
+    }  # fmt: skip
+    report(f"serve: {json.dumps(results['serve'])}")
+
+
+PARTS = {"load": load_part, "serve": serve_part, "busy": busy_part, "adapters": adapters_part, "ranks": ranks_part}
 
 
 def main() -> int:
