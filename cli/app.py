@@ -64,6 +64,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "stream": "Run a stream worker: rolling windows and straggler verdicts.",
         "sink": "Write topics to ClickHouse, exactly once.",
         "audit": "Prove that no row was lost or doubled.",
+        "forget": "Delete all data of one job.",
         "backfill": "Copy to a replica what Kafka has no more.",
         "cluster": "Make one database over all servers of a ClickHouse cluster.",
         "dlq": "Count, show and replay dead letters.",

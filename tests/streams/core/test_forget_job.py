@@ -45,20 +45,20 @@ def fed(stage, inputs, *jobs):
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_a_forgotten_job_leaves_no_state_and_the_others_keep_theirs(name):
+def test_a_forgotten_job_leaves_no_state_and_another_keeps_its_own(name):
     build, inputs = STAGES[name]
-    store, alone = {}, {}
+    store, undisturbed = {}, {}
     stage = fed(build(store), inputs, "gone", "stays")
-    fed(build(alone), inputs, "stays")
+    fed(build(undisturbed), inputs, "stays")
     assert {job_of_key(key) for key in store} == {"gone", "stays"}
     charged = stage.budget.total
     stage.forget_job("gone")
     stage.on_tick(T0, False)
     assert {job_of_key(key) for key in store} == {"stays"}
-    assert store.keys() == alone.keys()
+    assert store.keys() == undisturbed.keys()
     assert 0 < stage.budget.total < charged, "what it took is free again"
     stage.forget_job("gone")
-    assert store.keys() == alone.keys(), "twice is once"
+    assert store.keys() == undisturbed.keys(), "twice is once"
     fed(stage, inputs, "gone")
     assert {job_of_key(key) for key in store} == {"gone", "stays"}, "it may begin anew"
 

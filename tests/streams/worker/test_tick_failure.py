@@ -45,7 +45,8 @@ def tick(worker, done, error, value=b""):
     worker.app.consumer = None
 
     async def deliveries():
-        return [delivery async for delivery in worker._on_ticks([SimpleNamespace(ack=lambda _: None, partition=0, value=value)])]
+        message = SimpleNamespace(ack=lambda _: None, partition=0, value=value)
+        return [delivery async for delivery in worker._on_ticks([message])]
 
     return asyncio.run(deliveries())
 
