@@ -35,7 +35,9 @@ def audit(kafka: KafkaFacts, queries: Queries) -> AuditReport:
     report.kept = list(kept.values())
     expired = queries.expired_rows()
     if not queries.has_ledger_rows():
-        text = queries.forgotten() or "the ledger has no record of it"
+        near = queries.nearest_job()
+        hint = f"; did you mean {near}?" if near and near != queries.job else ""
+        text = queries.forgotten() or f"the ledger has no record of it{hint}"
         report.findings.append(Finding("unknown", _scope(queries), text))
     for stored in TABLES:
         account = TopicAccount(stored.topic.value, rows_expired=expired.get(stored.topic.value, 0))

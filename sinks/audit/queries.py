@@ -6,6 +6,7 @@ removed are left out, and counted.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,12 @@ class Queries:
             self._parameters(),
         )
         return f"{known[0]['by']} deleted its data on {known[0]['at']} UTC (drumline forget)" if known else ""
+
+    def nearest_job(self) -> str:
+        """Return the stored job whose name is most like the wanted one, "" for none."""
+        known = rows(self.client, f"SELECT DISTINCT job FROM {self.database}.ledger WHERE job != ''")
+        close = difflib.get_close_matches(self.job, [str(row["job"]) for row in known], n=1)
+        return close[0] if close else ""
 
     def records(self) -> list[dict[str, Any]]:
         """Return ledger rows per topic, partition and incarnation, by disposition; `first` is the lowest offset.

@@ -67,6 +67,8 @@ def test_rows_ledger_and_records_of_a_job_go_and_a_sink_goes_on(pipeline):
     assert {account.topic: account.forgotten for account in report.topics if account.forgotten} == dict.fromkeys(
         map(str, TOPICS), 3
     )
+    [unknown] = pipeline.audit(job="stayz").findings
+    assert unknown.text.endswith("; did you mean stays?")
     again = forget(pipeline, "gone")
     assert again.is_empty
     assert pipeline.query("SELECT count() AS n FROM {db}.forgotten_jobs") == [{"n": 1}], "twice is once"
