@@ -66,6 +66,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "sink": "Write topics to ClickHouse, exactly once.",
         "audit": "Prove that no row was lost or doubled.",
         "forget": "Delete all data of one job.",
+        "backup": "Back the database up, and restore it.",
         "backfill": "Copy to a replica what Kafka has no more.",
         "cluster": "Make one database over all servers of a ClickHouse cluster.",
         "dlq": "Count, show and replay dead letters.",
@@ -93,7 +94,7 @@ FIRST = frozenset(
 #: Commands whose names Python reserves -> the names of their modules.
 _RESERVED = {"import": "import_traces"}
 #: In a context: whether all commands are to be shown.
-_ALL = "drumline.all"
+_EVERY_COMMAND = "drumline.all"
 #: Name of the command -> its module below cli/.
 MODULES = {name: f"{folder}.{_RESERVED.get(name, name)}" for _, folder, commands in GROUPS for name in commands}
 
@@ -209,12 +210,14 @@ class LazyCommands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Note --all before --help ends the parsing."""
-        ctx.meta[_ALL] = "--all" in args[: next((i for i, arg in enumerate(args) if arg in MODULES), len(args))]
+        ctx.meta[_EVERY_COMMAND] = (
+            "--all" in args[: next((i for i, arg in enumerate(args) if arg in MODULES), len(args))]
+        )
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands in groups: those that people type first, or all."""
-        everything = ctx.meta.get(_ALL, False)
+        everything = ctx.meta.get(_EVERY_COMMAND, False)
         for heading, _, commands in GROUPS:
             shown = [(f"{name:<8}", text) for name, text in commands.items() if everything or name in FIRST]
             if shown:

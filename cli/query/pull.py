@@ -26,7 +26,7 @@ POLL_S = 0.5
 LINE_S = 5.0
 
 
-class Progress:
+class PullProgress:
     """States on how many ranks a pull waits, at once and then every LINE_S seconds. Pure: `now_s` is monotonic, s."""
 
     def __init__(self, ranks: int, wait_s: float, now_s: float) -> None:
@@ -90,7 +90,7 @@ def pull(
         write(config, [(control.key, control)])
         expected, until = sorted(named or known), time.monotonic() + wait
         answers: list[RankAnswer] = []
-        progress = Progress(len(expected), wait, time.monotonic())
+        progress = PullProgress(len(expected), wait, time.monotonic())
         while time.monotonic() < until and not pulls.are_complete(answers, expected):
             time.sleep(POLL_S)
             answers = pulls.answers(query, control, known)

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from drumline.cli.app import FIRST, MODULES, root
 from drumline.cli.operate import stream
-from drumline.cli.query.pull import LINE_S, Progress
+from drumline.cli.query.pull import LINE_S, PullProgress
 from drumline.infra.clickhouse.queries import BadParameters, queries
 from drumline.infra.config.settings import Settings
 from drumline.infra.localstack import processes
@@ -29,7 +29,7 @@ def test_a_missing_job_is_wanted_by_the_name_of_the_command(command):
 
 
 @pytest.mark.parametrize("command", ["timeline", "pull"])
-def test_a_job_is_named_by_place_and_what_is_missing_still_says_what_to_give(command):
+def test_a_job_is_named_by_place_and_what_is_missing_is_named_with_its_meaning(command):
     code, output = typed(command, "demo")
     assert code == 2
     assert "give --steps" in output
@@ -45,7 +45,7 @@ def test_every_command_about_one_job_takes_it_by_place_and_by_option(command):
     assert "two jobs are named: a and --job b" in typed(command, "a", "--job", "b", *rest)[1]
 
 
-def test_a_command_of_a_group_says_what_to_give_too():
+def test_a_command_of_a_group_names_its_argument_too():
     assert "give POLICY" in typed("policy", "set")[1]
 
 
@@ -68,17 +68,17 @@ def test_steps_have_one_form_and_the_older_one_is_understood(text):
 
 
 @pytest.mark.parametrize(
-    ("name", "option", "text", "why"),
+    ("name", "option", "text", "reason"),
     [("top-kernels", "limit", "ten", "no whole number"), ("top-kernels", "limit", "-3", "below 0")],
 )
-def test_a_word_in_place_of_a_number_is_answered_by_an_example(name, option, text, why):
-    with pytest.raises(BadParameters, match=rf"--{option} '{text}' is {why}; for example: --{option} \d+"):
+def test_a_word_in_place_of_a_number_is_answered_by_an_example(name, option, text, reason):
+    with pytest.raises(BadParameters, match=rf"--{option} '{text}' is {reason}; for example: --{option} \d+"):
         queries()[name].values({"job": "demo", option: text})
     assert queries()[name].values({"job": "demo", option: "7"})[option] == "7"
 
 
 def test_a_pull_that_waits_names_the_number_of_ranks():
-    progress = Progress(4, 60.0, 100.0)
+    progress = PullProgress(4, 60.0, 100.0)
     assert progress.line(0, 0, 100.0) == (
         "waiting for 4 of 4 ranks; no agent has answered yet, only those that keep rows (policy rollup) do; 60 s left"
     )

@@ -57,3 +57,16 @@ ORDER BY (job, time)
 SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 100000,
     fsync_after_insert = 1, fsync_part_directory = 1
 COMMENT 'jobs whose data was deleted: who did it, when, and how much';
+
+-- Policies and windows in force when `drumline backup create` ran: what a restore writes to Kafka again.
+CREATE TABLE IF NOT EXISTS {database}.control_records
+(
+    key String COMMENT 'name of the request' CODEC(ZSTD(1)),
+    request String COMMENT 'the request, JSON' CODEC(ZSTD(1)),
+    time DateTime64(3, 'UTC') COMMENT 'when it was backed up' CODEC(ZSTD(1))
+)
+ENGINE = MergeTree
+ORDER BY key
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 100000,
+    fsync_after_insert = 1, fsync_part_directory = 1
+COMMENT 'policies and deep windows in force at the last backup';
