@@ -44,12 +44,12 @@ def create(target: Target) -> None:
 
     Exit codes: 0 done. 1 a server does not answer or rejects. 2 a sink runs, or no name of a backup.
     """
-    from drumline.infra.clickhouse import backup
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.kafka.connect import BrokerUnreachable
     from drumline.infra.kafka.tail import NoSuchTopic
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
+    from drumline.sinks import backup
     from drumline.views.control.control_topic import in_force
 
     config = settings()
@@ -83,12 +83,12 @@ def restore(target: Target) -> None:
     Exit codes: 0 done. 1 a server does not answer or rejects. 2 a sink runs, no name of a backup, or the database is
     there.
     """
-    from drumline.infra.clickhouse import backup
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.kafka.connect import BrokerUnreachable
     from drumline.infra.kafka.tail import NoSuchTopic
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
+    from drumline.sinks import backup
 
     config = settings()
     with (

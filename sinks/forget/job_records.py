@@ -17,10 +17,10 @@ from confluent_kafka.admin import AdminClient
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import admin_config, producer_config
 from drumline.infra.kafka.connect import BrokerUnreachable, ConnectionProbe, silence_librdkafka, to_error
+from drumline.infra.kafka.forget_tick import forget_value
 from drumline.infra.kafka.offsets import Offsets
 from drumline.infra.kafka.tail import NoSuchTopic, read, without_empty
 from drumline.schemas.dead_letters import read_headers
-from drumline.schemas.forgotten import forget_value
 from drumline.schemas.topics import COMPACTED_TOPICS, JOINED_TOPICS, TOPICS, Topic, dlq
 from drumline.sinks.audit.kafka_side import KafkaFacts, PartitionFacts
 

@@ -16,10 +16,10 @@ from typing import Any
 import structlog
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.kafka.forget_tick import job_to_forget
 from drumline.infra.runtime.stage import Stage
 from drumline.infra.telemetry import metrics
 from drumline.schemas.batch import Batch
-from drumline.schemas.forgotten import job_to_forget
 from drumline.schemas.topics import Topic
 from drumline.streams.worker.ack_queue import Delivery
 from drumline.streams.worker.checks.auth_errors import permanent_error

@@ -7,10 +7,10 @@ import pytest
 from faust.types import TP
 
 from drumline.infra.config.settings import Settings, StreamSettings
+from drumline.infra.kafka.forget_tick import forget_value, job_to_forget
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.codec import Codec
-from drumline.schemas.forgotten import forget_value, job_to_forget
 from drumline.schemas.topics import Topic
 from drumline.streams.worker.checks.preflight import WorkerTopics
 from drumline.streams.worker.faust_app import StreamWorker, Wiring
