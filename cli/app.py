@@ -18,6 +18,7 @@ import typer.main
 from click.shell_completion import CompletionItem
 from pydantic import ValidationError
 
+from drumline.cli.job_argument import with_job_argument
 from drumline.infra.config.unknown_variables import InvalidVariables
 from drumline.infra.runtime.exit_codes import BAD_INPUT, INTERRUPTED
 from drumline.infra.runtime.extras import extra_of
@@ -64,6 +65,8 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "stream": "Run a stream worker: rolling windows and straggler verdicts.",
         "sink": "Write topics to ClickHouse, exactly once.",
         "audit": "Prove that no row was lost or doubled.",
+        "forget": "Delete all data of one job.",
+        "backup": "Back the database up, and restore it.",
         "backfill": "Copy to a replica what Kafka has no more.",
         "cluster": "Make one database over all servers of a ClickHouse cluster.",
         "dlq": "Count, show and replay dead letters.",
@@ -80,8 +83,18 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "chaos": "Kill programs under load and prove that no row was lost.",
     }),
 )  # fmt: skip
+#: Commands that `drumline --help` shows: what people type first. `drumline --help --all` shows all.
+FIRST = frozenset(
+    {
+        *("up", "down", "status", "uninstall", "demo", "run", "agent", "doctor", "import", "top", "explain", "serve"),
+        *("report", "capture", "timeline", "export", "sql", "verdict", "topics", "migrate", "stream", "sink", "audit"),
+        *("policy", "grafana"),
+    }
+)
 #: Commands whose names Python reserves -> the names of their modules.
 _RESERVED = {"import": "import_traces"}
+#: In a context: whether all commands are to be shown.
+_EVERY_COMMAND = "drumline.all"
 #: Name of the command -> its module below cli/.
 MODULES = {name: f"{folder}.{_RESERVED.get(name, name)}" for _, folder, commands in GROUPS for name in commands}
 
@@ -104,6 +117,9 @@ class TyperCommand(click.Command):
         super().__init__(name)
         self._app = app
 
+    def _command(self) -> Any:
+        return with_job_argument(typer.main.get_command(self._app))
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Leave all arguments to typer."""
         ctx.args = list(args)
@@ -113,7 +129,7 @@ class TyperCommand(click.Command):
         """Return what may follow in a shell; click knows of no arguments."""
         from drumline.cli.completions import complete
 
-        names = complete((self.name or "",), typer.main.get_command(self._app), ctx.args, incomplete)
+        names = complete((self.name or "",), self._command(), ctx.args, incomplete)
         return [CompletionItem(name) for name in names]
 
     def invoke(self, ctx: click.Context) -> None:
@@ -128,7 +144,7 @@ class TyperCommand(click.Command):
         if before in (signal.SIG_DFL, signal.default_int_handler):  # SIG_DFL: main.py
             signal.signal(signal.SIGINT, interrupt)
         try:
-            _for_terminals(typer.main.get_command(self._app)).main(args=ctx.args, prog_name=ctx.command_path)
+            _for_terminals(self._command()).main(args=ctx.args, prog_name=ctx.command_path)
         except KeyboardInterrupt:  # before typer is ready for it: click would print "Aborted!" and exit with 1
             sys.exit(INTERRUPTED)
         except Exception:
@@ -192,11 +208,23 @@ class LazyCommands(click.Group):
             ctx.fail(f"no command {name!r}; {_instead(name) or hint}")
         return super().resolve_command(ctx, args)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Note --all before --help ends the parsing."""
+        ctx.meta[_EVERY_COMMAND] = (
+            "--all" in args[: next((i for i, arg in enumerate(args) if arg in MODULES), len(args))]
+        )
+        return super().parse_args(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands in groups."""
+        """Write the commands in groups: those that people type first, or all."""
+        everything = ctx.meta.get(_EVERY_COMMAND, False)
         for heading, _, commands in GROUPS:
-            with formatter.section(heading):
-                formatter.write_dl([(f"{name:<8}", text) for name, text in commands.items()])
+            shown = [(f"{name:<8}", text) for name, text in commands.items() if everything or name in FIRST]
+            if shown:
+                with formatter.section(heading):
+                    formatter.write_dl(shown)
+        if not everything:
+            formatter.write_text(f"{len(MODULES) - len(FIRST)} more: drumline --help --all")
 
 
 def _version(context: click.Context, _: click.Parameter, is_set: bool) -> None:
@@ -205,9 +233,18 @@ def _version(context: click.Context, _: click.Parameter, is_set: bool) -> None:
         context.exit()
 
 
+def _need_help(context: click.Context, _: click.Parameter, is_set: bool) -> None:
+    if is_set and not context.resilient_parsing:
+        click.echo(context.get_help())
+        context.exit()
+
+
 @click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+)
+@click.option(
+    "--all", is_flag=True, is_eager=True, expose_value=False, callback=_need_help, help="With --help: all commands."
 )
 def root() -> None:
     """Find the GPU rank that slows a distributed training job: which one, why, and what it costs.

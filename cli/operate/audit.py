@@ -162,6 +162,7 @@ def _print(report: AuditReport) -> None:
         "duplicate",
         "fenced",
         *("expired",) * bool(report.rows_expired),
+        *("forgotten",) * any(account.forgotten for account in report.topics),
         "dead",
         "waiting",
         "rows_published",

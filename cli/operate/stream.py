@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,23 @@ from drumline.infra.runtime.exit_codes import ACCESS_DENIED, BAD_INPUT, FAILED, 
 from drumline.infra.runtime.terminal import echo
 from drumline.infra.telemetry.logging import configure
 
+if TYPE_CHECKING:
+    from drumline.infra.config.settings import Settings
+
 app = typer.Typer(add_completion=False)
+
+
+def beside_up(config: Settings) -> str:
+    """Return that `drumline up` runs a worker of this stack already; "" where it does not, or starts this one."""
+    from drumline.infra.localstack.processes import STACK, own_processes
+
+    workers = [] if STACK in os.environ else own_processes(config).get("stream", [])
+    if not workers:
+        return ""
+    return (
+        f"`drumline up` runs a stream worker already (process {workers[0].pid}), and this one takes a part of "
+        "its partitions; that helps only where it is at its limit. Ctrl-C ends it"
+    )
 
 
 @app.command()
@@ -58,6 +74,8 @@ def stream(
     if instance is not None:
         config.instance = instance
     configure(config, "stream")
+    if text := beside_up(config):
+        echo(f"drumline stream: {text}", err=True)
     errors: dict[tuple[type[Exception], ...], int] = {  # the first that fits
         (KafkaAccessDenied, RegistryRejected): ACCESS_DENIED,
         (BrokerUnreachable, RegistryUnavailable): FAILED,

@@ -22,12 +22,31 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 POLL_S = 0.5
+#: Time between two lines about what is waited for; s.
+LINE_S = 5.0
+
+
+class PullProgress:
+    """States on how many ranks a pull waits, at once and then every LINE_S seconds. Pure: `now_s` is monotonic, s."""
+
+    def __init__(self, ranks: int, wait_s: float, now_s: float) -> None:
+        self._ranks, self._wait_s, self._begun_s, self._next_s = ranks, wait_s, now_s, now_s
+
+    def line(self, done: int, answered: int, now_s: float) -> str:
+        """Return what to print now, "" for nothing. `done`: ranks that have answered to the end."""
+        if now_s < self._next_s or done >= self._ranks:
+            return ""
+        self._next_s = now_s + LINE_S
+        left_s = max(0.0, self._begun_s + self._wait_s - now_s)
+        text = f"waiting for {self._ranks - done} of {self._ranks} ranks"
+        text += "" if answered else "; no agent has answered yet, only those that keep rows (policy rollup) do"
+        return f"{text}; {left_s:.0f} s left"
 
 
 @app.command()
 def pull(
     job: Annotated[str, typer.Option(help="The job's name; `drumline sql jobs` lists them.")],
-    steps: Annotated[str, typer.Option(metavar="FIRST:LAST", help="The steps: 100:119, or 100; 200 at most.")],
+    steps: Annotated[str, typer.Option(metavar="FIRST-LAST", help="The steps: 100-119, or 100; 200 at most.")],
     run: Annotated[str, typer.Option(help="A run of it; default: the newest.")] = "",
     ranks: Annotated[str, typer.Option(help="Ranks: 3,7 or 0-7; default: all.")] = "",
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the answers; 0: do not wait.")] = 120.0,
@@ -71,9 +90,13 @@ def pull(
         write(config, [(control.key, control)])
         expected, until = sorted(named or known), time.monotonic() + wait
         answers: list[RankAnswer] = []
+        progress = PullProgress(len(expected), wait, time.monotonic())
         while time.monotonic() < until and not pulls.are_complete(answers, expected):
             time.sleep(POLL_S)
             answers = pulls.answers(query, control, known)
+            done = sum(answer.answer != pulls.RUNNING for answer in answers)
+            if line := progress.line(done, len(answers), time.monotonic()):
+                echo(line, err=True)
     if as_json:
         echo(json.dumps({"name": control.key, "job": job, "run": run, "first_step": wanted[0], "last_step": wanted[1],
                          "ranks": [answer.as_row() for answer in answers]}))  # fmt: skip

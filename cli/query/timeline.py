@@ -117,7 +117,7 @@ def _print_requests(written: RequestTimeline, job: str, output: Path, as_json: b
 
 def _steps(text: str) -> tuple[int, int]:
     """Return the bounds of "3" or "3-7". Exits with BAD_INPUT for another text."""
-    match = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", text)
+    match = re.fullmatch(r"\s*(\d{1,18})\s*(?:[-:]\s*(\d{1,18})\s*)?", text)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if first > last:
         exit_with("timeline", BAD_INPUT, f"--steps {text!r} is no span of numbers; for example: --steps 100-110")

@@ -30,12 +30,15 @@ SPOOL = re.compile(r"\.(agent|rings|control|waiting).*|policy|[0-9a-f]{8}-[0-9a-
 @app.command()
 def uninstall(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    jars: Annotated[
+        bool, typer.Option("--jars", help="Also Kafka's jars, which other stacks of yours use too.")
+    ] = False,
 ) -> None:
     """Remove what drumline left on this machine beside its Python packages, and name what is left.
 
-    It lists what it made in the local stack's state (data, logs, passwords), in the folder of Kafka's jars, and in the
-    spool, each with its size, asks, stops what runs, and removes that. Files of others stay and are named: other users'
-    and those that drumline did not make.
+    It lists what it made, each with its size: the local stack's state (data, logs, passwords), the spool, and with
+    --jars the folder of Kafka's jars. Then it asks, stops what runs, and removes that. Files of others stay and are
+    named: other users' and those that drumline did not make.
 
     Exit codes: 0 removed, or nothing is left. 1 it could not be removed. 2 not confirmed, or an agent runs.
     """
@@ -46,7 +49,7 @@ def uninstall(
     config = settings()
     folders = {
         config.local.state: ("state of the local stack: stored data, logs, passwords", STATE),
-        config.local.cache: ("Kafka's jars", JARS),
+        **({config.local.cache: ("Kafka's jars", JARS)} if jars else {}),
         config.spool.root: ("spool: records that no agent has published", SPOOL),
     }
     leftovers = {path: _own_entries(path, names) for path, (_, names) in folders.items()}
@@ -73,6 +76,8 @@ def uninstall(
             path.rmdir()
         if path.exists():
             echo(f"{path} stays: it holds files that are other users', or not drumline's")
+    if not jars and (size := sum(map(_megabytes, _own_entries(config.local.cache, JARS)))):
+        echo(f"{config.local.cache}  {size:,.0f} MB  Kafka's jars stay for other stacks of yours; --jars removes them")
     echo("then: drumline hook remove, where it was installed; and pipx uninstall drumline, or pip uninstall drumline")
 
 

@@ -14,6 +14,7 @@ import typer.main
 from page import NOTE, REFERENCE, sentence, table, write
 
 from drumline.cli.app import GROUPS, MODULES
+from drumline.cli.job_argument import with_job_argument
 
 PAGE = REFERENCE / "cli.md"
 _KINDS: dict[Any, str] = {str: "text", int: "number", float: "number", Path: "path"}
@@ -31,7 +32,7 @@ def page() -> str:
         parts.append(f"## {heading}\n")
         for name in commands:
             app = importlib.import_module(f"drumline.cli.{MODULES[name]}").app
-            parts.append(_command(typer.main.get_command(app), f"drumline {name}", "###"))
+            parts.append(_command(with_job_argument(typer.main.get_command(app)), f"drumline {name}", "###"))
     return "\n".join(parts)
 
 

@@ -78,7 +78,14 @@ GROUPS = {
         "records_per_minute",
         "evaluations",
     ),
-    "Bookkeeping": ("ledger", "acknowledgements", "alert_limits", "offender_notices"),
+    "Bookkeeping": (
+        "ledger",
+        "forgotten_jobs",
+        "control_records",
+        "acknowledgements",
+        "alert_limits",
+        "offender_notices",
+    ),
 }
 RETENTION = """## How the schema changes
 

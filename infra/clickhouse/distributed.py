@@ -27,6 +27,8 @@ SPREAD = {
     "alert_limits_versions": "cityHash64(name)",
     "offender_notices_versions": "cityHash64(host)",
     "acknowledgements_versions": "cityHash64(id)",
+    "forgotten_jobs": BY_JOB,
+    "control_records": "cityHash64(key)",
 }
 BY_RANK = "cityHash64(job, rank)"
 #: A statement of a migration about columns: of a view, or of a table that may be there already.

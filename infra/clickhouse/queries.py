@@ -76,12 +76,29 @@ class Query:
             raise BadParameters(
                 f"{self.name} needs {' and '.join(map(option, missing))}; it has: {usage} ([]: may be left out)"
             )
+        for name, text in given.items():
+            if wanted := _wrong_number(known[name].type, text):
+                example = known[name].default or "1"
+                raise BadParameters(
+                    f"{self.name}: {option(name)} {text!r} is {wanted}; for example: {option(name)} {example}"
+                )
         return {p.name: given.get(p.name, p.default or "") for p in self.parameters}
 
     def described(self) -> dict[str, Any]:
         """Return name, question, theme and parameters, as JSON for programs; `default` null = required."""
         parameters = [{"name": p.name, "type": p.type, "default": p.default, "about": p.about} for p in self.parameters]
         return {"name": self.name, "question": self.question, "theme": self.theme, "parameters": parameters}
+
+
+def _wrong_number(kind: str, text: str) -> str:
+    """Return why a text is no value of a ClickHouse type of numbers, "" where it is, or the type is another."""
+    if kind.startswith(("UInt", "Int")) and not re.fullmatch(r"-?\d+", text):
+        return "no whole number"
+    if kind.startswith("UInt") and text.startswith("-"):
+        return "below 0"
+    if kind.startswith("Float") and not re.fullmatch(r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?|-?inf", text):
+        return "no number"
+    return ""
 
 
 def parse(name: str, text: str) -> Query:

@@ -4,10 +4,11 @@
 
 -- Migrations, sinks, audit. A server that splits these: docs/guide/security.md.
 CREATE ROLE IF NOT EXISTS drumline_writer{cluster};
-GRANT{cluster} SHOW, SELECT, INSERT, ALTER, CREATE, DROP, TRUNCATE, OPTIMIZE ON {database}.* TO drumline_writer;
+GRANT{cluster} SHOW, SELECT, INSERT, ALTER, CREATE, DROP, TRUNCATE, OPTIMIZE, BACKUP ON {database}.* TO drumline_writer;
 GRANT{cluster} SELECT ON system.tables TO drumline_writer;
 GRANT{cluster} SELECT ON system.columns TO drumline_writer;
 GRANT{cluster} SELECT ON system.parts TO drumline_writer;
+GRANT{cluster} SELECT ON system.backups TO drumline_writer;
 -- Of tables that you made replicated.
 GRANT{cluster} SELECT ON system.databases TO drumline_writer;
 GRANT{cluster} SELECT ON system.merge_tree_settings TO drumline_writer;

@@ -98,7 +98,12 @@ class State:
     def create(self) -> None:
         """Create the folders. Raises StackError where that is not allowed."""
         try:
-            for folder in (self.root, self.logs, self.kafka, self.clickhouse / "conf", self.clickhouse / "data"):
+            for folder in (
+                self.root,
+                self.logs,
+                self.kafka,
+                *(self.clickhouse / name for name in ("conf", "data", "backups")),
+            ):
                 folder.mkdir(parents=True, exist_ok=True)
             self.secrets.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:

@@ -82,6 +82,16 @@ class Offsets:
                 raise KafkaException(tp.error)
         return {f"{tp.topic}:{tp.partition}": (tp.offset, tp.metadata or "") for tp in answers if tp.offset >= 0}
 
+    def members(self, group: str) -> int:
+        """Return the number of running members of a group; 0 where there is no such group."""
+        [future] = self._admin.describe_consumer_groups([group], request_timeout=self._timeout_s).values()
+        try:
+            return len(future.result().members)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return 0
+            raise
+
     def close(self) -> None:
         """Close the consumers that read committed offsets."""
         for consumer in self._consumers.values():

@@ -71,6 +71,9 @@ class Stage(Protocol):
     def reject(self, batch: Batch, error: Exception) -> None:
         """Put the unit of a returned batch in quarantine: it cannot be published."""
 
+    def forget_job(self, job: str) -> None:
+        """Delete all state of a job, which somebody wants forgotten; results of it that are on their way stay sent."""
+
     def release(self) -> None:
         """Give back the budget: the stage is replaced."""
 

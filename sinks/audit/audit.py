@@ -35,7 +35,10 @@ def audit(kafka: KafkaFacts, queries: Queries) -> AuditReport:
     report.kept = list(kept.values())
     expired = queries.expired_rows()
     if not queries.has_ledger_rows():
-        report.findings.append(Finding("unknown", _scope(queries), "the ledger has no record of it"))
+        near = queries.nearest_job()
+        hint = f"; did you mean {near}?" if near and near != queries.job else ""
+        text = queries.forgotten() or f"the ledger has no record of it{hint}"
+        report.findings.append(Finding("unknown", _scope(queries), text))
     for stored in TABLES:
         account = TopicAccount(stored.topic.value, rows_expired=expired.get(stored.topic.value, 0))
         report.topics.append(account)
@@ -68,7 +71,7 @@ def _scope(queries: Queries) -> str:
 
 def _records(report: AuditReport, account: TopicAccount, ledger_rows: list[dict[str, Any]]) -> None:
     for row in ledger_rows:
-        for name in ("records", "stored", "empty", "duplicate", "fenced", "expired", "dead"):
+        for name in ("records", "stored", "empty", "duplicate", "fenced", "expired", "forgotten", "dead"):
             setattr(account, name, getattr(account, name) + int(row[name]))
         if row["entries"] != row["records"]:
             where = f"{row['topic']}[{row['partition']}]"

@@ -6,6 +6,7 @@ removed are left out, and counted.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +71,22 @@ class Queries:
         query = f"SELECT 1 FROM {self.database}.ledger WHERE {self._where()} LIMIT 1"
         return self._where() == "1" or bool(rows(self.client, query, self._parameters()))
 
+    def forgotten(self) -> str:
+        """Return when, and by whom, the job was deleted, "" if it was not."""
+        known = rows(
+            self.client,
+            "SELECT formatDateTime(time, '%F %R') AS at, forgotten_by AS by "
+            f"FROM {self.database}.forgotten_jobs WHERE job = {{job:String}} ORDER BY time DESC LIMIT 1",
+            self._parameters(),
+        )
+        return f"{known[0]['by']} deleted its data on {known[0]['at']} UTC (drumline forget)" if known else ""
+
+    def nearest_job(self) -> str:
+        """Return the stored job whose name is most like the wanted one, "" for none."""
+        known = rows(self.client, f"SELECT DISTINCT job FROM {self.database}.ledger WHERE job != ''")
+        close = difflib.get_close_matches(self.job, [str(row["job"]) for row in known], n=1)
+        return close[0] if close else ""
+
     def records(self) -> list[dict[str, Any]]:
         """Return ledger rows per topic, partition and incarnation, by disposition; `first` is the lowest offset.
 
@@ -83,7 +100,7 @@ class Queries:
             "uniqExact(offset, part) + behind AS records, "
             "countIf(disposition = 'stored') AS stored, countIf(disposition = 'empty') AS empty, "
             "countIf(disposition = 'duplicate') AS duplicate, countIf(disposition = 'fenced') AS fenced, "
-            "countIf(disposition = 'expired') AS expired, "
+            "countIf(disposition = 'expired') AS expired, countIf(disposition = 'forgotten') AS forgotten, "
             "countIf(disposition = 'dead_letter') + behind AS dead, "
             "min(offset) AS first "
             f"FROM {self.database}.ledger GROUP BY topic, topic_id, partition",
@@ -248,7 +265,7 @@ class Queries:
             "SELECT count() AS n FROM (SELECT disposition, epoch, max(epoch) OVER "
             "(PARTITION BY topic_id, partition, source ORDER BY offset ROWS UNBOUNDED PRECEDING) AS highest "
             f"FROM {self.database}.ledger WHERE topic = {{topic:String}} AND source != '') "
-            "WHERE (disposition = 'fenced') != (epoch < highest)",
+            "WHERE disposition != 'forgotten' AND (disposition = 'fenced') != (epoch < highest)",
             {"topic": table.topic.value},
         )
         return int(counted[0]["n"])

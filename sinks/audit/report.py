@@ -63,6 +63,7 @@ class TopicAccount:
     duplicate: int = 0
     fenced: int = 0
     expired: int = 0
+    forgotten: int = 0
     dead: int = 0  # glossary: key of the JSON report
     waiting: int = 0
     rows_published: int = 0

@@ -55,7 +55,7 @@ def comparison(rollup: Rollup, database: str, where: str, retention: RetentionSe
     if days:
         since = f"toStartOfHour(now('UTC') - INTERVAL {min(days)} DAY) + INTERVAL 2 HOUR"
     if rollup.topic is None:
-        which, rows, first, last = "1", "1", "r.published", "r.published"
+        which, rows, first, last = "(disposition != 'forgotten' OR error != '')", "1", "r.published", "r.published"
     else:
         which = f"topic = '{rollup.topic.value}' AND disposition = 'stored'"
         rows, first, last = "r.rows", "r.time_min", "r.time_max"

@@ -37,6 +37,7 @@ class Disposition(StrEnum):
 
     `EMPTY`: valid, but without rows. `DUPLICATE`: the same batch is stored from another offset. `FENCED`: a result of a
     stream worker that had lost its partition. `EXPIRED`: older than its table keeps rows when the sink took it.
+    `FORGOTTEN`: any of the others, until `drumline forget` deleted its job.
     """
 
     STORED = "stored"
@@ -45,6 +46,7 @@ class Disposition(StrEnum):
     FENCED = "fenced"
     EXPIRED = "expired"
     DEAD_LETTER = "dead_letter"
+    FORGOTTEN = "forgotten"
 
 
 @dataclass(slots=True)

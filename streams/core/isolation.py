@@ -171,6 +171,15 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         if unit not in self.quarantine:
             self._charged(unit, fail)
 
+    def forget_job(self, job: str) -> None:
+        """Delete all state of a job at once, as `drumline forget` wants it. Records that follow begin without state."""
+        stored = {unit for unit in map(self._unit_of_key, self.store) if unit is not None}
+        for unit in [unit for unit in {*stored, *self.states} if self._job_of(unit) == job]:
+            self._charged(unit, partial(self._drop, unit))
+            self.quarantine.pop(unit, None)
+            self._stored.add(unit)
+        self._delete_stored()
+
     def forget_after(self, forget_ns: int) -> int:
         """Return the silence after which a unit is forgotten: `forget_ns`, or less while no new unit is taken in."""
         return min(forget_ns, self.budget.limits.forget_ns) if self.budget.full else forget_ns
@@ -222,7 +231,7 @@ class IsolatedStage(ABC, Generic[Unit, State]):
 
     def _isolate(self, unit: Unit, error: Exception) -> None:
         limits = self.budget.limits
-        self.states.pop(unit, None)
+        self._drop(unit)
         reason = BUDGET if isinstance(error, OverBudget) else FAILED
         (job, run), at_ns = split_run_key(self._run_key_of(unit)), self._now_ns
         incident = Incident(unit, job, run, reason, error, at_ns, at_ns + limits.quarantine_ns)
@@ -230,8 +239,19 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         self.incidents.append(incident)
         self._stored.add(unit)
 
+    def _drop(self, unit: Unit) -> None:
+        """Drop the state of a unit from memory; its stored values stay until `_delete_stored`."""
+        self.states.pop(unit, None)
+
     def _purge(self, now_ns: int) -> None:
         """Delete the stored values of units that went into quarantine since the last tick; release old ones."""
+        self._delete_stored()
+        surplus = len(self.quarantine) - self.budget.limits.quarantined
+        released = [unit for unit, incident in self.quarantine.items() if incident.until_ns <= now_ns]
+        for unit in {*released, *islice(self.quarantine, max(0, surplus))}:
+            del self.quarantine[unit]
+
+    def _delete_stored(self) -> None:
         if self._stored:
             for name in list(self.store):
                 unit = self._unit_of_key(name)
@@ -239,7 +259,3 @@ class IsolatedStage(ABC, Generic[Unit, State]):
                     self.store.job = self._job_of(unit)
                     del self.store[name]
             self._stored.clear()
-        surplus = len(self.quarantine) - self.budget.limits.quarantined
-        released = [unit for unit, incident in self.quarantine.items() if incident.until_ns <= now_ns]
-        for unit in {*released, *islice(self.quarantine, max(0, surplus))}:
-            del self.quarantine[unit]

@@ -182,7 +182,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
     def _mark_sent(self, unit: Key, batch: Batch) -> None:
         """Store how far the communicator was emitted."""
         envelope = batch.envelope
-        if self._in_flight.settle(unit, int(envelope["sequence"])) is None:
+        if self._in_flight.settle(unit, int(envelope["sequence"])) is None or unit not in self.states:
             return
         head = {
             "emitted": int(envelope["complete_step"]),
@@ -201,8 +201,8 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
     def _run(self, unit: Key) -> OpenRun:
         return self._runs[_run_of(unit)]
 
-    def _isolate(self, unit: Key, error: Exception) -> None:
-        super()._isolate(unit, error)
+    def _drop(self, unit: Key) -> None:
+        super()._drop(unit)
         self._leave(unit)
 
     def _leave(self, unit: Key) -> None:

@@ -85,6 +85,10 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
             self.store.pop(key("p", *unit), None)
         return out
 
+    def _drop(self, unit: Key) -> None:
+        super()._drop(unit)
+        self._unloaded.pop(unit, None)
+
     def _is_new(self, unit: Key) -> bool:
         return unit not in self.states and unit not in self._unloaded
 

@@ -197,7 +197,7 @@ class StreamWorker:
             self.check_halt()
             delivery = Delivery(partial(message.ack, self.app.consumer))
             try:
-                await self._ticks.arrived(message.partition, self._clock(), delivery)
+                await self._ticks.arrived(message.partition, self._clock(), delivery, message.value)
             except ProducerFailed as error:
                 await self._fail(error)
                 return

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import structlog
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.kafka.forget_tick import job_to_forget
 from drumline.infra.runtime.stage import Stage
 from drumline.infra.telemetry import metrics
 from drumline.schemas.batch import Batch
@@ -167,23 +168,36 @@ class Ticks:
         if error is not None and self._ending is None and permanent_error(self._settings, error):
             self._ending = asyncio.ensure_future(self._fail(error))
 
-    async def arrived(self, number: int, now_ns: int, delivery: Delivery) -> None:
-        """Close the silent windows of every stage of a partition.
+    async def arrived(self, number: int, now_ns: int, delivery: Delivery, value: bytes | None = b"") -> None:
+        """Close the silent windows of every stage of a partition, or forget the job that the tick's value names.
 
         Ticks that queued up count as one. Raises ProducerFailed.
         """
         self.came[number] += 1
+        if job := job_to_forget(value):
+            await self._for_each(number, delivery, lambda _: partial(_forget, job=job))
+            log.info("state of a job is forgotten", partition=number, job=job)
+            return
         gaps = self._gaps.setdefault(number, TickGapDetector(round(self._settings.stream.idle_s * 1e9)))
         if not gaps.due(now_ns):
             return
         self._readiness.mark_tick(time.monotonic())
         caught_up = gaps.observe(now_ns, behind=self._lag.records() != 0)
+
+        def close_silent(stage: str) -> Callable[[Stage], list[Batch]]:
+            known_ns = self._peers.time(now_ns) if stage in self._dependent else now_ns
+            return partial(_on_tick, now_ns=known_ns, caught_up=caught_up)
+
+        await self._for_each(number, delivery, close_silent)
+
+    async def _for_each(
+        self, number: int, delivery: Delivery, work_of: Callable[[str], Callable[[Stage], list[Batch]]]
+    ) -> None:
+        """Let each stage of a partition do its work. `work_of`: of a stage's name."""
         for runner in self._runners.values():
             try:
                 if runner.stage(number) is not None:
-                    known_ns = self._peers.time(now_ns) if runner.name in self._dependent else now_ns
-                    work = partial(_on_tick, now_ns=known_ns, caught_up=caught_up)
-                    delivery.add(*await runner.apply(number, work))
+                    delivery.add(*await runner.apply(number, work_of(runner.name)))
                     self._fails(runner.name, number, False)
             except ProducerFailed:
                 raise
@@ -204,6 +218,11 @@ class Ticks:
         self._peers = OtherWorkers()
         self._failing.clear()
         self._readiness.health.set_reason("tick", "")
+
+
+def _forget(stage: Stage, job: str) -> list[Batch]:
+    stage.forget_job(job)
+    return []
 
 
 def _on_tick(stage: Stage, now_ns: int, caught_up: bool) -> list[Batch]:

@@ -70,7 +70,11 @@ def test_ctrl_c_before_a_command_runs_leaves_no_trace_and_after_that_it_is_the_c
     command = cli.TyperCommand("x", typer.Typer())
     with pytest.MonkeyPatch.context() as patch:
         seen = SimpleNamespace(
-            help="", main=lambda **_: handlers.append(signal.getsignal(signal.SIGINT)), context_settings={}
+            params=[],
+            parse_args=None,
+            help="",
+            main=lambda **_: handlers.append(signal.getsignal(signal.SIGINT)),
+            context_settings={},
         )
         patch.setattr(cli.typer.main, "get_command", lambda app: seen)
         before = signal.signal(signal.SIGINT, signal.SIG_DFL)

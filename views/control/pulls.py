@@ -45,10 +45,10 @@ class RankAnswer:
 
 
 def steps_of(text: str) -> tuple[int, int]:
-    """Return the first and the last step of "100:119". Raises BadSteps."""
-    match = re.fullmatch(r"\s*(\d{1,15})\s*(?::\s*(\d{1,15})\s*)?", text)
+    """Return the first and the last step of "100-119", or of the older "100:119". Raises BadSteps."""
+    match = re.fullmatch(r"\s*(\d{1,15})\s*(?:[-:]\s*(\d{1,15})\s*)?", text)
     if match is None:
-        raise BadSteps(f"{text!r} names no steps; for example: 100:119, or 100")
+        raise BadSteps(f"{text!r} names no steps; for example: 100-119, or 100")
     return int(match[1]), int(match[2] or match[1])
 
 

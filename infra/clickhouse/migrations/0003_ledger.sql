@@ -12,7 +12,7 @@ CREATE TABLE IF NOT EXISTS {database}.ledger
     offset UInt64 COMMENT 'Kafka offset' CODEC(DoubleDelta, ZSTD(1)),
     part UInt8 COMMENT 'number of the batch in a record that holds several, from 1; 0 = the record is one batch' CODEC(T64, ZSTD(1)),
     published DateTime64(3, 'UTC') COMMENT 'when Kafka got the record' CODEC(Delta(8), ZSTD(1)),
-    disposition LowCardinality(String) COMMENT 'stored, empty, duplicate (stored already from another offset), fenced (by a worker that had lost its partition), expired (older than its table keeps rows when it came), dead_letter' CODEC(ZSTD(1)),
+    disposition LowCardinality(String) COMMENT 'stored, empty, duplicate (stored already from another offset), fenced (by a worker that had lost its partition), expired (older than its table keeps rows when it came), dead_letter, forgotten (drumline forget deleted its rows, and its names here)' CODEC(ZSTD(1)),
     error LowCardinality(String) COMMENT 'type of the error of a dead letter' CODEC(ZSTD(1)),
     job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
     run LowCardinality(String) COMMENT 'one start of the job' CODEC(ZSTD(1)),
@@ -41,3 +41,32 @@ ORDER BY (topic, topic_id, partition, offset)
 SETTINGS index_granularity = 1024, ttl_only_drop_parts = 0, non_replicated_deduplication_window = 100000,
     fsync_after_insert = 1, fsync_part_directory = 1
 COMMENT 'what became of each Kafka record';
+
+-- One row for each run of `drumline forget` that had rows or keys to delete, written before it does: proof of it, without the data.
+CREATE TABLE IF NOT EXISTS {database}.forgotten_jobs
+(
+    job String COMMENT 'job whose data was deleted' CODEC(ZSTD(1)),
+    time DateTime64(6, 'UTC') COMMENT 'when that was' CODEC(ZSTD(1)),
+    forgotten_by String COMMENT 'user and host that deleted it' CODEC(ZSTD(1)),
+    rows UInt64 COMMENT 'rows that were deleted, of all tables' CODEC(ZSTD(1)),
+    records UInt64 COMMENT 'records of the ledger that name it no more' CODEC(ZSTD(1)),
+    deleted Map(String, UInt64) COMMENT 'rows by table; keys in Kafka by kind' CODEC(ZSTD(1))
+)
+ENGINE = MergeTree
+ORDER BY (job, time)
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 100000,
+    fsync_after_insert = 1, fsync_part_directory = 1
+COMMENT 'jobs whose data was deleted: who did it, when, and how much';
+
+-- Policies and windows in force when `drumline backup create` ran: what a restore writes to Kafka again.
+CREATE TABLE IF NOT EXISTS {database}.control_records
+(
+    key String COMMENT 'name of the request' CODEC(ZSTD(1)),
+    request String COMMENT 'the request, JSON' CODEC(ZSTD(1)),
+    time DateTime64(3, 'UTC') COMMENT 'when it was backed up' CODEC(ZSTD(1))
+)
+ENGINE = MergeTree
+ORDER BY key
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 100000,
+    fsync_after_insert = 1, fsync_part_directory = 1
+COMMENT 'policies and deep windows in force at the last backup';

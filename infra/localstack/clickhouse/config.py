@@ -46,6 +46,7 @@ def prepare_engine(settings: Settings) -> Child:
         http_port=local.clickhouse_http_port,
         tcp_port=local.clickhouse_tcp_port,
         logs=state.logs,
+        backups=state.clickhouse / "backups",
         memory_bytes=MEMORY_BYTES,
     )
     write_private(conf / "config.xml", config)

@@ -5,7 +5,7 @@ It ends when its stdin is closed.
 The wheel `chdb-core` links clickhouse-local, which can listen for HTTP and native clients. The way in is its private
 binding `_chdb.query`, hence the exact version in pyproject.toml, `engine.self_test` beside this file, and the
 fallback in docs/guide/local-stack.md.
-FOLDER holds conf/ (config.xml, users.xml) and data/.
+FOLDER holds conf/ (config.xml, users.xml), data/ and backups/.
 
 clickhouse-local starts as user `default` without a password and has no option for that; users.xml allows that user
 one session, the one of this process, so no client can log in with it. The last statement reads stdin: it blocks until
@@ -108,7 +108,8 @@ def main() -> int:
     write_check = load_write_check()  # before the folder with it cannot be read any more
     python = [Path(sys.prefix), Path(sys.base_prefix)]
     if not confine(
-        writable=[folder / "data", logs], readable=[folder / "conf", wheel.parent, *python, *map(Path, SYSTEM)]
+        writable=[folder / "data", folder / "backups", logs],
+        readable=[folder / "conf", wheel.parent, *python, *map(Path, SYSTEM)],
     ):
         print("no Landlock in this kernel: users of the engine can read your files by SQL", file=sys.stderr)
     binding = load_binding(wheel)

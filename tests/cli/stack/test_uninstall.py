@@ -25,7 +25,7 @@ def left(tmp_path, monkeypatch):
 
 
 def test_nothing_is_removed_without_a_yes(left):
-    answer = CliRunner().invoke(uninstall.app, [])
+    answer = CliRunner().invoke(uninstall.app, ["--jars"])
     assert answer.exit_code == 2
     for name in ("state", "cache", "spool"):
         assert f"{left / name}  2 MB" in answer.output
@@ -33,7 +33,7 @@ def test_nothing_is_removed_without_a_yes(left):
 
 
 def test_all_is_removed_and_a_repetition_finds_nothing(left):
-    answer = CliRunner().invoke(uninstall.app, ["--yes"])
+    answer = CliRunner().invoke(uninstall.app, ["--yes", "--jars"])
     assert (answer.exit_code, list(left.iterdir())) == (0, [])
     assert "pip uninstall drumline" in answer.output
     answer = CliRunner().invoke(uninstall.app, [])
@@ -70,3 +70,11 @@ def test_a_spool_that_an_agent_serves_is_left_to_it(left):
     assert answer.exit_code == 2
     assert "an agent still publishes" in answer.output
     assert (left / "spool" / PROCESS / "file").exists()
+
+
+def test_jars_that_other_stacks_of_the_user_share_stay_unless_they_are_named(left):
+    answer = CliRunner().invoke(uninstall.app, ["--yes"])
+    assert answer.exit_code == 0
+    assert [path.name for path in left.iterdir()] == ["cache"]
+    assert (left / "cache" / "kafka-1" / "file").exists()
+    assert f"{left / 'cache'}  2 MB  Kafka's jars stay for other stacks of yours; --jars removes them" in answer.output

@@ -7,6 +7,7 @@ import pytest
 from faust.types import TP
 
 from drumline.infra.config.settings import Settings, StreamSettings
+from drumline.infra.kafka.forget_tick import forget_value, job_to_forget
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.codec import Codec
@@ -26,7 +27,7 @@ def worker(tmp_path, monkeypatch):
     return created
 
 
-def tick(worker, done, error):
+def tick(worker, done, error, value=b""):
     """One tick, in which "fails" ends with `error`; None = well."""
 
     def stage(name):
@@ -44,7 +45,8 @@ def tick(worker, done, error):
     worker.app.consumer = None
 
     async def deliveries():
-        return [delivery async for delivery in worker._on_ticks([SimpleNamespace(ack=lambda _: None, partition=0)])]
+        message = SimpleNamespace(ack=lambda _: None, partition=0, value=value)
+        return [delivery async for delivery in worker._on_ticks([message])]
 
     return asyncio.run(deliveries())
 
@@ -106,3 +108,24 @@ def test_a_worker_whose_ticks_are_never_done_or_never_come_back_ends(worker, mon
     work = Topic.TICK if stuck == "acknowledgements" else "the ticks of partition 1"
     assert crashed == [str(worker.failure)]
     assert f"nothing of {work} was done" in crashed[0]
+
+
+def test_a_tick_that_names_a_job_lets_each_stage_forget_it_however_many_ticks_have_queued_up(worker):
+    stages = {name: SimpleNamespace(forgotten=[], on_tick=None) for name in worker.runners}
+    for name, runner in worker.runners.items():
+        stages[name].forget_job = stages[name].forgotten.append
+
+        async def apply(number, work, stage=stages[name]):
+            assert work(stage) == []
+            return [], []
+
+        runner.apply = apply
+    worker.app.consumer = None
+
+    async def deliveries():
+        messages = [SimpleNamespace(ack=lambda _: None, partition=0, value=forget_value("my job")) for _ in range(2)]
+        return [delivery async for delivery in worker._on_ticks(messages)]
+
+    assert len(asyncio.run(deliveries())) == 2
+    assert {name: stage.forgotten for name, stage in stages.items()} == dict.fromkeys(stages, ["my job"] * 2)
+    assert [job_to_forget(value) for value in (b"", None, b"x", b"forget:\xff")] == ["", "", "", "\ufffd"]
