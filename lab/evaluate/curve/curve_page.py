@@ -37,8 +37,8 @@ EXPLAINED = (
 )
 
 NEEDED = (
-    f"The same by recording: named within {SOON_STEPS} steps or {SOON_S} s, whichever is longer; ever; of all. In bold: "
-    "some are not named so soon."
+    f"The same by recording: named within {SOON_STEPS} steps or {SOON_S} s, whichever is longer; ever; of all. "
+    "In bold: some are not named so soon."
 )
 
 
