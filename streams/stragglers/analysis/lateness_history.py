@@ -13,7 +13,8 @@ from drumline.streams.stragglers.analysis.attribution import Attribution
 from drumline.streams.stragglers.analysis.window_data import Floats, Ints, WindowData, step_length
 from drumline.streams.stragglers.rank_values import ranks_of
 
-#: Values of an earlier window, ns a step: lateness of its latest rank, the step, and busy time (see rank_naming.py).
+#: Values of an earlier window, ns a step: lateness of its latest rank, the step without what a slow
+#: link took, and busy time (see rank_naming.py).
 LATE, STEP, BUSY = range(3)
 #: One step in so many may be late without a reason: a checkpoint, a pause.
 ODD_STEPS = 10

@@ -68,6 +68,8 @@ ONE_STEP, NO_GROWTH, CHANCE = "one_step", "no_growth", "chance"
 class LatenessTest:
     """Holds the evidence of one window, and the odds after it. With step times in ns, of R ranks.
 
+    `link_ns`: what a slow link took of a step.
+
     Attributes:
         lateness: [R] see `WindowLateness`.
         cost: [R] the part of it by which steps grew.
@@ -80,10 +82,12 @@ class LatenessTest:
         history: LatenessHistory,
         config: StragglerConfig,
         inspections: Mapping[int, Inspection] = MappingProxyType({}),
+        link_ns: float = 0.0,
     ) -> None:
         self._data, self._attribution, self._history, self._config = data, attribution, history, config
         self._of_window = WindowLateness(data, attribution, history.longest)
         self._step_ns, self.lateness = self._of_window.step_ns, self._of_window.lateness
+        self._without_link_ns = max(self._step_ns - link_ns, 0.0)  # what a link takes is no rank's
         # So few steps do not show how they vary: a rank is late in all of them, and before, or they are odd.
         self._is_short, self._is_repeated = config.window_steps < FEW, self.lateness >= LITTLE * self._of_window.longest
         self._index = {rank: index for index, rank in enumerate(data.ranks.tolist())}
@@ -196,7 +200,7 @@ class LatenessTest:
         What the least busy ranks work longer than before is the job's work, and no rank's. `of`: values of the windows,
         by default of this one.
         """
-        now = np.array([0.0, self._step_ns, self._of_window.busy_ns]) if of is None else of
+        now = np.array([0.0, self._without_link_ns, self._of_window.busy_ns]) if of is None else of
         if not self._is_known(values):
             return np.full(now.shape[:-1], np.inf)
         before = np.median(values[-self._config.baseline_windows :], axis=0)
@@ -298,7 +302,7 @@ class LatenessTest:
         groups = by_value({rank: _short(odds) for rank, odds in self._odds.items()})
         return {
             "late": round(float(self.lateness.max(initial=0.0))),
-            "step": round(self._step_ns),
+            "step": round(self._without_link_ns),
             "busy": round(self._of_window.busy_ns),
             "latest": self._latest,
             "since": min(since, default=-1),

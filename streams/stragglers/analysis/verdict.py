@@ -114,7 +114,9 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         data = replace(data, communicators=[*data.communicators, *groups])
         attribution = _attribute(data, baseline_step, config)
     coverage = _coverage(data, attribution, without_peers, context, config)
-    test = LatenessTest(data, attribution, context.lateness, config, context.inspections)
+    link = find_slow_link(data, context.baseline.links, config)
+    link_ns = 0.0 if link is None else link.lost_ns / max(1, np.isfinite(step_length(data)).sum())
+    test = LatenessTest(data, attribution, context.lateness, config, context.inspections, link_ns)
     late = _rank_rows(data, attribution, coverage, context, config)
     tested = [test.tested(row) for row in late]
     lateness = test.kept(tested) if coverage.quorate else {}
@@ -123,9 +125,10 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         tested = [row if row.severity > OK else coverage.without_verdict(at, row) for at, row in enumerate(tested)]
     rows = grouped(tested, data, context.hosts)
     has_late_ranks = any(row.names_rank for row in rows)
-    evaluated, link, regression, jitter = coverage.job_evaluable, None, None, None
+    evaluated, regression, jitter = coverage.job_evaluable, None, None
+    link = link if evaluated and not has_late_ranks else None
     if evaluated and not has_late_ranks:
-        evaluated, link, regression = _evaluate_job(data, context.baseline, coverage.complete, config)
+        evaluated, link, regression = _evaluate_job(data, context.baseline, link, coverage.complete, config)
         regression = None if is_jittery else regression
     if regression is not None and data.pipelines:
         behind = replace(data, communicators=pipeline_windows(data, context.baseline, config), lockstep_groups=[])
@@ -232,10 +235,9 @@ def _rank_rows(
 
 
 def _evaluate_job(
-    data: WindowData, baseline: Baseline, complete: bool, config: StragglerConfig
+    data: WindowData, baseline: Baseline, link: SlowLink | None, complete: bool, config: StragglerConfig
 ) -> tuple[bool, SlowLink | None, JobRegression | None]:
-    """Return (evaluated, slow link, slower job) of a job without late ranks."""
-    link = find_slow_link(data, baseline.links, config)
+    """Return (evaluated, slow link, slower job) of a job without late ranks. `link`: what was found of it."""
     regression = find_job_regression(data, baseline, config) if link is None else None
     if not complete and (link is not None or regression is not None):  # a silent rank may be late for all
         return False, None, None

@@ -83,15 +83,18 @@ def test_a_named_rank_is_compared_with_the_windows_before_its_odds_began_to_rise
     assert history.before(6)[:, 0].tolist() == [0.0, 1.0]
 
 
-def late_rank_test(steps_before, odds):
-    """Return a window in which rank 1 is late by 0.3 of a step, and its test after windows of these step lengths."""
+def late_rank_test(steps_before, odds, link=0.0):
+    """Return a window in which rank 1 is late by 0.3 of a step, and its test after windows of these step lengths.
+
+    `link`: what a slow link takes, in steps.
+    """
     late = np.zeros((20, 2))
     late[:, 1] = 0.3 * STEP_NS
     [data] = windows(late)
     data = replace(data, lockstep_groups=lockstep_groups(data))
     values = np.array([[0.25 * STEP_NS, step * STEP_NS, STEP_NS] for step in steps_before])
     history = LatenessHistory(np.arange(-4, 0), values, odds, is_empty=False)
-    test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig())
+    test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig(), link_ns=link * STEP_NS)
     return data, test
 
 
@@ -116,6 +119,12 @@ def test_a_named_rank_has_lost_no_more_than_steps_grew():
     assert grew < 2.5 * STEP_NS
     assert row.share == pytest.approx(0.3 / 1.3 * grew / (6 * STEP_NS), rel=1e-6)
     assert row.severity == WARNING
+
+
+def test_steps_that_a_slow_link_makes_longer_name_no_rank():
+    for link, left in ((0.0, 0.3), (0.2, 0.1), (0.3, 0.0)):
+        _, test = late_rank_test((1.0,) * 4, {}, link)
+        assert test.cost[1] == pytest.approx(left * STEP_NS, abs=0.02 * STEP_NS)
 
 
 def test_a_name_stays_where_one_window_costs_little():
