@@ -293,13 +293,15 @@ class JobState:
         self.dirty = {w for w in self.dirty if w >= first}
         self.watched = {w: span for w, span in self.watched.items() if w >= first}
         self.evaluated_ns = {w: at for w, at in self.evaluated_ns.items() if w >= first}
-        # The past must outlast a fault of any length: the baseline, and in jobs with jitter, which keep none, lateness.
+        # The past must outlast a fault of any length: the baseline, of which jobs with jitter keep links, and lateness.
         closed = [w for w in sorted(self.published) if w < first]  # the others may be evaluated again
         dropped = closed[: -self.config.history_windows]
         if dropped:
-            baseline = [w for w in closed if self.published[w]["baseline"]][-self.config.baseline_windows :]
+            baselines = {w: self.published[w]["baseline"] for w in closed}
+            last = slice(-self.config.baseline_windows, None)
+            of_links, of_jobs = ([w for w in closed if baselines[w].get(part)][last] for part in ("links", "job"))
             unexplained = unexplained_windows({w: self.published[w]["lateness"] for w in closed})
-            dropped = sorted({*dropped} - {*baseline, *unexplained[-self.config.baseline_windows :]})
+            dropped = sorted({*dropped} - {*of_links, *of_jobs, *unexplained[last]})
         for window in dropped:
             del self.published[window]
             self.store.pop(key("v", window, self.run_key), None)

@@ -126,7 +126,7 @@ class Injector:
             sum(
                 float(o.floor_ns.mean()) * len(o.members)
                 for o in step.operations
-                if o.synchronisation == Synchronisation.PEERS
+                if o.synchronisation != Synchronisation.NONE
             )
             for run in self.runs
             for step in run

@@ -9,6 +9,9 @@ from drumline.lab.evaluate.curve.recall import FaultPhase, Recall
 from drumline.lab.evaluate.curve.true_cost import TrueCost
 from drumline.lab.evaluate.curve.window_loss import QUIET_SHARE
 
+#: What the healthy windows beside a fault are; unknown where ranks never meet, or none is beside it.
+QUIET, NOISY, UNKNOWN = STATES = ("quiet", "noisy", "loss unknown")
+
 
 @dataclass(frozen=True)
 class MeasuredFault:
@@ -29,6 +32,6 @@ class MeasuredFault:
     injection: Injection | None = None
 
     @property
-    def is_quiet(self) -> bool:
+    def beside(self) -> str:
         """Return whether the healthy windows beside it are quiet."""
-        return self.loss is not None and self.loss < QUIET_SHARE
+        return UNKNOWN if self.loss is None else QUIET if self.loss < QUIET_SHARE else NOISY

@@ -47,7 +47,8 @@ def replay(steps: Sequence[StepTimings], added: Delays) -> ReplayedJob:
             members = operation.members
             more = spread[:, members] * operation.spread + opening[:, members] * operation.opens
             entered = now[:, members] + operation.gap_ns + more
-            floor = operation.floor_ns * link
+            is_transfer = operation.synchronisation != Synchronisation.NONE  # else it may be waiting
+            floor = operation.floor_ns * (link if is_transfer else 1.0)
             if operation.synchronisation == Synchronisation.PEERS:
                 end = entered.max(axis=1, keepdims=True) + floor
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +13,11 @@ from drumline.streams.stragglers.analysis.attribution import Attribution
 from drumline.streams.stragglers.analysis.window_data import Floats, Ints, WindowData, step_length
 from drumline.streams.stragglers.rank_values import ranks_of
 
-#: Values of an earlier window, ns a step: lateness of its latest rank, the step, and busy time (see rank_naming.py).
-LATE, STEP, BUSY = range(3)
+#: Values of an earlier window, ns a step: lateness of its latest rank, the step without what a slow link took, and from
+#: WORK on what ranks work: the least busy one without what it lost, then each of some ranks (see rank_naming.py).
+LATE, STEP, WORK = range(3)
+#: So many ranks at most, spread over the job.
+WORK_RANKS = 16
 #: One step in so many may be late without a reason: a checkpoint, a pause.
 ODD_STEPS = 10
 #: Ranks compared in fewer than this part of the steps of others are not late: what they lost is of a few steps.
@@ -49,7 +52,8 @@ class LatenessHistory:
 
     Attributes:
         windows: [n] numbers of the last ones that no reason explains, rising.
-        values: [n, 3] LATE, STEP and BUSY of each.
+        values: [n, 3 + k] LATE and STEP of each, from WORK on what ranks work, the last k `work_ranks`; NaN = unknown.
+        work_ranks: those of the window before.
         odds: rank -> odds after the window before.
         longest: rank -> its latest step of the window before, of ranks that were late there; ns.
         is_empty: nothing is known of who was late in any window.
@@ -59,7 +63,8 @@ class LatenessHistory:
     """
 
     windows: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    values: Floats = field(default_factory=lambda: np.zeros((0, 3)))
+    values: Floats = field(default_factory=lambda: np.zeros((0, WORK + 1)))
+    work_ranks: tuple[int, ...] = ()
     odds: Mapping[int, Odds] = field(default_factory=dict)
     longest: Mapping[int, float] = field(default_factory=dict)
     is_empty: bool = True
@@ -98,7 +103,8 @@ def load_lateness(known: Mapping[int, Mapping[str, Any]], config: StragglerConfi
     always = latest.pop() if len(latest) == 1 else -1
     return LatenessHistory(
         np.array(windows, np.int64),
-        np.array([[entries[at][name] for name in ("late", "step", "busy")] for at in windows], float).reshape(-1, 3),
+        np.array([_values(entries[at], last["work"]) for at in windows]).reshape(-1, WORK + 1 + len(last["work"])),
+        tuple(map(int, last["work"])),
         {
             rank: Odds(tuple(values), since, float(cost), bool(named))
             for (values, since, cost, named), runs in last["odds"]
@@ -112,6 +118,11 @@ def load_lateness(known: Mapping[int, Mapping[str, Any]], config: StragglerConfi
     )
 
 
+def _values(entry: Mapping[str, Any], ranks: Iterable[str]) -> list[float]:
+    work = (entry["work"].get(rank, np.nan) for rank in ranks)
+    return [float(value) for value in (entry["late"], entry["step"], entry["busy"], *work)]
+
+
 class WindowLateness:
     """Holds the lateness of R ranks in one window; ns a step.
 
@@ -121,7 +132,9 @@ class WindowLateness:
         lateness: [R] what a rank lost; its latest steps, one in ten, count no more than the next.
         often: [R] the same without what the window before shows.
         longest: [R] by how much a rank was late in its latest step; ns.
-        step_ns, busy_ns: the mean step, and the mean busy time in it of the least busy rank.
+        step_ns: the mean step.
+        work_ns: [R] how long a rank works in it and does not wait, on average; NaN = unknown.
+        busy_ns: the least of it over ranks, without what each lost.
     """
 
     def __init__(self, data: WindowData, attribution: Attribution, longest_before: Mapping[int, float]) -> None:
@@ -133,7 +146,11 @@ class WindowLateness:
         lost_ns = np.where(is_compared, attribution.lost_ns, 0.0)
         self.often = _without(lost_ns, latest, next_to) / steps
         self.lateness = _without(lost_ns, latest, np.maximum(next_to, before)) / steps
-        self.step_ns, self.busy_ns = _step_and_busy(data, attribution)
+        length = step_length(data)
+        self.step_ns = float(np.nanmean(length)) if np.isfinite(length).any() else 0.0
+        self.work_ns = _work_ns(data)
+        busy = (self.work_ns - attribution.lost_ns / steps)[np.isfinite(self.work_ns)]
+        self.busy_ns = float(np.maximum(busy, 0.0).min()) if len(busy) else 0.0
 
 
 def _without(lost_ns: Floats, latest: Floats, most: Floats) -> Floats:
@@ -141,20 +158,12 @@ def _without(lost_ns: Floats, latest: Floats, most: Floats) -> Floats:
     return np.asarray(np.maximum(lost_ns - np.maximum(latest - most[:, None], 0.0).sum(axis=1), 0.0))
 
 
-def _step_and_busy(data: WindowData, attribution: Attribution) -> tuple[float, float]:
-    """Return the mean step, and the mean busy time in it of the least busy rank; ns.
-
-    A rank's own time is what it neither waits for others nor is late by. The job's work makes it longer on all ranks.
-    """
-    length = step_length(data)
-    if not np.isfinite(length).any():
-        return 0.0, 0.0
-    busy = data.budget["gpu_duration_ns"] - data.budget["comm_exposed_ns"]
-    known = np.isfinite(busy)
+def _work_ns(data: WindowData) -> Floats:
+    """Return [R] how long each rank worked in a step, itself, on average: all but exposed communication; ns."""
+    work = data.budget["gpu_duration_ns"] - data.budget["comm_exposed_ns"]
+    known = np.isfinite(work)
     counts = known.sum(1)
-    means = np.where(known, busy, 0.0).sum(1) / np.maximum(1, counts)
-    means -= attribution.lost_ns / np.maximum(1, attribution.steps)
-    return float(np.nanmean(length)), float(np.maximum(means[counts > 0], 0.0).min())
+    return np.where(counts > 0, np.where(known, work, 0.0).sum(1) / np.maximum(1, counts), np.nan)
 
 
 def _latest_steps(behind_ns: Floats) -> tuple[Floats, Floats]:

@@ -22,9 +22,10 @@ from drumline.streams.core.thresholds import OK, WARNING, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution
 from drumline.streams.stragglers.analysis.cause import DETAILS, NO_CAUSE, WAITING, Cause
 from drumline.streams.stragglers.analysis.lateness_history import (
-    BUSY,
     LATE,
     STEP,
+    WORK,
+    WORK_RANKS,
     LatenessHistory,
     Odds,
     WindowLateness,
@@ -68,6 +69,8 @@ ONE_STEP, NO_GROWTH, CHANCE = "one_step", "no_growth", "chance"
 class LatenessTest:
     """Holds the evidence of one window, and the odds after it. With step times in ns, of R ranks.
 
+    `link_ns`: what a slow link took of a step.
+
     Attributes:
         lateness: [R] see `WindowLateness`.
         cost: [R] the part of it by which steps grew.
@@ -80,10 +83,12 @@ class LatenessTest:
         history: LatenessHistory,
         config: StragglerConfig,
         inspections: Mapping[int, Inspection] = MappingProxyType({}),
+        link_ns: float = 0.0,
     ) -> None:
         self._data, self._attribution, self._history, self._config = data, attribution, history, config
         self._of_window = WindowLateness(data, attribution, history.longest)
         self._step_ns, self.lateness = self._of_window.step_ns, self._of_window.lateness
+        self._without_link_ns = max(self._step_ns - link_ns, 0.0)  # what a link takes is no rank's
         # So few steps do not show how they vary: a rank is late in all of them, and before, or they are odd.
         self._is_short, self._is_repeated = config.window_steps < FEW, self.lateness >= LITTLE * self._of_window.longest
         self._index = {rank: index for index, rank in enumerate(data.ranks.tolist())}
@@ -92,6 +97,8 @@ class LatenessTest:
         is_late = self.lateness.max(initial=0.0) > self._least_ns
         self._latest = int(data.ranks[self.lateness.argmax()]) if is_late else -1
         self._always = self._latest if history.is_empty or history.always == self._latest else -1
+        work = [self._of_window.work_ns[self._index[r]] if r in self._index else np.nan for r in history.work_ranks]
+        self._values = np.array([0.0, self._without_link_ns, self._of_window.busy_ns, *work])
         self._limit = self._limits(history.values)
         self.cost = np.minimum(self.lateness, self._limit)
         # What a stall cost is no measure of what comes after it.
@@ -193,14 +200,17 @@ class LatenessTest:
     def _growth(self, values: Floats, of: Floats | None = None) -> Floats:
         """Return by how much the steps of a window are longer than before, or 0; without a past there is no limit.
 
-        What the least busy ranks work longer than before is the job's work, and no rank's. `of`: values of the windows,
+        What all ranks work longer than before is the job's, and no rank's. `of`: values of the windows,
         by default of this one.
         """
-        now = np.array([0.0, self._step_ns, self._of_window.busy_ns]) if of is None else of
+        now = self._values if of is None else of
         if not self._is_known(values):
             return np.full(now.shape[:-1], np.inf)
-        before = np.median(values[-self._config.baseline_windows :], axis=0)
-        more_work = np.maximum(1.0, now[..., BUSY] / max(before[BUSY], 1.0))
+        last = values[-self._config.baseline_windows :]
+        before = np.array([_median(column) for column in last.T])
+        longer = now[..., WORK:] / np.maximum(before[WORK:], 1.0)
+        least = np.where(np.isfinite(longer), longer, np.inf).min(axis=-1, initial=np.inf)
+        more_work = np.where(np.isfinite(least), np.maximum(1.0, least), 1.0)
         return np.asarray(now[..., STEP] - more_work * before[STEP])
 
     def _odds_after(self) -> dict[int, Odds]:
@@ -241,7 +251,7 @@ class LatenessTest:
                 groups.setdefault(self._begin(rank), []).append(at)
         for since, members in groups.items():
             values, of_members = self._before(since), index[members]
-            few = np.zeros((0, 3)) if self._is_known(values) else self._history.before(since)
+            few = np.zeros((0, WORK + 1)) if self._is_known(values) else self._history.before(since)
             by_steps, vary_little = np.array([self._chance_by_steps(int(at), few) for at in of_members]).T
             is_steady = self._is_repeated[of_members] if self._is_short else by_steps <= UNSTEADY
             if self._is_known(values):
@@ -288,6 +298,12 @@ class LatenessTest:
         varies = max(float(np.std(late, ddof=1)), self._config.least_jitter * self._step_ns)
         return beyond(float(late.mean()) / varies, len(late) - 1)
 
+    def _work_kept(self) -> dict[str, int]:
+        """Return rank -> how long it works in a step, of some ranks, as JSON; ns."""
+        known = np.flatnonzero(np.isfinite(self._of_window.work_ns))
+        spread_out = known[np.unique(np.linspace(0, len(known) - 1, min(WORK_RANKS, len(known))).round().astype(int))]
+        return {str(self._data.ranks[at]): round(float(self._of_window.work_ns[at])) for at in spread_out.tolist()}
+
     def kept(self, rows: Sequence[RankVerdict]) -> dict[str, Any]:
         """Return what later windows know of this one, as JSON. `rows`: as tested."""
         late = [row for row in rows if row.rank in self._index and (row.names_rank or "explained_by" in row.evidence)]
@@ -298,14 +314,21 @@ class LatenessTest:
         groups = by_value({rank: _short(odds) for rank, odds in self._odds.items()})
         return {
             "late": round(float(self.lateness.max(initial=0.0))),
-            "step": round(self._step_ns),
+            "step": round(self._without_link_ns),
             "busy": round(self._of_window.busy_ns),
+            "work": self._work_kept(),
             "latest": self._latest,
             "since": min(since, default=-1),
             "odds": sorted(groups, key=lambda group: -max(group[0][0]))[:KEPT_GROUPS],
             "inspected": self._inspected,
             "longest": {str(row.rank): round(float(self._of_window.longest[self._index[row.rank]])) for row in late},
         }
+
+
+def _median(values: Floats) -> float:
+    """Return the median of what is known, NaN without."""
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else np.nan
 
 
 def _variation(values: Floats) -> float:

@@ -83,7 +83,8 @@ class WindowVerdict:
         ranks_seen: ranks compared in enough steps.
         steps_used, steps_skipped: steps of the window that were compared, and that were not.
         step_ns: median length of a step.
-        baseline: what later windows compare with; {} if a rank was late, a link slow, or the data insufficient.
+        baseline: what later windows compare with; {} if a rank was late, a link slow, or the data insufficient; where
+            ranks took turns its `links` alone.
         hidden: of light windows (light_overlap.py); None = as after the window before.
         lateness: what later windows know of how late ranks were (rank_naming.py); {} if the data was insufficient.
         stages: of a pipeline how long its stages work (`stage_work`), unless a rank is late; what was `stated` last.
@@ -114,7 +115,9 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         data = replace(data, communicators=[*data.communicators, *groups])
         attribution = _attribute(data, baseline_step, config)
     coverage = _coverage(data, attribution, without_peers, context, config)
-    test = LatenessTest(data, attribution, context.lateness, config, context.inspections)
+    link = find_slow_link(data, context.baseline.links, config)
+    link_ns = 0.0 if link is None else link.lost_ns / max(1, np.isfinite(step_length(data)).sum())
+    test = LatenessTest(data, attribution, context.lateness, config, context.inspections, link_ns)
     late = _rank_rows(data, attribution, coverage, context, config)
     tested = [test.tested(row) for row in late]
     lateness = test.kept(tested) if coverage.quorate else {}
@@ -123,9 +126,10 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         tested = [row if row.severity > OK else coverage.without_verdict(at, row) for at, row in enumerate(tested)]
     rows = grouped(tested, data, context.hosts)
     has_late_ranks = any(row.names_rank for row in rows)
-    evaluated, link, regression, jitter = coverage.job_evaluable, None, None, None
+    evaluated, regression, jitter = coverage.job_evaluable, None, None
+    link = link if evaluated and not has_late_ranks else None
     if evaluated and not has_late_ranks:
-        evaluated, link, regression = _evaluate_job(data, context.baseline, coverage.complete, config)
+        evaluated, link, regression = _evaluate_job(data, context.baseline, link, coverage.complete, config)
         regression = None if is_jittery else regression
     if regression is not None and data.pipelines:
         behind = replace(data, communicators=pipeline_windows(data, context.baseline, config), lockstep_groups=[])
@@ -147,7 +151,9 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         rows = [replace(row, evidence={**row.evidence, "steps_from": INFERRED}) for row in rows]
     # A rank whose past is its norm varies there too: else the first windows without turns were its norm for ever.
     is_norm = not is_jittery or (len(without_peers) > 0 and not test.is_suspect())
-    is_healthy = evaluated and not has_late_ranks and link is None and is_norm
+    is_healthy = evaluated and not has_late_ranks and link is None
+    # Turns move no floor, which is the duration of whoever enters last. A slow GPU does, so no rank may be suspect.
+    shows_links = is_healthy and not test.is_suspect()
     length = step_length(data)
     used = int(attribution.steps.max(initial=0))
     return WindowVerdict(
@@ -156,7 +162,7 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         steps_used=used,
         steps_skipped=len(data.steps) - used,
         step_ns=round(float(np.nanmedian(length))) if np.isfinite(length).any() else 0,
-        baseline=_kept(data) if is_healthy else {},
+        baseline=_kept(data, is_norm) if is_healthy and (is_norm or shows_links) else {},
         lateness=lateness,
         stages=kept_stages,
     )
@@ -173,9 +179,9 @@ def _stages(
     return kept, {"stages": now} if now else {}
 
 
-def _kept(data: WindowData) -> dict[str, Any]:
-    """Return what later windows compare with, which is light where the window is."""
-    kept = {"links": summarize_links(data), **summarize_window(data, stage_members(data))}
+def _kept(data: WindowData, is_norm: bool) -> dict[str, Any]:
+    """Return what later windows compare with, which is light where the window is. `is_norm`: not its links alone."""
+    kept = {"links": summarize_links(data), **(summarize_window(data, stage_members(data)) if is_norm else {})}
     return {**kept, "light": True} if data.light else kept
 
 
@@ -232,10 +238,9 @@ def _rank_rows(
 
 
 def _evaluate_job(
-    data: WindowData, baseline: Baseline, complete: bool, config: StragglerConfig
+    data: WindowData, baseline: Baseline, link: SlowLink | None, complete: bool, config: StragglerConfig
 ) -> tuple[bool, SlowLink | None, JobRegression | None]:
-    """Return (evaluated, slow link, slower job) of a job without late ranks."""
-    link = find_slow_link(data, baseline.links, config)
+    """Return (evaluated, slow link, slower job) of a job without late ranks. `link`: what was found of it."""
     regression = find_job_regression(data, baseline, config) if link is None else None
     if not complete and (link is not None or regression is not None):  # a silent rank may be late for all
         return False, None, None

@@ -196,6 +196,22 @@ def test_a_link_that_is_slow_for_one_operation_only_is_found_by_its_own_history(
     assert evidence == {"communicator": "c0-1-2-3", "operation": "ReduceScatter", "bytes": 1 << 20, "ratio": ratio}
 
 
+@pytest.mark.parametrize("late_windows", [0, 40])
+def test_a_slow_link_is_found_in_a_job_whose_ranks_are_late_by_turns(late_windows):
+    """Such windows are no norm of the job, but floors do not know turns. A fault outlasts what the state keeps."""
+    config = StragglerConfig(window_steps=8, history_windows=20, retention_steps=16)
+    dice, first, slow = np.random.default_rng(0), 8 * 24, 8 * (24 + late_windows)
+    faults = [
+        Fault(int(dice.integers(4)), "idle", int(dice.exponential(12 * MS)), first=n, last=n) for n in range(slow + 32)
+    ]
+    if late_windows:
+        faults.append(Fault(3, "idle", 200 * MS, first=first, last=slow - 1))
+    job = batches(simulate(ddp(4, 1), slow + 32, tuple(faults), slow_link=(slow, 2.0, ""), transfer_ns=8 * MS))
+    causes = [rows[JOB] for rows in rows_of(job, "cause", "causes", config=config).values()]
+    assert causes[:24].count("jitter") >= 20
+    assert causes[-3:] == ["slow_link"] * 3
+
+
 def test_groups():
     result = labels({0: "a", 1: "a", 2: "b", 3: "b"}, {"c": [1, 2], "w": [0, 1, 2, 3]})
     idle = ("host_stall", 0.3)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from drumline.cli.query.evaluate import read_phases
-from drumline.lab.evaluate.scoring import INSUFFICIENT, evaluate_phases, light_phases
+from drumline.lab.evaluate.scoring import INSUFFICIENT, WARNING, evaluate_phases, light_phases
 from drumline.lab.evaluate.verdict_rows import verdict_rows
 from drumline.producers.replay.published import read_published
 from drumline.streams.core.thresholds import StragglerConfig
@@ -45,16 +45,21 @@ def jobs(names):
 
 
 @pytest.mark.parametrize("name", jobs(BOTH))
-def test_both_tiers_find_the_same_ranks_in_each_fault(name):
-    """Found as `drumline evaluate` counts it: named in half of a phase's windows."""
+def test_what_one_tier_finds_in_a_fault_the_other_names_and_neither_another_rank(name):
+    """Found as `drumline evaluate` counts it: named in half of a phase's windows. The other may name it later."""
     tiers, phases = compared(name), read_phases(FOLDER / name / "cupti")
     cupti = evaluate_phases(phases, tiers["cupti"].values())
     light = evaluate_phases(light_phases(phases), tiers["light"].values())
     faults = [(a, b) for a, b in zip(cupti.phases, light.phases, strict=True) if a.expected_ranks]
     assert len(faults) >= 2
     assert all(a.windows == b.windows >= 2 for a, b in faults)
-    assert [a.found_ranks for a, _ in faults] == [b.found_ranks for _, b in faults]
-    assert all(a.found_ranks in ([], a.expected_ranks) for a, _ in faults)
+    spans = {phase["phase"]: (phase["first_step"], phase["last_step"]) for phase in phases}
+    for a, b in faults:
+        culprits = {*a.found_ranks, *b.found_ranks}
+        assert culprits <= set(a.expected_ranks)
+        for rows in tiers.values():
+            assert culprits <= {rank for (first, rank), row in rows.items() if row.severity >= WARNING
+                             and spans[a.phase][0] <= first and row.last_step <= spans[a.phase][1]}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", jobs(EXPOSED))

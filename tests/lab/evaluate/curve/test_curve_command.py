@@ -32,7 +32,7 @@ def link(tmp_path_factory):
 def test_a_recorded_fault_has_its_true_cost_and_the_steps_until_its_name(link):
     [curve, shared] = link[0]
     [fault] = curve["faults"]
-    assert (fault["fault"]["name"], fault["class"], fault["quiet"]) == ("slow_link:7e8", "> 40 %", True)
+    assert (fault["fault"]["name"], fault["class"], fault["beside"]) == ("slow_link:7e8", "> 40 %", "quiet")
     assert fault["cost"]["low"] < fault["cost"]["cost"] < fault["cost"]["high"]
     assert fault["recall"]["steps"] == 19
     assert shared["faults"][0]["cost"] is None  # no healthy step beside it

@@ -4,13 +4,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from support.simulated_rows import healthy_rows, healthy_runs
+from support.pipeline_simulator import simulate_pipeline
+from support.simulated_rows import healthy_rows, healthy_runs, rows_of
 
 from drumline.lab.evaluate.curve.healthy_windows import EvaluatedWindows, HealthyCount
 from drumline.lab.evaluate.curve.injection import Injection, delays
 from drumline.lab.evaluate.curve.injector import DrawPlan, Injector
 from drumline.lab.evaluate.curve.replayed_batches import batches, call_columns
 from drumline.lab.evaluate.curve.replayed_job import replay
+from drumline.lab.evaluate.curve.timings import runs_of_steps
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
 
@@ -62,3 +64,13 @@ def test_published_rows_add_up_to_the_step_and_show_who_idles(rows):
         assert more[1 - rank][-1] - more[1 - rank][0] == pytest.approx(0, abs=1e6)
         times = [batch.envelope["complete_step"] for batch in published]
         assert all(before <= after for before, after in pairwise(times))
+
+
+def test_a_slow_link_of_a_pipeline_of_sends_costs_no_more_than_each_send_of_it():
+    rows = rows_of(simulate_pipeline((1.0, 1.2), 1, 41))
+    runs = runs_of_steps(rows, [(0, 40)])
+    step_ns = float(np.median(rows.step_times().time_ns))
+    plan = DrawPlan(replicates=1, kinds=("link",), sizes=(0.2,))
+    [fault] = Injector(rows, runs, StragglerConfig(), plan, step_ns, None).faults()
+    assert 0.02 < fault.cost.cost < 0.5
+    assert fault.beside == "loss unknown"

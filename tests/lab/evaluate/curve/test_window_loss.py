@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.simulated_rows import healthy_rows, healthy_runs
+from support.pipeline_simulator import simulate_pipeline
+from support.simulated_rows import healthy_rows, healthy_runs, rows_of
 
+from drumline.lab.evaluate.curve.timings import runs_of_steps
 from drumline.lab.evaluate.curve.window_loss import window_losses
 
 
@@ -29,3 +31,7 @@ def test_a_rank_that_is_always_late_costs_its_lateness():
 def test_turns_cancel():
     runs = with_durations(healthy_runs(healthy_rows()), [(5e5, 6.7e6), (6.7e6, 5e5)])
     assert max(window_losses(runs, 20)) < 0.001
+
+
+def test_the_loss_of_a_pipeline_whose_ranks_never_meet_is_not_known():
+    assert window_losses(runs_of_steps(rows_of(simulate_pipeline((1.0, 1.2), 1, 41)), [(0, 40)]), 20) == []

@@ -13,7 +13,7 @@ from drumline.streams.core.thresholds import CRITICAL, SUSPECT, WARNING, Straggl
 from drumline.streams.stragglers.analysis.attribution import attribute_lost_time
 from drumline.streams.stragglers.analysis.cause import Cause
 from drumline.streams.stragglers.analysis.groups import lockstep_groups
-from drumline.streams.stragglers.analysis.lateness_history import LatenessHistory, Odds, load_lateness
+from drumline.streams.stragglers.analysis.lateness_history import WORK, LatenessHistory, Odds, load_lateness
 from drumline.streams.stragglers.analysis.light_overlap import kept_hidden
 from drumline.streams.stragglers.analysis.rank_naming import SUSPECTED, SUSPECTED_OF, LatenessTest
 from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict
@@ -74,7 +74,7 @@ def test_the_mean_ratio_of_what_comes_by_chance_is_one_and_alike_neighbours_coun
 
 
 def test_a_named_rank_is_compared_with_the_windows_before_its_odds_began_to_rise():
-    none = {"busy": 1.0, "latest": 0, "odds": [], "longest": {}, "inspected": {}}
+    none = {"busy": 1.0, "work": {}, "latest": 0, "odds": [], "longest": {}, "inspected": {}}
     entries = [
         none | {"late": late, "step": 10.0, "since": since} for late, since in enumerate([-1, -1, -1, -1, 2, -1, -1])
     ]
@@ -83,15 +83,18 @@ def test_a_named_rank_is_compared_with_the_windows_before_its_odds_began_to_rise
     assert history.before(6)[:, 0].tolist() == [0.0, 1.0]
 
 
-def late_rank_test(steps_before, odds):
-    """Return a window in which rank 1 is late by 0.3 of a step, and its test after windows of these step lengths."""
+def late_rank_test(steps_before, odds, link=0.0):
+    """Return a window in which rank 1 is late by 0.3 of a step, and its test after windows of these step lengths.
+
+    `link`: what a slow link takes, in steps.
+    """
     late = np.zeros((20, 2))
     late[:, 1] = 0.3 * STEP_NS
     [data] = windows(late)
     data = replace(data, lockstep_groups=lockstep_groups(data))
     values = np.array([[0.25 * STEP_NS, step * STEP_NS, STEP_NS] for step in steps_before])
-    history = LatenessHistory(np.arange(-4, 0), values, odds, is_empty=False)
-    test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig())
+    history = LatenessHistory(np.arange(-4, 0), values, (), odds, is_empty=False)
+    test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig(), link_ns=link * STEP_NS)
     return data, test
 
 
@@ -118,6 +121,39 @@ def test_a_named_rank_has_lost_no_more_than_steps_grew():
     assert row.severity == WARNING
 
 
+def test_steps_that_a_slow_link_makes_longer_name_no_rank():
+    for link, left in ((0.0, 0.3), (0.2, 0.1), (0.3, 0.0)):
+        _, test = late_rank_test((1.0,) * 4, {}, link)
+        assert test.cost[1] == pytest.approx(left * STEP_NS, abs=0.02 * STEP_NS)
+
+
+@pytest.mark.parametrize(("ranks", "before", "longer"), [
+    ((), (), 1.0 / 0.9), ((0, 1), (1.0, 0.9), 1.0), ((0, 1), (0.8, 0.9), 1.0 / 0.9), ((0, 7), (0.95, 0.1), 1.0 / 0.95)
+])  # fmt: skip
+def test_only_what_all_ranks_work_longer_than_before_is_the_jobs_work(ranks, before, longer):
+    """Before, rank 1 was the least busy and waited for rank 0, which works as long as ever. Rank 7 is gone."""
+    late = np.zeros((20, 2))
+    late[:, 1] = 0.3 * STEP_NS
+    [data] = windows(late)
+    data = replace(data, lockstep_groups=lockstep_groups(data))
+    values = np.array([[0.1 * STEP_NS, STEP_NS, 0.9 * STEP_NS, *(STEP_NS * value for value in before)]] * 4)
+    history = LatenessHistory(np.arange(-4, 0), values, ranks, is_empty=False)
+    test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig())
+    assert test.cost[1] == pytest.approx(min(0.3, 1.3 - longer) * STEP_NS, abs=0.02 * STEP_NS)
+
+
+def test_work_is_kept_of_some_ranks_and_unknown_of_others():
+    [data] = windows(np.zeros((20, 40)))
+    data = replace(data, lockstep_groups=lockstep_groups(data))
+    test = LatenessTest(data, attribute_lost_time(data, 0.8), LatenessHistory(), StragglerConfig())
+    kept = test.kept([])
+    assert list(kept["work"])[::15] == ["0", "39"]
+    assert len(kept["work"]) == 16
+    history = load_lateness({0: kept | {"work": {"39": 5}}, 1: kept}, StragglerConfig())
+    assert np.isnan(history.values[0, WORK + 1 :]).tolist() == [True] * 15 + [False]
+    assert not np.isnan(history.values[1]).any()
+
+
 def test_a_name_stays_where_one_window_costs_little():
     """Its odds name it; that steps grew by less than a warning in this window ends no fault that lasts."""
     _, test = late_rank_test((1.28,) * 4, {1: Odds((3e3, 3e3), 0)})
@@ -132,7 +168,7 @@ def suspect_row(odds, inspections, history=None):
     [data] = windows(late)
     data = replace(data, lockstep_groups=lockstep_groups(data), number=4)
     values = np.array([[0.25 * STEP_NS, step * STEP_NS, STEP_NS] for step in (1.0, 1.1, 1.3, 1.2)])
-    history = history or LatenessHistory(np.arange(4), values, {1: Odds((odds, odds), 2)}, is_empty=False)
+    history = history or LatenessHistory(np.arange(4), values, (), {1: Odds((odds, odds), 2)}, is_empty=False)
     by_window = {of.first_step // 20: of for of in inspections}
     test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig(), by_window)
     row = RankVerdict(1, CRITICAL, Cause("host_stall"), round(6 * STEP_NS), 0.23, evidence={"peers": [0]})

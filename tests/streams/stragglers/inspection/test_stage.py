@@ -16,7 +16,7 @@ from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.offline import latest, results
 from drumline.streams.stragglers.stage import JobStage
 
-FIRST, LATE = 300, 12 * MS
+FIRST, LATE = 300, 14 * MS
 NOISY = batches(simulate(ddp(2, 1), 600, (Fault(1, "idle", LATE, first=FIRST),), noise=0.3))
 #: From a suspect's window to the records of its stacks, by the agent's sampling and Kafka; ns.
 DELAY_NS = 12_000_000_000
