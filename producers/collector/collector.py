@@ -316,21 +316,21 @@ class Collector:
             self._count_at, result = now + RETRY_S, counter.begin()
             self._has_begun_window = True
             why = f"CUPTI gives no callbacks to count launches by, as another profiler has them (CUptiResult {result})"
-            self._send_event({"event": "counting", "on": not result, "why": why if result else ""})
+            self._send_event({"event": "counting", "on": not result, "why": why if result else "", "rejected": result})
         if counter.begun:
             counter.run(policy.counts and not self._recorder.on)
             if not policy.uses_cupti:
-                self._stop_counting()
+                self._stop_counting(str(policy))
 
-    def _stop_counting(self) -> None:
+    def _stop_counting(self, reason: str) -> None:
         if self._counter is not None and self._counter.begun:
             self._counter.end()
-            self._send_event({"event": "counting", "on": False, "why": ""})
+            self._send_event({"event": "counting", "on": False, "why": reason, "rejected": 0})
         self._count_at = 0.0
 
     def _release(self, reason: str) -> None:
         """Switch everything off and fetch all that CUPTI has. `self._lock` is held."""
-        self._stop_counting()
+        self._stop_counting(reason)
         self._recorder.release()
         self._switch(False, reason)
         self._recorder.flush(cupti_library.FLUSH_FORCED)
@@ -341,7 +341,7 @@ class Collector:
             self._send_event({"event": "failed", "time_ns": time.time_ns(), "why": reason})
             try:
                 if not self._active_profilers:
-                    self._stop_counting()
+                    self._stop_counting(reason)
                     self._switch(False, reason)
                     self._recorder.stop()  # what was switched on before the error
                     self._recorder.release()

@@ -69,7 +69,11 @@ class LaunchCounts:
     @property
     def counts(self) -> dict[str, float]:
         """Return what could not be counted as it should, for the status of the process."""
-        names = ("NAMES_DENIED", "unnamed_kernels"), ("GRAPHS_DENIED", "unknown_graphs"), ("BODIES", "conditional_nodes")
+        names = (
+            ("NAMES_DENIED", "unnamed_kernels"),
+            ("GRAPHS_DENIED", "unknown_graphs"),
+            ("BODIES", "conditional_nodes"),
+        )
         return {name: int(self._words[CountWord[word]]) for word, name in names if self._words[CountWord[word]]}
 
     def is_due(self, now_ns: int) -> bool:

@@ -161,8 +161,10 @@ class Session:
     def _on_counting(self, event: dict[str, Any]) -> None:
         self._counts, self._report_at = bool(event["on"]), 0
         self.problems.pop("counts", None)
-        if event["why"]:
+        if event["rejected"]:
             self.problems["counts"] = event["why"]
+        elif not self._counts:
+            self._recording = f"off: {event['why']}"
         self._begin(time.time_ns())
 
     def _on_pc_begin(self, event: dict[str, Any]) -> None:
@@ -242,8 +244,9 @@ class Session:
         """
         if not self.pool.header[Header.ENDED]:
             self._recording = EXITED
-        elif self._recording.startswith("on"):  # the event was lost
+        elif self._recording.startswith("on") or self._counts:  # the event was lost
             self._recording = ENDED
+        self._counts = False
         while self.pool.done() and self.tick(now_ns):
             pass
         self._policy_file.end()

@@ -30,6 +30,10 @@ class CallbackData(ctypes.Structure):
     ]  # fmt: skip
 
 
+def address(memory: ctypes.Array) -> int:
+    return ctypes.addressof(memory)
+
+
 def words(*values: int) -> ctypes.Array:
     return (U64 * len(values))(*values)
 
