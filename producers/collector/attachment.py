@@ -49,7 +49,7 @@ class Attachment:
         self.collector = Collector(
             cupti, self.pool, callbacks, self.send_event, self._revive_decoder, self._may_finalize, sampler.switch,
             PcSampler(cupti, load_driver, self.pool, self._send_pc_event, policy.mode == ALWAYS),
-            LaunchCounter(cupti, self.pool, load_driver),
+            LaunchCounter(cupti, self.pool, load_driver, self.send_event),
         )  # fmt: skip
         self._start_decoder()
         if active_profiler:

@@ -77,7 +77,7 @@ class Collector:
         self._stop = threading.Event()
         self._active_profilers: list[str] = []
         self._alive = self._broken = False
-        self._retry_at = self._count_at = 0.0
+        self._retry_at = 0.0
         self._decoder_stall, self._buffer_stall = StallDetector(FLUSH_S), StallDetector(FLUSH_S)
         self._missing_kernels = MissingKernelDetector()
         self._profiler_on_demand = "KINETO_USE_DAEMON" in os.environ  # as PyTorch reads it
@@ -308,29 +308,14 @@ class Collector:
 
     def _count(self, policy: Policy) -> None:
         """Count launches where the policy wants it and no record does. `self._lock` is held."""
-        counter = self._counter
-        if counter is None or self._active_profilers or self._recorder.finalized:
-            return
-        now = time.monotonic()
-        if policy.counts and not counter.begun and now >= self._count_at:
-            self._count_at, result = now + RETRY_S, counter.begin()
-            self._has_begun_window = True
-            why = f"CUPTI gives no callbacks to count launches by, as another profiler has them (CUptiResult {result})"
-            self._send_event({"event": "counting", "on": not result, "why": why if result else "", "rejected": result})
-        if counter.begun:
-            counter.run(policy.counts and not self._recorder.on)
-            if not policy.uses_cupti:
-                self._stop_counting(str(policy))
-
-    def _stop_counting(self, reason: str) -> None:
-        if self._counter is not None and self._counter.begun:
-            self._counter.end()
-            self._send_event({"event": "counting", "on": False, "why": reason, "rejected": 0})
-        self._count_at = 0.0
+        if self._counter and not (self._active_profilers or self._recorder.finalized):
+            self._counter.follow(policy, self._recorder.on)
+            self._has_begun_window |= self._counter.begun
 
     def _release(self, reason: str) -> None:
         """Switch everything off and fetch all that CUPTI has. `self._lock` is held."""
-        self._stop_counting(reason)
+        if self._counter:
+            self._counter.end(reason)
         self._recorder.release()
         self._switch(False, reason)
         self._recorder.flush(cupti_library.FLUSH_FORCED)
@@ -341,7 +326,8 @@ class Collector:
             self._send_event({"event": "failed", "time_ns": time.time_ns(), "why": reason})
             try:
                 if not self._active_profilers:
-                    self._stop_counting(reason)
+                    if self._counter:
+                        self._counter.end(reason)
                     self._switch(False, reason)
                     self._recorder.stop()  # what was switched on before the error
                     self._recorder.release()

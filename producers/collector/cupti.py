@@ -45,8 +45,8 @@ class NoCupti(RuntimeError):
 class Cupti:
     """Binds the functions of one libcupti; each returns the CUptiResult (0 = success). Calls may block on the GPU.
 
-    `enable_exclusive`, `subscribe_exclusive`: cuptiActivityEnable and cuptiSubscribe with the GIL held, so that no Python
-    thread makes an NVTX call meanwhile.
+    `enable_exclusive`, `subscribe_exclusive`: cuptiActivityEnable and cuptiSubscribe with the GIL held, so that no
+    Python thread makes an NVTX call meanwhile.
     """
 
     def __init__(self, library: Any, path: str) -> None:

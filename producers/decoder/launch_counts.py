@@ -14,7 +14,7 @@ import numpy as np
 from drumline.producers.activity.table import Table
 from drumline.producers.ipc import count_layout as layout
 from drumline.producers.ipc.buffer_pool import BufferPool
-from drumline.producers.ipc.count_layout import CountWord
+from drumline.producers.ipc.count_layout import CountField
 from drumline.producers.live_matching.pending import StringTable
 from drumline.schemas.bounds.check import CUT_MARK
 from drumline.schemas.columns import Array
@@ -22,7 +22,7 @@ from drumline.schemas.columns import Array
 #: Length of an interval: that of the distance of two rolling windows; ns.
 INTERVAL_NS = 5_000_000_000
 #: Names of rows that no kernel stands for.
-OTHERS = {layout.OTHER_KERNELS: "(other kernels)", layout.UNKNOWN_GRAPHS: "(graph of unknown kernels)"}
+LABELS = {layout.OTHER_KERNELS: "(other kernels)", layout.UNKNOWN_GRAPHS: "(graph of unknown kernels)"}
 UNNAMED = "(kernel without a name)"
 #: Attempts at a reading during which no graph changes, and the wait between two; s.
 _ATTEMPTS, _WAIT_S = 20, 0.001
@@ -53,7 +53,7 @@ class LaunchCounts:
 
     def __init__(self, pool: BufferPool) -> None:
         memory = np.frombuffer(pool.memory, np.uint8)[pool.counts_at :][: layout.TABLE_BYTES]
-        self._words = memory[: layout.ENTRIES_AT].view("<u8")
+        self._header = memory[: layout.ENTRIES_AT].view("<u8")
         self._entries = memory[layout.ENTRIES_AT : layout.GRAPHS_AT].view(_ENTRY)
         self._graphs = memory[layout.GRAPHS_AT : layout.NODES_AT].view(_GRAPH)
         self._nodes = memory[layout.NODES_AT : layout.NAMES_AT].view(_NODE)
@@ -64,7 +64,7 @@ class LaunchCounts:
     @property
     def is_used(self) -> bool:
         """Return whether the process has ever counted."""
-        return bool(self._words[CountWord.NAMES_USED])
+        return bool(self._header[CountField.NAMES_USED])
 
     @property
     def counts(self) -> dict[str, float]:
@@ -74,18 +74,18 @@ class LaunchCounts:
             ("GRAPHS_DENIED", "unknown_graphs"),
             ("BODIES", "conditional_nodes"),
         )
-        return {name: int(self._words[CountWord[word]]) for word, name in names if self._words[CountWord[word]]}
+        return {name: int(self._header[CountField[field]]) for field, name in names if self._header[CountField[field]]}
 
     def is_due(self, now_ns: int) -> bool:
         """Return whether an interval has ended; all processes end theirs together. The first call begins one."""
-        if self.is_used and not self._words[CountWord.PUBLISHED_NS]:
-            self._words[CountWord.PUBLISHED_NS] = now_ns
-        return self.is_used and now_ns // INTERVAL_NS > int(self._words[CountWord.PUBLISHED_NS]) // INTERVAL_NS
+        if self.is_used and not self._header[CountField.PUBLISHED_NS]:
+            self._header[CountField.PUBLISHED_NS] = now_ns
+        return self.is_used and now_ns // INTERVAL_NS > int(self._header[CountField.PUBLISHED_NS]) // INTERVAL_NS
 
     def take(self, now_ns: int) -> tuple[Table | None, _Totals]:
         """Return the rows of what was counted since the last `note`, None without any; and the totals to note."""
         entries, totals = self._read()
-        began_ns = int(self._words[CountWord.PUBLISHED_NS])
+        began_ns = int(self._header[CountField.PUBLISHED_NS])
         published = _Totals(*self._published)
         is_new = totals.launches > published.launches
         if now_ns <= began_ns or not is_new.any():
@@ -119,18 +119,18 @@ class LaunchCounts:
     def note(self, totals: _Totals, now_ns: int) -> None:
         """Note what was taken as published; the next interval begins."""
         self._published[:] = totals
-        self._words[CountWord.PUBLISHED_NS] = now_ns
+        self._header[CountField.PUBLISHED_NS] = now_ns
 
     def _read(self) -> tuple[Array, _Totals]:
         for attempt in range(_ATTEMPTS):
-            settling = int(self._words[CountWord.SETTLING])
+            settling = int(self._header[CountField.SETTLING])
             entries, graphs, nodes = self._entries.copy(), self._graphs.copy(), self._nodes
             graphs = graphs[(graphs["exec"] != 0) & (graphs["replays"] > 0)]
             first, count = graphs["first"].astype(np.int64), np.minimum(graphs["count"], layout.NODES).astype(np.int64)
             parts = np.repeat(np.arange(len(graphs)), count)
             within = np.arange(len(parts)) - np.repeat(np.cumsum(count) - count, count)
             used = nodes[np.minimum(first[parts] + within, layout.NODES - 1)]
-            if settling % 2 == 0 and settling == int(self._words[CountWord.SETTLING]):
+            if settling % 2 == 0 and settling == int(self._header[CountField.SETTLING]):
                 break
             if attempt + 1 < _ATTEMPTS:  # else the process was killed meanwhile
                 time.sleep(_WAIT_S)
@@ -144,9 +144,9 @@ class LaunchCounts:
     def _text(self, name: int, kind: int) -> str:
         """Return the name of a row; `name`: the number of one of the first entries, or an offset and 3."""
         if kind != layout.KERNEL:
-            return OTHERS.get(name, "") if name < 3 else ""
+            return LABELS.get(name, "") if name < 3 else ""
         if name <= 3:
-            return OTHERS.get(name, UNNAMED)
+            return LABELS.get(name, UNNAMED)
         if name not in self._texts:
             raw = self._names[name - 3 :][: layout.LONGEST_NAME + 1].tobytes().split(b"\0", 1)[0]
             text = raw.decode(errors="replace")
@@ -156,5 +156,5 @@ class LaunchCounts:
 
 def _bytes(entries: Array) -> Array:
     """Return the bytes of entries of copies, 0 of others: they lie where a kernel has its grid."""
-    words = entries.view("<u8").reshape(len(entries), -1)
-    return np.where(entries["kind"] < layout.KERNEL, words[:, 1] + words[:, 2], 0).astype(np.uint64)
+    fields = entries.view("<u8").reshape(len(entries), -1)
+    return np.where(entries["kind"] < layout.KERNEL, fields[:, 1] + fields[:, 2], 0).astype(np.uint64)

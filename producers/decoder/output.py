@@ -32,8 +32,8 @@ class SpoolOutput:
     Owned by Session, in the decoder's only thread. Writing to the spool may block on the disk.
 
     `spool`: takes the batches. `writer`: makes them. `live`: derives steps, collectives and ranges. `launches`: of deep
-    windows. `counted`: launches without records. `samples`: of Python, for those. `pc_samples`: of the GPU. `keeps`: kernels, copies and ranges stay on the
-    host.
+    windows. `samples`: of Python, for those. `pc_samples`: of the GPU. `counted`: launches without records. `keeps`:
+    kernels, copies and ranges stay on the host.
     """
 
     def __init__(self, pool: BufferPool, spool: SpoolWriter, identity: Identity, memory: RemoteMemory) -> None:

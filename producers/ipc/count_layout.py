@@ -23,7 +23,7 @@ OTHER_KERNELS, OTHER_COPIES, UNKNOWN_GRAPHS = range(3)
 KERNEL, GRAPH = 128, 129
 
 
-class CountWord(IntEnum):
+class CountField(IntEnum):
     """Positions of 64-bit words at the table's start. G = the process, D = its decoder."""
 
     SETTLING = 0  # G odd while replays move from a graph to entries

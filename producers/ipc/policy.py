@@ -3,7 +3,7 @@
 light         collectives and steps, from NCCL's profiler interface and the job's own marks; CUPTI is never attached
 auto          as light; and while the host's control file holds one of the next three, CUPTI too (a deep window). It is
               attached at the first of them, not before, and its rows replace none of the ring's
-counts        as light; and CUPTI calls back at each launch and copy, which are counted by kernel, without records and times
+counts        as light; and launches and copies are counted, by kernel, from CUPTI's callbacks: no records, no times
 always        every kernel, copy and range, all the time
 collectives   records the same, but publishes only communication kernels: steps, budgets and verdicts from little data
 duty          records windows of W in every P, e.g. 0.2s/10s. Windows begin where the clock is a multiple of P, so all

@@ -1,12 +1,13 @@
 """Measure the counting of launches on two GPUs; called by counts.sh: counts.py OUT [PART...]
 
 Parts: right (counts beside records of the same runs, by kernel, shape and kind of copy; rows in the spool beside the
-table), beside (PyTorch's profiler, a fork, policy `counts` set while a job of policy auto runs), price (step time of each tier over
-none). A part that fails is reported, and the next begins. COUNTS_SECONDS: time for all. COUNTS_TIERS: names, by `;`.
+table), beside (PyTorch's profiler, a fork, policy `counts` set while a job of policy auto runs), price (step time of
+each tier over none). A part that fails is reported, and the next begins. COUNTS_SECONDS: time for all. COUNTS_TIERS:
+names, by `;`.
 
-For the price all tiers live at once, rest, and run blocks in turn, in an order of the round; the price is a geometric mean
-of the rounds with its 95 % interval. `on against off` is one process of policy counts that counts in every other block.
-OUT/counts.json.
+For the price all tiers live at once, rest, and run blocks in turn, in an order of the round; the price is a geometric
+mean of the rounds with its 95 % interval. `on against off` is one process of policy counts that counts in every other
+block. OUT/counts.json.
 """
 
 import json
@@ -64,16 +65,20 @@ class Tier:
             shared = environment(shared, command, options)
             make_rings(shared)
         cores = sorted(os.sched_getaffinity(0))
-        each = min(8, len(cores) // RANKS)
-        self.ranks = [
-            subprocess.Popen(
-                ["taskset", "-c", ",".join(map(str, cores[rank * each : (rank + 1) * each])), *command],
-                env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                stderr=open(OUT / f"{name.replace(' ', '_')}-{policy}-{rank}.err", "a"),
-            )
-            for rank in range(RANKS)
-        ]  # fmt: skip
+        share = min(8, len(cores) // RANKS)
+        self.ranks = []
+        for rank in range(RANKS):
+            chosen = ",".join(map(str, cores[rank * share : (rank + 1) * share]))
+            with (OUT / f"{name.replace(' ', '_')}-{policy}-{rank}.err").open("a") as errors:
+                process = subprocess.Popen(
+                    ["taskset", "-c", chosen, *command],
+                    env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                )
+            self.ranks.append(process)
 
     def answer(self, rank: int, within_s: float) -> dict[str, object]:
         if not select.select([self.ranks[rank].stdout], [], [], within_s)[0]:
@@ -112,7 +117,7 @@ def ready(tiers: list[Tier]) -> None:
 
 
 def recorded(spool: Path, pid: int, begin_ns: int, end_ns: int) -> Counter:
-    """Return the records of a process that started in a time: (kernel, shape) or kind of copy -> launches, replays, bytes."""
+    """Return the records of a process that started in a time: launches, replays, bytes of a kernel or kind of copy."""
     sums: Counter = Counter()
     for topic in ("gpu.kernel.v1", "gpu.memcpy.v1"):
         rows = columns(spool, topic).get(pid)
@@ -121,7 +126,7 @@ def recorded(spool: Path, pid: int, begin_ns: int, end_ns: int) -> Counter:
         inside = (rows["start_ns"] >= begin_ns) & (rows["start_ns"] < end_ns)
         for i in np.flatnonzero(inside).tolist():
             if topic == "gpu.kernel.v1":
-                shape = [int(rows[f"{what}_{axis}"][i]) for what in ("grid", "block") for axis in "xyz"]
+                shape = [int(rows[f"{extent}_{axis}"][i]) for extent in ("grid", "block") for axis in "xyz"]
                 key = json.dumps([rows["name"][i], shape])
             else:
                 key = json.dumps(["", int(rows["kind"][i])])
@@ -145,8 +150,10 @@ def compared(tier: Tier, workload: str, steps: int) -> None:
         wrong = {str(key): [counts[key], records[key]] for key in sorted(counts.keys() | records.keys())
                  if counts[key] != records[key]}  # fmt: skip
         names = f"{workload}, rank {rank}"
-        summary = {"records on": answer["on"], "counted": kernels[0], "recorded": kernels[2], "counted, replayed": kernels[1],
-                   "recorded, of graphs": kernels[3], "different": len(wrong), "compared": len(counts)}  # fmt: skip
+        summary = {
+            "records on": answer["on"], "counted": kernels[0], "recorded": kernels[2], "counted, replayed": kernels[1],
+            "recorded, of graphs": kernels[3], "different": len(wrong), "compared": len(counts),
+        }  # fmt: skip
         results.setdefault("right", {})[names] = {**summary, "wrong": dict(list(wrong.items())[:60])}
         report(f"{names}: {summary}")
         for key, of in list(wrong.items())[:12]:
@@ -246,8 +253,10 @@ def price() -> None:
         number += 1
         table(blocks)
     for name, row in results["prices"].items():
-        report(f"{name:34} {row['us']:9.1f} us, {row['us %']:+7.2f} +- {row['us +-']:.2f} %, cpu {row['cpu_us %']:+.2f} +- "
-               f"{row['cpu_us +-']:.2f} %, {row['rounds']} rounds")  # fmt: skip
+        cpu = f"cpu {row['cpu_us %']:+.2f} +- {row['cpu_us +-']:.2f} %"
+        report(
+            f"{name:34} {row['us']:9.1f} us, {row['us %']:+7.2f} +- {row['us +-']:.2f} %, {cpu}, {row['rounds']} rounds"
+        )
     for tier in (*tiers.values(), paired):
         tier.kill()
 

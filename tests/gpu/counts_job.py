@@ -2,8 +2,9 @@
 
 Below `drumline run` or, with tier `none`, without drumline. RANK, WORLD_SIZE and STORE_FILE are set. Reads a command a
 line and prints JSON, one object a line: a workload and the number of its steps (`ddp 40`); `counting 1` or `0` switches
-the counting of this process; `check WORKLOAD STEPS` counts a run while records count it too; `calls` makes one of each
-call that launches or copies; `profiler` records a step by PyTorch's profiler; `fork` counts beside a child; `state`; `totals`: all counts so far.
+the counting of this process; `check WORKLOAD STEPS` counts a run while records count it too (workload `calls`: each
+call that launches or copies); `profiler` records a step by PyTorch's profiler; `fork` counts beside a child; `state`;
+`totals`: all counts so far.
 Tier `counts, no kept kind`: without the records of peer copies that otherwise stay on.
 """
 
@@ -87,8 +88,10 @@ def difference(after: dict[str, list[int]], before: dict[str, list[int]]) -> dic
 def check(run) -> dict[str, object]:
     """Count a run while CUPTI records it, and return the counts, with the time in which the records must start."""
     from drumline.producers.collector.counter import LaunchCounter
+    from drumline.producers.ipc.policy import COUNTS, Policy
 
-    switch, LaunchCounter.run = LaunchCounter.run, lambda self, on: self._callbacks.run(1)
+    follow = LaunchCounter.follow
+    LaunchCounter.follow = lambda self, policy, is_recording: follow(self, Policy(COUNTS), False)
     policy = Path(os.environ["DRUMLINE_SPOOL__ROOT"]) / "policy"
     if rank == 0:
         policy.write_text("always\n")
@@ -103,7 +106,7 @@ def check(run) -> dict[str, object]:
     if rank == 0:
         policy.unlink()
     waited(lambda: attachment().collector.state == "counting")
-    LaunchCounter.run = switch
+    LaunchCounter.follow = follow
     return {"on": is_on, "begin_ns": begin, "end_ns": end, "pid": os.getpid(), "counts": difference(after, before)}
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from support.fakes import launches as calls
 from support.fakes.cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, record
-from support.fakes.launches import FakeDriver, Node, words
+from support.fakes.launches import FakeDriver, Node, numbers
 
-from drumline.producers.collector import attach, attachment, collector, marks
-from drumline.producers.decoder import cupti_layout
+from drumline.producers.collector import attach, attachment, counter, marks
+from drumline.producers.decoder.cupti_layout import KERNEL
 
 GEMM, ADD, COPY_KERNEL = 0x1000, 0x2000, 0x3000
 NAMES = {GEMM: b"_Z4gemmPf", ADD: b"_Z3addPf", COPY_KERNEL: b"_Z4copyPf"}
@@ -31,8 +31,8 @@ launched: Counter[tuple[str, str]] = Counter()
 
 
 def add(name: str, launches: int, replayed: int = 0, size: int = 0) -> None:
-    for what, number in (("launches", launches), ("replayed", replayed), ("bytes", size)):
-        launched[name, what] += number
+    for field, number in (("launches", launches), ("replayed", replayed), ("bytes", size)):
+        launched[name, field] += number
 
 
 def step(counts: bool = True) -> None:
@@ -41,7 +41,7 @@ def step(counts: bool = True) -> None:
         driver.launch(function, (4, 2, 1, 128, 1, 1, 48))
     for _ in range(2):
         driver.replay(EXEC)
-    driver.call(calls.HTOD_ASYNC, words(0x7000_0000, 0x10, 1_000, 9))
+    driver.call(calls.HTOD_ASYNC, numbers(0x7000_0000, 0x10, 1_000, 9))
     if counts:
         add("_Z4gemmPf", 2)
         add("_Z3addPf", 5, 4)
@@ -65,7 +65,7 @@ def policy(text: str) -> None:
 def main() -> None:
     how = sys.argv[1]
     attachment.load_driver = lambda: driver
-    fake.racy, marks.SCAN_S, collector.RETRY_S = False, 0.0, 0.3
+    fake.racy, marks.SCAN_S, counter.RETRY_S = False, 0.0, 0.3
     if how == "held":  # another profiler has CUPTI's callbacks
         fake.holder = MULTIPLE_SUBSCRIBERS
     started = "auto" if how == "late" else "counts"
@@ -95,8 +95,8 @@ def main() -> None:
         policy("always")
         wait_for("on")
         step(counts=False)
-        now, name = time.time_ns(), driver._texts[NAMES[ADD]]
-        fake.play(record(cupti_layout.KERNEL, start=now, end=now + 9, name=calls.address(name)), [(cupti_layout.KERNEL, 0)])
+        now, name = time.time_ns(), calls.address(driver._texts[NAMES[ADD]])
+        fake.play(record(KERNEL, start=now, end=now + 9, name=name), [(KERNEL, 0)])
         time.sleep(0.3)
         policy("")
         wait_for("counting")
@@ -123,7 +123,7 @@ def main() -> None:
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         step()
-    counts = {name: [launched[name, what] for what in ("launches", "replayed", "bytes")] for name, _ in launched}
+    counts = {name: [launched[name, field] for field in ("launches", "replayed", "bytes")] for name, _ in launched}
     print(json.dumps({"decoder": attach.attached().decoder, "launched": counts}), flush=True)
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

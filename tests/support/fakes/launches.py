@@ -1,7 +1,7 @@
 """CUDA's driver for machines without a GPU, as far as launches are counted: kernels, copies, captures, graphs, modules.
 
-A call goes to the function that was given to the fake CUPTI, at its begin and at its end, with parameters laid out as in
-CUPTI's headers; what that function calls of the driver is answered from here.
+A call goes to the function that was given to the fake CUPTI, at its begin and at its end, with parameters laid out as
+in CUPTI's headers; what that function calls of the driver is answered from here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ HTOD_ASYNC, DTOH, COPY_ASYNC, COPY_2D, PEER_ASYNC, BATCH, SET_32_ASYNC, SET_2D =
 KERNEL_NODE, COPY_NODE, MEMSET_NODE, CHILD_NODE, CONDITIONAL_NODE = 0, 1, 2, 4, 13
 #: CUresult: success, not ready to launch, an invalidated capture.
 OK, INVALID, INVALIDATED = 0, 1, 901
+#: A grid of one block of 32 threads, without dynamic shared memory.
+SMALL = (1, 1, 1, 32, 1, 1, 0)
 
 
 class CallbackData(ctypes.Structure):
     _fields_ = [
         ("site", INT), ("function", VOID), ("params", VOID), ("result", VOID), ("symbol", ctypes.c_char_p),
-        ("context", VOID), ("context_uid", ctypes.c_uint32), ("correlation_data", VOID), ("correlation", ctypes.c_uint32),
+        ("context", VOID), ("context_uid", ctypes.c_uint32), ("correlation_data", VOID),
+        ("correlation", ctypes.c_uint32),
     ]  # fmt: skip
 
 
@@ -34,24 +37,24 @@ def address(memory: ctypes.Array) -> int:
     return ctypes.addressof(memory)
 
 
-def words(*values: int) -> ctypes.Array:
+def numbers(*values: int) -> ctypes.Array:
     return (U64 * len(values))(*values)
 
 
-def shape_words(shape: tuple[int, ...]) -> list[int]:
+def packed_shape(shape: tuple[int, ...]) -> list[int]:
     """Seven 32-bit numbers as words: grid, block, shared memory."""
-    numbers = [*shape, *[0] * (8 - len(shape))]
-    return [numbers[i] | numbers[i + 1] << 32 for i in range(0, 8, 2)]
+    eight = [*shape, *[0] * (8 - len(shape))]
+    return [eight[i] | eight[i + 1] << 32 for i in range(0, 8, 2)]
 
 
 @dataclass
 class Node:
-    """Of a graph. `function`: of a kernel; `shape`: its grid, block and shared memory; `bytes`: of a copy from the host or
-    of a memset; `child`: a graph."""
+    """Of a graph. `function`: of a kernel; `shape`: its grid, block and shared memory; `bytes`: of a copy from the host
+    or of a memset; `child`: a graph."""
 
     type: int
     function: int = 0
-    shape: tuple[int, ...] = (1, 1, 1, 32, 1, 1, 0)
+    shape: tuple[int, ...] = SMALL
     bytes: int = 0
     child: int = 0
     is_kernel_handle: bool = False
@@ -59,8 +62,8 @@ class Node:
 
 @dataclass
 class FakeDriver:
-    """`names`: of functions. `graphs`: handle -> nodes. `capturing`: streams. `device`: ranges of addresses that are the
-    GPU's. `calls`: how often each function of the driver was called."""
+    """`names`: of functions. `graphs`: handle -> nodes. `capturing`: streams. `device`: addresses that are the GPU's.
+    `gives_symbols`: CUPTI states the name with a launch."""
 
     cupti: FakeCupti
     names: dict[int, bytes] = field(default_factory=dict)
@@ -94,35 +97,36 @@ class FakeDriver:
             data.result = ctypes.addressof(returned) if site else None
             self.cupti.call_back(number, ctypes.addressof(data))
 
-    def launch(self, function: int, shape: tuple[int, ...] = (1, 1, 1, 32, 1, 1, 0), number: int = LAUNCH, stream: int = 9,
-               result: int = OK) -> None:  # fmt: skip
-        symbol, seven = self.names.get(function) if self.gives_symbols else None, shape_words(shape)
+    def launch(
+        self, function: int, shape: tuple[int, ...] = SMALL, number: int = LAUNCH, stream: int = 9, result: int = OK
+    ) -> None:
+        symbol, seven = self.names.get(function) if self.gives_symbols else None, packed_shape(shape)
         if number == LAUNCH_EX:
-            config = words(*seven, stream)
-            self.call(number, words(ctypes.addressof(config), function, 0, 0), symbol, result)
+            config = numbers(*seven, stream)
+            self.call(number, numbers(ctypes.addressof(config), function, 0, 0), symbol, result)
         elif number == MANY:
-            each = words(*_launch(function, shape), stream, 0, *_launch(function, shape), stream, 0)
-            self.call(number, words(ctypes.addressof(each), 2, 0), None, result)
+            listed = numbers(*_launch(function, shape), stream, 0, *_launch(function, shape), stream, 0)
+            self.call(number, numbers(ctypes.addressof(listed), 2, 0), None, result)
         else:
-            self.call(number, words(*_launch(function, shape), stream, 0, 0), symbol, result)
+            self.call(number, numbers(*_launch(function, shape), stream, 0, 0), symbol, result)
 
     def instantiate(self, executable: int, graph: int, number: int = INSTANTIATE, result: int = OK) -> None:
         if number == GRAPH_UPDATE:
-            self.call(number, words(executable, graph, 0), result=result)
+            self.call(number, numbers(executable, graph, 0), result=result)
             return
-        place = words(executable)
-        self.call(number, words(ctypes.addressof(place), graph, 0), result=result)
+        place = numbers(executable)
+        self.call(number, numbers(ctypes.addressof(place), graph, 0), result=result)
 
     def replay(self, executable: int, stream: int = 9) -> None:
-        self.call(GRAPH_LAUNCH, words(executable, stream))
+        self.call(GRAPH_LAUNCH, numbers(executable, stream))
 
     def capture(self, stream: int) -> None:
         self.capturing.add(stream)
-        self.call(BEGIN_CAPTURE, words(stream, 0))
+        self.call(BEGIN_CAPTURE, numbers(stream, 0))
 
     def end_capture(self, stream: int, result: int = OK) -> None:
         self.capturing.discard(stream)
-        self.call(END_CAPTURE, words(stream, 0), result=result)
+        self.call(END_CAPTURE, numbers(stream, 0), result=result)
 
     def _text(self, place: int, name: bytes | None) -> int:
         if name is None:
@@ -162,18 +166,18 @@ class FakeDriver:
     def _graphkernelnodegetparams_v2(self, node, place):
         of = self.nodes[node]
         head = _launch(0 if of.is_kernel_handle else of.function, of.shape)
-        values = words(*head, 0, 0, of.function if of.is_kernel_handle else 0, 0)
+        values = numbers(*head, 0, 0, of.function if of.is_kernel_handle else 0, 0)
         ctypes.memmove(place, values, ctypes.sizeof(values))
         return OK
 
     def _graphmemcpynodegetparams(self, node, place):
-        values = words(*[0] * 25)
+        values = numbers(*[0] * 25)
         values[4], values[15], values[22], values[23], values[24] = 1, 2, self.nodes[node].bytes, 1, 1
         ctypes.memmove(place, values, ctypes.sizeof(values))
         return OK
 
     def _graphmemsetnodegetparams(self, node, place):
-        values = words(0, 0, 4 << 32, self.nodes[node].bytes // 4, 1)
+        values = numbers(0, 0, 4 << 32, self.nodes[node].bytes // 4, 1)
         ctypes.memmove(place, values, ctypes.sizeof(values))
         return OK
 
@@ -184,4 +188,4 @@ class FakeDriver:
 
 def _launch(function: int, shape: tuple[int, ...]) -> list[int]:
     """A function and its shape, as five words."""
-    return [function, *shape_words(shape)]
+    return [function, *packed_shape(shape)]
