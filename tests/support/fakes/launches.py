@@ -13,7 +13,7 @@ from support.fakes.cupti import FakeCupti
 
 VOID, U64, INT = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int
 #: CUPTI's numbers of calls.
-LAUNCH, LAUNCH_PTSZ, LAUNCH_EX, COOPERATIVE, MANY = 307, 442, 652, 477, 480
+LAUNCH, LAUNCH_PTSZ, LAUNCH_EX, LAUNCH_EX_PTSZ, COOPERATIVE, MANY = 307, 442, 652, 653, 477, 480
 GRAPH_LAUNCH, GRAPH_DESTROY, GRAPH_UPDATE, INSTANTIATE = 514, 516, 696, 643
 BEGIN_CAPTURE, END_CAPTURE, UNLOAD, LIBRARY_UNLOAD = 539, 497, 22, 680
 HTOD_ASYNC, DTOH, COPY_ASYNC, COPY_2D, PEER_ASYNC, BATCH, SET_32_ASYNC, SET_2D = 277, 278, 306, 289, 319, 776, 220, 222
@@ -101,7 +101,7 @@ class FakeDriver:
         self, function: int, shape: tuple[int, ...] = SMALL, number: int = LAUNCH, stream: int = 9, result: int = OK
     ) -> None:
         symbol, seven = self.names.get(function) if self.gives_symbols else None, packed_shape(shape)
-        if number == LAUNCH_EX:
+        if number in (LAUNCH_EX, LAUNCH_EX_PTSZ):
             config = numbers(*seven, stream)
             self.call(number, numbers(ctypes.addressof(config), function, 0, 0), symbol, result)
         elif number == MANY:
