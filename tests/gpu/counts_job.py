@@ -1,19 +1,21 @@
 """One rank of a process of one tier: counts_job.py TIER. Driven by counts.py.
 
 Below `drumline run` or, with tier `none`, without drumline. RANK, WORLD_SIZE and STORE_FILE are set. Reads a command a
-line and prints JSON, one object a line: a workload and the number of its steps (`ddp 40`); `counting 1` or `0` switches
-the counting of this process; `check WORKLOAD STEPS` counts a run while records count it too (workload `calls`: each
-call that launches or copies); `profiler` records a step by PyTorch's profiler; `fork` counts beside a child; `state`;
-`totals`: all counts so far.
+line and prints JSON, one object a line: a workload and the number of its steps (`ddp 40`); `pairs WORKLOAD COUNT`
+switches the counting of this process on and off from pair to pair; `check WORKLOAD STEPS` counts a run while records
+count it too (workload `calls`: each call that launches or copies); `profiler` records a step by PyTorch's profiler;
+`fork` counts beside a child; `state`; `totals`: all counts so far.
 Tier `counts, no kept kind`: without the records of peer copies that otherwise stay on.
 """
 
 import ctypes
+import gc
 import json
 import os
 import sys
 import time
 from pathlib import Path
+from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -219,6 +221,40 @@ def profiled(step) -> dict[str, object]:
     return {"before": before, "kernels": kernels, "counts again": again, "launches": sum(of[0] for of in new.values())}
 
 
+def switched(on: bool) -> None:
+    """Begin or end the counting of this process now; with it CUPTI's subscriber comes and goes."""
+    from drumline.producers.ipc.buffer_pool import Header
+    from drumline.producers.ipc.policy import COUNTS, LIGHT, Policy
+
+    collecting, mode = attachment().collector, COUNTS if on else LIGHT
+    with collecting._lock:
+        attachment().pool.header[Header.MODE] = mode
+        collecting._counter.follow(Policy(mode), False)
+        assert collecting._counter.begun == on
+
+
+def pairs(step, count: int) -> list[list[float]]:
+    """Return the median of three steps with counting and without, and their CPU times, for each of some pairs; us."""
+    result = []
+    gc.collect()
+    gc.disable()
+    for number in range(count):
+        sides = {}
+        for on in (True, False) if number % 2 else (False, True):
+            switched(on)
+            step()
+            times, cpu = [], time.process_time()
+            for _ in range(3):
+                begin = time.perf_counter()
+                step()
+                times.append(1e6 * (time.perf_counter() - begin))
+            sides[on] = [median(times), 1e6 * (time.process_time() - cpu) / 3]
+        result.append([*sides[True], *sides[False]])
+    gc.enable()
+    switched(True)
+    return result
+
+
 def forked(step) -> dict[str, object]:
     before = totals()
     child = os.fork()
@@ -249,13 +285,8 @@ def main() -> None:
     reply(ready=tier, state=state)
     for line in sys.stdin:
         name, *rest = line.split()
-        if name == "counting":
-            from drumline.producers.ipc.buffer_pool import Header
-            from drumline.producers.ipc.policy import COUNTS, LIGHT
-
-            attachment().pool.header[Header.MODE] = COUNTS if int(rest[0]) else LIGHT
-            wanted = ("counting",) if int(rest[0]) else ("off", "window")
-            reply(switched=waited(lambda wanted=wanted: attachment().collector.state in wanted))
+        if name == "pairs":
+            reply(pairs=pairs(steps[rest[0]], int(rest[1])))
         elif name == "check":
             step = calls if rest[0] == "calls" else steps[rest[0]]
             if rest[0] == "ddp":
