@@ -41,9 +41,9 @@ def set_policy(
 ) -> None:
     """Set the policy of processes for a time; then their own counts again. Needs Write on drumline.control.v1.
 
-    It reaches processes of policy auto, counts, always, collectives, duty and off within seconds; those of `light` refuse. A
-    deep window of `drumline capture` comes before it, and the file <spool>/policy of a host before both. The same
-    processes named again replace it. Where it does not reach just one running job, it names those it reaches and
+    It reaches processes of policy auto, counts, always, collectives, duty and off within seconds; those of `light`
+    refuse. A deep window of `drumline capture` comes before it, and the file <spool>/policy of a host before both. The
+    same processes named again replace it. Where it does not reach just one running job, it names those it reaches and
     asks. `drumline sql collecting --job JOB` shows what they record.
 
     Exit codes: 0 written. 1 Kafka does not answer or rejects. 2 no such policy, a bad option, or not confirmed.

@@ -223,7 +223,7 @@ def table(blocks: dict[str, dict[str, list]]) -> None:
             row |= {"us": median(v["us"] for v in values), "base us": median(v["us"] for v in base)}
             prices[f"{workload}: {name}"] = row
     results["prices"], results["blocks"] = prices, blocks
-    (OUT / "counts.json").write_text(json.dumps(results, indent=1))
+    (OUT / "counts.json").write_text(json.dumps(results, indent=1, default=int))
 
 
 def price() -> None:
@@ -267,7 +267,7 @@ def main() -> None:
             except Exception:
                 report(f"{name} failed: {traceback.format_exc()}")
                 results[f"{name} failed"] = traceback.format_exc()
-        (OUT / "counts.json").write_text(json.dumps(results, indent=1))
+        (OUT / "counts.json").write_text(json.dumps(results, indent=1, default=int))
 
 
 if __name__ == "__main__":

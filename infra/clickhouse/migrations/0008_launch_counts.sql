@@ -12,7 +12,7 @@ CREATE TABLE IF NOT EXISTS {database}.launch_counts
     start DateTime64(9, 'UTC') COMMENT 'begin of the interval' CODEC(Delta(8), ZSTD(1)),
     duration_ns UInt64 COMMENT 'length of the interval; ns' CODEC(T64, ZSTD(1)),
     kind UInt8 COMMENT '128 = kernel; copies as in memcpys, 0 = another one; 64 = memset; 129 = replay of a graph whose nodes are not known' CODEC(ZSTD(1)),
-    name LowCardinality(String) COMMENT 'kernel, named as in kernels; empty = a copy; in brackets what could not be told apart' CODEC(ZSTD(1)),
+    name LowCardinality(String) COMMENT 'kernel, named as in kernels; empty = a copy; in brackets what has no kernel' CODEC(ZSTD(1)),
     grid_x Int32 COMMENT 'grid size x; blocks, 0 = several or none' CODEC(T64, ZSTD(1)),
     grid_y Int32 COMMENT 'grid size y; blocks, 0 = several or none' CODEC(T64, ZSTD(1)),
     grid_z Int32 COMMENT 'grid size z; blocks, 0 = several or none' CODEC(T64, ZSTD(1)),

@@ -76,8 +76,8 @@ RATE = Panel(
 COUNTED = Panel(
     "timeseries",
     "Launches counted without records",
-    "Of processes of policy counts: kernels launched per second by family, those of replayed graphs included. There are no "
-    "times, so none of the other panels have rows of them.",
+    "Of processes of policy counts: kernels launched per second by family, those of replayed graphs included. There "
+    "are no times, so none of the other panels have rows of them.",
     PanelQuery(
         f"""
         SELECT $__timeInterval(at) AS time, if(family = '', 'other', family) AS family,
@@ -98,8 +98,8 @@ COUNTED = Panel(
 COPIED = Panel(
     "timeseries",
     "Copies counted without records",
-    "Of processes of policy counts: bytes per second that the host's calls and replayed graphs copy or set, by direction. "
-    "It is no bandwidth of a copy: how long they took is not known.",
+    "Of processes of policy counts: bytes per second that the host's calls and replayed graphs copy or set, by "
+    "direction. It is no bandwidth of a copy: how long they took is not known.",
     PanelQuery(
         """
         SELECT $__timeInterval(start) AS time, direction, sum(bytes) / $__interval_s AS copied FROM launch_counts

@@ -1,4 +1,4 @@
-"""Counting of launches without a GPU: what the C code counts of the driver's calls, and what its decoder makes of it."""
+"""Counting of launches without a GPU: what C counts of the driver's calls, and what its decoder makes of it."""
 
 import ctypes
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.fakes import launches as calls
 from support.fakes.cupti import FakeCupti
-from support.fakes.launches import SMALL, FakeDriver, Node, numbers
+from support.fakes.launches import FakeDriver, Node, numbers
 from support.labs.collected import batches, rows, sequences_are_whole
 from support.wait_limit import WAIT_S
 
@@ -146,8 +146,8 @@ def test_copies_are_counted_by_kind_with_their_bytes(process):
 
 def nodes():
     return [
-        Node(calls.KERNEL_NODE, ADD), Node(calls.KERNEL_NODE, GEMM, (8, 1, 1, 64, 1, 1, 0)), Node(calls.KERNEL_NODE, ADD),
-        Node(calls.COPY_NODE, bytes=100), Node(calls.CHILD_NODE, child=CHILD),
+        Node(calls.KERNEL_NODE, ADD), Node(calls.KERNEL_NODE, GEMM, (8, 1, 1, 64, 1, 1, 0)),
+        Node(calls.KERNEL_NODE, ADD), Node(calls.COPY_NODE, bytes=100), Node(calls.CHILD_NODE, child=CHILD),
     ]  # fmt: skip
 
 
