@@ -69,12 +69,11 @@ class LaunchCounts:
     @property
     def counts(self) -> dict[str, float]:
         """Return what could not be counted as it should, for the status of the process."""
-        names = (
-            ("NAMES_DENIED", "unnamed_kernels"),
-            ("GRAPHS_DENIED", "unknown_graphs"),
-            ("BODIES", "conditional_nodes"),
-        )
-        return {name: int(self._header[CountField[field]]) for field, name in names if self._header[CountField[field]]}
+        counts: dict[str, float] = {}
+        counts["unnamed_kernels"] = int(self._header[CountField.NAMES_DENIED])
+        counts["unknown_graphs"] = int(self._header[CountField.GRAPHS_DENIED])
+        counts["conditional_nodes"] = int(self._header[CountField.BODIES])
+        return {name: count for name, count in counts.items() if count}
 
     def is_due(self, now_ns: int) -> bool:
         """Return whether an interval has ended; all processes end theirs together. The first call begins one."""
