@@ -25,6 +25,7 @@ STORED: dict[str, str] = {
     Topic.CHECK: "checks",
     Topic.STACK: "stacks",
     Topic.LAUNCH: "launches",
+    Topic.LAUNCH_COUNT: "launch_counts",
     Topic.STALL: "stalls",
     Topic.ITERATION: "iterations",
     Topic.REQUEST: "requests",

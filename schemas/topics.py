@@ -29,6 +29,7 @@ class Topic(StrEnum):
     PROGRESS = "gpu.progress.v1"
     STACK = "gpu.stack.v1"
     LAUNCH = "gpu.launch.v1"
+    LAUNCH_COUNT = "gpu.launch-count.v1"
     STALL = "gpu.stall.v1"
     ITERATION = "gpu.iteration.v1"
     REQUEST = "gpu.request.v1"
@@ -99,6 +100,7 @@ TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(Topic.PROGRESS, "progress", "job", 3 * DAY_MS, joined=True),
     TopicSpec(Topic.STACK, "stacks", "job", 7 * DAY_MS, joined=True),
     TopicSpec(Topic.LAUNCH, "launches", "process id", 3 * DAY_MS),
+    TopicSpec(Topic.LAUNCH_COUNT, "launch_counts", "process id", 7 * DAY_MS),
     TopicSpec(Topic.STALL, "stalls", "process id", 7 * DAY_MS),
     TopicSpec(Topic.ITERATION, "iterations", "process id", 7 * DAY_MS),
     TopicSpec(Topic.REQUEST, "requests", "process id", 7 * DAY_MS),

@@ -30,8 +30,8 @@ def run(
     policy: Annotated[
         str,
         typer.Option(
-            help="light, auto, always, collectives, off, duty (0.2 s in 10 s) or e.g. duty 1s/60s; all but light can "
-            "be changed while the job runs; default DRUMLINE_COLLECT__POLICY, else auto"
+            help="light, auto, counts, always, collectives, off, duty (0.2 s in 10 s) or e.g. duty 1s/60s; all but "
+            "light can be changed while the job runs; default DRUMLINE_COLLECT__POLICY, else auto"
         ),
     ] = "",
     spool: Annotated[str, typer.Option(help="folder for the node agent; default DRUMLINE_SPOOL__ROOT")] = "",
@@ -56,8 +56,10 @@ def run(
 
     By default (auto) NCCL's collectives and sends are recorded, with the GPU's times, and steps: of a job without NCCL
     steps alone. Where calls follow each other within 3 ms in steps below 100 ms, only 40 steps of every 160 are
-    measured (DRUMLINE_RINGS__TIMES=all: all). Kernels, copies and NVTX ranges need --policy always, or `always` in
-    <spool>/policy: while the command runs, that file's first line is the policy of all processes of the host.
+    measured (DRUMLINE_RINGS__TIMES=all: all). With --policy counts launches and copies are counted too, by kernel,
+    without their times (`drumline sql launch-counts`). Kernels, copies and NVTX ranges with times need --policy always,
+    or `always` in <spool>/policy: while the command runs, that file's first line is the policy of all processes of the
+    host.
     """
     quiet = quiet or os.environ.get("DRUMLINE_QUIET") == "1"
     if local and spool:

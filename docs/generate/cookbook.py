@@ -93,6 +93,7 @@ def real_pipeline(state: Path) -> Iterator[Settings]:
             add_links(settings)
             add_launches(settings)
             add_stalls(settings)
+            add_launch_counts(settings)
             add_serving(settings)
             add_checks(settings)
         finally:
@@ -157,6 +158,27 @@ def add_stalls(settings: Settings) -> None:
         LEFT ANY JOIN kernel_names AS n ON n.name = k.name
         ARRAY JOIN ['long_scoreboard', 'math_pipe_throttle', 'selected'] AS reason
         GROUP BY job, run, rank, k.name, reason""",
+    )
+
+
+def add_launch_counts(settings: Settings) -> None:
+    """Store counts as policy `counts` would have made of demo's kernels and copies."""
+    client = clickhouse.connect(settings, database=settings.clickhouse.database)
+    shared = (
+        "job, run, rank, any(host), any(gpu_uuid), any(process_id), toStartOfInterval(start, INTERVAL 5 SECOND) AS at"
+    )
+    into = """INSERT INTO launch_counts (job, run, rank, host, gpu_uuid, process_id, start, duration_ns, kind, name,
+        grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_dynamic, launches, replayed, bytes)"""
+    clickhouse.command(
+        client,
+        f"""{into} SELECT {shared}, 5000000000, 128, name, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+            shared_dynamic, count(), countIf(graph > 0), 0 FROM kernels WHERE job = 'demo' GROUP BY job, run, rank, at,
+            name, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_dynamic""",
+    )
+    clickhouse.command(
+        client,
+        f"""{into} SELECT {shared}, 5000000000, kind, '', 0, 0, 0, 0, 0, 0, 0, count(), countIf(graph > 0), sum(bytes)
+            FROM memcpys WHERE job = 'demo' GROUP BY job, run, rank, at, kind""",
     )
 
 

@@ -47,6 +47,7 @@ GROUPS = {
         "checks",
         "stacks",
         "launches",
+        "launch_counts",
         "stalls",
         "iterations",
         "requests",

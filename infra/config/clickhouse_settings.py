@@ -41,6 +41,7 @@ class RetentionSettings(JsonSetting):
     checks: Days = 365
     stacks: Days = 90
     launches: Days = 14
+    launch_counts: Days = 30
     stalls: Days = 30
     iterations: Days = 30
     requests: Days = 90

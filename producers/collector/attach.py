@@ -53,7 +53,11 @@ def attach(policy: str = "", *, cupti: cupti_library.Cupti | None = None, active
         try:
             chosen = parse(policy or os.environ.get("DRUMLINE_COLLECT__POLICY") or "always")
             if chosen.uses_ring:
-                _use_ring(chosen, cupti)
+                _use_ring(chosen)
+                if chosen.mode == AUTO:
+                    _open_at_mark(chosen, cupti)
+                elif chosen.counts:
+                    _use_cupti_if_there(cupti, chosen, active_profiler)
             elif late.is_waiting(os.environ):
                 _wait_for_policy(chosen, cupti)
             else:
@@ -67,8 +71,8 @@ def attach(policy: str = "", *, cupti: cupti_library.Cupti | None = None, active
             return False
 
 
-def _use_ring(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
-    """Let the job's marks go into the ring; under `auto` the first that finds a window in the control file opens it."""
+def _use_ring(policy: Policy) -> None:
+    """Let the job's marks go into the ring. `_lock` is held. Raises RuntimeError without one."""
     global _status
     if library.path() is None:
         raise RuntimeError("drumline was installed without its NCCL plugin: pip install it where there is a C compiler")
@@ -76,8 +80,6 @@ def _use_ring(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
         raise RuntimeError(f"policy {policy} needs `drumline run`, which makes NCCL load drumline's plugin")
     marks.ring, _status = library.mark, str(policy)
     os.register_at_fork(after_in_child=_forget)
-    if policy.mode == AUTO:
-        _open_at_mark(policy, cupti)
 
 
 def _wait_for_policy(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
@@ -90,6 +92,7 @@ def _wait_for_policy(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
 
 
 def _open_at_mark(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
+    """Attach CUPTI at the first mark that finds a policy which wants it in the control file. `_lock` is held."""
     is_late, root = late.is_waiting(os.environ), os.environ.get("DRUMLINE_SPOOL__ROOT", "")
     files = [os.path.join(root, name) for name in ("policy", FILE)]
     announce_at = 0.0
@@ -110,13 +113,9 @@ def _open_at_mark(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
                 return
             seen = states
             marks.at_mark = None
-            try:
-                with _lock:
-                    _use_cupti(cupti, policy, current_profiler())  # its decoder reads the file, and switches it on
-            except Exception as error:
-                note = "; NCCL's operations are still recorded" if marks.ring is not None else ""
-                warn(f"no CUPTI in this process: {error or type(error).__name__}{note}")
-                return
+            with _lock:
+                if not _use_cupti_if_there(cupti, policy, current_profiler()):  # its decoder reads the file
+                    return
             if is_late:
                 late.withdraw()
                 host_time.install()
@@ -144,6 +143,17 @@ def _wanted_policy(root: Path) -> Policy:
         request = chosen(requests, where, time.time_ns())
         text = request.policy if request is not None else ""
     return parse(text or "off")
+
+
+def _use_cupti_if_there(cupti: cupti_library.Cupti | None, policy: Policy, active_profiler: str) -> bool:
+    """Attach CUPTI beside the ring, or warn that it can't be; return whether it is attached. `_lock` is held."""
+    try:
+        _use_cupti(cupti, policy, active_profiler)
+    except Exception as error:
+        note = "; NCCL's operations are still recorded" if marks.ring is not None else ""
+        warn(f"no CUPTI in this process: {error or type(error).__name__}{note}")
+        return False
+    return True
 
 
 def _use_cupti(cupti: cupti_library.Cupti | None, policy: Policy, active_profiler: str) -> None:

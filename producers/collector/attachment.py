@@ -11,6 +11,7 @@ from typing import Any
 from drumline.producers.collector import cupti as cupti_library
 from drumline.producers.collector import decoder_process, marks, process_info
 from drumline.producers.collector.collector import Collector
+from drumline.producers.collector.counter import LaunchCounter
 from drumline.producers.collector.event_socket import event_sockets
 from drumline.producers.collector.pc_sampling import PcSampler, load_driver
 from drumline.producers.collector.stack_samples import ThreadSampler
@@ -48,6 +49,7 @@ class Attachment:
         self.collector = Collector(
             cupti, self.pool, callbacks, self.send_event, self._revive_decoder, self._may_finalize, sampler.switch,
             PcSampler(cupti, load_driver, self.pool, self._send_pc_event, policy.mode == ALWAYS),
+            LaunchCounter(cupti, self.pool, load_driver, self.send_event),
         )  # fmt: skip
         self._start_decoder()
         if active_profiler:

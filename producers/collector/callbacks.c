@@ -9,10 +9,12 @@
 #include <stdint.h>
 #include <time.h>
 
+#define EXPORT __attribute__((visibility("default")))
+
 enum { VERSION = 1, BUFFERS, BUFFER_BYTES, REQUESTED, COMPLETED, DENIED, CUPTI_DROPPED, CALLBACK_NS, CALLBACK_MAX_NS,
        FOREIGN, DENIED_SEEN = 23, DENIED_FIRST_NS, DENIED_LAST_NS, STATE = 96, PER_BUFFER = 3, HEADER_BYTES = 4096 };
 enum { FREE, LENT, DONE };
-enum { LAYOUT = 3 }; /* LAYOUT_VERSION */
+enum { LAYOUT = 4 }; /* LAYOUT_VERSION */
 
 typedef int (*get_dropped)(void *context, uint32_t stream, size_t *records);
 
@@ -34,7 +36,7 @@ static void took(uint64_t begin) {
 
 /* Let CUPTI use a pool, and return the layout version that this file was built for. `pool`: its header; `function`:
  * cuptiActivityGetNumDroppedRecords. */
-int drumline_open(void *pool, void *function) {
+EXPORT int drumline_open(void *pool, void *function) {
   words = pool;
   dropped = (get_dropped)function;
   atomic_store(&alive, 1);
@@ -42,10 +44,10 @@ int drumline_open(void *pool, void *function) {
 }
 
 /* Give CUPTI no more buffers, and ignore those that it returns. */
-void drumline_close(void) { atomic_store(&alive, 0); }
+EXPORT void drumline_close(void) { atomic_store(&alive, 0); }
 
 /* Lend a free buffer (CUpti_BuffersCallbackRequestFunc). Without one CUPTI drops records, and counts them. */
-void drumline_request(uint8_t **buffer, size_t *size, size_t *most) {
+EXPORT void drumline_request(uint8_t **buffer, size_t *size, size_t *most) {
   *buffer = NULL;
   *size = *most = 0;
   if (!atomic_load(&alive)) return;
@@ -70,7 +72,7 @@ void drumline_request(uint8_t **buffer, size_t *size, size_t *most) {
 }
 
 /* Take back a buffer (CUpti_BuffersCallbackCompleteFunc). */
-void drumline_complete(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid) {
+EXPORT void drumline_complete(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid) {
   (void)size;
   if (!atomic_load(&alive)) return;
   uint64_t begin = clock_ns(CLOCK_MONOTONIC);
@@ -90,10 +92,10 @@ void drumline_complete(void *context, uint32_t stream, uint8_t *buffer, size_t s
 }
 
 /* Count dropped records that no returned buffer has reported. */
-void drumline_count_dropped(void) {
+EXPORT void drumline_count_dropped(void) {
   size_t records = 0;
   if (atomic_load(&alive) && dropped && !dropped(NULL, 0, &records)) words[CUPTI_DROPPED] += records;
 }
 
 /* Return the time as CUPTI's default does (CUpti_TimestampCallbackFunc), to replace another profiler's clock. */
-uint64_t drumline_now(void) { return clock_ns(CLOCK_REALTIME); }
+EXPORT uint64_t drumline_now(void) { return clock_ns(CLOCK_REALTIME); }

@@ -14,6 +14,7 @@ from typing import Any
 
 from drumline.producers.collector import cupti as cupti_library
 from drumline.producers.collector import marks
+from drumline.producers.collector.counter import LaunchCounter
 from drumline.producers.collector.pc_sampling import PcSampler
 from drumline.producers.collector.recorder import ActivityRecorder
 from drumline.producers.collector.watchdog import MissingKernelDetector, StallDetector
@@ -47,9 +48,9 @@ class Collector:
     `send_event`: takes events for the decoder (JSON values); must not raise or block.
     `revive_decoder`: restarts a decoder that has died, and returns whether it did.
     `sample_stacks`: begins or ends to sample the stacks of the process's threads.
-    `pc_sampler`: samples the GPU while the decoder asks for it.
+    `pc_sampler`: samples the GPU while the decoder asks for it. `counter`: counts launches while the policy wants it.
     `may_finalize`: whether CUPTI may go once a policy has switched recording off for good; `resume` brings it back.
-    `state`: "off", "on", "window" (between windows), "yielded" (to another profiler), "decoder_stalled",
+    `state`: "off", "on", "counting", "window" (between windows), "yielded" (to another profiler), "decoder_stalled",
     "failed: REASON" or "closed".
     """
 
@@ -63,10 +64,11 @@ class Collector:
         may_finalize: Callable[[], bool] = lambda: False,
         sample_stacks: Callable[[bool], None] = lambda on: None,
         pc_sampler: PcSampler | None = None,
+        counter: LaunchCounter | None = None,
     ) -> None:
         self.state = "off"
         self._may_finalize, self._has_begun_window = may_finalize, False
-        self._sample_stacks, self._pc_sampler = sample_stacks, pc_sampler
+        self._sample_stacks, self._pc_sampler, self._counter = sample_stacks, pc_sampler, counter
         self._pool, self._send_event, self._revive_decoder = pool, send_event, revive_decoder
         self._thread = threading.Thread(target=self._run, name="drumline", daemon=True)
         self._recorder = ActivityRecorder(cupti, pool, callbacks, self._thread)
@@ -161,6 +163,8 @@ class Collector:
         """Detach in the child of a fork: CUPTI is the parent's. Its callbacks do nothing from now on."""
         self._alive, self.state = False, "closed"
         self._recorder.close()
+        if self._counter:
+            self._counter.forget()
 
     def _begin(self) -> None:
         """Subscribe and switch on what the policy wants, from nothing. `self._lock` is held."""
@@ -169,6 +173,7 @@ class Collector:
             if not policy.uses_cupti:
                 return
             self._has_begun_window = True
+        self._count(policy)  # before CUPTI makes a subscriber of its own
         self._recorder.subscribe()
         if policy.on_at(time.time_ns()):
             self._switch(True, str(policy))
@@ -224,6 +229,7 @@ class Collector:
             self._switch(True, str(policy))
         elif self._recorder.on and not wanted:
             self._switch(False, "the decoder does not move" if stalled else str(policy))
+        self._count(policy)
         self._pool.reclaim(now)
         self._recorder.record_launches(bool(self._pool.header[Header.LAUNCHES]) and self._recorder.on)
         self._sample_stacks(bool(self._pool.header[Header.STACKS]) and self._recorder.on)
@@ -243,7 +249,8 @@ class Collector:
         elif stalled:
             self.state = "decoder_stalled"
         elif not wanted:  # if CUPTI rejects it, "yielded" stays
-            self.state = "window" if policy.changes_in(now) != float("inf") else "off"
+            counts = self._counter is not None and self._counter.begun
+            self.state = "counting" if counts else "window" if policy.changes_in(now) != float("inf") else "off"
         return min(FLUSH_S, max(policy.changes_in(time.time_ns()), 0.001))
 
     def _restart_reason(self, now_ns: int, decoder_is_fresh: bool) -> tuple[str, str]:
@@ -299,8 +306,16 @@ class Collector:
         outcome = {"on": self._recorder.on, "time_ns": now, "why": reason, "rejected": bool(result)}
         self._send_event({"event": "recording", **outcome})
 
+    def _count(self, policy: Policy) -> None:
+        """Count launches where the policy wants it and no record does. `self._lock` is held."""
+        if self._counter and not (self._active_profilers or self._recorder.finalized):
+            self._counter.follow(policy, self._recorder.on)
+            self._has_begun_window |= self._counter.begun
+
     def _release(self, reason: str) -> None:
         """Switch everything off and fetch all that CUPTI has. `self._lock` is held."""
+        if self._counter:
+            self._counter.end(reason)
         self._recorder.release()
         self._switch(False, reason)
         self._recorder.flush(cupti_library.FLUSH_FORCED)
@@ -311,6 +326,8 @@ class Collector:
             self._send_event({"event": "failed", "time_ns": time.time_ns(), "why": reason})
             try:
                 if not self._active_profilers:
+                    if self._counter:
+                        self._counter.end(reason)
                     self._switch(False, reason)
                     self._recorder.stop()  # what was switched on before the error
                     self._recorder.release()

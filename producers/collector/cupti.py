@@ -26,6 +26,9 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuptiActivityGetNextRecord": (_VOID, ctypes.c_size_t, _VOID),
     "cuptiActivityGetNumDroppedRecords": (_VOID, _U32, _VOID),
     "cuptiActivityRegisterTimestampCallback": (_VOID,),
+    "cuptiSubscribe": (_VOID, _VOID, _VOID),
+    "cuptiUnsubscribe": (_VOID,),
+    "cuptiEnableCallback": (_U32, _VOID, ctypes.c_int, _U32),
     "cuptiGetVersion": (_VOID,),
     "cuptiFinalize": (),
 }
@@ -42,7 +45,8 @@ class NoCupti(RuntimeError):
 class Cupti:
     """Binds the functions of one libcupti; each returns the CUptiResult (0 = success). Calls may block on the GPU.
 
-    `enable_exclusive`: cuptiActivityEnable with the GIL held, so that no Python thread makes an NVTX call meanwhile.
+    `enable_exclusive`, `subscribe_exclusive`: cuptiActivityEnable and cuptiSubscribe with the GIL held, so that no
+    Python thread makes an NVTX call meanwhile.
     """
 
     def __init__(self, library: Any, path: str) -> None:
@@ -54,10 +58,13 @@ class Cupti:
                     function.argtypes, function.restype = arguments, ctypes.c_int
                 setattr(self, name, function)
             self.enable_exclusive: Callable[..., int] = self.cuptiActivityEnable
+            self.subscribe_exclusive: Callable[..., int] = self.cuptiSubscribe
             if isinstance(library, ctypes.CDLL):
-                function = ctypes.PyDLL(path, handle=library._handle).cuptiActivityEnable
-                function.argtypes, function.restype = FUNCTIONS["cuptiActivityEnable"], ctypes.c_int
-                self.enable_exclusive = function
+                holding = ctypes.PyDLL(path, handle=library._handle)
+                for name in ("cuptiActivityEnable", "cuptiSubscribe"):
+                    function = getattr(holding, name)
+                    function.argtypes, function.restype = FUNCTIONS[name], ctypes.c_int
+                self.enable_exclusive, self.subscribe_exclusive = holding.cuptiActivityEnable, holding.cuptiSubscribe
         except AttributeError as error:
             raise NoCupti(f"{path}: {error}") from None
 
@@ -68,6 +75,9 @@ class Cupti:
     cuptiActivityGetNextRecord: Callable[..., int]  # noqa: N815
     cuptiActivityGetNumDroppedRecords: Callable[..., int]  # noqa: N815
     cuptiActivityRegisterTimestampCallback: Callable[..., int]  # noqa: N815
+    cuptiSubscribe: Callable[..., int]  # noqa: N815
+    cuptiUnsubscribe: Callable[..., int]  # noqa: N815
+    cuptiEnableCallback: Callable[..., int]  # noqa: N815
     cuptiGetVersion: Callable[..., int]  # noqa: N815
     cuptiFinalize: Callable[..., int]  # noqa: N815
 
@@ -101,12 +111,7 @@ class Callbacks:
     """
 
     def __init__(self) -> None:
-        files = glob.glob(os.path.join(os.path.dirname(__file__), "_callbacks*.so"))
-        if not files:
-            raise NoCupti(
-                "drumline was installed without its callbacks: pip install it again where there is a C compiler"
-            )
-        library = ctypes.CDLL(files[0])
+        library = _built()
         self.request, self.complete, self.now = (
             ctypes.cast(getattr(library, f"drumline_{name}"), ctypes.c_void_p).value
             for name in ("request", "complete", "now")
@@ -124,6 +129,36 @@ class Callbacks:
         if self._open(pool, dropped) != LAYOUT_VERSION:
             self.close()
             raise NoCupti("drumline's callbacks are of another release: pip install it again")
+
+
+class CountCallbacks:
+    """Loads the C code that counts launches (counts/*.c), built with callbacks.c. Raises NoCupti.
+
+    `called`: address of the function that CUPTI calls, valid until the process ends. `calls`: numbers of the calls that
+    it looks at (CUPTI's cbids), at most `most`.
+    """
+
+    def __init__(self, most: int) -> None:
+        library = _built()
+        self.called = ctypes.cast(library.drumline_called, ctypes.c_void_p).value
+        numbers = (ctypes.c_uint32 * most)()
+        self.calls = list(numbers[: library.drumline_counts_calls(numbers, most)])
+        self.run, self.forget, self.close = (
+            getattr(library, f"drumline_counts_{name}") for name in ("run", "forget", "close")
+        )
+        self._open = library.drumline_counts_open
+        self._open.argtypes = (_VOID, _VOID)
+
+    def open(self, table: int, functions: list[int]) -> None:
+        """Let it count into the table at an address. `functions`: addresses of the driver's, 0 = it has none."""
+        self._open(table, (_VOID * len(functions))(*functions))
+
+
+def _built() -> ctypes.CDLL:
+    files = glob.glob(os.path.join(os.path.dirname(__file__), "_callbacks*.so"))
+    if not files:
+        raise NoCupti("drumline was installed without its callbacks: pip install it again where there is a C compiler")
+    return ctypes.CDLL(files[0])
 
 
 def is_cupti(path: str) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from drumline.producers.activity.table import Table
 from drumline.producers.batching.live import BatchWriter, FeedProgress, split_rows
 from drumline.producers.decoder.cupti_decode import Decoded
+from drumline.producers.decoder.launch_counts import LaunchCounts
 from drumline.producers.decoder.pc_samples import PcSamples
 from drumline.producers.decoder.python_samples import PythonSamples
 from drumline.producers.decoder.remote_memory import RemoteMemory
@@ -31,15 +32,15 @@ class SpoolOutput:
     Owned by Session, in the decoder's only thread. Writing to the spool may block on the disk.
 
     `spool`: takes the batches. `writer`: makes them. `live`: derives steps, collectives and ranges. `launches`: of deep
-    windows. `samples`: of Python, for those. `pc_samples`: of the GPU. `keeps`: kernels, copies and ranges stay on the
-    host.
+    windows. `samples`: of Python, for those. `pc_samples`: of the GPU. `counted`: launches without records. `keeps`:
+    kernels, copies and ranges stay on the host.
     """
 
     def __init__(self, pool: BufferPool, spool: SpoolWriter, identity: Identity, memory: RemoteMemory) -> None:
         self.spool, self.writer = spool, BatchWriter(identity, self._emit)
         self.live = IncrementalDerivation(self.writer)
         self.samples, self.pc_samples = PythonSamples(), PcSamples(memory)
-        self._keeps = False
+        self.counted, self._keeps = LaunchCounts(pool), False
         self.launches = LaunchRows(self.writer, self.samples.before)
         self._pool = pool
         self._denied = self._events_lost = 0
@@ -92,6 +93,14 @@ class SpoolOutput:
         """Publish the samples of the GPU that span a second, or all that are left."""
         if (table := self.pc_samples.rows(final)) is not None:
             self.writer.write(Topic.STALL, table, FeedProgress(now_ns, int(table["start_ns"][0])))
+
+    def advance_counts(self, now_ns: int, final: bool = False) -> None:
+        """Publish what was counted of launches in the interval that has ended, or all that is left."""
+        if self.counted.is_due(now_ns) or (final and self.counted.is_used):
+            table, totals = self.counted.take(now_ns)
+            if table is not None:
+                self.writer.write(Topic.LAUNCH_COUNT, table, FeedProgress(now_ns, now_ns))
+            self.counted.note(totals, now_ns)
 
     def report_losses(self, dropped: Counter[Topic], now_ns: int) -> None:
         """Report dropped rows in `dropped_before`, and mark the time around them as lost for the derivation.

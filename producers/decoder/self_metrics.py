@@ -25,7 +25,7 @@ def session_counts(reader: BufferReader, output: SpoolOutput | None, held_ns: in
         counts["kept_ranges"] = spool.kept[Topic.RANGE]
     if output.pc_samples.unread:
         counts["unread_samples"] = output.pc_samples.unread
-    return {**counts, **output.live.counts, **output.launches.counts}
+    return {**counts, **output.counted.counts, **output.live.counts, **output.launches.counts}
 
 
 def collect_metrics(

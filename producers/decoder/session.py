@@ -27,6 +27,7 @@ from drumline.producers.identity import Identity, identity, place
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
 from drumline.producers.ipc.control import ProcessPlace
 from drumline.producers.ipc.events import MARK, MARK_BEGIN, warn
+from drumline.producers.ipc.policy import COUNTS, Policy
 from drumline.producers.ipc.timing import HELD_NS, REQUEST_NS
 from drumline.producers.spool.location import spool_bytes, spool_root
 from drumline.producers.spool.quota import SpoolLimits
@@ -42,6 +43,8 @@ REST_NS = 10_000_000_000
 CONTROL_NS = 250_000_000
 #: Time after the end of recording until the last segment of activity is closed; ns.
 CLOSE_AFTER_OFF_NS = 2 * ADVANCE_NS + 500_000_000
+#: State of a process whose launches are counted while nothing records them.
+COUNTED = str(Policy(COUNTS))
 #: What the agent publishes of a process that has a ring.
 FROM_RING = frozenset({Topic.COLLECTIVE, Topic.STEP, Topic.PROGRESS})
 
@@ -71,7 +74,7 @@ class Session:
         self._advance_at = self._report_at = self._control_at = 0
         self._host_complete_ns, self._held_ns = now_ns - HELD_NS, 0
         self._recording = "not yet"
-        self._off_at, self._is_rejected = 0, False
+        self._off_at, self._is_rejected, self._counts = 0, False, False
         self._warnings = JobWarnings(environment)
         pool.header[Header.NO_KERNELS_SINCE_NS] = 0  # of a decoder that was killed
         self._windows = [(False, 0)]  # off, until an event or a record shows otherwise
@@ -81,6 +84,7 @@ class Session:
             "recording": self._on_recording,
             "failed": self._on_failed,
             "problem": self._on_problem,
+            "counting": self._on_counting,
             "pc_begin": self._on_pc_begin,
             "pc_samples": self._on_pc_samples,
             "pc_rejected": self._on_pc_rejected,
@@ -154,6 +158,15 @@ class Session:
     def _on_problem(self, event: dict[str, Any]) -> None:
         self.problems[event["name"]] = event["why"]
 
+    def _on_counting(self, event: dict[str, Any]) -> None:
+        self._counts, self._report_at = bool(event["on"]), 0
+        self.problems.pop("counts", None)
+        if event["rejected"]:
+            self.problems["counts"] = event["why"]
+        elif not self._counts:
+            self._recording = f"off: {event['why']}"
+        self._begin(time.time_ns())
+
     def _on_pc_begin(self, event: dict[str, Any]) -> None:
         self._begin(time.time_ns()).pc_samples.begin(event)
 
@@ -202,6 +215,8 @@ class Session:
         if self._output and now_ns >= self._advance_at:
             self._advance_at = now_ns + (REST_NS if self._rests else ADVANCE_NS)
             self._advance(self._output, now_ns)
+        if self._output:
+            self._output.advance_counts(now_ns)
         if self._output and now_ns >= self._report_at:
             self._report_at = now_ns + REPORT_NS
             self._output.spool.identify(self._record(self._output.writer.identity))
@@ -229,8 +244,9 @@ class Session:
         """
         if not self.pool.header[Header.ENDED]:
             self._recording = EXITED
-        elif self._recording.startswith("on"):  # the event was lost
+        elif self._recording.startswith("on") or self._counts:  # the event was lost
             self._recording = ENDED
+        self._counts = False
         while self.pool.done() and self.tick(now_ns):
             pass
         self._policy_file.end()
@@ -245,6 +261,7 @@ class Session:
             self._derive(self._output, now_ns, True)
             self._output.advance_launches(now_ns, now_ns, True)
             self._output.advance_pc_samples(now_ns, True)
+            self._output.advance_counts(now_ns, True)
             self._output.writer.finish(now_ns)
             self._output.spool.identify(self._record(self._output.writer.identity))
             self._output.spool.close()
@@ -341,7 +358,7 @@ class Session:
         counts = session_counts(self._reader, self._output, self._held_ns)
         return {
             **process_record(self._environment, process),
-            "policy": self._recording,
+            "policy": COUNTED if self._counts and not self._recording.startswith("on") else self._recording,
             "collector": {
                 **collect_metrics(self.pool.header, counts, self.problems, self._began_ns),
                 **({"control": self._policy_file.answer} if self._policy_file.answer else {}),

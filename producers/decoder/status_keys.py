@@ -13,6 +13,9 @@ STATUS_KEYS: dict[str, str] = {
     "unread_samples": "buffers with samples of the GPU that could not be read from the job's memory",
     "peer_copies": "copies between two GPUs while recording was off; they have no rows",
     "bytes": "bytes of the CUPTI buffers read",
+    "unnamed_kernels": "policy counts: kernels counted without a name: there was no room, or CUDA gave none",
+    "unknown_graphs": "policy counts: CUDA graphs whose kernels are counted without their names, as there was no room",
+    "conditional_nodes": "policy counts: conditional nodes of CUDA graphs, whose kernels are not counted",
     "spool_bytes": "bytes written to the spool",
     "spool_dropped": "rows evicted from the full spool, or not written to it",
     "kept_kernels": "policy rollup: kernels that stay on the host, which publishes windows of them",
@@ -70,5 +73,6 @@ PROBLEMS: dict[str, str] = {
     "times": "policy light: NCCL reported the times of older operations for more than 5 % of them",
     "communicators": "policy light: operations of more communicators than a ring has space for",
     "chain": "policy light: the profiler plugin that `NCCL_PROFILER_PLUGIN` named could not be used",
+    "counts": "policy counts: CUPTI gives no callbacks to count launches by, as another profiler has them",
     "unread": "buffers could not be read before the process exited",
 }

@@ -3,7 +3,8 @@
 CUPTI fills them in the GPU process, the decoder reads them in its own: nothing is copied, and completed buffers survive
 the death of the process that filled them. The memory is a memfd: there is no file to clean up.
 
-Layout: 64-bit words, little-endian (`Header`, record sizes, buffer states), then the buffers. Each word has one writer:
+Layout: 64-bit words, little-endian (`Header`, record sizes, buffer states), then the buffers, then the table of counts
+(count_layout.py), whose pages take memory once something is counted. Each word has one writer:
 G = GPU process (mostly callbacks.c, which has the same numbers), D = decoder.
 """
 
@@ -13,12 +14,13 @@ import mmap
 import os
 from enum import IntEnum
 
+from drumline.producers.ipc.count_layout import TABLE_BYTES
 from drumline.producers.ipc.descriptor import file_of
 from drumline.producers.ipc.policy import Policy
 from drumline.producers.ipc.timing import LOST_NS, REQUEST_NS
 
 MAGIC = 0x6472_756D_6C69_6E65
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 HEADER_BYTES = 4096
 MAX_BUFFERS = 128
 #: Megabytes of all buffers of a process (DRUMLINE_COLLECT__BUFFER_MB).
@@ -89,7 +91,7 @@ class BufferPool:
             if not 2 <= buffers <= MAX_BUFFERS or buffer_bytes % mmap.PAGESIZE:
                 raise ValueError(f"{buffers} buffers of {buffer_bytes} bytes")
             fd = os.memfd_create("drumline", os.MFD_CLOEXEC)
-            os.ftruncate(fd, HEADER_BYTES + buffers * buffer_bytes)
+            os.ftruncate(fd, HEADER_BYTES + buffers * buffer_bytes + TABLE_BYTES)
         self.fd, self._file = fd, file_of(fd)
         self.memory = mmap.mmap(fd, os.fstat(fd).st_size)
         self.header = header = memoryview(self.memory)[:HEADER_BYTES].cast("Q")
@@ -101,6 +103,11 @@ class BufferPool:
         if header[Header.MAGIC] != MAGIC or header[Header.VERSION] != LAYOUT_VERSION:
             raise ValueError("not a buffer pool of this version of drumline")
         self.buffers, self.buffer_bytes = int(header[Header.BUFFERS]), int(header[Header.BUFFER_BYTES])
+
+    @property
+    def counts_at(self) -> int:
+        """Return where the table of counts begins; bytes from the start of the memory."""
+        return HEADER_BYTES + self.buffers * self.buffer_bytes
 
     @property
     def has_descriptor(self) -> bool:

@@ -1,8 +1,9 @@
 """Collection policies: their text form, and the times at which each of them records.
 
 light         collectives and steps, from NCCL's profiler interface and the job's own marks; CUPTI is never attached
-auto          the same; and while the host's control file holds one of the next three, CUPTI too (a deep window). It is
+auto          as light; and while the host's control file holds one of the next three, CUPTI too (a deep window). It is
               attached at the first of them, not before, and its rows replace none of the ring's
+counts        as light; and launches and copies are counted, by kernel, from CUPTI's callbacks: no records, no times
 always        every kernel, copy and range, all the time
 collectives   records the same, but publishes only communication kernels: steps, budgets and verdicts from little data
 duty          records windows of W in every P, e.g. 0.2s/10s. Windows begin where the clock is a multiple of P, so all
@@ -21,8 +22,8 @@ from pathlib import Path
 
 from drumline.producers.ipc.plain_file import NotTrusted, open_trusted
 
-MODES = ("off", "always", "collectives", "duty", "light", "auto", "rollup")
-OFF, ALWAYS, COLLECTIVES, DUTY, LIGHT, AUTO, ROLLUP = range(7)
+MODES = ("off", "always", "collectives", "duty", "light", "auto", "rollup", "counts")
+OFF, ALWAYS, COLLECTIVES, DUTY, LIGHT, AUTO, ROLLUP, COUNTS = range(8)
 #: Policy of `drumline run` where none is chosen.
 DEFAULT = "auto"
 #: Longest period: the shared header has 64-bit fields, and a window that never comes is no policy.
@@ -51,18 +52,28 @@ class Policy:
     @property
     def uses_ring(self) -> bool:
         """True where NCCL's plugin and the job's marks are the source of collectives and steps."""
-        return self.mode in (LIGHT, AUTO)
+        return self.mode in (LIGHT, AUTO, COUNTS)
 
     @property
     def uses_cupti(self) -> bool:
+        """True where CUPTI is attached, to record or to count."""
+        return self.records or self.counts
+
+    @property
+    def records(self) -> bool:
         """True where CUPTI records, now or at times."""
         return self.mode in (ALWAYS, COLLECTIVES, DUTY, ROLLUP)
+
+    @property
+    def counts(self) -> bool:
+        """True where launches are counted while CUPTI does not record them."""
+        return self.mode == COUNTS
 
     def on_at(self, now_ns: int) -> bool:
         """Return whether CUPTI records at a time (ns since the epoch)."""
         if self.mode == DUTY:
             return now_ns % self.period_ns < self.window_ns
-        return self.uses_cupti
+        return self.records
 
     def changes_in(self, now_ns: int) -> float:
         """Return the seconds until `on_at` changes; infinity if it never does."""
@@ -80,7 +91,7 @@ def parse(text: str) -> Policy:
     match = _DUTY.match(name)
     if not match:
         raise BadPolicy(
-            f"{text.strip()!r} is no policy: light, auto, always, rollup, collectives, off, duty or with units "
+            f"{text.strip()!r} is no policy: light, auto, counts, always, rollup, collectives, off, duty or with units "
             "(ms, s, m), as duty 200ms/10s"
         )
     if not match.group(1):

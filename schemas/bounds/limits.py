@@ -146,7 +146,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (NUMBER, "samples samples_total gil_samples gil_polls gil_waiting stacks_left_out thread_id line"),
     (ROWS, "rows"),
     (COUNT, "sequence dropped_before revision late_rows steps_used steps_skipped kernels collectives launches copies"),
-    (COUNT, f"{Topic.STALL}:samples not_issued"),
+    (COUNT, f"{Topic.STALL}:samples not_issued replayed"),
     (BEGUN, "begun"),
     (COUNT, "called ended elements last_elements number episode"),
     (STEP, "step complete_step first_step last_step episode_first_step episode_last_step"),

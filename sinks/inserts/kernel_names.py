@@ -11,7 +11,7 @@ from drumline.schemas.topics import Topic
 from drumline.sinks.ranges.record import RangeEntry
 
 #: Topics whose dictionary `names` holds kernel names.
-NAMED_TOPICS = frozenset({Topic.KERNEL, Topic.KERNEL_FREQUENCY})
+NAMED_TOPICS = frozenset({Topic.KERNEL, Topic.KERNEL_FREQUENCY, Topic.LAUNCH_COUNT})
 #: The most names that are remembered as written; beyond it they are written again, which changes nothing.
 REMEMBERED = 200_000
 

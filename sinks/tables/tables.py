@@ -144,6 +144,7 @@ _RULES: dict[Topic, _Rule] = {
     Topic.PROGRESS: _Rule(upsert=True),
     Topic.STACK: _Rule(clock="time_ns", plain=frozenset({"stack"})),
     Topic.LAUNCH: _Rule(clock="start_ns", nullable=frozenset({"sample_age_ns"})),
+    Topic.LAUNCH_COUNT: _Rule(clock="start_ns"),
     Topic.STALL: _Rule(clock="start_ns"),
     Topic.ITERATION: _Rule(clock="start_ns", nullable=_NOT_KNOWN | {"output_tokens"}),
     Topic.REQUEST: _Rule(clock="start_ns", nullable=_NOT_KNOWN, plain=frozenset({"request", "traceparent"})),

@@ -21,6 +21,7 @@ from drumline.schemas.model import model
 #: Topic -> its columns of texts: name of the column and of its dictionary.
 TEXTS = {
     "gpu.kernel.v1": {"name": "names"},
+    "gpu.launch-count.v1": {"name": "names"},
     "gpu.stall.v1": {"name": "names", "reason": "reasons"},
     "gpu.launch.v1": {"scope": "scopes", "stack": "stacks", "caller": "callers"},
 }

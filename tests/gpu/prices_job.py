@@ -6,9 +6,7 @@ a workload and the number of its steps (`launches 2000`), `counts WORKLOAD STEPS
 `off`, `finalize`. All ranks get the commands of `ddp`, rank 0 those of the others.
 """
 
-import contextlib
 import ctypes
-import gc
 import json
 import os
 import sys
@@ -19,11 +17,11 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
+from launch_bound import ddp, decode, pin_threads, timed
 
 mode, rank = sys.argv[1], int(os.environ["RANK"])
 prices = ctypes.CDLL(sys.argv[2])
 prices.price_launches.restype = ctypes.c_double
-cores = sorted(os.sched_getaffinity(0))
 COUNTS = ("buffers", "bytes", "drops", "launches", "records", "kernels", "record_bytes")
 #: Launches and replays of a step of prices.c's loops.
 LOOP = {"launches": 2000, "replays": 20}
@@ -37,73 +35,6 @@ def libcupti() -> str:
 
 def reply(**values: object) -> None:
     print(json.dumps(values), flush=True)
-
-
-def pin_threads() -> None:
-    """Give the main thread the first core of the process, autograd's the second, and all others the rest."""
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # it has ended
-            is_autograd = (task / "comm").read_text().startswith("pt_autograd")
-            os.sched_setaffinity(int(task.name), {cores[1]} if is_autograd else set(cores[2:]))
-    os.sched_setaffinity(os.getpid(), {cores[0]})
-
-
-def ddp() -> Callable[[], None]:
-    """Return a step of a DDP transformer that the host launches more slowly than the GPU computes."""
-    layer = torch.nn.TransformerEncoderLayer(768, 12, 3072, 0.0, batch_first=True, device="cuda")
-    encoder = torch.nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
-    model = torch.nn.parallel.DistributedDataParallel(encoder, device_ids=[rank])
-    data = torch.randn(2, 256, 768, device="cuda")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, foreach=True)
-
-    def step() -> None:
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = model(data).float().square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        torch.cuda.synchronize()
-
-    return step
-
-
-def decode() -> Callable[[], None]:
-    """Return a step that decodes a token by an eager transformer with a cache of keys and values."""
-    width, heads, layers, cached = 1024, 16, 16, 256
-    weights = [
-        [torch.randn(width, out, device="cuda", dtype=torch.bfloat16) / 32 for out in (3 * width, width, 4 * width)]
-        + [torch.randn(4 * width, width, device="cuda", dtype=torch.bfloat16) / 64]
-        for _ in range(layers)
-    ]
-    caches = torch.zeros(layers, 2, 1, heads, cached, width // heads, device="cuda", dtype=torch.bfloat16)
-
-    @torch.no_grad()
-    def step() -> None:
-        x = torch.ones(1, 1, width, device="cuda", dtype=torch.bfloat16)
-        for (qkv, out, up, down), cache in zip(weights, caches, strict=True):
-            q, k, v = (torch.rms_norm(x, (width,)) @ qkv).view(1, 1, 3, heads, -1).permute(2, 0, 3, 1, 4)
-            keys = torch.cat((cache[0][:, :, 1:], k), 2)
-            values = torch.cat((cache[1][:, :, 1:], v), 2)
-            mixed = torch.nn.functional.scaled_dot_product_attention(q, keys, values)
-            x = x + mixed.transpose(1, 2).reshape(1, 1, width) @ out
-            x = x + torch.nn.functional.silu(torch.rms_norm(x, (width,)) @ up) @ down
-        torch.cuda.synchronize()
-
-    return step
-
-
-def timed(step: Callable[[], None], steps: int, warm: int = 3) -> dict[str, float]:
-    """Return the median time and the mean CPU time of a step; us."""
-    gc.collect()
-    for _ in range(warm):
-        step()
-    torch.cuda.synchronize()
-    cpu, times = time.process_time(), []
-    for _ in range(steps):
-        begin = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - begin)
-    return {"us": 1e6 * median(times), "cpu_us": 1e6 * (time.process_time() - cpu) / steps}
 
 
 def looped(replays: bool, steps: int) -> dict[str, float]:
@@ -147,12 +78,11 @@ def main() -> None:
     if loaded := prices.price_load():
         reply(refused=f"cuda {loaded}")
         return
-    steps = {"ddp": ddp(), "decode": decode()}
+    steps = {"ddp": ddp(rank), "decode": decode()}
     dist.barrier()
     for step in steps.values():
         timed(step, 10)
-    if len(cores) >= 4:
-        pin_threads()
+    pin_threads(sorted(os.sched_getaffinity(0)))
     reply(ready=mode, cupti=version.value)
     for line in sys.stdin:
         name, *rest = line.split()

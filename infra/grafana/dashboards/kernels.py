@@ -73,6 +73,46 @@ RATE = Panel(
     series="{family}",
     min_interval="1m",
 )
+COUNTED = Panel(
+    "timeseries",
+    "Launches counted without records",
+    "Of processes of policy counts: kernels launched per second by family, those of replayed graphs included. There "
+    "are no times, so none of the other panels have rows of them.",
+    PanelQuery(
+        f"""
+        SELECT $__timeInterval(at) AS time, if(family = '', 'other', family) AS family,
+            sum(n_launches) / $__interval_s AS launches
+        FROM (
+            SELECT start AS at, name, sum(launches) AS n_launches FROM launch_counts
+            WHERE @job AND @run AND @ranks AND @start AND kind = 128 GROUP BY at, name
+        ) AS c LEFT JOIN kernel_names AS n ON c.name = n.name WHERE {_FAMILY} OR n.name = ''
+        GROUP BY time, family ORDER BY time, family
+        """,
+        "time:t family:s launches:n",
+    ),
+    unit="ops",
+    series="{family}",
+    min_interval="5s",
+    empty="none: no process of policy counts",
+)
+COPIED = Panel(
+    "timeseries",
+    "Copies counted without records",
+    "Of processes of policy counts: bytes per second that the host's calls and replayed graphs copy or set, by "
+    "direction. It is no bandwidth of a copy: how long they took is not known.",
+    PanelQuery(
+        """
+        SELECT $__timeInterval(start) AS time, direction, sum(bytes) / $__interval_s AS copied FROM launch_counts
+        WHERE @job AND @run AND @ranks AND @start AND kind < 128
+        GROUP BY time, direction ORDER BY time, direction
+        """,
+        "time:t direction:s copied:n",
+    ),
+    unit="Bps",
+    series="{direction}",
+    min_interval="5s",
+    empty="none: no process of policy counts",
+)
 TOP = Panel(
     "table",
     "Kernels by GPU time",
@@ -202,7 +242,7 @@ KERNELS = Dashboard(
     "Kernels",
     "Where does GPU time go, how long do kernels take, and do their launches fill the GPU?",
     "kernel",
-    ((FAMILY_TIME, RATE), (TOP,), (P95, BY_RANK), (SHAPES,), (SMALL,)),
+    ((FAMILY_TIME, RATE), (COUNTED, COPIED), (TOP,), (P95, BY_RANK), (SHAPES,), (SMALL,)),
     (*LABELLED, JOB, RUN, RANKS, FAMILIES, KERNEL),
     MARKS,
 )

@@ -45,6 +45,7 @@ def fill(settings):
     cookbook.add_links(settings)
     cookbook.add_launches(settings)
     cookbook.add_stalls(settings)
+    cookbook.add_launch_counts(settings)
     cookbook.add_serving(settings)
     cookbook.add_checks(settings)
 

@@ -61,6 +61,8 @@ EMPTY = {
     "SMs in use",
     "Memory bandwidth",
     "Cost of collecting",
+    "Copies counted without records",  # the recording has records
+    "Launches counted without records",
 }
 #: Counters that came later than the recordings have empty panels too.
 RECORDED = json.loads(gzip.decompress((Path(__file__).parents[2] / "data/nvml/h200.json.gz").read_bytes()))["rows"][0]

@@ -8,6 +8,7 @@ from drumline.producers.ipc.policy import (
     ALWAYS,
     AUTO,
     COLLECTIVES,
+    COUNTS,
     DUTY,
     LIGHT,
     MODES,
@@ -31,6 +32,7 @@ S = 1_000_000_000
         ("off", Policy(OFF)),
         ("light", Policy(LIGHT)),
         ("auto", Policy(AUTO)),
+        ("counts", Policy(COUNTS)),
         ("duty", Policy(DUTY, S // 5, 10 * S)),
         ("duty 500ms/1m", Policy(DUTY, S // 2, 60 * S)),
         ("duty:0.25s/2s", Policy(DUTY, S // 4, 2 * S)),
@@ -54,8 +56,8 @@ def test_collectives_come_from_the_ring_or_from_cupti():
     sources = {mode: (Policy(mode).uses_ring, Policy(mode).uses_cupti) for mode in range(len(MODES))}
     ring, cupti = (True, False), (False, True)
     of_cupti = dict.fromkeys((ALWAYS, COLLECTIVES, DUTY, ROLLUP), cupti)
-    assert sources == {OFF: (False, False), **of_cupti, LIGHT: ring, AUTO: ring}
-    assert not any(Policy(mode).on_at(S) for mode in (OFF, LIGHT, AUTO))
+    assert sources == {OFF: (False, False), **of_cupti, LIGHT: ring, AUTO: ring, COUNTS: (True, True)}
+    assert not any(Policy(mode).on_at(S) for mode in (OFF, LIGHT, AUTO, COUNTS))
 
 
 def test_windows_begin_at_the_same_time_on_all_ranks():

@@ -175,6 +175,7 @@ class FakeCupti:
     `racy`: kernels that are switched on beside a thread that launches, with no kind of the GPU's on, are never recorded
     (`loses_kernels`), as with CUPTI at times; copies between GPUs help if they were switched on first (`holds`).
     `finalized`: times that CUPTI was let go; nothing of it is on then.
+    `callbacks`: numbers of the driver's calls that CUPTI reports; `holder`: result of cuptiSubscribe, 0 = success.
     `silent`: no kernel is recorded until they are switched on again: another library gave its subscriber back."""
 
     def __init__(self) -> None:
@@ -196,10 +197,20 @@ class FakeCupti:
         self.cuptiActivityRegisterTimestampCallback = ctypes.CFUNCTYPE(i, VOID)(self._clock)
         self.finalized = 0
         self.cuptiFinalize = ctypes.CFUNCTYPE(i)(self._finalize)
+        self.callbacks: set[int] = set()
+        self.holder, self._called = 0, None
+        self.cuptiSubscribe = ctypes.CFUNCTYPE(i, VOID, VOID, VOID)(self._subscribe)
+        self.cuptiUnsubscribe = ctypes.CFUNCTYPE(i, VOID)(self._unsubscribe)
+        self.cuptiEnableCallback = ctypes.CFUNCTYPE(i, U32, VOID, i, U32)(self._enable_callback)
         self.cuptiGetVersion = ctypes.CFUNCTYPE(i, VOID)(self._version)
 
     def bound(self) -> Cupti:
         return Cupti(self, "fake")
+
+    def call_back(self, number: int, data: int) -> None:
+        """Report a call of the driver, if that was asked for. `data`: address of a CUpti_CallbackData."""
+        if number in self.callbacks:
+            self._called(None, 1, number, data)
 
     def play(self, data: np.ndarray, kinds: list[tuple[int, int]]) -> None:
         """Write records (kind, position in data) as CUPTI would: into lent buffers, whole records only."""
@@ -307,7 +318,25 @@ class FakeCupti:
     def _finalize(self):
         assert not self.enabled, "switched off before"
         assert not self.kept
+        assert self._called is None, "the subscriber was given back"
         self.finalized, self.subscribed, self._request = self.finalized + 1, 0, None
+        return 0
+
+    def _subscribe(self, place, called, user):
+        if self.holder or self._called is not None:
+            return self.holder or MULTIPLE_SUBSCRIBERS
+        self._called = ctypes.CFUNCTYPE(None, VOID, ctypes.c_int, U32, VOID)(called)
+        ctypes.c_uint64.from_address(place).value = 0x5AB5
+        return 0
+
+    def _unsubscribe(self, subscriber):
+        assert subscriber == 0x5AB5
+        self._called, self.callbacks = None, set()
+        return 0
+
+    def _enable_callback(self, on, subscriber, domain, number):
+        assert (on, subscriber, domain) == (1, 0x5AB5, 1)
+        self.callbacks.add(number)
         return 0
 
     def _version(self, version):

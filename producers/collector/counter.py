@@ -1,0 +1,120 @@
+"""Counting of launches without records: CUPTI calls C at each call of CUDA's driver that launches or copies.
+
+Nothing is counted here: see counts/*.c. The counts lie behind the activity buffers (ipc/count_layout.py), where the
+decoder reads them. CUPTI gives callbacks to one subscriber of a process, so another profiler that wants some, as
+PyTorch's, is rejected until `end`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+from drumline.producers.collector import cupti as cupti_library
+from drumline.producers.ipc.buffer_pool import BufferPool
+from drumline.producers.ipc.policy import Policy
+
+#: Functions of CUDA's driver that the C code calls, the newest form first; as in counts/table.h (struct driver).
+DRIVER = (
+    ("cuFuncGetName",),
+    ("cuKernelGetName",),
+    ("cuStreamIsCapturing",),
+    ("cuPointerGetAttribute",),
+    ("cuGraphGetNodes",),
+    ("cuGraphNodeGetType",),
+    ("cuGraphKernelNodeGetParams_v2", "cuGraphKernelNodeGetParams"),
+    ("cuGraphMemcpyNodeGetParams",),
+    ("cuGraphMemsetNodeGetParams",),
+    ("cuGraphChildGraphNodeGetGraph",),
+)
+#: Time between attempts to get callbacks that another profiler has; s.
+RETRY_S = 10.0
+#: CUPTI_CB_DOMAIN_DRIVER_API.
+_DRIVER_API = 1
+_MOST_CALLS = 256
+
+
+class LaunchCounter:
+    """Subscribes to CUPTI's callbacks of launches and copies, and lets the C code count them.
+
+    Owned by Collector, which calls it under its lock, from any thread. CUPTI calls may block while a GPU hangs.
+    `load_driver`: returns CUDA's driver, or raises OSError. `send_event`: takes events for the decoder.
+    `begun`: CUPTI calls back; only then anything is counted.
+    """
+
+    def __init__(
+        self,
+        cupti: cupti_library.Cupti,
+        pool: BufferPool,
+        load_driver: Callable[[], Any],
+        send_event: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self.begun = False
+        self._cupti, self._pool, self._load_driver, self._send_event = cupti, pool, load_driver, send_event
+        self._callbacks: cupti_library.CountCallbacks | None = None
+        self._subscriber = ctypes.c_void_p()
+        self._retry_at = 0.0
+
+    def follow(self, policy: Policy, is_recording: bool) -> None:
+        """Count while the policy wants it and records do not. Raises NoCupti.
+
+        While records count, graphs are still followed. A rejection by CUPTI is tried again every RETRY_S.
+        """
+        if policy.counts and not self.begun and time.monotonic() >= self._retry_at:
+            self._retry_at = time.monotonic() + RETRY_S
+            result = self._begin()
+            reason = f"CUPTI gives its callbacks to one profiler, and another has them (CUptiResult {result})"
+            self._send_event({"event": "counting", "on": self.begun, "why": reason, "rejected": not self.begun})
+        if self.begun and policy.uses_cupti and self._callbacks is not None:
+            self._callbacks.run(policy.counts and not is_recording)
+        elif self.begun:
+            self.end(str(policy))
+
+    def end(self, reason: str) -> None:
+        """Give the subscriber back, which another profiler may need."""
+        self._retry_at = 0.0
+        if self.begun and self._callbacks is not None:
+            self._callbacks.run(0)
+            self.begun = False
+            self._cupti.cuptiUnsubscribe(self._subscriber)
+            self._send_event({"event": "counting", "on": False, "why": reason, "rejected": False})
+
+    def forget(self) -> None:
+        """Count nothing in the child of a fork."""
+        self.begun = False
+        if self._callbacks is not None:
+            self._callbacks.close()
+
+    def _begin(self) -> int:
+        """Subscribe, and return the CUptiResult, 0 = success. Raises NoCupti.
+
+        Graphs and names that were known before are forgotten: nobody has followed them since.
+        """
+        callbacks = self._opened()
+        callbacks.forget()
+        result = self._cupti.subscribe_exclusive(ctypes.addressof(self._subscriber), callbacks.called, None)
+        if not result:
+            for call in callbacks.calls:  # a CUPTI rejects those that it does not have
+                self._cupti.cuptiEnableCallback(1, self._subscriber, _DRIVER_API, call)
+            self.begun = True
+        return result
+
+    def _opened(self) -> cupti_library.CountCallbacks:
+        if self._callbacks is None:
+            try:
+                driver = self._load_driver()
+            except OSError:  # then names and graphs are not known
+                driver = None
+            callbacks = cupti_library.CountCallbacks(_MOST_CALLS)
+            first = ctypes.addressof(ctypes.c_char.from_buffer(self._pool.memory))
+            callbacks.open(first + self._pool.counts_at, [_address(driver, names) for names in DRIVER])
+            self._callbacks = callbacks
+        return self._callbacks
+
+
+def _address(driver: Any, names: tuple[str, ...]) -> int:
+    """Return the address of the first function that the driver has, 0 without one."""
+    function = next((getattr(driver, name) for name in names if hasattr(driver, name)), None)
+    return (ctypes.cast(function, ctypes.c_void_p).value or 0) if function is not None else 0
