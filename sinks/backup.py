@@ -56,9 +56,11 @@ def restore(client: Client, database: str, target: str) -> dict[str, str]:
     check_name(database)
     where = place(target)
     if tables := rows(client, "SELECT name FROM system.tables WHERE database = {d:String}", {"d": database}):
+        # Who drops the database for a backup that is missing, or another database's, has neither.
+        command(client, f"RESTORE TABLE {database}.{CONTROL_RECORDS} FROM {where} SETTINGS structure_only = 1")
         raise BadTarget(
             f"{database} has {len(tables)} tables, which a restore does not overwrite: DROP DATABASE {database} SYNC "
-            "first, or name another one in DRUMLINE_CLICKHOUSE__DATABASE"
+            "first, which deletes what is not in the backup"
         )
     command(client, f"RESTORE DATABASE {database} FROM {where}")
     kept = rows(client, f"SELECT key, request FROM {database}.{CONTROL_RECORDS} ORDER BY key")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import shlex
 import socket
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Annotated
@@ -52,6 +53,7 @@ def forget(
     its spool. 2 no such job, or it runs. 10 undecided: Kafka or ClickHouse does not answer, or records wait for a sink.
     """
     config = settings()
+    _require_name(job)
     host_files = _host_files(config, job)
     if this_host:
         if yes:
@@ -65,6 +67,16 @@ def forget(
             host_files.delete()
     _print(matched, host_files, yes, as_json)
     raise typer.Exit(FAILED if matched.state_left or (yes and host_files.running) else OK)
+
+
+def _require_name(job: str) -> None:
+    """End without a name: rows and spools of hosts have an empty one, and belong to every job. Raises typer.Exit."""
+    from drumline.infra.kafka.forget_tick import forget_value
+
+    try:
+        forget_value(job)
+    except ValueError as error:
+        exit_with("forget", BAD_INPUT, f"{error}; `drumline sql jobs` lists the jobs")
 
 
 def _host_files(config: Settings, job: str) -> HostFiles:
@@ -182,6 +194,7 @@ def _print(matched: Forgotten | None, host_files: HostFiles, yes: bool, as_json:
     if matched is not None and matched.state_left:
         echo("the stream workers have not forgotten it yet: start them, and repeat this to see it")
     if matched is not None and matched.hosts:
-        echo(f"on {', '.join(map(escape_controls, matched.hosts))}: drumline forget JOB --this-host --yes")
+        name = escape_controls(shlex.quote(matched.job))
+        echo(f"on {', '.join(map(escape_controls, matched.hosts))}: drumline forget {name} --this-host --yes")
     if not yes:
         echo("nothing was changed: --yes deletes it")

@@ -23,6 +23,7 @@ from drumline.infra.kafka.tail import NoSuchTopic, read, without_empty
 from drumline.schemas.dead_letters import read_headers
 from drumline.schemas.topics import COMPACTED_TOPICS, JOINED_TOPICS, TOPICS, Topic, dlq
 from drumline.sinks.audit.kafka_side import KafkaFacts, PartitionFacts
+from drumline.sinks.forget.stored_rows import Origin
 
 #: Time for Kafka's acknowledgements; s.
 ACKNOWLEDGED_S = 30.0
@@ -132,19 +133,19 @@ class ForgettableRecords:
         return [topic_of[name] for name in without_empty(self._settings, list(topic_of))]
 
     def dead_letters(
-        self, topic: str, are_forgotten: Callable[[str, list[tuple[int, int]]], set[tuple[int, int]]]
+        self, topic: str, are_forgotten: Callable[[str, list[Origin]], set[Origin]]
     ) -> dict[str, tuple[int, int, int]]:
         """Return place -> (first offset, end of those that are all of forgotten jobs, number of such behind it).
 
         Reads the dead letters of a topic. `are_forgotten`: as of ForgettableRows.
         """
-        origins: dict[str, list[tuple[int, tuple[int, int] | None]]] = {}
+        origins: dict[str, list[tuple[int, Origin | None]]] = {}
         try:
             for message in read(self._settings, dlq(topic), "beginning", follow=False):
                 headers: Any = message.headers() or []
                 origin = read_headers(headers).origin
                 place = f"{dlq(topic)}:{message.partition()}"
-                origins.setdefault(place, []).append((int(message.offset() or 0), origin and origin[1:3]))
+                origins.setdefault(place, []).append((int(message.offset() or 0), origin))
         except NoSuchTopic:
             return {}
         known = [origin for of_place in origins.values() for _, origin in of_place if origin is not None]

@@ -16,6 +16,8 @@ from drumline.schemas.topics import Topic
 from drumline.sinks.ranges.record import Disposition
 
 LEDGER, FORGOTTEN_JOBS, NOTICES = "ledger", "forgotten_jobs", "offender_notices_versions"
+#: Of a key of a fault: it is of the job.
+_NAMED = "(position(fault, {named:String}) > 0)"
 #: Dead letters that name no job, but whose key does: of what could not be read only the key is known.
 _KEYS = (
     "disposition = 'dead_letter' AND job = '' AND (key = {job:String} OR startsWith(key, concat({job:String}, ':')) "
@@ -30,6 +32,10 @@ _SCRUBBED = (
     "process_id = '', key = '', sequence = 0, dropped_before = 0, late_rows = 0, time_min = 0, time_max = 0, "
     "sent_ns = 0, content = 0"
 )
+
+
+#: Of a dead letter: name of the log, partition, offset and part of its record, 0 for all of it.
+Origin = tuple[str, int, int, int]
 
 
 class NotOneServer(PermanentError):
@@ -64,7 +70,7 @@ class ForgettableRows:
             raise NotOneServer(f"{database} is spread over a cluster: name each server's own database in turn")
         names = [str(row["name"]) for row in tables if row["name"] not in (LEDGER, FORGOTTEN_JOBS)]
         self._where = dict.fromkeys(names, "job = {job:String}")
-        self._where[NOTICES] = "arrayExists(fault -> position(fault, {named:String}) > 0, faults)"
+        self._where[NOTICES] = f"arrayExists(fault -> {_NAMED}, faults)"
 
     def find(self) -> StoredJob:
         """Return what there is."""
@@ -95,9 +101,18 @@ class ForgettableRows:
         return [(int(row["partition"]), str(row["key"])) for row in keys]
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete the job's rows from tables; what is deleted is gone from the disk when it returns."""
+        """Delete the job's rows from tables; what is deleted is gone from the disk when it returns.
+
+        A notice that was sent and covers other jobs too keeps theirs, else they would be sent again; its text goes.
+        """
         for name in names:
-            self._change(f"ALTER TABLE {self._database}.{name} DELETE WHERE {self._where[name]}")
+            where = self._where[name]
+            if name == NOTICES:
+                where += f" AND (sent = 0 OR NOT arrayExists(fault -> NOT {_NAMED}, faults))"
+            self._change(f"ALTER TABLE {self._database}.{name} DELETE WHERE {where}")
+            if name == NOTICES:
+                kept = f"faults = arrayFilter(fault -> NOT {_NAMED}, faults), body = ''"
+                self._change(f"ALTER TABLE {self._database}.{name} UPDATE {kept} WHERE {self._where[name]}")
 
     def scrub_ledger(self) -> None:
         """Take the job's names out of the ledger."""
@@ -152,15 +167,25 @@ class ForgettableRows:
             if row["place"] in lows
         }
 
-    def are_forgotten(self, topic: str, places: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
-        """Return those of some records, partition and offset of a topic, that the ledger has as forgotten."""
+    def are_forgotten(self, topic: str, origins: Iterable[Origin]) -> set[Origin]:
+        """Return those of some dead letters that the ledger has as forgotten; one of a whole record if all of it is.
+
+        Another job may have had the offset in an older topic of the name, or have another part of the record.
+        """
+        wanted = set(origins)
         answer = self._rows(
-            f"SELECT DISTINCT partition, offset FROM {self._database}.{LEDGER} WHERE topic = {{topic:String}} "
-            f"AND disposition = '{Disposition.FORGOTTEN.value}' "
-            "AND (partition, offset) IN {places:Array(Tuple(UInt32, UInt64))}",
-            {"topic": topic, "places": sorted(set(places))},
+            f"SELECT topic_id, partition, offset, groupArrayIf(part, disposition = '{Disposition.FORGOTTEN.value}') "
+            f"AS deleted, count() AS parts FROM {self._database}.{LEDGER} WHERE topic = {{topic:String}} "
+            "AND (topic_id, partition, offset) IN {places:Array(Tuple(String, UInt32, UInt64))} "
+            "GROUP BY topic_id, partition, offset",
+            {"topic": topic, "places": sorted({origin[:3] for origin in wanted})},
         )
-        return {(int(row["partition"]), int(row["offset"])) for row in answer}
+        deleted: set[Origin] = set()
+        for row in answer:
+            record = str(row["topic_id"]), int(row["partition"]), int(row["offset"])
+            deleted |= {(*record, part) for part in row["deleted"]}
+            deleted |= {(*record, 0)} if len(row["deleted"]) == row["parts"] else set()
+        return wanted & deleted
 
     def _rows(self, sql: str, more: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         return rows(self._client, sql, {**self._parameters, **(more or {})})

@@ -37,6 +37,14 @@ def test_a_job_is_named_by_place_and_what_is_missing_is_named_with_its_meaning(c
     assert "100-1" in output, "with an example"
 
 
+@pytest.mark.parametrize("arguments", [("", "--yes"), ("", "--this-host", "--yes"), ("x" * 5_000, "--yes")])
+def test_no_job_is_forgotten_without_a_name_as_rows_of_hosts_have_none(arguments, monkeypatch, tmp_path):
+    monkeypatch.setenv("DRUMLINE_SPOOL__ROOT", str(tmp_path))
+    code, output = typed("forget", *arguments)
+    assert code == 2
+    assert "no name of a job: " in output
+
+
 @pytest.mark.parametrize("command", ["report", "timeline", "export", "flamegraph", "capture", "pull", "top", "audit"])
 def test_every_command_about_one_job_takes_it_by_place_and_by_option(command):
     code, output = typed(command, "--help")

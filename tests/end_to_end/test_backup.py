@@ -57,6 +57,7 @@ def test_a_restored_database_answers_the_same_and_lacks_nothing_that_kafka_has(p
     pipeline.drain(3, TOPICS)
     drumline(pipeline, "policy", "clear", "--all")
     assert "which a restore does not overwrite" in drumline(pipeline, "backup", "restore", name, code=2)
+    assert "not found" in drumline(pipeline, "backup", "restore", f"{name}-typo", code=1), "before anything is dropped"
     command(pipeline.kept_client, f"DROP DATABASE {database} SYNC")
     assert "1 policies are in force again" in drumline(pipeline, "backup", "restore", name)
     assert answers(pipeline) == before

@@ -7,6 +7,7 @@ from contextlib import closing
 import pytest
 from support.labs.sink import Pipeline, any_batch, process_id
 
+from drumline.infra.clickhouse.client import command
 from drumline.infra.kafka.tail import read
 from drumline.schemas.topics import Topic, dlq
 from drumline.sinks.forget.forget import Forgetting, NotStored
@@ -109,3 +110,48 @@ def test_a_batch_of_dead_letters_is_forgotten_by_its_key(pipeline):
     assert [key for key in keys if key != b"gone"] == [b"gone2"]
     pipeline.drain(1, TOPICS)
     assert pipeline.audit().clean, pipeline.audit().as_json()
+
+
+def test_only_the_parts_of_a_forgotten_job_are_forgotten_dead_letters(pipeline):
+    client, database = pipeline.kept_client, pipeline.settings.clickhouse.database
+    for topic_id, offset, part, disposition in [
+        ("new", 7, 0, "forgotten"),
+        *(("new", 8, 1, "forgotten"), ("new", 8, 2, "stored")),
+        *(("new", 9, 1, "forgotten"), ("new", 9, 2, "forgotten")),
+    ]:
+        command(
+            client,
+            f"INSERT INTO {database}.ledger (topic, topic_id, partition, offset, part, disposition, published) "
+            f"SELECT 'gpu.step.v1', '{topic_id}', 0, {offset}, {part}, '{disposition}', now64(3)",
+        )
+    rows = ForgettableRows(client, database, "gone")
+    origins = [("old", 0, 7, 0), *(("new", 0, offset, part) for offset in (7, 8, 9) for part in (0, 1, 2))]
+    assert rows.are_forgotten("gpu.step.v1", origins) == {
+        ("new", 0, 7, 0),
+        ("new", 0, 8, 1),
+        *(("new", 0, 9, part) for part in (0, 1, 2)),
+    }
+
+
+def test_a_sent_notice_keeps_the_faults_of_other_jobs(pipeline):
+    client, database = pipeline.kept_client, pipeline.settings.clickhouse.database
+    deleted, stays = 'run ["gone", "r"]', 'run ["stays", "r"]'
+    for host, faults, sent in [
+        ("a", [deleted], 1),
+        ("b", [deleted, stays], 1),
+        ("b", [deleted, stays], 0),
+        ("c", [stays], 1),
+    ]:
+        command(
+            client,
+            f"INSERT INTO {database}.offender_notices_versions (host, id, faults, body, made, sent, changed) "
+            "SELECT {host:String}, generateUUIDv4(), {faults:Array(String)}, 'gone', now64(3), {sent:UInt8}, now64(3)",
+            {"host": host, "faults": faults, "sent": sent},
+        )
+    rows = ForgettableRows(client, database, "gone")
+    rows.delete(rows.find().rows)
+    assert pipeline.query("SELECT host, faults, body, sent FROM {db}.offender_notices_versions ORDER BY host") == [
+        {"host": "b", "faults": [stays], "body": "", "sent": 1},
+        {"host": "c", "faults": [stays], "body": "gone", "sent": 1},
+    ], "what was sent of another job is not sent again"
+    assert not rows.find().rows
