@@ -64,7 +64,7 @@ def create(target: Target) -> None:
         client = connect(config, timeout_s=STATEMENT_S)
         size = backup.create(client, config.clickhouse.database, target, control)
         stored = backup.counts(client, config.clickhouse.database)
-        _require_no_sink(config)
+        _require_no_sink(config, f"; what {escape_controls(target)} holds is of different times: do not restore it")
     rows = sum(stored.values())
     echo(
         f"{escape_controls(target)}: {rows:,} rows of {len(stored)} tables, {size / 1e6:,.1f} MB; "
@@ -123,7 +123,7 @@ def _write_back(config: Settings, requests: dict[str, str]) -> int:
     return len(wanted)
 
 
-def _require_no_sink(config: Settings) -> None:
+def _require_no_sink(config: Settings, what_follows: str = "") -> None:
     """End where a sink of the group runs; Kafka knows for some seconds one that has stopped. Raises typer.Exit."""
     from drumline.infra.kafka.offsets import Offsets
 
@@ -135,4 +135,6 @@ def _require_no_sink(config: Settings) -> None:
             time.sleep(0.5)
             members = offsets.members(config.sink.group)
     if members:
-        exit_with("backup", BAD_INPUT, f"{members} sinks of group {config.sink.group} run: stop them first")
+        stop = "stop them first; those of `drumline up` by `drumline down`, then `drumline up --servers`"
+        text = f"{members} sinks of group {config.sink.group} run: {stop}{what_follows}"
+        exit_with("backup", BAD_INPUT, text)

@@ -41,8 +41,8 @@ def forget(
 
     Without --yes it lists what there is, and changes nothing. The sinks have to run, since what waits in Kafka is first
     stored. The ledger keeps each record's place as `forgotten`, without a name of the job. So no sink takes it for a
-    new one, and the audit is as clean as before. `forgotten_jobs` has who deleted what, and when. A repetition deletes
-    what has come since.
+    new one, and the audit is as clean as before, once the sinks have read the deleted keys. `forgotten_jobs` has who
+    deleted what, and when. A repetition deletes what has come since.
 
     What stays. Kafka deletes from the beginning of a partition only: records behind those of other jobs stay until the
     retention of their topic. Deleted keys and state go from the disk when Kafka compacts their topics. On the other
@@ -121,6 +121,12 @@ def _of_platform(config: Settings, job: str, yes: bool, running: bool, has_files
             _check(config, forgetting, job, [str(row["job"]) for row in known], bool(earlier) or has_files, running)
             if not yes:
                 return forgetting.find()
+            shown = escape_controls(job)
+            echo(
+                f"drumline forget: waits for sinks to store what Kafka has, and for stream workers to forget {shown}; "
+                f"{WAIT_S:.0f} s each at most",
+                err=True,
+            )
             forgotten = forgetting.delete(f"{user_name()}@{socket.gethostname()}", WAIT_S)
             forgotten.keys["requests"] = _clear_requests(config, job)
             return forgotten
