@@ -47,7 +47,9 @@ def users() -> dict[str, list[dict[str, Any]]]:
     return {
         "operator": [
             *acls("topic", ["gpu.", "drumline."], "Create", "Describe", "DescribeConfigs", "AlterConfigs", "Read",
-                  "Write", pattern="prefix"),
+                  "Write", "Delete", pattern="prefix"),
+            *acls("topic", ["drumline-streams-"], "Read", pattern="prefix"),
+            *acls("group", ["drumline-sink", "drumline-streams"], "Describe"),
             *acls("group", ["drumline-dlq-replay-", "drumline-tail"], "Read", pattern="prefix"),
         ],
         "agent": [
@@ -69,7 +71,7 @@ def users() -> dict[str, list[dict[str, Any]]]:
             *acls("group", ["drumline-sink"], "Read"),
         ],
         "exporter": [
-            *acls("topic", [Topic.STRAGGLER, Topic.HANG, Topic.PROCESS, Topic.DEVICE], "Read"),
+            *acls("topic", [Topic.STRAGGLER, Topic.HANG, Topic.PROCESS, Topic.DEVICE, Topic.REQUEST], "Read"),
             *acls("group", ["drumline-exporter"], "Read"),
         ],
         "auditor": [
