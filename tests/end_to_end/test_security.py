@@ -144,7 +144,7 @@ KAFKA = {
     "expired": ({}, "EXPIRED", "certificate has expired; the server needs"),
     "other host": ({}, "ELSEWHERE", "IP address mismatch.*DRUMLINE_KAFKA__BOOTSTRAP must use a name"),
     "wrong password": (
-        {"sasl_password": SecretStr("wrong")},
+        {"sasl_password": SecretStr("wrong"), "sasl_password_file": None},
         "SECURE",
         "rejects user worker: .*check DRUMLINE_KAFKA__SASL",
     ),
@@ -210,7 +210,7 @@ def test_both_kafka_clients_use_every_mechanism_with_tls_and_without(secure, pro
     auditor = changed(secure, listener, security_protocol=protocol, sasl_mechanism=mechanism)
     require_acls(auditor, "test", {"gpu.kernel.v1": ("READ",)})
     asyncio.run(as_faust_does(auditor))
-    auditor.kafka.sasl_password = SecretStr("wrong")
+    auditor.kafka.sasl_password, auditor.kafka.sasl_password_file = SecretStr("wrong"), None
     with pytest.raises(KafkaAccessDenied, match="rejects user worker"):
         require_acls(auditor, "test", {"gpu.kernel.v1": ("READ",)})
 
