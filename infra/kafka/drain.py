@@ -86,8 +86,7 @@ def wait_stored(settings: Settings, timeout_s: float, meanwhile: Callable[[], ob
     with closing(Offsets(settings)) as kafka:
         ends = kafka.ends(kafka.places([spec.topic.value for spec in TOPICS if has_schema(spec.topic)]))
         while True:
-            stored = kafka.committed(settings.sink.group, ends)
-            behind = [where for where, end in sorted(ends.items()) if stored.get(where, (0, ""))[0] < end]
+            behind = kafka.behind(settings.sink.group, ends)
             if not behind:
                 return Drained()
             if time.monotonic() > deadline:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -81,6 +81,11 @@ class Offsets:
             if tp.error is not None:
                 raise KafkaException(tp.error)
         return {f"{tp.topic}:{tp.partition}": (tp.offset, tp.metadata or "") for tp in answers if tp.offset >= 0}
+
+    def behind(self, group: str, ends: Mapping[str, int]) -> list[str]:
+        """Return the places up to whose ends a group has not committed, sorted."""
+        stored = self.committed(group, ends)
+        return [place for place, end in sorted(ends.items()) if stored.get(place, (0, ""))[0] < end]
 
     def members(self, group: str) -> int:
         """Return the number of running members of a group; 0 where there is no such group."""

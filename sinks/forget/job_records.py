@@ -52,15 +52,10 @@ class ForgettableRecords:
         """Return the ends of all topics with rows, by topic:partition."""
         return self._offsets.ends(self._offsets.places(STORED))
 
-    def behind(self, ends: Mapping[str, int], group: str) -> list[str]:
-        """Return the places up to whose ends a group of sinks has not stored."""
-        stored = self._offsets.committed(group, ends)
-        return [place for place, end in sorted(ends.items()) if stored.get(place, (0, ""))[0] < end]
-
     def wait_stored(self, ends: Mapping[str, int], group: str, timeout_s: float) -> list[str]:
         """Wait until a group of sinks has stored all records before `ends`; return the places where it has not."""
         until = time.monotonic() + timeout_s
-        while (behind := self.behind(ends, group)) and time.monotonic() < until:
+        while (behind := self._offsets.behind(group, ends)) and time.monotonic() < until:
             time.sleep(POLL_S)
         return behind
 
