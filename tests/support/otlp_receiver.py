@@ -67,24 +67,20 @@ class Receiver:
 
     def spans(self):
         """All spans, in the order in which they came."""
-        return [
-            span
-            for path, _, message in self.requests
-            if path == "/v1/traces"
-            for resource in message.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
+        return self._records("/v1/traces", "resource_spans", "scope_spans", "spans")
 
     def logs(self):
         """All log records, in the order in which they came."""
+        return self._records("/v1/logs", "resource_logs", "scope_logs", "log_records")
+
+    def _records(self, path, resources, scopes, records):
         return [
             record
-            for path, _, message in self.requests
-            if path == "/v1/logs"
-            for resource in message.resource_logs
-            for scope in resource.scope_logs
-            for record in scope.log_records
+            for came, _, message in self.requests
+            if came == path
+            for resource in getattr(message, resources)
+            for scope in getattr(resource, scopes)
+            for record in getattr(scope, records)
         ]
 
 
