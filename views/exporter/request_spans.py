@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from drumline.schemas.model import model
 from drumline.schemas.record_table import RecordTable
 from drumline.schemas.topics import Topic
+from drumline.views.report.request_parts import request_parts
 
 #: Version 00: trace id, id of the caller's span, flags. Ids of zeros alone are none.
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
@@ -66,14 +67,6 @@ def request_spans(table: RecordTable) -> Iterator[RequestSpan]:
         )
         yield RequestSpan(
             int(context[1], 16), int(context[2], 16), begin, begin + ns,
-            tuple(_parts(begin, begin + ns, queue, first)),
+            tuple(request_parts(begin, begin + ns, queue, first)),
             {name: value for name, value in attributes.items() if value not in ("", -1)},
         )  # fmt: skip
-
-
-def _parts(begin: int, end: int, queue_ns: int, first_ns: int) -> Iterator[tuple[str, int, int]]:
-    computes = end if queue_ns < 0 else begin + queue_ns
-    decodes = end if first_ns < 0 else begin + first_ns
-    for name, since, until in (("queue", begin, computes), ("prefill", computes, decodes), ("decode", decodes, end)):
-        if until > since:
-            yield name, since, until

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import count, groupby
 
 from drumline.views.report.data import NoSuchRun, Query, Row, find_run
+from drumline.views.report.request_parts import request_parts
 from drumline.views.timeline import queries
 from drumline.views.timeline.lanes import Span
 from drumline.views.timeline.rank_tracks import (
@@ -116,16 +117,10 @@ def _add_request(
 
 
 def _parts(row: Row) -> Iterator[Span]:
-    """Yield what a request went through: the queue, its prompt, its other tokens."""
-    begin, end = row["begin"], row["begin"] + row["ns"]
-    if row["queue_ns"] is None:
-        yield Span(begin, end, "queue")
-        return
-    computes = begin + row["queue_ns"]
-    decodes = end if row["ttft_ns"] is None else begin + row["ttft_ns"]
-    for name, since, until in (("queue", begin, computes), ("prefill", computes, decodes), ("decode", decodes, end)):
-        if until > since:
-            yield Span(since, until, name)
+    begin = row["begin"]
+    queue_ns, first_ns = (-1 if row[name] is None else row[name] for name in ("queue_ns", "ttft_ns"))
+    for name, since, until in request_parts(begin, begin + row["ns"], queue_ns, first_ns):
+        yield Span(since, until, name)
 
 
 def _iterations(rows: Iterator[Row], flows: dict[tuple[str, int], int]) -> Iterator[Span]:
