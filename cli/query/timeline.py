@@ -16,6 +16,7 @@ from drumline.infra.runtime.exit_codes import BAD_INPUT
 from drumline.infra.runtime.terminal import echo, escape_controls
 
 if TYPE_CHECKING:
+    from drumline.views.timeline.job_trace import Timeline
     from drumline.views.timeline.request_trace import RequestTimeline
 
 app = typer.Typer(add_completion=False)
@@ -83,35 +84,27 @@ def timeline(
         def query(sql: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
             return rows(client, sql, values)
 
-        if not steps:
-            of_requests = request_timeline(query, job, run, request, trace, form=form)
-        else:
+        written: Timeline | RequestTimeline
+        if steps:
             written = load(query, job, run, first, last, wanted, form=form)
+            facts = {"first_step": first, "last_step": last, "ranks": written.ranks,
+                     "unaligned_ranks": written.unaligned}  # fmt: skip
+            title, size, unaligned = f"steps {first} to {last}", f"{len(written.ranks)} ranks", written.unaligned
+        else:
+            written = request_timeline(query, job, run, request, trace, form=form)
+            facts = {"requests": written.requests, "iterations": written.iterations}
+            title = f"{len(written.requests)} request{'s' if len(written.requests) != 1 else ''}"
+            size, unaligned = f"{written.iterations:,} iterations", []
     with replaced("timeline", output) as part:
-        part.write_bytes(written.trace if steps else of_requests.trace)
-    if not steps:
-        _print_requests(of_requests, job, output, as_json)
-        return
+        part.write_bytes(written.trace)
     if as_json:
-        echo(json.dumps({"path": str(output.resolve()), "job": job, "run": written.run, "first_step": first,
-                         "last_step": last, "ranks": written.ranks, "unaligned_ranks": written.unaligned,
-                         "slices": written.slices}))  # fmt: skip
+        place = {"path": str(output.resolve()), "job": job, "run": written.run}
+        echo(json.dumps({**place, **facts, "slices": written.slices}))
         return
-    size = f"{len(written.ranks)} ranks, {written.slices:,} slices, {len(written.trace) / 1e6:.1f} MB"
-    echo(f"{escape_controls(job)}, run {escape_controls(written.run)}, steps {first} to {last}: {size}")
-    if written.unaligned:
-        echo(f"ranks {', '.join(map(str, written.unaligned))}: no collective joins them to the others; their own clock")
-    echo(f"timeline: {output.resolve()}; open it at https://ui.perfetto.dev")
-
-
-def _print_requests(written: RequestTimeline, job: str, output: Path, as_json: bool) -> None:
-    if as_json:
-        echo(json.dumps({"path": str(output.resolve()), "job": job, "run": written.run, "requests": written.requests,
-                         "iterations": written.iterations, "slices": written.slices}))  # fmt: skip
-        return
-    size = f"{written.iterations:,} iterations, {written.slices:,} slices, {len(written.trace) / 1e6:.1f} MB"
-    named = f"{len(written.requests)} request{'s' if len(written.requests) != 1 else ''}"
-    echo(f"{escape_controls(job)}, run {escape_controls(written.run)}, {named}: {size}")
+    size = f"{size}, {written.slices:,} slices, {len(written.trace) / 1e6:.1f} MB"
+    echo(f"{escape_controls(job)}, run {escape_controls(written.run)}, {title}: {size}")
+    if unaligned:
+        echo(f"ranks {', '.join(map(str, unaligned))}: no collective joins them to the others; their own clock")
     echo(f"timeline: {output.resolve()}; open it at https://ui.perfetto.dev")
 
 
