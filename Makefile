@@ -22,7 +22,7 @@ PAGES_OF_CODE := bounds_page tables_page
 PAGES_MADE := $(PAGES_OF_CODE) causes_page chart_files occupancy_query prometheus_files settings_page cli_page metrics_page alerts_page dashboards_page collector_status_page fleet_page cookbook dashboard_pictures
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java jars test test-long test-kube test-cluster demo docs site lint lock release
+.PHONY: help setup compiler jars test test-long test-kube test-cluster demo docs site lint lock release
 
 ##@ drumline
 
@@ -32,22 +32,21 @@ help: ## Print this list
 
 ##@ Run it
 
-setup: java $(VENV)/ready jars ## Install everything: Java, Maven and a C compiler (with apt as root), Python packages, Kafka's jars
+setup: compiler $(VENV)/ready jars ## Install everything: a C compiler (with apt as root), Python packages, Kafka's jars
 	@echo "ready: $(BIN)/drumline"
 
 jars: $(VENV)/ready
 	@echo "Kafka's jars (fetched once)"; $(BIN)/python -m drumline.infra.localstack.kafka.jars > /dev/null
 
-# Maven runs once, for the jars; Java runs the local broker; a C compiler builds what CUPTI and NCCL call.
-java:
-	@if command -v java > /dev/null && command -v mvn > /dev/null && command -v cc > /dev/null; then exit 0; fi; \
-	packages="default-jre-headless maven gcc libc6-dev"; \
+# It builds what CUPTI and NCCL call.
+compiler:
+	@if command -v cc > /dev/null; then exit 0; fi; \
+	packages="gcc libc6-dev"; \
 	if [ "$$(id -u)" -eq 0 ] && command -v apt-get > /dev/null; then \
-		echo "installing $$packages with apt-get: the local Kafka and the tests need them"; \
+		echo "installing $$packages with apt-get: NCCL's plugin and the tests need them"; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages; \
 	else \
-		echo "the local Kafka needs Java 17 or newer and Maven, the tests a C compiler; on Debian or Ubuntu:" >&2; \
-		echo "  sudo apt-get install $$packages" >&2; \
+		echo "a C compiler is needed; on Debian or Ubuntu: sudo apt-get install $$packages" >&2; \
 		exit 1; \
 	fi
 
@@ -147,6 +146,15 @@ lock_for = rm -f $(LOCKS)/$(1).txt.new && $(BIN)/uv --no-config pip compile --qu
 	--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock" $(2) \
 	$(addprefix --extra ,$(EXTRAS_$(1))) pyproject.toml --output-file $(LOCKS)/$(1).txt.new \
 	&& mv $(LOCKS)/$(1).txt.new $(LOCKS)/$(1).txt
+
+# Maven resolves the pom; its places in a repository are the paths of the list.
+KAFKA := infra/localstack/assets/kafka
+.PHONY: lock-jars
+lock-jars: ## Renew the list of Kafka's jars from its pom.xml (needs Maven)
+	@folder=$$(mktemp -d) && mvn -B -C -q -f $(KAFKA)/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
+		-Dmdep.useRepositoryLayout=true -DoutputDirectory=$$folder \
+	&& (cd $$folder && find . -name '*.jar' -printf '%P\n' | LC_ALL=C sort | xargs sha256sum) > $(KAFKA)/jars.sha256; \
+	code=$$?; rm -rf $$folder; exit $$code
 
 # Sums of what a release has made immutable. A released file that was changed or removed ends it.
 FROZEN := infra/released.sha256

@@ -23,7 +23,7 @@ STATE = re.compile(
     r"lock|command\.lock|engine\.users|(supervisor|plan|children)\.json|programs|logs|secrets|kafka.*|clickhouse.*|"
     r"sql_history|demo-report\.html|stream"
 )
-JARS = re.compile(r"(kafka|zookeeper)-.*|kafka\.lock|maven\.log")
+JARS = re.compile(r"(kafka|zookeeper)-.*|kafka\.lock")
 SPOOL = re.compile(r"\.(agent|rings|control|waiting).*|policy|[0-9a-f]{8}-[0-9a-f-]{20,}")
 
 

@@ -34,8 +34,8 @@ def up(
     supervisor runs and restarts it all; `drumline down` stops it. A repetition changes nothing. Where your settings
     name a Kafka or a ClickHouse elsewhere, only the other one is started, and none of the programs.
 
-    Needs Java 17 or newer; the first time, Maven fetches Kafka's jars (45 MB). Ports and the state
-    directory are settings (DRUMLINE_LOCAL__...; `drumline config`).
+    The first time it fetches Kafka's jars (45 MB). Ports and the state directory are settings (DRUMLINE_LOCAL__...;
+    `drumline config`).
     """
     from drumline.cli.console import exit_on_error
     from drumline.infra.config.state_dir import StackError

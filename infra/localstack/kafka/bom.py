@@ -7,57 +7,21 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from drumline.infra.localstack.kafka.jars import SUMS
-
-#: Artifact, or what it begins with -> Maven's group. The list of hashes does not name groups.
-GROUPS = {
-    "HdrHistogram": "org.hdrhistogram",
-    "argparse4j": "net.sourceforge.argparse4j",
-    "caffeine": "com.github.ben-manes.caffeine",
-    "commons-beanutils": "commons-beanutils",
-    "commons-collections": "commons-collections",
-    "commons-digester": "commons-digester",
-    "commons-logging": "commons-logging",
-    "commons-validator": "commons-validator",
-    "hash4j": "com.dynatrace.hash4j",
-    "jackson-dataformat-": "com.fasterxml.jackson.dataformat",
-    "jackson-datatype-": "com.fasterxml.jackson.datatype",
-    "jackson-": "com.fasterxml.jackson.core",
-    "jopt-simple": "net.sf.jopt-simple",
-    "jose4j": "org.bitbucket.b_c",
-    "jspecify": "org.jspecify",
-    "kafka": "org.apache.kafka",
-    "log4j-": "org.apache.logging.log4j",
-    "lz4-java": "at.yawk.lz4",
-    "metrics-core": "com.yammer.metrics",
-    "pcollections": "org.pcollections",
-    "re2j": "com.google.re2j",
-    "scala-logging": "com.typesafe.scala-logging",
-    "scala-": "org.scala-lang",
-    "slf4j-api": "org.slf4j",
-    "snakeyaml": "org.yaml",
-    "snappy-java": "org.xerial.snappy",
-    "zstd-jni": "com.github.luben",
-}
+from drumline.infra.localstack.kafka.jars import listed
 
 
 def components() -> list[dict[str, Any]]:
-    """Return the jars as components of CycloneDX. Raises ValueError for a jar whose group is not known."""
+    """Return the jars as components of CycloneDX."""
     out = []
-    for line in SUMS.read_text().splitlines():
-        digest, name = line.split()
-        known = re.fullmatch(r"(.+?)-(\d[\d.]*(?:-\d+)?)\.jar", name)
-        group = next((group for begin, group in GROUPS.items() if name.startswith(begin)), "")
-        if known is None or not group:
-            raise ValueError(f"{name}: its Maven group or its version is not known; add it to GROUPS")
-        purl = f"pkg:maven/{group}/{known[1]}@{known[2]}"
+    for path, digest in listed().items():  # GROUP/ARTIFACT/VERSION/FILE, the group with slashes for dots
+        *group, name, version, _ = path.split("/")
+        purl = f"pkg:maven/{'.'.join(group)}/{name}@{version}"
         hashes = [{"alg": "SHA-256", "content": digest}]
-        named = {"type": "library", "group": group, "name": known[1], "version": known[2]}
+        named = {"type": "library", "group": ".".join(group), "name": name, "version": version}
         out.append({**named, "bom-ref": purl, "purl": purl, "hashes": hashes})
     return out
 

@@ -149,7 +149,7 @@ def prepare_brokers(settings: Settings) -> list[Child]:
     """Fetch the jars, write the configuration, format the storage on first use; return the processes to run.
 
     Raises:
-        StackError: no Java, no Maven, no jars, storage cannot be formatted, or it is that of another number of brokers.
+        StackError: no Java, no jars, storage cannot be formatted, or it is that of another number of brokers.
     """
     state = State.of(settings)
     java, jars = find_java(), ensure_jars(settings)

@@ -1,70 +1,76 @@
-"""Kafka's jars: fetched once by Maven from the committed pom into the user's cache; offline afterwards.
+"""Kafka's jars: fetched once from a Maven repository into the user's cache; offline afterwards.
 
-    CACHE/kafka-HASH/*.jar   HASH = sha256 of pom.xml; the folder appears whole, by a rename
-    CACHE/kafka.lock         held while Maven runs, so that two `up` fetch once
-    CACHE/maven.log          output of the last run of Maven
+    CACHE/kafka-HASH/*.jar   HASH = sha256 of jars.sha256; the folder appears whole, by a rename
+    CACHE/kafka.lock         held while they are fetched, so that two `up` fetch once
 
-Each start of the broker compares them with `jars.sha256` beside the pom: names and contents, no jar more or less.
+`jars.sha256` names them all, with their places in the repository. Each fetch and each start of the broker compares:
+names and contents, no jar more or less. `make lock-jars` renews the list from the pom beside it.
 `python -m drumline.infra.localstack.kafka.jars` checks Java, fetches them and prints the folder (`make setup`).
 """
 
 from __future__ import annotations
 
-import collections
 import hashlib
-import re
+import http.client
 import shutil
-import subprocess
 import sys
-from pathlib import Path
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from drumline.infra.config.settings import Settings, settings
 from drumline.infra.config.state_dir import StackError, locked
-from drumline.infra.localstack.kafka.java import find_java, find_maven
+from drumline.infra.localstack.kafka.java import find_java
 
-POM = Path(__file__).parents[1] / "assets" / "kafka" / "pom.xml"
-#: Sums of the pom's jars, as sha256sum writes them.
-SUMS = POM.with_name("jars.sha256")
-DOWNLOADED = re.compile(r"Downloaded from \S+: \S+/(\S+) \(([\d.]+) (B|kB|MB)")
-UNIT_BYTES = {"B": 1, "kB": 1_000, "MB": 1_000_000}
+#: Sums of the jars, as sha256sum writes them, of their paths in a Maven repository.
+SUMS = Path(__file__).parents[1] / "assets" / "kafka" / "jars.sha256"
+#: Maven's own; a site that cannot reach it brings the jars along.
+REPOSITORY = "https://repo.maven.apache.org/maven2"
+#: Jars fetched at once, attempts for each, the pause before the next attempt, and the longest silence of a server; s.
+AT_ONCE, ATTEMPTS, PAUSE_S, SILENCE_S = 8, 3, 1.0, 60.0
+
+
+def listed() -> dict[str, str]:
+    """Return the jars that the broker runs on: path in a Maven repository -> sha256, hex digits."""
+    return {path: digest for digest, path in (line.split() for line in SUMS.read_text().splitlines())}
 
 
 def jar_folder(settings: Settings) -> Path:
-    """Return the folder of this pom's jars, which may not exist yet."""
-    return settings.local.cache / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}"
+    """Return the folder of these jars, which may not exist yet."""
+    return settings.local.cache / f"kafka-{hashlib.sha256(SUMS.read_bytes()).hexdigest()[:16]}"
 
 
 def ensure_jars(settings: Settings) -> Path:
     """Return the folder with the broker's jars; fetch them if it does not exist (progress on stderr).
 
-    Raises StackError: no Maven and no jars, Maven failed (the message has its errors), or other jars than expected.
+    Raises StackError: a jar cannot be fetched, or there are other jars than expected.
     """
     folder = jar_folder(settings)
     if folder.is_dir():
         verify(folder)
         return folder
-    try:
-        maven = find_maven()
-    except StackError as error:
-        raise StackError(f"{error}\nWithout a network: bring the jars to {folder} (docs/guide/deploy.md)") from None
     cache = settings.local.cache
     busy = f"another process has been fetching Kafka's jars into {cache} for ten minutes"
     with locked(cache / "kafka.lock", busy, timeout_s=600):
         if not folder.is_dir():
             scratch = cache / f"{folder.name}.part"
             shutil.rmtree(scratch, ignore_errors=True)
-            fetch(maven, scratch, cache / "maven.log")
+            scratch.mkdir(parents=True)
+            fetch(scratch, folder)
             verify(scratch)
             scratch.rename(folder)
     return folder
 
 
 def verify(folder: Path) -> None:
-    """Compare a folder of jars with SUMS. Raises StackError with the first names that differ."""
-    expected = {name: digest for digest, name in (line.split() for line in SUMS.read_text().splitlines())}
+    """Compare a folder of jars with the list. Raises StackError with the first names that differ."""
+    expected = {PurePosixPath(path).name: digest for path, digest in listed().items()}
     present: dict[str, str] = {}
     for path in sorted(folder.iterdir()):  # every name: Java loads *.JAR too
         present[path.name] = ""
@@ -73,47 +79,52 @@ def verify(folder: Path) -> None:
                 present[path.name] = hashlib.file_digest(content, "sha256").hexdigest()
     if wrong := sorted(name for name in expected.keys() | present.keys() if expected.get(name) != present.get(name)):
         raise StackError(
-            f"{folder} has not the jars of drumline's pom: {len(wrong)} are missing, changed or not expected, "
+            f"{folder} has not the jars of drumline's list: {len(wrong)} are missing, changed or not expected, "
             f"{', '.join(wrong[:3])}. Delete the folder and run the command again; do not use a mirror that brings them"
         )
 
 
-def fetch(maven: str, folder: Path, log: Path) -> None:
-    """Copy the pom's runtime dependencies to `folder` with Maven. Wrong checksums fail (-C).
+def fetch(scratch: Path, folder: Path) -> None:
+    """Fetch all jars of the list into `scratch`; `folder` is where they will lie.
 
-    Raises:
-        StackError: Maven failed.
+    Raises StackError: a jar could not be fetched in ATTEMPTS attempts; the message has the first one's address.
     """
-    command = [maven, "-B", "-C", "-U", "-f", str(POM), "dependency:copy-dependencies"]
-    command += ["-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
-    last: collections.deque[str] = collections.deque(maxlen=400)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (TextColumn("Kafka's jars"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     with (
-        log.open("w") as kept,
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run,
+        ThreadPoolExecutor(AT_ONCE) as pool,
     ):
-        task = progress.add_task("Kafka's jars: Maven resolves")
-        files, size = 0, 0.0
-        assert run.stdout is not None
+        task = progress.add_task("", total=None)
+        running = [
+            pool.submit(_fetch_one, f"{REPOSITORY}/{path}", scratch, lambda size: progress.advance(task, size))
+            for path in listed()
+        ]
         try:
-            for line in run.stdout:
-                kept.write(line)
-                last.append(line.rstrip())
-                if match := DOWNLOADED.search(line):
-                    files += 1
-                    size += float(match[2]) * UNIT_BYTES[match[3]]
-                    progress.update(task, description=f"Kafka's jars: {files} files, {size / 1e6:.1f} MB ({match[1]})")
-        except BaseException:
-            run.terminate()
-            raise
-    if run.returncode != 0 or not any(folder.glob("kafka_*.jar")):
-        errors = [line.removeprefix("[ERROR] ") for line in last if line.startswith("[ERROR]")]
-        raise StackError(
-            "Maven could not fetch Kafka's jars: "
-            + (errors[0] if errors else f"exit code {run.returncode}")
-            + f"\nIts output is in {log}. A proxy or a mirror goes into ~/.m2/settings.xml; then run this again."
-        )
+            for jar in running:
+                jar.result()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            pool.shutdown(cancel_futures=True)
+            raise StackError(
+                f"Kafka's jars could not be fetched: {error}. HTTPS_PROXY names a proxy; run this again. "
+                f"Without a network: bring the jars to {folder} (docs/guide/deploy.md)"
+            ) from None
+
+
+def _fetch_one(address: str, scratch: Path, arrived: Callable[[int], None]) -> None:
+    """Fetch one jar, of at most some MB; `arrived` is called with its bytes."""
+    target = scratch / PurePosixPath(address).name
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with urllib.request.urlopen(address, timeout=SILENCE_S) as answer:
+                content = answer.read()  # at once: an answer that breaks off is an error then, and jars are small
+            target.write_bytes(content)
+            arrived(len(content))
+            return
+        except (OSError, http.client.HTTPException) as error:
+            is_final = isinstance(error, urllib.error.HTTPError) and error.code < 500
+            if is_final or attempt == ATTEMPTS:
+                raise OSError(f"{address}: {error}") from None
+            time.sleep(PAUSE_S)
 
 
 def main() -> int:

