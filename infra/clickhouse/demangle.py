@@ -1,5 +1,7 @@
 """Demangling of kernel names in a separate process (`python -m drumline.infra.clickhouse.demangle`).
 
+The C++ library of the machine does it, as for PyTorch's profiler and NVIDIA's tools, so all print the same name.
+
 A mangled name of a few hundred bytes can expand to gigabytes (back references double it), and any user of a GPU chooses
 names. So the process has limited memory and CPU time. A name that needs more stays mangled, and the next one gets a new
 process.
@@ -7,7 +9,7 @@ process.
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import json
 import resource
 import subprocess
@@ -44,12 +46,16 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    from cpp_demangle import demangle
-
+    try:
+        demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    except OSError:  # the names stay as they are
+        return
+    demangle.restype = ctypes.c_void_p
     for line in sys.stdin:
         name = line.rstrip("\n")
-        with contextlib.suppress(ValueError):
-            name = demangle(name)
+        plain = demangle(name.encode(errors="surrogateescape"), None, None, None)  # to malloc's memory, until the end
+        if plain:
+            name = ctypes.string_at(plain).decode(errors="replace")
         print(json.dumps(name[:MOST]), flush=True)
 
 
