@@ -14,6 +14,7 @@ PROGRESS_S ?= 10
 LOCKS := infra/requirements
 EXTRAS_dev := dev
 EXTRAS_all := all gpu archive build
+EXTRAS_release := release
 EXTRAS_image := streams sinks gpu archive report serve grafana otel nvsentinel build
 
 # Generators of docs/generate, each of one page of docs/reference. Those of PAGES_OF_CODE restate code line by line: the
@@ -104,14 +105,14 @@ test: export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
 
 # mypy takes as long as all else before the tests, and they wait more than they compute: it runs beside them. In CI a
 # failed test with a real stack is run once more at the end, and named.
-test: java $(VENV)/ready ## Run lint and all tests, with a real Kafka and a real ClickHouse engine (JOBS=4 processes)
+test: compiler $(VENV)/ready ## Run lint and all tests, with a real Kafka and a real ClickHouse engine (JOBS=4 processes)
 	@$(MAKE) --no-print-directory --jobs=3 jars lint-rest collect
 	@nice $(BIN)/mypy > $(VENV)/types.log 2>&1 & types=$$!; trap 'kill $$types 2> /dev/null; exit 130' INT TERM; \
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --cache-clear; code=$$?; \
 	[ $$code -eq 0 ] || [ "$(CI)" != true ] || { $(BIN)/python .ci/again.py $$code; code=$$?; }; \
 	wait $$types || { cat $(VENV)/types.log; code=1; }; exit $$code
 
-test-long: setup ## Run the long tests: chaos runs, outages, security, benchmarks (real stacks)
+test-long: setup $(VENV)/zig ## Run the long tests: chaos runs, outages, security, benchmarks (real stacks)
 	@$(BIN)/pytest -m long
 
 test-kube: setup ## Run the Helm chart on a real Kubernetes: control plane, kubelet and containers on this machine (as root)
@@ -140,6 +141,7 @@ lock: $(VENV)/ready ## Renew infra/requirements: the newest packages that pyproj
 	@$(call lock_for,dev,--upgrade)
 	@$(call lock_for,all,--constraint $(LOCKS)/dev.txt)
 	@$(call lock_for,image,--constraint $(LOCKS)/dev.txt)
+	@$(call lock_for,release,--constraint $(LOCKS)/dev.txt)
 
 # One file for Python 3.11 and later, by markers. uv reads no setting of this machine: the files name no index.
 lock_for = rm -f $(LOCKS)/$(1).txt.new && $(BIN)/uv --no-config pip compile --quiet --universal --python-version 3.11 \
@@ -166,12 +168,27 @@ freeze:
 	@[ ! -f $(FROZEN) ] || sha256sum --check --quiet --strict $(FROZEN)
 	@sha256sum infra/clickhouse/migrations/*.sql schemas/avro/released/*.avsc tests/data/golden/*.bin > $(FROZEN)
 
-release: versions freeze ## Build dist/: the wheel, its CycloneDX bill of materials, the Helm chart, Grafana's files
-	@rm -rf dist && $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+# Zig compiles for both processors; it is large, so that only releases and their test have it.
+$(VENV)/zig: $(VENV)/ready $(LOCKS)/release.txt
+	@echo "Zig's C compiler (fetched once)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement $(LOCKS)/release.txt
+	@touch $@
+
+release: versions freeze $(VENV)/zig ## Build dist/: wheels for x86_64 and aarch64, sdist, bill of materials, chart, Grafana's files, sums (RELEASE_KEY signs)
+	@rm -rf dist && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python infra/release/wheels.py dist > $(VENV)/wheels.log \
+		|| { cat $(VENV)/wheels.log; exit 1; }
 	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
 		--output-file dist/drumline.cdx.json $(LOCKS)/all.txt
 	@$(BIN)/python -m drumline.infra.localstack.kafka.bom dist/drumline.cdx.json
 	@$(BIN)/drumline grafana write --out dist/grafana > /dev/null
 	@rm -rf infra/helm/drumline/files/grafana && cp -r dist/grafana infra/helm/drumline/files/grafana
 	@tar --create --gzip --dereference --directory infra/helm --file dist/drumline-chart.tgz drumline
+	@$(MAKE) --no-print-directory sums
 	@ls dist; echo "commit $(FROZEN) with the release: its migrations and schemas never change from now on"
+
+# RELEASE_KEY: file of the private SSH key that signs the sums; users check them with `ssh-keygen -Y verify`.
+.PHONY: sums
+sums:
+	@cd dist && rm -f SHA256SUMS* && sums=$$(find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha256sum) && echo "$$sums" > SHA256SUMS
+	@if [ -n "$(RELEASE_KEY)" ]; then ssh-keygen -q -Y sign -f "$(RELEASE_KEY)" -n drumline dist/SHA256SUMS; \
+		else echo "the sums are not signed: RELEASE_KEY names no key"; fi

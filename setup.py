@@ -1,18 +1,24 @@
-"""Names NCCL's profiler plugin as NCCL looks for it. All else that setuptools needs is in pyproject.toml."""
+"""Names what C compilers build for drumline, and its wheels. All else that setuptools needs is in pyproject.toml."""
 
 from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
-
-PLUGIN = "libnccl-profiler-drumline"
 
 
 class BuildLibraries(build_ext):
-    """Builds the extensions; the plugin is a plain shared library, for no version of Python."""
+    """Builds plain shared libraries: they are for no version of Python, which loads them by ctypes."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        """Return the file of an extension, relative to the folder that is built into."""
-        name: str = super().get_ext_filename(fullname)
-        return name[: name.index(PLUGIN) + len(PLUGIN)] + ".so" if PLUGIN in name else name
+        """Return the file of a library, relative to the folder that is built into."""
+        return fullname.replace(".", "/") + ".so"
 
 
-setup(cmdclass={"build_ext": BuildLibraries})
+class Wheel(bdist_wheel):
+    """A wheel for a platform and any Python 3."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Return the tags of Python, its binary interface and the platform."""
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(cmdclass={"build_ext": BuildLibraries, "bdist_wheel": Wheel})

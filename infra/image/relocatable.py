@@ -40,10 +40,10 @@ def unpack(wheels: Path, packages: Path) -> None:
         [wheel] = wheels.glob(f"{name}-*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(packages)
-    built = [*packages.glob("drumline/producers/collector/_callbacks*.so"),
-             *packages.glob("drumline/producers/nccl_profiler/libnccl-profiler-drumline.so")]  # fmt: skip
-    if len(built) != 2:
-        raise ValueError(f"built without a C compiler: there is {built}, not the callbacks of CUPTI and NCCL's plugin")
+    built = [packages / "drumline/producers/collector/_callbacks.so",
+             packages / "drumline/producers/nccl_profiler/libnccl-profiler-drumline.so"]  # fmt: skip
+    if missing := [library.name for library in built if not library.exists()]:
+        raise ValueError(f"built without a C compiler: {missing} are missing")
     for library in built:
         needed = max(tuple(map(int, text.split("."))) for text in re.findall(r"GLIBC_(\d+\.\d+)", versions(library)))
         if needed > NEWEST_GLIBC:

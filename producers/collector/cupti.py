@@ -155,10 +155,10 @@ class CountCallbacks:
 
 
 def _built() -> ctypes.CDLL:
-    files = glob.glob(os.path.join(os.path.dirname(__file__), "_callbacks*.so"))
-    if not files:
+    built = os.path.join(os.path.dirname(__file__), "_callbacks.so")
+    if not os.path.exists(built):
         raise NoCupti("drumline was installed without its callbacks: pip install it again where there is a C compiler")
-    return ctypes.CDLL(files[0])
+    return ctypes.CDLL(built)
 
 
 def is_cupti(path: str) -> bool:

@@ -13,6 +13,8 @@ LOCKS = ROOT / "infra" / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = dict(re.findall(r"^EXTRAS_(\w+) := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
 NAMES = sorted(EXTRAS)
+#: Compiles the wheels of a release; too large for all who test.
+COMPILER = "ziglang"
 
 
 def locked(name):
@@ -64,7 +66,8 @@ def test_a_lock_has_what_pyproject_asks_for_else_make_lock_is_due(name, python):
 def test_programs_run_on_the_versions_that_are_tested():
     tested = {(pin.name, str(pin.specifier), tuple(hashes)) for pin, hashes in locked("dev")}
     for name in NAMES:
-        assert {(pin.name, str(pin.specifier), tuple(hashes)) for pin, hashes in locked(name)} <= tested
+        pins = {(pin.name, str(pin.specifier), tuple(hashes)) for pin, hashes in locked(name) if pin.name != COMPILER}
+        assert pins <= tested
 
 
 def test_everything_is_installed_with_hashes():
