@@ -110,3 +110,12 @@ def test_an_absent_module_is_found():
 def test_modules_named_in_comments_and_docstrings_exist(folder):
     files = python_files([ROOT / folder])
     assert not {str(file): names for file in files if (names := absent_modules(file.read_text()))}
+
+
+def test_the_packages_of_architecture_name_every_folder_of_a_program_and_of_the_views():
+    text = (ROOT / "docs/design/architecture.md").read_text()
+    packages = text.split("\n## Packages\n")[1].split("\n## ")[0]
+    rooms = [ROOT / room for room in ("producers", "streams", "sinks", "infra", "views", "lab")]
+    folders = {path.name for room in rooms for path in room.iterdir() if path.is_dir() and any(path.rglob("*.*"))}
+    named = {part for path in re.findall(r"`([\w/]+)/`", packages) for part in path.split("/")} | {"__pycache__"}
+    assert folders - named == set()
