@@ -115,7 +115,7 @@ def test_modules_named_in_comments_and_docstrings_exist(folder):
 def test_the_packages_of_architecture_name_every_folder_of_a_program_and_of_the_views():
     text = (ROOT / "docs/design/architecture.md").read_text()
     packages = text.split("\n## Packages\n")[1].split("\n## ")[0]
-    rooms = [ROOT / room for room in ("producers", "streams", "sinks", "infra", "views", "lab")]
-    folders = {path.name for room in rooms for path in room.iterdir() if path.is_dir() and any(path.rglob("*.*"))}
+    tops = [ROOT / name for name in ("producers", "streams", "sinks", "infra", "views", "lab")]
+    folders = {path.name for top in tops for path in top.iterdir() if path.is_dir() and any(path.rglob("*.*"))}
     named = {part for path in re.findall(r"`([\w/]+)/`", packages) for part in path.split("/")} | {"__pycache__"}
     assert folders - named == set()
