@@ -59,6 +59,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "evaluate": "Score the straggler verdicts of a recording with known faults.",
     }),
     ("Operate: topics, tables and the programs between them", "operate", {
+        "setup": "Prepare Kafka and ClickHouse: topics, tables, roles.",
         "topics": "Create, check and read the Kafka topics.",
         "migrate": "Bring the ClickHouse schema up to date.",
         "roles": "Create the roles, limits and quotas of a ClickHouse server.",
@@ -87,7 +88,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
 FIRST = frozenset(
     {
         *("up", "down", "status", "uninstall", "demo", "run", "agent", "doctor", "import", "top", "explain", "serve"),
-        *("report", "capture", "timeline", "export", "sql", "verdict", "topics", "migrate", "stream", "sink", "audit"),
+        *("report", "capture", "timeline", "export", "sql", "verdict", "setup", "stream", "sink", "audit"),
         *("policy", "grafana"),
     }
 )
