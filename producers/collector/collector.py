@@ -50,8 +50,8 @@ class Collector:
     `sample_stacks`: begins or ends to sample the stacks of the process's threads.
     `pc_sampler`: samples the GPU while the decoder asks for it. `counter`: counts launches while the policy wants it.
     `may_finalize`: whether CUPTI may go once a policy has switched recording off for good; `resume` brings it back.
-    `state`: "off", "on", "counting", "window" (between windows), "yielded" (to another profiler), "decoder_stalled",
-    "failed: REASON" or "closed".
+    `state`: "off", "on", "counting", "yielded" (to another profiler), "decoder_stalled", "failed: REASON" or
+    "closed".
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Collector:
             self._has_begun_window = True
         self._count(policy)  # before CUPTI makes a subscriber of its own
         self._recorder.subscribe()
-        if policy.on_at(time.time_ns()):
+        if policy.records:
             self._switch(True, str(policy))
         else:
             self._recorder.keep()
@@ -197,7 +197,8 @@ class Collector:
         while not self._stop.wait(wait):
             try:
                 with self._lock:
-                    wait = self._tick()
+                    self._tick()
+                wait = FLUSH_S
                 self._pool.header[Header.THREAD_NS] = time.thread_time_ns()
             except Exception as error:
                 self._fail(f"{type(error).__name__}: {error}")
@@ -205,8 +206,8 @@ class Collector:
         with self._lock:  # in this thread, as Python 3.12.0 and 3.12.1 start no thread at the end
             self._finish()
 
-    def _tick(self) -> float:
-        """Do one iteration and return the seconds to sleep until the next."""
+    def _tick(self) -> None:
+        """Do what is due, once every FLUSH_S."""
         policy, now = self._policy(), time.time_ns()
         if self._revive_decoder():
             self._decoder_stall = StallDetector(FLUSH_S)
@@ -224,7 +225,7 @@ class Collector:
         if self._begin_at and time.monotonic() >= self._begin_at and not self._active_profilers:
             self._begin_at = 0.0
             self._begin()
-        wanted = policy.on_at(now) and not (self._active_profilers or stalled or self._recorder.finalized)
+        wanted = policy.records and not (self._active_profilers or stalled or self._recorder.finalized)
         if wanted and not self._recorder.on and time.monotonic() >= self._retry_at:
             self._switch(True, str(policy))
         elif self._recorder.on and not wanted:
@@ -249,9 +250,7 @@ class Collector:
         elif stalled:
             self.state = "decoder_stalled"
         elif not wanted:  # if CUPTI rejects it, "yielded" stays
-            counts = self._counter is not None and self._counter.begun
-            self.state = "counting" if counts else "window" if policy.changes_in(now) != float("inf") else "off"
-        return min(FLUSH_S, max(policy.changes_in(time.time_ns()), 0.001))
+            self.state = "counting" if self._counter is not None and self._counter.begun else "off"
 
     def _restart_reason(self, now_ns: int, decoder_is_fresh: bool) -> tuple[str, str]:
         """Return (problem, sentence) if recording must restart, else two empty strings."""
@@ -272,9 +271,7 @@ class Collector:
         return idle and self._profiler_on_demand and self._recorder.on and self._pool.has_outstanding(time.time_ns())
 
     def _policy(self) -> Policy:
-        header = self._pool.header
-        mode = header[Header.MODE]
-        return Policy(mode, max(header[Header.WINDOW_NS], 1), max(header[Header.PERIOD_NS], 1))
+        return Policy(self._pool.header[Header.MODE])
 
     def _switch(self, on: bool, reason: str) -> None:
         """Switch recording on or off and send the decoder the time. `self._lock` is held."""

@@ -44,8 +44,6 @@ class Header(IntEnum):
     EVENTS_LOST = 11  # G events and marks that could not be sent
     WANTED_KIND = 12  # D record kind whose size the decoder needs; 0 = none
     MODE = 13  # D collection mode (policy.py)
-    WINDOW_NS = 14  # D duty cycle: length of a window; duration
-    PERIOD_NS = 15  # D duty cycle: from window to window; duration
     TICKS = 16  # D counts while the decoder is alive
     FLUSH_NS = 17  # G longest flush; duration
     THREAD_NS = 18  # G CPU time of the collector's thread; duration
@@ -173,7 +171,5 @@ def new_pool(policy: Policy = Policy()) -> BufferPool:
     """Create a pool with a policy and the size that DRUMLINE_COLLECT__BUFFER_MB states. Raises OSError, ValueError."""
     megabytes = int(float(os.environ.get("DRUMLINE_COLLECT__BUFFER_MB") or DEFAULT_BUFFER_MB))
     pool = BufferPool(buffers=16, buffer_bytes=max(megabytes, MIN_BUFFER_MB) << 16)
-    header = pool.header
-    header[Header.MODE] = policy.mode
-    header[Header.WINDOW_NS], header[Header.PERIOD_NS] = policy.window_ns, policy.period_ns
+    pool.header[Header.MODE] = policy.mode
     return pool

@@ -151,7 +151,7 @@ def test_a_python_that_fails_and_a_check_that_does_are_findings(tmp_path):
 
 def test_an_invalid_policy_is_reported(tmp_path):
     assert checks_spool.policy(tmp_path) == []
-    (tmp_path / "policy").write_text("duty 0.2s/10s\n")
+    (tmp_path / "policy").write_text("always\n")
     assert [check.state for check in checks_spool.policy(tmp_path)] == [checks.OK]
     (tmp_path / "policy").write_text("sometimes\n")
     (result,) = checks_spool.policy(tmp_path)
