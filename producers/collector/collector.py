@@ -49,7 +49,7 @@ class Collector:
     `revive_decoder`: restarts a decoder that has died, and returns whether it did.
     `sample_stacks`: begins or ends to sample the stacks of the process's threads.
     `pc_sampler`: samples the GPU while the decoder asks for it. `counter`: counts launches while the policy wants it.
-    `may_finalize`: whether CUPTI may go once a policy has switched recording off for good; `resume` brings it back.
+    `may_finalize`: whether CUPTI may go after a deep window; `resume` brings it back.
     `state`: "off", "on", "counting", "yielded" (to another profiler), "decoder_stalled", "failed: REASON" or
     "closed".
     """
@@ -72,6 +72,8 @@ class Collector:
         self._pool, self._send_event, self._revive_decoder = pool, send_event, revive_decoder
         self._thread = threading.Thread(target=self._run, name="drumline", daemon=True)
         self._recorder = ActivityRecorder(cupti, pool, callbacks, self._thread)
+        # A kind of record that was on once, also one that stays on, makes launches dearer until CUPTI goes.
+        self._recorder.rests = self._policy().counts
         # Around switching on and off. A signal handler may start a profiler while its thread is in here.
         self._lock = threading.RLock()
         self._stop = threading.Event()
@@ -131,12 +133,13 @@ class Collector:
             self._fail(f"{type(error).__name__}: {error}")
 
     def resume(self) -> None:
-        """Begin again with a CUPTI that has gone, if the policy wants it now. Never raises.
+        """Begin to record with a CUPTI that rests, and to count with one that has gone, if the policy wants it now.
 
-        Call it in a thread of the job that is in no NVTX call. It waits for the lock only while CUPTI is gone: then
-        nobody is in a call that a hanging GPU blocks.
+        Never raises. Call it in a thread of the job that is in no NVTX call and launches nothing meanwhile. It waits
+        for the lock only while records rest: then nobody is in a call that a hanging GPU blocks.
         """
-        if not self._recorder.finalized:
+        waits = self._counter is not None and self._counter.waits
+        if not self._recorder.rests or not (waits or self._policy().records):
             return
         try:
             with self._lock:
@@ -169,11 +172,13 @@ class Collector:
     def _begin(self) -> None:
         """Subscribe and switch on what the policy wants, from nothing. `self._lock` is held."""
         policy = self._policy()
-        if self._recorder.finalized:
-            if not policy.uses_cupti:
+        if self._counter:
+            self._counter.waits = False
+        self._count(policy)  # before CUPTI makes a subscriber of its own
+        if self._recorder.rests:
+            if not policy.records:
                 return
             self._has_begun_window = True
-        self._count(policy)  # before CUPTI makes a subscriber of its own
         self._recorder.subscribe()
         if policy.records:
             self._switch(True, str(policy))
@@ -225,7 +230,7 @@ class Collector:
         if self._begin_at and time.monotonic() >= self._begin_at and not self._active_profilers:
             self._begin_at = 0.0
             self._begin()
-        wanted = policy.records and not (self._active_profilers or stalled or self._recorder.finalized)
+        wanted = policy.records and not (self._active_profilers or stalled or self._recorder.rests)
         if wanted and not self._recorder.on and time.monotonic() >= self._retry_at:
             self._switch(True, str(policy))
         elif self._recorder.on and not wanted:
@@ -240,10 +245,10 @@ class Collector:
         if self._recorder.on or (self._recorder.draining and not self._active_profilers):
             self._recorder.flush()
         self._recorder.learn_sizes()
-        is_over = not (policy.uses_cupti or self._recorder.on or self._active_profilers)
+        is_over = not (policy.records or self._recorder.on or self._active_profilers)
         if is_over and self._has_begun_window and not (self._recorder.draining or self._pool.done()):
             if self._may_finalize() and not (self._is_shared or sampled):
-                self._recorder.finalize()
+                self._finalize()
             self._has_begun_window = False
         if self._active_profilers:
             self.state = "yielded"
@@ -305,9 +310,16 @@ class Collector:
 
     def _count(self, policy: Policy) -> None:
         """Count launches where the policy wants it and no record does. `self._lock` is held."""
-        if self._counter and not (self._active_profilers or self._recorder.finalized):
+        if self._counter and not self._active_profilers:
             self._counter.follow(policy, self._recorder.on)
-            self._has_begun_window |= self._counter.begun
+
+    def _finalize(self) -> None:
+        """Let CUPTI go, and with it the callbacks until the job's next mark. `self._lock` is held."""
+        if self._counter:
+            self._counter.end("CUPTI goes after a window, and comes back at the next step")
+        self._recorder.finalize()
+        if self._counter:
+            self._counter.waits = self._recorder.rests
 
     def _release(self, reason: str) -> None:
         """Switch everything off and fetch all that CUPTI has. `self._lock` is held."""

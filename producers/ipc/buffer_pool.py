@@ -14,7 +14,7 @@ import mmap
 import os
 from enum import IntEnum
 
-from drumline.producers.ipc.count_layout import TABLE_BYTES
+from drumline.producers.ipc.count_layout import TABLE_BYTES, CountField
 from drumline.producers.ipc.descriptor import file_of
 from drumline.producers.ipc.policy import Policy
 from drumline.producers.ipc.timing import LOST_NS, REQUEST_NS
@@ -106,6 +106,10 @@ class BufferPool:
     def counts_at(self) -> int:
         """Return where the table of counts begins; bytes from the start of the memory."""
         return HEADER_BYTES + self.buffers * self.buffer_bytes
+
+    def count_word(self, field: CountField) -> int:
+        """Return a word of the table of counts."""
+        return int.from_bytes(self.memory[self.counts_at + 8 * field : self.counts_at + 8 * field + 8], "little")
 
     @property
     def has_descriptor(self) -> bool:

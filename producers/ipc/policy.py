@@ -62,7 +62,7 @@ def parse(text: str) -> Policy:
     """Parse the name of a mode. Raises BadPolicy."""
     name = text.strip().lower()
     if name not in MODES:
-        raise BadPolicy(f"{text.strip()!r} is no policy: auto, light, counts, always, rollup or off")
+        raise BadPolicy(f"{text.strip()!r} is no policy: light, auto, counts, always, rollup or off")
     return Policy(MODES.index(name))
 
 

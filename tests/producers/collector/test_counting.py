@@ -388,6 +388,7 @@ def published(collected):
     ("kill", -9, "off: the process exited without a shutdown event"),
     ("fork", 0, "off: end of the process"),
     ("window", 0, "off: end of the process"),
+    ("gone", 0, "off: end of the process"),
     ("yielded", 0, "off: end of the process"),
     ("late", 0, "off: auto"),
 ])  # fmt: skip
@@ -396,7 +397,7 @@ def test_what_a_process_launched_is_in_the_spool_however_it_ends(tmp_path, how, 
     assert (done.returncode, done.stderr) == (code, "")
     assert published(collected) == report["launched"]
     assert (process["policy"], process["rank"]) == (state, 3)
-    assert rows(collected)["gpu.kernel.v1"] == (how == "window"), "a record in the window, and none without"
+    assert rows(collected)["gpu.kernel.v1"] == (how in ("window", "gone")), "a record in the window, and none without"
     sequences_are_whole(collected)
 
 
