@@ -24,10 +24,6 @@ from drumline.producers.ipc.policy import ALWAYS, Policy
 DRAIN_S = 2.0
 #: Most decoders of a process: one that was killed is replaced, but not for ever.
 MAX_DECODERS = 5
-#: Versions of CUPTI (cuptiGetVersion) that go after a deep window. 13.0.85: 334 times, each followed by a window
-#: without a lost kernel (docs/results/gpu-sessions.md); 13.5.25: 61 times, each next one with kernels. Others were not
-#: tried.
-FINALIZED_VERSIONS = (130001, 130500)
 
 
 class Attachment:
@@ -42,7 +38,7 @@ class Attachment:
     def __init__(self, cupti: cupti_library.Cupti, policy: Policy, active_profiler: str = "") -> None:
         self.pool: BufferPool = new_pool(policy)
         self.decoder, self._decoders_started, self._cupti, self._policy = 0, 0, cupti, str(policy)
-        self._finalizes = policy.uses_ring and cupti.version() in FINALIZED_VERSIONS
+        self._finalizes = policy.uses_ring and cupti.version() in cupti_library.FINALIZED_VERSIONS
         self._place: dict[str, int] = {}
         self._gpus: list[dict[str, str]] = []
         callbacks = cupti_library.Callbacks()
@@ -103,7 +99,7 @@ class Attachment:
     def _may_finalize(self) -> bool:
         """Return whether no CUDA graph is known that a CUPTI which goes would break; the decoder has read all."""
         has_graphs = (
-            marks.graph_was_captured or self.pool.header[Header.GRAPHS] or self.pool.count_word(CountField.NODES_USED)
+            marks.graph_was_captured or self.pool.header[Header.GRAPHS] or self.pool.count_field(CountField.NODES_USED)
         )
         return self._finalizes and not has_graphs
 

@@ -138,8 +138,8 @@ class Collector:
         Never raises. Call it in a thread of the job that is in no NVTX call and launches nothing meanwhile. It waits
         for the lock only while records rest: then nobody is in a call that a hanging GPU blocks.
         """
-        waits = self._counter is not None and self._counter.waits
-        if not self._recorder.rests or not (waits or self._policy().records):
+        needs_mark = self._counter is not None and self._counter.needs_mark
+        if not self._recorder.rests or not (needs_mark or self._policy().records):
             return
         try:
             with self._lock:
@@ -173,7 +173,7 @@ class Collector:
         """Subscribe and switch on what the policy wants, from nothing. `self._lock` is held."""
         policy = self._policy()
         if self._counter:
-            self._counter.waits = False
+            self._counter.needs_mark = False
         self._count(policy)  # before CUPTI makes a subscriber of its own
         if self._recorder.rests:
             if not policy.records:
@@ -319,7 +319,7 @@ class Collector:
             self._counter.end("CUPTI goes after a window, and comes back at the next step")
         self._recorder.finalize()
         if self._counter:
-            self._counter.waits = self._recorder.rests
+            self._counter.needs_mark = self._recorder.rests
 
     def _release(self, reason: str) -> None:
         """Switch everything off and fetch all that CUPTI has. `self._lock` is held."""

@@ -41,7 +41,7 @@ class LaunchCounter:
 
     Owned by Collector, which calls it under its lock, from any thread. CUPTI calls may block while a GPU hangs.
     `load_driver`: returns CUDA's driver, or raises OSError. `send_event`: takes events for the decoder.
-    `begun`: CUPTI calls back; only then anything is counted. `waits`: for a mark of the job, as CUPTI has gone.
+    `begun`: CUPTI calls back; only then anything is counted. `needs_mark`: CUPTI has gone until a mark of the job.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class LaunchCounter:
         load_driver: Callable[[], Any],
         send_event: Callable[[dict[str, Any]], None],
     ) -> None:
-        self.begun = self.waits = False
+        self.begun = self.needs_mark = False
         self._cupti, self._pool, self._load_driver, self._send_event = cupti, pool, load_driver, send_event
         self._callbacks: cupti_library.CountCallbacks | None = None
         self._subscriber = ctypes.c_void_p()
@@ -62,7 +62,7 @@ class LaunchCounter:
 
         While records count, graphs are still followed. A rejection by CUPTI is tried again every RETRY_S.
         """
-        if policy.counts and not (self.begun or self.waits) and time.monotonic() >= self._retry_at:
+        if policy.counts and not (self.begun or self.needs_mark) and time.monotonic() >= self._retry_at:
             self._retry_at = time.monotonic() + RETRY_S
             result = self._begin()
             reason = f"CUPTI gives its callbacks to one profiler, and another has them (CUptiResult {result})"

@@ -107,7 +107,7 @@ class BufferPool:
         """Return where the table of counts begins; bytes from the start of the memory."""
         return HEADER_BYTES + self.buffers * self.buffer_bytes
 
-    def count_word(self, field: CountField) -> int:
+    def count_field(self, field: CountField) -> int:
         """Return a word of the table of counts."""
         return int.from_bytes(self.memory[self.counts_at + 8 * field : self.counts_at + 8 * field + 8], "little")
 

@@ -148,9 +148,9 @@ def left(until: float) -> None:
         number += 1
     for tier in tiers.values():
         tier.end()
-    gone = Counter(str((answer["on"], answer["gone"], answer["state"])) for answer in windows)
-    results["left"] = {"windows: on, gone, state": gone, "blocks": blocks}
-    report(f"left: windows {gone}")
+    states = Counter(str((answer["on"], answer["gone"], answer["state"])) for answer in windows)
+    results["left"] = {"windows: on, gone, state": states, "blocks": blocks}
+    report(f"left: windows {states}")
     for workload, of in blocks.items():
         for name, base in (("no window", "none"), ("after windows", "none"), ("after windows", "no window")):
             row = results["left"][f"{workload}: {name} over {base}"] = price(of[name], of[base])

@@ -1,4 +1,4 @@
-"""What a rank of default_job.py counts beside what CUPTI records of the same run, and each call that counts."""
+"""Count what a rank of default_job.py launches beside what CUPTI records, and make each call that counts."""
 
 import ctypes
 import json

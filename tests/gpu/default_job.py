@@ -205,7 +205,7 @@ def main() -> None:
     pin_threads(CORES)
     seen = kernels(early) if early else 0
     reply(ready=tier, state=state() if tier != "none" else "", profiled=seen)
-    one = steps.get("decode")
+    token = steps.get("decode")
     handle = attachment().collector._counter._subscriber.value if tier != "none" and attachment() else 0
     for line in sys.stdin:
         name, *rest = line.split()
@@ -220,11 +220,11 @@ def main() -> None:
                 dist.barrier()
             reply(**check(lambda step=step, count=int(rest[1]): [step() for _ in range(count)]))
         elif name in ("profile", "window", "both"):
-            reply(**(profiled(one) if name == "profile" else window(one, name == "both")))
+            reply(**(profiled(token) if name == "profile" else window(token, name == "both")))
         elif name == "steal":
             reply(**stolen(handle or 0))
         elif name == "fork":
-            reply(**forked(one))
+            reply(**forked(token))
         elif name == "state":
             reply(state=state())
         elif name == "totals":
