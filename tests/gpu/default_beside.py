@@ -90,6 +90,7 @@ ORDERS = {
     "profiler before CUDA": (("state", "window", "profile"), {"PROFILED": "1"}),
     "profiler that ends CUPTI": (("profile", "profile", "window"), {"TEARDOWN_CUPTI": "1"}),
     "callbacks taken back": (("profile", "steal", "profile", "state"), {}),
+    "CUPTI ended after the profiler": (("profile", "finalize", "profile", "finalize", "window"), {}),
 }
 
 

@@ -10,7 +10,7 @@ profiler runs before CUDA is used. Reads a command a line and prints JSON, one o
     check WORKLOAD STEPS  counts a run while records count it too (workload `calls`: each call that launches or copies)
     profile; window       by PyTorch's profiler; by drumline: who has which kernels, and what is on then
     both                  the profiler in a window
-    steal                 takes CUPTI's callbacks from the profiler that keeps them, by the handle of before
+    steal; finalize       take CUPTI's callbacks from the profiler that keeps them: by a handle of before; with CUPTI
     fork; state; totals   a child beside it; what is on; all counts so far
 """
 
@@ -119,11 +119,12 @@ def window(step, profile: bool = False) -> dict[str, object]:
 
 
 def stolen(handle: int) -> dict[str, object]:
-    """Unsubscribe by the handle that this process had before the profiler came, and subscribe again."""
+    """Unsubscribe by a handle that this process had before the profiler came, 0 = let CUPTI go; and subscribe again."""
     counter = attachment().collector._counter
-    result = counter._cupti.cuptiUnsubscribe(ctypes.c_void_p(handle))
+    cupti = counter._cupti
+    result = cupti.cuptiUnsubscribe(ctypes.c_void_p(handle)) if handle else cupti.cuptiFinalize()
     counter._retry_at = 0.0
-    return {"handle": hex(handle), "unsubscribe": result, "counts": waited(lambda: state() == "counting", 3)}
+    return {"handle": hex(handle), "result": result, "counts": waited(lambda: state() == "counting", 3)}
 
 
 def switched(on: bool) -> None:
@@ -221,8 +222,8 @@ def main() -> None:
             reply(**check(lambda step=step, count=int(rest[1]): [step() for _ in range(count)]))
         elif name in ("profile", "window", "both"):
             reply(**(profiled(token) if name == "profile" else window(token, name == "both")))
-        elif name == "steal":
-            reply(**stolen(handle or 0))
+        elif name in ("steal", "finalize"):
+            reply(**stolen(handle or 0 if name == "steal" else 0))
         elif name == "fork":
             reply(**forked(token))
         elif name == "state":
