@@ -20,19 +20,17 @@ from drumline.producers.rings.ring_file import HEADER_BYTES, LAYOUT, MAGIC, SUFF
 GPUS = Path("/proc/driver/nvidia/gpus")
 #: Cores that a rank needs: for the thread that launches, and for NCCL's proxy thread, which polls while a call is
 #: measured (docs/guide/record-a-job.md, what it costs).
-CORES_OF_RANK = 2
+RANK_CORES = 2
 
 
 def cores(gpus: Path = GPUS) -> Check:
     """Check that there are cores for the thread of NCCL that polls while calls are measured."""
     count, available = len(list(gpus.glob("*"))), len(os.sched_getaffinity(0))
     text = f"{available} for {count} GPUs"
-    if available >= CORES_OF_RANK * count:
+    if available >= RANK_CORES * count:
         return Check("cores", OK, text)
     reason = "NCCL's proxy thread polls up to a core of each rank while calls are measured, and slows steps"
-    fix = (
-        f"{CORES_OF_RANK} cores or more for each rank; leave DRUMLINE_RINGS__TIMES unset: one step in four is measured"
-    )
+    fix = f"{RANK_CORES} cores or more for each rank; leave DRUMLINE_RINGS__TIMES unset: one step in four is measured"
     return Check("cores", WARN, f"{text}: {reason}", fix)
 
 
