@@ -247,9 +247,7 @@ class Collector:
         self._recorder.learn_sizes()
         is_over = not (policy.records or self._recorder.on or self._active_profilers)
         if is_over and self._has_begun_window and not (self._recorder.draining or self._pool.done()):
-            if self._may_finalize() and not (self._is_shared or sampled):
-                self._finalize()
-            self._has_begun_window = False
+            self._end_window(self._may_finalize() and not (self._is_shared or sampled))
         if self._active_profilers:
             self.state = "yielded"
         elif stalled:
@@ -313,13 +311,17 @@ class Collector:
         if self._counter and not self._active_profilers:
             self._counter.follow(policy, self._recorder.on)
 
-    def _finalize(self) -> None:
-        """Let CUPTI go, and with it the callbacks until the job's next mark. `self._lock` is held."""
-        if self._counter:
+    def _end_window(self, may_finalize: bool) -> None:
+        """Let CUPTI go where it may, and with it the callbacks until the job's next mark. `self._lock` is held."""
+        if may_finalize and self._counter and self._counter.begun:
             self._counter.end("CUPTI goes after a window, and comes back at the next step")
-        self._recorder.finalize()
+            self._counter.needs_mark = True
+            return  # a launch may be in its callback: CUPTI goes with the next tick
+        if may_finalize:
+            self._recorder.finalize()
         if self._counter:
             self._counter.needs_mark = self._recorder.rests
+        self._has_begun_window = False
 
     def _release(self, reason: str) -> None:
         """Switch everything off and fetch all that CUPTI has. `self._lock` is held."""
