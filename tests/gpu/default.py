@@ -3,11 +3,11 @@
 Parts, in this order; one that fails is reported, and the next begins:
 
     price     steps of two DDP ranks, a decode loop, replays of a graph and small kernels: none, light and the default
-              live at once and run blocks in turn; then counting on against off in one process, three steps each in turn
-    cores     DDP steps with 1, 2 and 4 cores a rank: none, light with all steps measured, the default
+              live at once and run blocks in turn; and counting on against off in one process, three steps each in turn
+    cores     DDP steps with 1, 2 and 4 cores a rank: counting, and recording of all operations of NCCL, on against off
     right     counts beside records of the same runs, by kernel, shape and kind of copy; rows beside the table
     orders    PyTorch's profiler before, between, in and after windows: who loses data, and does the status say so
-    left      steps of a process after deep windows against one without, and against none
+    left      counting on against off in one process, before and after deep windows
 
 DEFAULT_SECONDS: time for all (400). DEFAULT_POLICY: what is measured (auto). DEFAULT_CUPTI: a wheel of another CUPTI.
 OUT/default.json.
@@ -26,19 +26,20 @@ from default_tiers import BEGAN, DEFAULT, OUT, RANKS, Tier, price, ready, report
 
 SECONDS = float(os.environ.get("DEFAULT_SECONDS", "400"))
 #: Share of the time that is left to a part, with the ones behind it.
-SHARES = {"price": 0.46, "cores": 0.3, "right": 1.0, "orders": 1.0, "left": 1.0}
+SHARES = {"price": 0.5, "cores": 0.42, "right": 1.0, "orders": 1.0, "left": 1.0}
 WORKLOADS = {"ddp": 8, "decode": 30, "replays": 5, "adds": 40}
-PAIRS = {"ddp": 20, "decode": 30, "replays": 12, "adds": 60}
+PAIRS = {"ddp": 24, "decode": 40, "adds": 60}
 tiers: dict[str, Tier] = {}
 
 
 def started(*names: str) -> None:
     """Start the tiers that are not there yet, at once."""
-    policies = {"none": "", "light": "light", "light, all": "light", "default": DEFAULT}
+    policies = {"none": "", "light": "light", "light, all": "light", "default": DEFAULT, "pairs": DEFAULT}
+    workloads = {"pairs": "ddp,decode,adds", "light, all": "ddp"}  # CUPTI that goes would break a graph
     new = [name for name in names if name not in tiers]
     for name in new:
         more = {"DRUMLINE_RINGS__TIMES": "all"} if name.endswith("all") else {}
-        tiers[name] = Tier(name, policies[name], ",".join(WORKLOADS), **more)
+        tiers[name] = Tier(name, policies[name], workloads.get(name, ",".join(WORKLOADS)), **more)
     ready([tiers[name] for name in new])
 
 
@@ -63,53 +64,54 @@ def rows_of(part: str, blocks: dict[str, dict[str, list]], base: str) -> None:
     save()
 
 
+def rows_of_pairs(part: str, sides: dict[str, list]) -> None:
+    """Add what pairs of one process show to the results, and print it."""
+    for name, pairs in sides.items():
+        if len(pairs) < 2:
+            continue
+        row = {"us on": median(median(on) for on, *_ in pairs), "us off": median(median(off) for *_, off, _ in pairs)}
+        for way, at in (("median", median), ("mean", mean)):
+            row[way] = price([at(on) for on, *_ in pairs], [at(off) for *_, off, _ in pairs])
+            report(f"{part}: {name:18} {row['us on']:9.1f} us, {way:6} of three {text_of(row[way])}")
+        row["cpu"] = price([cpu for _, cpu, *_ in pairs], [cpu for *_, cpu in pairs])
+        report(f"{part}: {name:18} CPU {text_of(row['cpu'])}")
+        results.setdefault(part, {})[name] = {**row, "all": pairs}
+    save()
+
+
 def prices(until: float) -> None:
-    """Step time of each tier over none; then of counting on over off in one process."""
-    started("none", "light", "default")
+    """Step time of each tier over none; and of counting on over off in one process."""
     names = ["none", "light", "default"]
+    started(*names, "pairs")
     blocks: dict[str, dict[str, list]] = {w: {name: [] for name in names} for w in WORKLOADS}
-    sides: dict[str, list] = {w: [] for w in WORKLOADS}
+    sides: dict[str, list] = {w: [] for w in PAIRS}
     number = 0
-    while time.monotonic() < until - 12 or number < 2:
+    while time.monotonic() < until - 14 or number < 2:
         order = list(names)
         random.Random(number).shuffle(order)
         for name in order:
             for workload, steps in WORKLOADS.items():
                 blocks[workload][name].append(tiers[name].request(f"{workload} {steps}")[0])
         for workload, count in PAIRS.items():
-            sides[workload] += tiers["default"].request(f"pairs {workload} {count}")[0]["pairs"]
+            sides[workload] += tiers["pairs"].request(f"pairs {workload} {count}")[0]["pairs"]
         number += 1
     rows_of("price", blocks, "none")
-    for workload, pairs in sides.items():
-        row = {
-            "us on": median(median(on) for on, _, _, _ in pairs),
-            "us off": median(median(off) for *_, off, _ in pairs),
-        }
-        for way, at in (("median", median), ("least", min), ("mean", mean)):
-            row[way] = price([at(on) for on, _, _, _ in pairs], [at(off) for _, _, off, _ in pairs])
-            report(f"on against off, {workload:8} {row['us on']:9.1f} us, {way:6} of three {text_of(row[way])}")
-        row["cpu"] = price([cpu for _, cpu, _, _ in pairs], [cpu for *_, cpu in pairs])
-        results.setdefault("on against off", {})[workload] = {**row, "all": pairs}
-    save()
+    rows_of_pairs("on against off", sides)
 
 
 def cores(until: float) -> None:
-    """DDP steps of each tier over none, with few cores a rank."""
-    names = ["none", "light, all", "default"]
-    started(*names)
-    blocks: dict[str, dict[str, list]] = {f"{count} cores": {name: [] for name in names} for count in (4, 2, 1)}
+    """DDP steps with few cores a rank: counting, and the recording of NCCL's operations, on against off."""
+    started("pairs", "light, all")
+    ways = {"counting": ("pairs", "pairs"), "operations": ("light, all", "rings")}
+    sides: dict[str, list] = {f"{way}, {count} cores": [] for count in (4, 2, 1) for way in ways}
     number = 0
-    while time.monotonic() < until - 8 or number < 2:
+    while time.monotonic() < until - 16 or number < 1:
         for count in (4, 2, 1):
-            order = list(names)
-            random.Random(number).shuffle(order)
-            for name in order:
+            for way, (name, command) in ways.items():
                 tiers[name].request(f"cores {count}", both=True)
-                blocks[f"{count} cores"][name].append(tiers[name].request("ddp 6")[0])
+                sides[f"{way}, {count} cores"] += tiers[name].request(f"{command} ddp 8")[0]["pairs"]
         number += 1
-    rows_of("cores", blocks, "none")
-    for tier in tiers.values():
-        tier.request("cores 8", both=True)
+    rows_of_pairs("cores", sides)
 
 
 def main() -> None:

@@ -1,15 +1,15 @@
 """Parts of default.py beside its prices: are the counts right, who loses data beside a profiler, what is left over."""
 
 import json
-import random
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from deep_rows import columns, processes
-from default_tiers import DEFAULT, OUT, Tier, price, ready, report, results, text_of
+from default_tiers import DEFAULT, Tier, price, ready, report, results, text_of
 
 CUDA_GRAPH = "graph"
 
@@ -89,8 +89,6 @@ ORDERS = {
     "both first": (("both", "profile", "window"), {}),
     "profiler before CUDA": (("state", "window", "profile"), {"PROFILED": "1"}),
     "profiler that ends CUPTI": (("profile", "profile", "window"), {"TEARDOWN_CUPTI": "1"}),
-    "callbacks taken back": (("profile", "steal", "profile", "state"), {}),
-    "CUPTI ended after the profiler": (("profile", "finalize", "profile", "finalize", "window"), {}),
 }
 
 
@@ -132,28 +130,27 @@ def orders(until: float) -> None:
 
 
 def left(until: float) -> None:
-    """Steps of a process after deep windows, of one without a window, and of one without drumline, in turn."""
-    tiers = {"none": Tier("left none", "", "decode,adds", gpu=1)}
-    tiers |= {name: Tier(f"left {name}", DEFAULT, "decode,adds", gpu=1) for name in ("no window", "after windows")}
-    ready(list(tiers.values()))
-    blocks: dict[str, dict[str, list]] = {w: {name: [] for name in tiers} for w in ("decode", "adds")}
-    number, windows = 0, []
-    while time.monotonic() < until - 6 or number < 2:
-        if number % 2 == 0:
-            windows += tiers["after windows"].request("window")
-        order = list(tiers)
-        random.Random(number).shuffle(order)
-        for name in order:
-            for workload, steps in (("decode", 40), ("adds", 60)):
-                blocks[workload][name].append(tiers[name].request(f"{workload} {steps}")[0]["us"])
-        number += 1
-    for tier in tiers.values():
-        tier.end()
+    """Price of counting in a process before deep windows and after, and what differs between the two."""
+    tier = Tier("left", DEFAULT, "decode,adds", gpu=1)
+    ready([tier])
+    pairs: dict[str, dict[str, list]] = {w: {"before": [], "after": []} for w in ("decode", "adds")}
+    windows = []
+    for when, times in (("before", 1), ("after", 100)):
+        number = 0
+        half = time.monotonic() + (until - time.monotonic()) * (0.4 if when == "before" else 0.85)
+        while number < 1 or (time.monotonic() < half and number < times * 10):
+            if when == "after":
+                windows += tier.request("window")
+            for workload, count in (("decode", 60), ("adds", 60)):
+                pairs[workload][when] += tier.request(f"pairs {workload} {count}")[0]["pairs"]
+            number += 1
+    tier.end()
     states = Counter(str((answer["on"], answer["gone"], answer["state"])) for answer in windows)
-    results["left"] = {"windows: on, gone, state": states, "blocks": blocks}
+    results["left"] = {"windows: on, gone, state": states}
     report(f"left: windows {states}")
-    for workload, of in blocks.items():
-        for name, base in (("no window", "none"), ("after windows", "none"), ("after windows", "no window")):
-            row = results["left"][f"{workload}: {name} over {base}"] = price(of[name], of[base])
-            report(f"left: {workload}: {name} over {base} {text_of(row)}")
-    (OUT / "left.json").write_text(json.dumps(results["left"], default=int))
+    for workload, of in pairs.items():
+        for when, both in of.items():
+            row = price([median(on) for on, _, _, _ in both], [median(off) for _, _, off, _ in both])
+            results["left"][f"{workload}: {when} windows"] = row
+            report(f"left: {workload}: on against off {when} windows {text_of(row)}")
+    results["left, pairs"] = pairs

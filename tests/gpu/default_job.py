@@ -5,17 +5,17 @@ WORKLOADS: of ddp, decode, replays (of a CUDA graph) and adds (small kernels), b
 profiler runs before CUDA is used. Reads a command a line and prints JSON, one object a line:
 
     WORKLOAD STEPS        their time
-    pairs WORKLOAD COUNT  counting of this process on and off in turn; for each pair the times of three steps each
+    pairs WORKLOAD COUNT  counting of this process on and off in turn; for each pair the times of three steps each. Off:
+                          CUPTI has gone, but where a CUDA graph is known that would break; there it has no subscriber
+    rings WORKLOAD COUNT  the same of the recording of NCCL's operations
     cores COUNT           gives all threads, and the decoder, the first of this rank's cores
     check WORKLOAD STEPS  counts a run while records count it too (workload `calls`: each call that launches or copies)
     profile; window       by PyTorch's profiler; by drumline: who has which kernels, and what is on then
     both                  the profiler in a window
-    steal; finalize       take CUPTI's callbacks from the profiler that keeps them: by a handle of before; with CUPTI
     fork; state; totals   a child beside it; what is on; all counts so far
 """
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -118,15 +118,6 @@ def window(step, profile: bool = False) -> dict[str, object]:
     return {**answer, "state": state(), "gone": attachment().collector._recorder.rests, "after": ran(step)}
 
 
-def stolen(handle: int) -> dict[str, object]:
-    """Unsubscribe by a handle that this process had before the profiler came, 0 = let CUPTI go; and subscribe again."""
-    counter = attachment().collector._counter
-    cupti = counter._cupti
-    result = cupti.cuptiUnsubscribe(ctypes.c_void_p(handle)) if handle else cupti.cuptiFinalize()
-    counter._retry_at = 0.0
-    return {"handle": hex(handle), "result": result, "counts": waited(lambda: state() == "counting", 3)}
-
-
 def switched(on: bool) -> None:
     """Begin or end the counting of this process now; with it CUPTI's subscriber comes and goes."""
     from drumline.producers.ipc.buffer_pool import Header
@@ -137,12 +128,23 @@ def switched(on: bool) -> None:
         attachment().pool.header[Header.MODE] = mode
         collecting._counter.follow(Policy(mode), False)
         assert collecting._counter.begun == on
+        if not on and "replays" not in workloads:
+            assert collecting._counter._cupti.cuptiFinalize() == 0
 
 
-def pairs(step, count: int) -> list[list[object]]:
-    """Return times of three steps with counting and without, and their CPU times, for each of some pairs; us."""
+def recorded(on: bool) -> None:
+    """Begin or end the recording of NCCL's operations, all of which are measured."""
+    from drumline.producers.nccl_profiler import library
+
+    library.time_all(True)
+    library.record(on)
+
+
+def pairs(step, count: int, switched) -> list[list[object]]:
+    """Return times of three steps with something on and off, and their CPU times, for each of some pairs; us."""
     result = []
-    attachment().collector._counter._callbacks.forget = lambda: None  # graphs stay known: they are the same
+    if switched is not recorded:
+        attachment().collector._counter._callbacks.forget = lambda: None  # graphs stay known: they are the same
     gc.collect()
     gc.disable()
     for number in range(count):
@@ -207,11 +209,10 @@ def main() -> None:
     seen = kernels(early) if early else 0
     reply(ready=tier, state=state() if tier != "none" else "", profiled=seen)
     token = steps.get("decode")
-    handle = attachment().collector._counter._subscriber.value if tier != "none" and attachment() else 0
     for line in sys.stdin:
         name, *rest = line.split()
-        if name == "pairs":
-            reply(pairs=pairs(steps[rest[0]], int(rest[1])))
+        if name in ("pairs", "rings"):
+            reply(pairs=pairs(steps[rest[0]], int(rest[1]), switched if name == "pairs" else recorded))
         elif name == "cores":
             placed(int(rest[0]))
             reply(cores=rest[0])
@@ -222,8 +223,6 @@ def main() -> None:
             reply(**check(lambda step=step, count=int(rest[1]): [step() for _ in range(count)]))
         elif name in ("profile", "window", "both"):
             reply(**(profiled(token) if name == "profile" else window(token, name == "both")))
-        elif name in ("steal", "finalize"):
-            reply(**stolen(handle or 0 if name == "steal" else 0))
         elif name == "fork":
             reply(**forked(token))
         elif name == "state":
