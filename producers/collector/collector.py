@@ -110,6 +110,8 @@ class Collector:
             self._active_profilers = [*(name for name in self._active_profilers if name != profiler), profiler]
             self._recorder.displaced = self._is_shared = True
             if first and self._alive and not self._broken:  # on a second call CUPTI is the other's already
+                if self._counter:
+                    self._counter.lend(profiler)
                 self._release(f"{profiler} uses CUPTI")
                 self.state = "yielded"
 

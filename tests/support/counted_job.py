@@ -84,6 +84,7 @@ def main() -> None:
     how = sys.argv[1]
     attachment.load_driver = lambda: driver
     fake.racy, marks.SCAN_S, counter.RETRY_S = False, 0.0, 0.3
+    fake.version = 130_401 if how == "kept" else fake.version
     if how == "held":  # another profiler has CUPTI's callbacks
         fake.holder = MULTIPLE_SUBSCRIBERS
     started = "off" if how == "late" else "auto"
@@ -126,11 +127,17 @@ def main() -> None:
         window()
         step()
         assert not fake.finalized, "a graph's next replay would fail"
-    if how == "yielded":  # a graph that was made meanwhile, under the handle of one that is known, is not taken for it
+    if how in ("yielded", "kept"):
         attach.attached().collector.yield_to("a profiler")
         assert not fake.callbacks
         step(counts=False)
+        fake.holder = MULTIPLE_SUBSCRIBERS  # the profiler's, for ever
         attach.attached().collector.resume_after("a profiler")
+    if how == "kept":
+        time.sleep(2 * counter.RETRY_S)
+        assert (attach.status(), fake.holder) == ("off", MULTIPLE_SUBSCRIBERS)
+        step(counts=False)
+    if how == "yielded":  # a graph that was made meanwhile, under the handle of one that is known, is not taken for it
         wait_for("counting")
         driver.launch(GEMM, (4, 2, 1, 128, 1, 1, 48))
         driver.replay(EXEC)

@@ -382,6 +382,9 @@ def published(collected):
     return sums
 
 
+HELD = "CUPTI gives its callbacks to one profiler, and another has them (CUptiResult 39)"
+
+
 @pytest.mark.waits
 @pytest.mark.parametrize(("how", "code", "state"), [
     ("end", 0, "off: end of the process"),
@@ -390,6 +393,7 @@ def published(collected):
     ("window", 0, "off: end of the process"),
     ("gone", 0, "off: end of the process"),
     ("yielded", 0, "off: end of the process"),
+    ("kept", 0, f"off: {HELD}"),
     ("late", 0, "off: off"),
 ])  # fmt: skip
 def test_what_a_process_launched_is_in_the_spool_however_it_ends(tmp_path, how, code, state):
