@@ -144,6 +144,14 @@ def test_copies_are_counted_by_kind_with_their_bytes(process):
     del description
 
 
+def test_a_copy_between_two_gpus_is_none_within_one(process):
+    process.driver.ordinals = {GPU + 64: 1}
+    for call in (calls.DTOD_ASYNC, calls.COPY_ASYNC):
+        for to, source in ((GPU, GPU + 8), (GPU + 64, GPU), (GPU, GPU + 64), (GPU + 64, GPU + 64)):
+            process.driver.call(call, numbers(to, source, 100, 9))
+    assert process.counted() == {8: [4, 0, 400], 10: [4, 0, 400]}
+
+
 def nodes():
     return [
         Node(calls.KERNEL_NODE, ADD), Node(calls.KERNEL_NODE, GEMM, (8, 1, 1, 64, 1, 1, 0)),
