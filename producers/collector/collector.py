@@ -110,7 +110,7 @@ class Collector:
             self._active_profilers = [*(name for name in self._active_profilers if name != profiler), profiler]
             self._recorder.displaced = self._is_shared = True
             if first and self._alive and not self._broken:  # on a second call CUPTI is the other's already
-                if self._counter:
+                if self._counter and not _torn_down():
                     self._counter.lend(profiler)
                 self._release(f"{profiler} uses CUPTI")
                 self.state = "yielded"
@@ -124,7 +124,7 @@ class Collector:
             with self._lock:
                 if profiler in self._active_profilers:
                     self._active_profilers.remove(profiler)
-                    if os.environ.get("TEARDOWN_CUPTI") == "1":  # PyTorch finalises CUPTI at the job's next CUDA call
+                    if _torn_down():
                         self._retry_at = self._begin_at = time.monotonic() + TEARDOWN_S
                         return
                     if self._alive and not (self._active_profilers or self._broken):
@@ -347,3 +347,8 @@ class Collector:
             except Exception:
                 self._alive = False
             self.state = f"failed: {reason}"
+
+
+def _torn_down() -> bool:
+    """Return whether PyTorch's profiler finalises CUPTI at the job's next CUDA call, by a callback that it needs."""
+    return os.environ.get("TEARDOWN_CUPTI") == "1"

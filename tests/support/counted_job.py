@@ -17,7 +17,7 @@ from support.fakes import launches as calls
 from support.fakes.cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, record
 from support.fakes.launches import FakeDriver, Node, numbers
 
-from drumline.producers.collector import attach, attachment, counter, marks
+from drumline.producers.collector import attach, attachment, collector, counter, marks
 from drumline.producers.decoder.cupti_layout import KERNEL
 
 GEMM, ADD, COPY_KERNEL = 0x1000, 0x2000, 0x3000
@@ -85,6 +85,7 @@ def main() -> None:
     attachment.load_driver = lambda: driver
     fake.racy, marks.SCAN_S, counter.RETRY_S = False, 0.0, 0.3
     fake.version = 130_401 if how == "kept" else fake.version
+    os.environ["TEARDOWN_CUPTI"] = str(int(how == "torn_down"))
     if how == "held":  # another profiler has CUPTI's callbacks
         fake.holder = MULTIPLE_SUBSCRIBERS
     started = "off" if how == "late" else "auto"
@@ -127,14 +128,14 @@ def main() -> None:
         window()
         step()
         assert not fake.finalized, "a graph's next replay would fail"
-    if how in ("yielded", "kept"):
+    if how in ("yielded", "kept", "torn_down"):
         attach.attached().collector.yield_to("a profiler")
         assert not fake.callbacks
         step(counts=False)
         fake.holder = MULTIPLE_SUBSCRIBERS  # the profiler's, for ever
         attach.attached().collector.resume_after("a profiler")
-    if how == "kept":
-        time.sleep(2 * counter.RETRY_S)
+    if how in ("kept", "torn_down"):
+        time.sleep(collector.TEARDOWN_S + 3 * counter.RETRY_S)
         assert (attach.status(), fake.holder) == ("off", MULTIPLE_SUBSCRIBERS)
         step(counts=False)
     if how == "yielded":  # a graph that was made meanwhile, under the handle of one that is known, is not taken for it

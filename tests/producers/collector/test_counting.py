@@ -402,6 +402,7 @@ HELD = "CUPTI gives its callbacks to one profiler, and another has them (CUptiRe
     ("gone", 0, "off: end of the process"),
     ("yielded", 0, "off: end of the process"),
     ("kept", 0, f"off: {HELD}"),
+    ("torn_down", 0, f"off: {HELD}"),
     ("late", 0, "off: off"),
 ])  # fmt: skip
 def test_what_a_process_launched_is_in_the_spool_however_it_ends(tmp_path, how, code, state):
