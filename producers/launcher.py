@@ -142,7 +142,7 @@ def _at_least(lowest: float, text: str) -> bool:
 
 def without_rings(variables: Mapping[str, str]) -> str:
     """Return why NCCL's operations are not recorded though the policy needs them, and a remedy; "" if they are."""
-    if variables.get("DRUMLINE_COLLECT__POLICY") not in ("light", "auto"):
+    if variables.get("DRUMLINE_COLLECT__POLICY") not in ("light", "auto", "counts"):
         return ""
     if library.path() is None:
         return "NCCL's plugin was not built: install a C compiler and drumline again, or --policy always"

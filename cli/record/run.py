@@ -30,7 +30,7 @@ def run(
     policy: Annotated[
         str,
         typer.Option(
-            help="light, auto, always, rollup or off; all but light can be changed while the job runs; "
+            help="light, auto, counts, always, rollup or off; all but light can be changed while the job runs; "
             "default DRUMLINE_COLLECT__POLICY, else auto"
         ),
     ] = "",
@@ -47,6 +47,7 @@ def run(
     drumline run --job llama -- torchrun --nproc-per-node 8 train.py
     drumline run --local -- torchrun --nproc-per-node 8 train.py
     drumline run --policy always --job llama -- torchrun --nproc-per-node 8 train.py
+    drumline run --policy counts -- python -m vllm.entrypoints.openai.api_server ...
 
     The command takes this process's place: same pid, same signals, same exit code. Python processes that never use CUDA
     are not changed. The records go to the spool; `drumline agent` on the same host publishes them.

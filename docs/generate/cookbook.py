@@ -162,7 +162,7 @@ def add_stalls(settings: Settings) -> None:
 
 
 def add_launch_counts(settings: Settings) -> None:
-    """Store counts as policy `auto` would have made of demo's kernels and copies."""
+    """Store counts as policy `counts` would have made of demo's kernels and copies."""
     client = clickhouse.connect(settings, database=settings.clickhouse.database)
     shared = (
         "job, run, rank, any(host), any(gpu_uuid), any(process_id), toStartOfInterval(start, INTERVAL 5 SECOND) AS at"

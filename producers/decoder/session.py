@@ -27,6 +27,7 @@ from drumline.producers.identity import Identity, identity, place
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
 from drumline.producers.ipc.control import ProcessPlace
 from drumline.producers.ipc.events import MARK, MARK_BEGIN, warn
+from drumline.producers.ipc.policy import COUNTS, Policy
 from drumline.producers.ipc.timing import HELD_NS, REQUEST_NS
 from drumline.producers.spool.location import spool_bytes, spool_root
 from drumline.producers.spool.quota import SpoolLimits
@@ -43,7 +44,7 @@ CONTROL_NS = 250_000_000
 #: Time after the end of recording until the last segment of activity is closed; ns.
 CLOSE_AFTER_OFF_NS = 2 * ADVANCE_NS + 500_000_000
 #: State of a process whose launches are counted while nothing records them.
-COUNTED = "counts"
+COUNTED = str(Policy(COUNTS))
 #: What the agent publishes of a process that has a ring.
 FROM_RING = frozenset({Topic.COLLECTIVE, Topic.STEP, Topic.PROGRESS})
 

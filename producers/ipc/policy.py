@@ -4,6 +4,7 @@ light         collectives and steps, from NCCL's profiler interface and the job'
 auto          as light; and launches and copies are counted, by kernel, from CUPTI's callbacks: no records, no times.
               While the host's control file holds `always` CUPTI records (a deep window), from the job's next mark on;
               its rows replace none of the ring's
+counts        the same
 always        every kernel, copy and range, all the time
 rollup        as always, but kernels, copies and ranges stay on the host, which publishes windows of them; chosen when a
               process starts
@@ -18,8 +19,8 @@ from pathlib import Path
 
 from drumline.producers.ipc.plain_file import NotTrusted, open_trusted
 
-MODES = ("off", "always", "light", "auto", "rollup")
-OFF, ALWAYS, LIGHT, AUTO, ROLLUP = range(5)
+MODES = ("off", "always", "light", "auto", "rollup", "counts")
+OFF, ALWAYS, LIGHT, AUTO, ROLLUP, COUNTS = range(6)
 #: Policy of `drumline run` where none is chosen.
 DEFAULT = "auto"
 
@@ -40,7 +41,7 @@ class Policy:
     @property
     def uses_ring(self) -> bool:
         """True where NCCL's plugin and the job's marks are the source of collectives and steps."""
-        return self.mode in (LIGHT, AUTO)
+        return self.mode in (LIGHT, AUTO, COUNTS)
 
     @property
     def uses_cupti(self) -> bool:
@@ -55,14 +56,14 @@ class Policy:
     @property
     def counts(self) -> bool:
         """True where launches are counted while CUPTI does not record them."""
-        return self.mode == AUTO
+        return self.mode in (AUTO, COUNTS)
 
 
 def parse(text: str) -> Policy:
     """Parse the name of a mode. Raises BadPolicy."""
     name = text.strip().lower()
     if name not in MODES:
-        raise BadPolicy(f"{text.strip()!r} is no policy: light, auto, always, rollup or off")
+        raise BadPolicy(f"{text.strip()!r} is no policy: light, auto, counts, always, rollup or off")
     return Policy(MODES.index(name))
 
 

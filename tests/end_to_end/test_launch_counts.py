@@ -1,4 +1,4 @@
-"""Counts of launches end to end: launches of a fake driver, decoder, agent, Kafka, sink, and the answer in SQL."""
+"""Policy counts end to end: launches of a fake driver, decoder, agent, Kafka, sink, and the answer in SQL."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def test_what_a_job_launched_is_the_answer_of_the_named_question(clean_stack, en
     pipeline.drumline("migrate")
     del pipeline.programs["stream"]
     pipeline.programs["agent"] = ManagedProcess("agent", ["agent"], tmp_path / "agent.log", pipeline.environment)
-    command = [sys.executable, "-m", "drumline.cli.app", "run", "--job", "counted", "--run", "r"]
+    command = [sys.executable, "-m", "drumline.cli.app", "run", "--policy", "counts", "--job", "counted", "--run", "r"]
     with pipeline.running():
         job = subprocess.run(
             [*command, "--", sys.executable, str(TESTS / "support/counted_job.py"), "end"],

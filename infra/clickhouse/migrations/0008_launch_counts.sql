@@ -1,6 +1,6 @@
--- Launches that are counted without records of CUPTI (policy auto).
+-- Launches that are counted without records of CUPTI (policy counts).
 
--- gpu.launch-count.v1: how often kernels were launched and copies made, counted without records (policy auto).
+-- gpu.launch-count.v1: how often kernels were launched and copies made, counted without records (policy counts).
 CREATE TABLE IF NOT EXISTS {database}.launch_counts
 (
     job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
@@ -37,4 +37,4 @@ ORDER BY (job, rank, start)
 SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
     fsync_after_insert = 1, fsync_part_directory = 1,
     min_bytes_for_wide_part = 67108864
-COMMENT 'launches of kernels and copies by process, kernel, shape and interval, without records; nothing about their times on the GPU';
+COMMENT 'launches of kernels and copies by process, kernel, shape and interval, under policy counts; nothing about their times on the GPU';

@@ -1,7 +1,7 @@
 -- How often is each kernel launched, in which shapes, and how much is copied, where CUPTI records nothing?
 -- theme: Launches
 -- try: --job demo --limit 8
--- Of processes that count (policy `auto`), per second of their counted time, over ranks. `in_graphs`: share of launches by replays of CUDA graphs. It counts calls of the host: nothing about durations, overlap, streams or steps. Of a graph that was made before counting began only replays are counted (`graph`); nodes are those at its instantiation or last update.
+-- Of processes of policy `counts`, per second of their counted time, over ranks. `in_graphs`: share of launches by replays of CUDA graphs. It counts calls of the host: nothing about durations, overlap, streams or steps. Of a graph that was made before counting began only replays are counted (`graph`); nodes are those at its instantiation or last update.
 -- @rank = -1: of this rank; -1 = all
 WITH counted AS (
     SELECT process_id, kind, direction, name, start, duration_ns, launches, replayed, bytes, toUInt64(grid_x) * grid_y * grid_z AS blocks, toUInt64(block_x) * block_y * block_z AS threads

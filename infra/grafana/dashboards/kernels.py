@@ -76,8 +76,8 @@ RATE = Panel(
 COUNTED = Panel(
     "timeseries",
     "Launches counted without records",
-    "Of processes that count (policy auto): kernels launched per second by family, those of replayed graphs included. "
-    "There are no times, so none of the other panels have rows of them.",
+    "Of processes of policy counts: kernels launched per second by family, those of replayed graphs included. There "
+    "are no times, so none of the other panels have rows of them.",
     PanelQuery(
         f"""
         SELECT $__timeInterval(at) AS time, if(family = '', 'other', family) AS family,
@@ -93,12 +93,12 @@ COUNTED = Panel(
     unit="ops",
     series="{family}",
     min_interval="5s",
-    empty="none: no process that counts (policy auto)",
+    empty="none: no process of policy counts",
 )
 COPIED = Panel(
     "timeseries",
     "Copies counted without records",
-    "Of processes that count (policy auto): bytes per second that the host's calls and replayed graphs copy or set, by "
+    "Of processes of policy counts: bytes per second that the host's calls and replayed graphs copy or set, by "
     "direction. It is no bandwidth of a copy: how long they took is not known.",
     PanelQuery(
         """
@@ -111,7 +111,7 @@ COPIED = Panel(
     unit="Bps",
     series="{direction}",
     min_interval="5s",
-    empty="none: no process that counts (policy auto)",
+    empty="none: no process of policy counts",
 )
 TOP = Panel(
     "table",

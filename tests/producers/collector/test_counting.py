@@ -22,7 +22,7 @@ from drumline.producers.decoder.launch_counts import INTERVAL_NS, UNNAMED, Launc
 from drumline.producers.ipc import count_layout as layout
 from drumline.producers.ipc.buffer_pool import BufferPool
 from drumline.producers.ipc.count_layout import CountField
-from drumline.producers.ipc.policy import ALWAYS, AUTO, OFF, Policy
+from drumline.producers.ipc.policy import ALWAYS, COUNTS, OFF, Policy
 from drumline.schemas.topics import Topic
 
 S = 1_000_000_000
@@ -40,7 +40,7 @@ class Counting:
         self.pool, self.cupti, self.events = BufferPool(2, 1 << 20), FakeCupti(), []
         self.driver = FakeDriver(self.cupti, dict(NAMES))
         self.counter = LaunchCounter(self.cupti.bound(), self.pool, lambda: self.driver, self.events.append)
-        self.counter.follow(Policy(AUTO), False)
+        self.counter.follow(Policy(COUNTS), False)
         self.reader, self.now = LaunchCounts(self.pool), 100 * S
         assert not self.reader.is_due(self.now), "the first interval begins"
 
@@ -316,7 +316,7 @@ def test_another_decoder_goes_on_where_a_killed_one_noted(process):
 
 def test_records_and_other_policies_stop_the_counting(process):
     for policy, is_recording, counts in (
-        (ALWAYS, True, 0), (AUTO, True, 0), (AUTO, False, 1), (OFF, False, 0), (AUTO, False, 1)
+        (ALWAYS, True, 0), (COUNTS, True, 0), (COUNTS, False, 1), (OFF, False, 0), (COUNTS, False, 1)
     ):  # fmt: skip
         process.counter.follow(Policy(policy), is_recording)
         assert process.counter.begun == (policy != OFF)
@@ -332,7 +332,7 @@ def test_graphs_of_a_time_in_which_records_counted_are_known(process):
     process.driver.graphs = {GRAPH: [Node(calls.KERNEL_NODE, ADD)]}
     process.driver.instantiate(EXEC, GRAPH)
     process.driver.replay(EXEC)
-    process.counter.follow(Policy(AUTO), False)
+    process.counter.follow(Policy(COUNTS), False)
     process.driver.replay(EXEC)
     assert process.counted() == {"_Z3addPf": [1, 1, 0]}
 
@@ -341,7 +341,7 @@ def test_a_driver_that_is_not_there_leaves_copies_and_names():
     counting = Counting()
     counter = LaunchCounter(counting.cupti.bound(), counting.pool, absent_driver, counting.events.append)
     counting.counter.end("")
-    counter.follow(Policy(AUTO), False)
+    counter.follow(Policy(COUNTS), False)
     counting.driver.launch(GEMM)
     counting.driver.graphs = {GRAPH: nodes()}
     counting.driver.instantiate(EXEC, GRAPH)
