@@ -23,7 +23,7 @@ from drumline.producers.identity import is_first_on_host, missing_run_scope
 from drumline.producers.identity import place as process_place
 from drumline.producers.ipc.control import FILE, chosen, read_requests
 from drumline.producers.ipc.events import warn
-from drumline.producers.ipc.policy import AUTO, BadPolicy, Policy, parse, read_policy_text
+from drumline.producers.ipc.policy import BadPolicy, Policy, parse, read_policy_text
 from drumline.producers.nccl_profiler import library
 
 #: Time between two announcements of a job that waits for a policy; s.
@@ -54,7 +54,7 @@ def attach(policy: str = "", *, cupti: cupti_library.Cupti | None = None, active
             chosen = parse(policy or os.environ.get("DRUMLINE_COLLECT__POLICY") or "always")
             if chosen.uses_ring:
                 _use_ring(chosen)
-                if chosen.mode == AUTO:
+                if chosen.counts:
                     _use_cupti_if_there(cupti, chosen, active_profiler)
             elif late.is_waiting(os.environ):
                 _wait_for_policy(chosen, cupti)

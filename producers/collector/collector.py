@@ -73,7 +73,7 @@ class Collector:
         self._thread = threading.Thread(target=self._run, name="drumline", daemon=True)
         self._recorder = ActivityRecorder(cupti, pool, callbacks, self._thread)
         # A kind of record that was on once, also one that stays on, makes launches dearer until CUPTI goes.
-        self._recorder.rests = self._policy().uses_ring
+        self._recorder.rests = self._policy().counts
         # Around switching on and off. A signal handler may start a profiler while its thread is in here.
         self._lock = threading.RLock()
         self._stop = threading.Event()
