@@ -54,11 +54,12 @@ def run(
     With --local the whole platform starts on this machine first, if it is not up, and the page's address is printed.
     `drumline down` ends it.
 
-    By default (auto) NCCL's collectives and sends are recorded, with the GPU's times, and steps. Where calls follow
-    each other within 3 ms in steps below 100 ms, only 40 steps of every 160 are measured (DRUMLINE_RINGS__TIMES=all:
-    all). Launches and copies are counted by kernel, without their times (`drumline sql launch-counts`); --policy light
-    leaves that out. Kernels, copies and NVTX ranges with times need --policy always, or `always` in <spool>/policy:
-    while the command runs, that file's first line is the policy of all processes of the host.
+    By default (auto) NCCL's collectives and sends are recorded, with the GPU's times, and steps: of a job without NCCL
+    steps alone. Where calls follow each other within 3 ms in steps below 100 ms, only 40 steps of every 160 are
+    measured (DRUMLINE_RINGS__TIMES=all: all). With --policy counts launches and copies are counted too, by kernel,
+    without their times (`drumline sql launch-counts`). Kernels, copies and NVTX ranges with times need --policy always,
+    or `always` in <spool>/policy: while the command runs, that file's first line is the policy of all processes of the
+    host.
     """
     quiet = quiet or os.environ.get("DRUMLINE_QUIET") == "1"
     if local and spool:

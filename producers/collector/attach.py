@@ -1,7 +1,7 @@
 """Attaches drumline to this process, as its policy states, and implements the calls that user code may make.
 
-`attach` opens the ring for marks (light, auto), and finds CUPTI and makes an `Attachment` (all but light). It never
-raises: a job without telemetry is better than no job. An error is written once to stderr, and is in `status()`.
+`attach` opens the ring for marks (light, auto), or finds CUPTI and makes an `Attachment`. It never raises: a job
+without telemetry is better than no job. An error is written once to stderr, and is in `status()`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from drumline.producers.identity import is_first_on_host, missing_run_scope
 from drumline.producers.identity import place as process_place
 from drumline.producers.ipc.control import FILE, chosen, read_requests
 from drumline.producers.ipc.events import warn
-from drumline.producers.ipc.policy import BadPolicy, Policy, parse, read_policy_text
+from drumline.producers.ipc.policy import AUTO, BadPolicy, Policy, parse, read_policy_text
 from drumline.producers.nccl_profiler import library
 
 #: Time between two announcements of a job that waits for a policy; s.
@@ -54,7 +54,9 @@ def attach(policy: str = "", *, cupti: cupti_library.Cupti | None = None, active
             chosen = parse(policy or os.environ.get("DRUMLINE_COLLECT__POLICY") or "always")
             if chosen.uses_ring:
                 _use_ring(chosen)
-                if chosen.counts:
+                if chosen.mode == AUTO:
+                    _open_at_mark(chosen, cupti)
+                elif chosen.counts:
                     _use_cupti_if_there(cupti, chosen, active_profiler)
             elif late.is_waiting(os.environ):
                 _wait_for_policy(chosen, cupti)
@@ -91,14 +93,14 @@ def _wait_for_policy(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
 
 def _open_at_mark(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
     """Attach CUPTI at the first mark that finds a policy which wants it in the control file. `_lock` is held."""
-    root = os.environ.get("DRUMLINE_SPOOL__ROOT", "")
+    is_late, root = late.is_waiting(os.environ), os.environ.get("DRUMLINE_SPOOL__ROOT", "")
     files = [os.path.join(root, name) for name in ("policy", FILE)]
     announce_at = 0.0
     seen: _States = ()
 
     def open_window() -> None:
         nonlocal announce_at, seen
-        if time.monotonic() >= announce_at:
+        if is_late and time.monotonic() >= announce_at:
             announce_at = time.monotonic() + ANNOUNCE_S
             with contextlib.suppress(Exception):  # the policy counts all the same
                 late.announce(root, process_place(os.environ, {}).job)
@@ -114,8 +116,9 @@ def _open_at_mark(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
             with _lock:
                 if not _use_cupti_if_there(cupti, policy, current_profiler()):  # its decoder reads the file
                     return
-            late.withdraw()
-            host_time.install()
+            if is_late:
+                late.withdraw()
+                host_time.install()
 
     marks.at_mark = open_window
 

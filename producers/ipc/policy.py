@@ -1,10 +1,9 @@
 """Collection policies: their text form, and what each of them records.
 
 light         collectives and steps, from NCCL's profiler interface and the job's own marks; CUPTI is never attached
-auto          as light; and launches and copies are counted, by kernel, from CUPTI's callbacks: no records, no times.
-              While the host's control file holds `always` CUPTI records (a deep window), from the job's next mark on;
-              its rows replace none of the ring's
-counts        the same
+auto          as light; and while the host's control file holds one of the next two, CUPTI too (a deep window). It is
+              attached at the first of them, not before, and its rows replace none of the ring's
+counts        as light; and launches and copies are counted, by kernel, from CUPTI's callbacks: no records, no times
 always        every kernel, copy and range, all the time
 rollup        as always, but kernels, copies and ranges stay on the host, which publishes windows of them; chosen when a
               process starts
@@ -56,7 +55,7 @@ class Policy:
     @property
     def counts(self) -> bool:
         """True where launches are counted while CUPTI does not record them."""
-        return self.mode in (AUTO, COUNTS)
+        return self.mode == COUNTS
 
 
 def parse(text: str) -> Policy:

@@ -213,9 +213,10 @@ def test_a_job_that_waits_for_a_policy_pays_microseconds_a_step(tmp_path, monkey
     assert step_us + second_us * 0.028 < 28
 
 
-def test_a_mark_reads_the_files_once_they_are_written_renewed_replaced_or_removed(tmp_path, monkeypatch):
+@pytest.mark.parametrize("late_job", [False, True])
+def test_a_mark_reads_the_files_once_they_are_written_renewed_replaced_or_removed(tmp_path, monkeypatch, late_job):
     monkeypatch.setenv("DRUMLINE_SPOOL__ROOT", str(tmp_path))
-    monkeypatch.setenv("DRUMLINE_LATE", "llama")
+    monkeypatch.setenv("DRUMLINE_LATE", "llama" if late_job else "")
     monkeypatch.setenv("DRUMLINE_COLLECT__POLICY", "off")
     monkeypatch.setattr(marks, "at_mark", None)
     read = []

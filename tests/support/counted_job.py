@@ -1,4 +1,4 @@
-"""A job whose launches are counted, with a fake CUPTI and a fake driver: counted_job.py HOW; ends as HOW says.
+"""A job under policy counts, with a fake CUPTI and a fake driver: counted_job.py HOW; ends as HOW says.
 
 Prints as JSON the decoder, the time, and what it launched: [kernel or kind of copy, launches, of them replays, bytes].
 """
@@ -88,13 +88,13 @@ def main() -> None:
     os.environ["TEARDOWN_CUPTI"] = str(int(how == "torn_down"))
     if how == "held":  # another profiler has CUPTI's callbacks
         fake.holder = MULTIPLE_SUBSCRIBERS
-    started = "off" if how == "late" else "auto"
+    started = "auto" if how == "late" else "counts"
     assert attach.attach(started, cupti=fake.bound())
     if how == "late":
         driver.instantiate(EXEC, GRAPH)
         attach.step(0)
         assert not fake.callbacks
-        policy("auto")
+        policy("counts")
         attach.step(1)
         wait_for("counting")
         for _ in range(2):

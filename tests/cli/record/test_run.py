@@ -424,7 +424,8 @@ def test_nccl_loads_drumlines_plugin_and_that_one_the_users(monkeypatch, users, 
     assert environment(inherited, ["x"], LaunchOptions(policy="light")).get("NCCL_PROFILER_PLUGIN") == users
 
 
-def test_a_light_job_marks_its_steps_in_a_ring_and_has_neither_cupti_nor_a_decoder(packages, tmp_path):
+@pytest.mark.parametrize("policy", ["light", "auto"])
+def test_a_light_job_marks_its_steps_in_a_ring_and_has_neither_cupti_nor_a_decoder(packages, tmp_path, policy):
     script = """
         import os, sys, threading, torch
         torch.use_cuda()
@@ -432,8 +433,8 @@ def test_a_light_job_marks_its_steps_in_a_ring_and_has_neither_cupti_nor_a_decod
         for number in range(3): drumline.step(number)
         print(drumline.status(), threading.active_count(), "libcupti" in open("/proc/self/maps").read())
     """
-    done = under(packages, script, policy="light", spool=str(tmp_path / "spool"))
-    assert (done.stdout.splitlines()[-1], done.stderr) == ("light 1 False", "")
+    done = under(packages, script, policy=policy, spool=str(tmp_path / "spool"))
+    assert (done.stdout.splitlines()[-1], done.stderr) == (f"{policy} 1 False", "")
     (ring,) = (tmp_path / "spool" / ".rings").iterdir()
     header = memoryview(ring.read_bytes()[:128]).cast("Q")
     written, step = header[5], header[12]

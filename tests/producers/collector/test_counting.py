@@ -362,7 +362,7 @@ def run(tmp_path, how):
         **os.environ,
         "DRUMLINE_SPOOL__ROOT": str(spool),
         "DRUMLINE_RINGS__FOLDER": str(spool / ".rings"),
-        "DRUMLINE_COLLECT__POLICY": "off" if how == "late" else "auto",
+        "DRUMLINE_COLLECT__POLICY": "auto" if how == "late" else "counts",
         "DRUMLINE_JOB": "counted",
         "DRUMLINE_RUN": "r1",
         "RANK": "3",
@@ -403,7 +403,7 @@ HELD = "CUPTI gives its callbacks to one profiler, and another has them (CUptiRe
     ("yielded", 0, "off: end of the process"),
     ("kept", 0, f"off: {HELD}"),
     ("torn_down", 0, f"off: {HELD}"),
-    ("late", 0, "off: off"),
+    ("late", 0, "off: auto"),
 ])  # fmt: skip
 def test_what_a_process_launched_is_in_the_spool_however_it_ends(tmp_path, how, code, state):
     done, report, collected, process = run(tmp_path, how)

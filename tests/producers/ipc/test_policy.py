@@ -45,7 +45,7 @@ def test_collectives_come_from_the_ring_or_from_cupti():
     sources = {mode: (Policy(mode).uses_ring, Policy(mode).uses_cupti) for mode in range(len(MODES))}
     ring, cupti = (True, False), (False, True)
     of_cupti = dict.fromkeys((ALWAYS, ROLLUP), cupti)
-    assert sources == {OFF: (False, False), **of_cupti, LIGHT: ring, AUTO: (True, True), COUNTS: (True, True)}
+    assert sources == {OFF: (False, False), **of_cupti, LIGHT: ring, AUTO: ring, COUNTS: (True, True)}
     assert not any(Policy(mode).records for mode in (OFF, LIGHT, AUTO, COUNTS))
 
 
