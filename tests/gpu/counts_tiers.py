@@ -1,4 +1,4 @@
-"""Processes of tiers, which live at once and run blocks in turn, for default.py and default_beside.py."""
+"""Processes of tiers, which live at once and run blocks in turn, for counts.py and counts_beside.py."""
 
 import json
 import os
@@ -17,11 +17,11 @@ import torch
 from drumline.producers.launcher import LaunchOptions, environment
 from drumline.producers.spool.location import make_rings
 
-OUT, JOB = Path(sys.argv[1]), str(Path(__file__).with_name("default_job.py"))
+OUT, JOB = Path(sys.argv[1]), str(Path(__file__).with_name("counts_job.py"))
 BEGAN = time.monotonic()
 RANKS = min(2, torch.cuda.device_count())
 #: The policy that is measured; and another CUPTI for all processes: a wheel.
-DEFAULT, WHEEL = os.environ.get("DEFAULT_POLICY", "auto"), os.environ.get("DEFAULT_CUPTI", "")
+COUNTING, WHEEL = os.environ.get("COUNTS_POLICY", "counts"), os.environ.get("COUNTS_CUPTI", "")
 results: dict[str, object] = {"gpus": RANKS, "torch": torch.__version__, "of the machine": len(os.sched_getaffinity(0))}
 
 
@@ -30,7 +30,7 @@ def report(text: str) -> None:
 
 
 def other_cupti() -> dict[str, str]:
-    """Return the variables by which processes use the CUPTI of DEFAULT_CUPTI, which is loaded before PyTorch's."""
+    """Return the variables by which processes use the CUPTI of COUNTS_CUPTI, which is loaded before PyTorch's."""
     if not WHEEL:
         return {}
     folder = Path(tempfile.gettempdir()) / f"cupti-{Path(WHEEL).name}"
@@ -51,13 +51,13 @@ class Tier:
     """
 
     def __init__(self, name: str, policy: str, workloads: str, gpu: int = -1, **variables: str) -> None:
-        self.name, self.spool = name, Path(tempfile.mkdtemp(prefix="default-"))
+        self.name, self.spool = name, Path(tempfile.mkdtemp(prefix="counts-"))
         self.gpus = list(range(RANKS)) if gpu < 0 else [min(gpu, RANKS - 1)]
         command = [sys.executable, JOB, policy or "none", workloads]
         shared = {**os.environ, **CUPTI, "WORLD_SIZE": str(len(self.gpus)), "STORE_FILE": str(self.spool / ".store")}
         shared |= variables
         if policy:
-            options = LaunchOptions(job="default", run=name, policy=policy, spool=str(self.spool / "spool"))
+            options = LaunchOptions(job="counts", run=name, policy=policy, spool=str(self.spool / "spool"))
             self.spool = self.spool / "spool"
             shared = environment(shared, command, options)
             make_rings(shared)

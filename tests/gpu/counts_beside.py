@@ -1,4 +1,4 @@
-"""Parts of default.py beside its prices: are the counts right, who loses data beside a profiler, what is left over."""
+"""Parts of counts.py beside its prices: are the counts right, who loses data beside a profiler, what is left over."""
 
 import json
 import time
@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from counts_tiers import COUNTING, Tier, price, ready, report, results, text_of
 from deep_rows import columns, processes
-from default_tiers import DEFAULT, Tier, price, ready, report, results, text_of
 
 CUDA_GRAPH = "graph"
 
@@ -59,7 +59,7 @@ def compared(tier: Tier, workload: str, steps: int) -> None:
 
 def right(until: float) -> None:
     """Counts beside records of the same runs; rows in the spool beside the table; kernels by name."""
-    tier = Tier("right", DEFAULT, "ddp,decode,replays")
+    tier = Tier("right", COUNTING, "ddp,decode,replays")
     ready([tier])
     try:
         for workload, steps in (("ddp", 10), ("decode", 20), ("replays", 5), ("calls", 1)):
@@ -95,7 +95,7 @@ ORDERS = {
 def orders(until: float) -> None:
     """Each order of windows and PyTorch's profiler in a process of its own, all at once on both GPUs."""
     tiers = {
-        name: Tier(name, DEFAULT, "decode", gpu=at % 2, **variables)
+        name: Tier(name, COUNTING, "decode", gpu=at % 2, **variables)
         for at, (name, (_, variables)) in enumerate(ORDERS.items())
     }
     answers: dict[str, list] = {name: [] for name in ORDERS}
@@ -131,7 +131,7 @@ def orders(until: float) -> None:
 
 def left(until: float) -> None:
     """Price of counting in a process before deep windows and after, and what differs between the two."""
-    tier = Tier("left", DEFAULT, "decode,adds", gpu=1)
+    tier = Tier("left", COUNTING, "decode,adds", gpu=1)
     ready([tier])
     pairs: dict[str, dict[str, list]] = {w: {"before": [], "after": []} for w in ("decode", "adds")}
     windows = []

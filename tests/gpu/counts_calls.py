@@ -1,4 +1,4 @@
-"""Count what a rank of default_job.py launches beside what CUPTI records, and make each call that counts."""
+"""Count what a rank of counts_job.py launches beside what CUPTI records, and make each call that counts."""
 
 import ctypes
 import json

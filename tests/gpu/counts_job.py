@@ -1,4 +1,4 @@
-"""One rank of a process of one tier: default_job.py TIER WORKLOADS. Driven by default.py.
+"""One rank of a process of one tier: counts_job.py TIER WORKLOADS. Driven by counts.py.
 
 Below `drumline run` or, with tier `none`, without drumline. RANK, LOCAL_RANK, WORLD_SIZE and STORE_FILE are set.
 WORKLOADS: of ddp, decode, replays (of a CUDA graph) and adds (small kernels), by comma. PROFILED: 1 = PyTorch's
@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from default_counts import RANK, attachment, calls, check, difference, state, totals, waited, wanted
+from counts_calls import RANK, attachment, calls, check, difference, state, totals, waited, wanted
 from launch_bound import ddp, decode, pin_threads, timed
 
 tier, workloads = sys.argv[1], sys.argv[2].split(",")

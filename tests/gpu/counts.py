@@ -1,16 +1,16 @@
-"""Measure the default policy on two GPUs; called by default.sh: default.py OUT [PART...]
+"""Measure what policy counts costs, and whether it is right; called by counts.sh: counts.py OUT [PART...]
 
 Parts, in this order; one that fails is reported, and the next begins:
 
-    price     steps of two DDP ranks, a decode loop, replays of a graph and small kernels: none, light and the default
+    price     steps of two DDP ranks, a decode loop, replays of a graph and small kernels: none, light and counts
               live at once and run blocks in turn; and counting on against off in one process, three steps each in turn
     cores     DDP steps with 1, 2 and 4 cores a rank: counting, and recording of all operations of NCCL, on against off
     right     counts beside records of the same runs, by kernel, shape and kind of copy; rows beside the table
     orders    PyTorch's profiler before, between, in and after windows: who loses data, and does the status say so
     left      counting on against off in one process, before and after deep windows
 
-DEFAULT_SECONDS: time for all (400). DEFAULT_POLICY: what is measured (auto). DEFAULT_CUPTI: a wheel of another CUPTI.
-OUT/default.json.
+COUNTS_SECONDS: time for all (400). COUNTS_POLICY: what is measured (counts). COUNTS_CUPTI: a wheel of another CUPTI.
+OUT/counts.json.
 """
 
 import json
@@ -21,10 +21,10 @@ import time
 import traceback
 from statistics import mean, median
 
-from default_beside import left, orders, right
-from default_tiers import BEGAN, DEFAULT, OUT, RANKS, Tier, price, ready, report, results, text_of
+from counts_beside import left, orders, right
+from counts_tiers import BEGAN, COUNTING, OUT, RANKS, Tier, price, ready, report, results, text_of
 
-SECONDS = float(os.environ.get("DEFAULT_SECONDS", "400"))
+SECONDS = float(os.environ.get("COUNTS_SECONDS", "400"))
 #: Share of the time that is left to a part, with the ones behind it.
 SHARES = {"price": 0.5, "cores": 0.42, "right": 1.0, "orders": 1.0, "left": 1.0}
 WORKLOADS = {"ddp": 8, "decode": 30, "replays": 5, "adds": 40}
@@ -34,7 +34,7 @@ tiers: dict[str, Tier] = {}
 
 def started(*names: str) -> None:
     """Start the tiers that are not there yet, at once."""
-    policies = {"none": "", "light": "light", "light, all": "light", "default": DEFAULT, "pairs": DEFAULT}
+    policies = {"none": "", "light": "light", "light, all": "light", "counts": COUNTING, "pairs": COUNTING}
     workloads = {"pairs": "ddp,decode,adds", "light, all": "ddp"}  # CUPTI that goes would break a graph
     new = [name for name in names if name not in tiers]
     for name in new:
@@ -44,7 +44,7 @@ def started(*names: str) -> None:
 
 
 def save() -> None:
-    (OUT / "default.json").write_text(json.dumps(results, indent=1, default=int))
+    (OUT / "counts.json").write_text(json.dumps(results, indent=1, default=int))
 
 
 def rows_of(part: str, blocks: dict[str, dict[str, list]], base: str) -> None:
@@ -81,7 +81,7 @@ def rows_of_pairs(part: str, sides: dict[str, list]) -> None:
 
 def prices(until: float) -> None:
     """Step time of each tier over none; and of counting on over off in one process."""
-    names = ["none", "light", "default"]
+    names = ["none", "light", "counts"]
     started(*names, "pairs")
     blocks: dict[str, dict[str, list]] = {w: {name: [] for name in names} for w in WORKLOADS}
     sides: dict[str, list] = {w: [] for w in PAIRS}
