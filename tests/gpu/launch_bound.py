@@ -1,4 +1,4 @@
-"""Workloads whose steps wait for the host, and their timing, for the jobs of prices.py and default.py."""
+"""Workloads whose steps wait for the host, and their timing, for the jobs of prices.py and counts.py."""
 
 import contextlib
 import gc
