@@ -139,7 +139,7 @@ def overhead(
     mode: Annotated[
         list[str] | None,
         typer.Option(
-            help="light, auto, drumline (policy always), duty, cupti, cupti_off, paired, record_callback, "
+            help="light, auto, drumline (policy always), cupti, cupti_off, paired, record_callback, "
             "torch_profiler; plain is always there"
         ),
     ] = None,
@@ -147,7 +147,7 @@ def overhead(
         list[str] | None,
         typer.Option(
             help="gpu_bound, launch_bound, tiny_kernels, graph_replay (default: these); with NCCL on two GPUs, in "
-            "modes light, auto, drumline, duty, nvrx, gpufl: ddp_launch_bound, ddp_gpu_bound"
+            "modes light, auto, drumline, nvrx, gpufl: ddp_launch_bound, ddp_gpu_bound"
         ),
     ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs used side by side, each with its share of the cores")] = 1,
@@ -159,7 +159,7 @@ def overhead(
     from drumline.lab.bench.overhead.job import WORKLOADS
     from drumline.lab.bench.runner import run
 
-    modes, workloads = mode or ["cupti", "cupti_off", "drumline", "paired", "duty"], workload or list(WORKLOADS)
+    modes, workloads = mode or ["cupti", "cupti_off", "drumline", "paired"], workload or list(WORKLOADS)
     none = Path()  # no recording is read, and a GPU machine may have none
     run("overhead", none, lambda _, show: bench_overhead(rounds, seconds, modes, workloads, show, gpus), as_json, write)
 

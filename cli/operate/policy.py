@@ -29,9 +29,7 @@ Job = Annotated[str, typer.Option(metavar="PATTERN", help="The jobs; * stands fo
 
 @app.command("set")
 def set_policy(
-    policy: Annotated[
-        str, typer.Argument(help="As of `drumline run --policy`: counts, always, collectives, duty, off.")
-    ],
+    policy: Annotated[str, typer.Argument(help="As of `drumline run --policy`: counts, always, off.")],
     job: Job = "*",
     run: Annotated[str, typer.Option(help="A run of them; default: all.")] = "",
     ranks: Annotated[str, typer.Option(help="Ranks: 0,3 or 0-7; default: all.")] = "",
@@ -41,10 +39,10 @@ def set_policy(
 ) -> None:
     """Set the policy of processes for a time; then their own counts again. Needs Write on drumline.control.v1.
 
-    It reaches processes of policy auto, counts, always, collectives, duty and off within seconds; those of `light`
-    refuse. A deep window of `drumline capture` comes before it, and the file <spool>/policy of a host before both. The
-    same processes named again replace it. Where it does not reach just one running job, it names those it reaches and
-    asks. `drumline sql collecting --job JOB` shows what they record.
+    It reaches processes of policy auto, counts, always and off within seconds; those of `light` refuse. A deep window
+    of `drumline capture` comes before it, and the file <spool>/policy of a host before both. The same processes named
+    again replace it. Where it does not reach just one running job, it names those it reaches and asks. `drumline sql
+    collecting --job JOB` shows what they record.
 
     Exit codes: 0 written. 1 Kafka does not answer or rejects. 2 no such policy, a bad option, or not confirmed.
     """

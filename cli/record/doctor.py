@@ -27,7 +27,7 @@ def doctor(
 
     \b
     GPU        driver, NVML, CUPTI as the jobs' PyTorch loads it, reading between processes, the compiled callbacks
-    NCCL       drumline's plugin and the user's, NCCL's interface, the rings of running processes
+    NCCL       drumline's plugin and the user's, NCCL's interface, the rings of running processes, cores
     spool      write permission of jobs, backlog of the agent, validity of the policy
     kept rows  the folder of policy rollup, where DRUMLINE_AGENT__KEPT_FOLDER names one: rights and room
     Kafka      connection, topics
@@ -47,6 +47,7 @@ def doctor(
         results += checks.environment_checks(os.environ)
         results.append(checks.safely("NCCL plugin", nccl_checks.plugin))
         results += nccl_checks.users_plugin(os.environ)
+        results.append(nccl_checks.cores())
         results.append(checks.safely("rings", lambda: nccl_checks.rings(chosen.rings_folder)))
     together = PROCESSES * (chosen.spool.max_mb << 20)
     results.append(checks.safely("spool", lambda: checks_spool.spool(chosen.spool.root, together)))

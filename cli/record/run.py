@@ -30,8 +30,8 @@ def run(
     policy: Annotated[
         str,
         typer.Option(
-            help="light, auto, counts, always, collectives, off, duty (0.2 s in 10 s) or e.g. duty 1s/60s; all but "
-            "light can be changed while the job runs; default DRUMLINE_COLLECT__POLICY, else auto"
+            help="light, auto, counts, always, rollup or off; all but light can be changed while the job runs; "
+            "default DRUMLINE_COLLECT__POLICY, else auto"
         ),
     ] = "",
     spool: Annotated[str, typer.Option(help="folder for the node agent; default DRUMLINE_SPOOL__ROOT")] = "",
@@ -47,7 +47,7 @@ def run(
     drumline run --job llama -- torchrun --nproc-per-node 8 train.py
     drumline run --local -- torchrun --nproc-per-node 8 train.py
     drumline run --policy always --job llama -- torchrun --nproc-per-node 8 train.py
-    drumline run --policy "duty 0.2s/10s" -- python -m vllm.entrypoints.openai.api_server ...
+    drumline run --policy counts -- python -m vllm.entrypoints.openai.api_server ...
 
     The command takes this process's place: same pid, same signals, same exit code. Python processes that never use CUDA
     are not changed. The records go to the spool; `drumline agent` on the same host publishes them.

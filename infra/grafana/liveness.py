@@ -105,12 +105,9 @@ def owners(runs: str, keys: str = "job, run") -> str:
 
 
 def not_recorded(runs: str) -> str:
-    """Return SQL of the runs among `runs` of which no rank is recorded without gaps.
-
-    Policy off, another profiler, or duty-cycle windows, which may be shorter than a step.
-    """
+    """Return SQL of the runs among `runs` of which no rank is recorded now: policy off, or another profiler."""
     return f"""
     SELECT job, run FROM processes WHERE (job, run) IN ({runs}) GROUP BY job, run
-    HAVING countIf(policy = '' OR (startsWith(policy, 'on: ') AND NOT startsWith(policy, 'on: duty')
+    HAVING countIf(policy = '' OR (startsWith(policy, 'on: ')
         AND published > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND)) = 0
     """

@@ -269,7 +269,7 @@ CAUSES: tuple[Entry, ...] = (
         INSUFFICIENT_DATA, "few_steps_recorded",
         "most steps of a window were not recorded, or their rows were lost",
         "Look at policy and dropped rows: `drumline sql collecting --job JOB`.",
-        "Policy `duty` records some steps only; use `light`, `auto` or `always` for verdicts in every window.",
+        "Record every step: policy `light`, `auto` or `always`, and no profiler of samples.",
         DRUMLINE,
     ),
     Entry(

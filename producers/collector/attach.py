@@ -164,7 +164,7 @@ def _use_cupti(cupti: cupti_library.Cupti | None, policy: Policy, active_profile
     global _attached, _status
     _attached = Attachment(cupti or cupti_library.load(prepare()), policy, active_profiler)
     _status, marks.decoder = "attached", _attached.mark
-    if policy.mode == AUTO:
+    if policy.uses_ring:
         marks.at_mark = _attached.collector.resume
     host_time.install_waiting()
     atexit.register(_end)

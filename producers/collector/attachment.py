@@ -16,17 +16,14 @@ from drumline.producers.collector.event_socket import event_sockets
 from drumline.producers.collector.pc_sampling import PcSampler, load_driver
 from drumline.producers.collector.stack_samples import ThreadSampler
 from drumline.producers.ipc.buffer_pool import BufferPool, Header, new_pool
+from drumline.producers.ipc.count_layout import CountField
 from drumline.producers.ipc.events import MARK, warn
-from drumline.producers.ipc.policy import ALWAYS, AUTO, Policy
+from drumline.producers.ipc.policy import ALWAYS, Policy
 
 #: Time at the end of the process in which the decoder may read what is left; s.
 DRAIN_S = 2.0
 #: Most decoders of a process: one that was killed is replaced, but not for ever.
 MAX_DECODERS = 5
-#: Versions of CUPTI (cuptiGetVersion) that go after a window of `auto`. 13.0.85: 334 times, each followed by a window
-#: without a lost kernel (docs/results/gpu-sessions.md); 13.5.25: 61 times, each next one with kernels. Others were not
-#: tried.
-FINALIZED_VERSIONS = (130001, 130500)
 
 
 class Attachment:
@@ -41,7 +38,7 @@ class Attachment:
     def __init__(self, cupti: cupti_library.Cupti, policy: Policy, active_profiler: str = "") -> None:
         self.pool: BufferPool = new_pool(policy)
         self.decoder, self._decoders_started, self._cupti, self._policy = 0, 0, cupti, str(policy)
-        self._finalizes = policy.mode == AUTO and cupti.version() in FINALIZED_VERSIONS
+        self._finalizes = policy.uses_ring and cupti.version() in cupti_library.FINALIZED_VERSIONS
         self._place: dict[str, int] = {}
         self._gpus: list[dict[str, str]] = []
         callbacks = cupti_library.Callbacks()
@@ -101,7 +98,10 @@ class Attachment:
 
     def _may_finalize(self) -> bool:
         """Return whether no CUDA graph is known that a CUPTI which goes would break; the decoder has read all."""
-        return self._finalizes and not marks.graph_was_captured and not self.pool.header[Header.GRAPHS]
+        has_graphs = (
+            marks.graph_was_captured or self.pool.header[Header.GRAPHS] or self.pool.count_field(CountField.NODES_USED)
+        )
+        return self._finalizes and not has_graphs
 
     def send_event(self, event: dict[str, Any]) -> None:
         """Send an event (JSON values) to the decoder, or drop and count it."""

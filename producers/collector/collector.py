@@ -49,9 +49,9 @@ class Collector:
     `revive_decoder`: restarts a decoder that has died, and returns whether it did.
     `sample_stacks`: begins or ends to sample the stacks of the process's threads.
     `pc_sampler`: samples the GPU while the decoder asks for it. `counter`: counts launches while the policy wants it.
-    `may_finalize`: whether CUPTI may go once a policy has switched recording off for good; `resume` brings it back.
-    `state`: "off", "on", "counting", "window" (between windows), "yielded" (to another profiler), "decoder_stalled",
-    "failed: REASON" or "closed".
+    `may_finalize`: whether CUPTI may go after a deep window; `resume` brings it back.
+    `state`: "off", "on", "counting", "yielded" (to another profiler), "decoder_stalled", "failed: REASON" or
+    "closed".
     """
 
     def __init__(
@@ -72,6 +72,8 @@ class Collector:
         self._pool, self._send_event, self._revive_decoder = pool, send_event, revive_decoder
         self._thread = threading.Thread(target=self._run, name="drumline", daemon=True)
         self._recorder = ActivityRecorder(cupti, pool, callbacks, self._thread)
+        # A kind of record that was on once, also one that stays on, makes launches dearer until CUPTI goes.
+        self._recorder.rests = self._policy().counts
         # Around switching on and off. A signal handler may start a profiler while its thread is in here.
         self._lock = threading.RLock()
         self._stop = threading.Event()
@@ -108,6 +110,8 @@ class Collector:
             self._active_profilers = [*(name for name in self._active_profilers if name != profiler), profiler]
             self._recorder.displaced = self._is_shared = True
             if first and self._alive and not self._broken:  # on a second call CUPTI is the other's already
+                if self._counter and not _torn_down():
+                    self._counter.lend(profiler)
                 self._release(f"{profiler} uses CUPTI")
                 self.state = "yielded"
 
@@ -120,7 +124,7 @@ class Collector:
             with self._lock:
                 if profiler in self._active_profilers:
                     self._active_profilers.remove(profiler)
-                    if os.environ.get("TEARDOWN_CUPTI") == "1":  # PyTorch finalises CUPTI at the job's next CUDA call
+                    if _torn_down():
                         self._retry_at = self._begin_at = time.monotonic() + TEARDOWN_S
                         return
                     if self._alive and not (self._active_profilers or self._broken):
@@ -131,12 +135,13 @@ class Collector:
             self._fail(f"{type(error).__name__}: {error}")
 
     def resume(self) -> None:
-        """Begin again with a CUPTI that has gone, if the policy wants it now. Never raises.
+        """Begin to record with a CUPTI that rests, and to count with one that has gone, if the policy wants it now.
 
-        Call it in a thread of the job that is in no NVTX call. It waits for the lock only while CUPTI is gone: then
-        nobody is in a call that a hanging GPU blocks.
+        Never raises. Call it in a thread of the job that is in no NVTX call and launches nothing meanwhile. It waits
+        for the lock only while records rest: then nobody is in a call that a hanging GPU blocks.
         """
-        if not self._recorder.finalized:
+        needs_mark = self._counter is not None and self._counter.needs_mark
+        if not self._recorder.rests or not (needs_mark or self._policy().records):
             return
         try:
             with self._lock:
@@ -169,13 +174,15 @@ class Collector:
     def _begin(self) -> None:
         """Subscribe and switch on what the policy wants, from nothing. `self._lock` is held."""
         policy = self._policy()
-        if self._recorder.finalized:
-            if not policy.uses_cupti:
+        if self._counter:
+            self._counter.needs_mark = False
+        self._count(policy)  # before CUPTI makes a subscriber of its own
+        if self._recorder.rests:
+            if not policy.records:
                 return
             self._has_begun_window = True
-        self._count(policy)  # before CUPTI makes a subscriber of its own
         self._recorder.subscribe()
-        if policy.on_at(time.time_ns()):
+        if policy.records:
             self._switch(True, str(policy))
         else:
             self._recorder.keep()
@@ -197,7 +204,8 @@ class Collector:
         while not self._stop.wait(wait):
             try:
                 with self._lock:
-                    wait = self._tick()
+                    self._tick()
+                wait = FLUSH_S
                 self._pool.header[Header.THREAD_NS] = time.thread_time_ns()
             except Exception as error:
                 self._fail(f"{type(error).__name__}: {error}")
@@ -205,8 +213,8 @@ class Collector:
         with self._lock:  # in this thread, as Python 3.12.0 and 3.12.1 start no thread at the end
             self._finish()
 
-    def _tick(self) -> float:
-        """Do one iteration and return the seconds to sleep until the next."""
+    def _tick(self) -> None:
+        """Do what is due, once every FLUSH_S."""
         policy, now = self._policy(), time.time_ns()
         if self._revive_decoder():
             self._decoder_stall = StallDetector(FLUSH_S)
@@ -224,7 +232,7 @@ class Collector:
         if self._begin_at and time.monotonic() >= self._begin_at and not self._active_profilers:
             self._begin_at = 0.0
             self._begin()
-        wanted = policy.on_at(now) and not (self._active_profilers or stalled or self._recorder.finalized)
+        wanted = policy.records and not (self._active_profilers or stalled or self._recorder.rests)
         if wanted and not self._recorder.on and time.monotonic() >= self._retry_at:
             self._switch(True, str(policy))
         elif self._recorder.on and not wanted:
@@ -239,19 +247,15 @@ class Collector:
         if self._recorder.on or (self._recorder.draining and not self._active_profilers):
             self._recorder.flush()
         self._recorder.learn_sizes()
-        is_over = not (policy.uses_cupti or self._recorder.on or self._active_profilers)
+        is_over = not (policy.records or self._recorder.on or self._active_profilers)
         if is_over and self._has_begun_window and not (self._recorder.draining or self._pool.done()):
-            if self._may_finalize() and not (self._is_shared or sampled):
-                self._recorder.finalize()
-            self._has_begun_window = False
+            self._end_window(self._may_finalize() and not (self._is_shared or sampled))
         if self._active_profilers:
             self.state = "yielded"
         elif stalled:
             self.state = "decoder_stalled"
         elif not wanted:  # if CUPTI rejects it, "yielded" stays
-            counts = self._counter is not None and self._counter.begun
-            self.state = "counting" if counts else "window" if policy.changes_in(now) != float("inf") else "off"
-        return min(FLUSH_S, max(policy.changes_in(time.time_ns()), 0.001))
+            self.state = "counting" if self._counter is not None and self._counter.begun else "off"
 
     def _restart_reason(self, now_ns: int, decoder_is_fresh: bool) -> tuple[str, str]:
         """Return (problem, sentence) if recording must restart, else two empty strings."""
@@ -272,9 +276,7 @@ class Collector:
         return idle and self._profiler_on_demand and self._recorder.on and self._pool.has_outstanding(time.time_ns())
 
     def _policy(self) -> Policy:
-        header = self._pool.header
-        mode = header[Header.MODE]
-        return Policy(mode, max(header[Header.WINDOW_NS], 1), max(header[Header.PERIOD_NS], 1))
+        return Policy(self._pool.header[Header.MODE])
 
     def _switch(self, on: bool, reason: str) -> None:
         """Switch recording on or off and send the decoder the time. `self._lock` is held."""
@@ -308,9 +310,20 @@ class Collector:
 
     def _count(self, policy: Policy) -> None:
         """Count launches where the policy wants it and no record does. `self._lock` is held."""
-        if self._counter and not (self._active_profilers or self._recorder.finalized):
+        if self._counter and not self._active_profilers:
             self._counter.follow(policy, self._recorder.on)
-            self._has_begun_window |= self._counter.begun
+
+    def _end_window(self, may_finalize: bool) -> None:
+        """Let CUPTI go where it may, and with it the callbacks until the job's next mark. `self._lock` is held."""
+        if may_finalize and self._counter and self._counter.begun:
+            self._counter.end("CUPTI goes after a window, and comes back at the next step")
+            self._counter.needs_mark = True
+            return  # a launch may be in its callback: CUPTI goes with the next tick
+        if may_finalize:
+            self._recorder.finalize()
+        if self._counter:
+            self._counter.needs_mark = self._recorder.rests
+        self._has_begun_window = False
 
     def _release(self, reason: str) -> None:
         """Switch everything off and fetch all that CUPTI has. `self._lock` is held."""
@@ -334,3 +347,8 @@ class Collector:
             except Exception:
                 self._alive = False
             self.state = f"failed: {reason}"
+
+
+def _torn_down() -> bool:
+    """Return whether PyTorch's profiler finalises CUPTI at the job's next CUDA call, by a callback that it needs."""
+    return os.environ.get("TEARDOWN_CUPTI") == "1"

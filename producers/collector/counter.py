@@ -2,7 +2,7 @@
 
 Nothing is counted here: see counts/*.c. The counts lie behind the activity buffers (ipc/count_layout.py), where the
 decoder reads them. CUPTI gives callbacks to one subscriber of a process, so another profiler that wants some, as
-PyTorch's, is rejected until `end`.
+PyTorch's, is rejected until `end` or `lend`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ DRIVER = (
 )
 #: Time between attempts to get callbacks that another profiler has; s.
 RETRY_S = 10.0
+#: Versions of CUPTI (cuptiGetVersion) whose one subscriber has the same handle whoever it is. PyTorch's profiler asks
+#: once for callbacks, of new contexts, and keeps them when it has ended; without them it records all kernels as before
+#: (docs/results/gpu-sessions.md).
+RETURNED_VERSIONS = (130_001,)
 #: CUPTI_CB_DOMAIN_DRIVER_API.
 _DRIVER_API = 1
 _MOST_CALLS = 256
@@ -41,7 +45,7 @@ class LaunchCounter:
 
     Owned by Collector, which calls it under its lock, from any thread. CUPTI calls may block while a GPU hangs.
     `load_driver`: returns CUDA's driver, or raises OSError. `send_event`: takes events for the decoder.
-    `begun`: CUPTI calls back; only then anything is counted.
+    `begun`: CUPTI calls back; only then anything is counted. `needs_mark`: CUPTI has gone until a mark of the job.
     """
 
     def __init__(
@@ -51,10 +55,11 @@ class LaunchCounter:
         load_driver: Callable[[], Any],
         send_event: Callable[[dict[str, Any]], None],
     ) -> None:
-        self.begun = False
+        self.begun = self.needs_mark = False
         self._cupti, self._pool, self._load_driver, self._send_event = cupti, pool, load_driver, send_event
         self._callbacks: cupti_library.CountCallbacks | None = None
         self._subscriber = ctypes.c_void_p()
+        self._lent = 0  # the handle of the subscriber that a profiler took, until it has ended
         self._retry_at = 0.0
 
     def follow(self, policy: Policy, is_recording: bool) -> None:
@@ -62,7 +67,7 @@ class LaunchCounter:
 
         While records count, graphs are still followed. A rejection by CUPTI is tried again every RETRY_S.
         """
-        if policy.counts and not self.begun and time.monotonic() >= self._retry_at:
+        if policy.counts and not (self.begun or self.needs_mark) and time.monotonic() >= self._retry_at:
             self._retry_at = time.monotonic() + RETRY_S
             result = self._begin()
             reason = f"CUPTI gives its callbacks to one profiler, and another has them (CUptiResult {result})"
@@ -81,6 +86,12 @@ class LaunchCounter:
             self._cupti.cuptiUnsubscribe(self._subscriber)
             self._send_event({"event": "counting", "on": False, "why": reason, "rejected": False})
 
+    def lend(self, profiler: str) -> None:
+        """Give the subscriber to a profiler that keeps it when it has ended; the next `follow` takes it back."""
+        if self.begun:
+            self._lent = self._subscriber.value or 0
+        self.end(f"{profiler} uses CUPTI")
+
     def forget(self) -> None:
         """Count nothing in the child of a fork."""
         self.begun = False
@@ -94,7 +105,11 @@ class LaunchCounter:
         """
         callbacks = self._opened()
         callbacks.forget()
-        result = self._cupti.subscribe_exclusive(ctypes.addressof(self._subscriber), callbacks.called, None)
+        lent, self._lent = self._lent, 0
+        place = ctypes.addressof(self._subscriber)
+        result = self._cupti.subscribe_exclusive(place, callbacks.called, None)
+        if result and lent and self._cupti.version() in RETURNED_VERSIONS and not self._cupti.cuptiUnsubscribe(lent):
+            result = self._cupti.subscribe_exclusive(place, callbacks.called, None)
         if not result:
             for call in callbacks.calls:  # a CUPTI rejects those that it does not have
                 self._cupti.cuptiEnableCallback(1, self._subscriber, _DRIVER_API, call)

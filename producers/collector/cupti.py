@@ -35,6 +35,9 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 FLUSH_FORCED = 1
 #: CUptiResult values that are handled.
 SUCCESS, MAX_LIMIT_REACHED, MULTIPLE_SUBSCRIBERS = 0, 12, 39
+#: Versions (cuptiGetVersion) that go after a deep window. 13.0.85: 334 times, each followed by a window without a lost
+#: kernel (docs/results/gpu-sessions.md); 13.5.25: 61 times, each next one with kernels. Others were not tried.
+FINALIZED_VERSIONS = (130_001, 130_500)
 _NAME = re.compile(r"libcupti\.so[.0-9]*$")
 
 

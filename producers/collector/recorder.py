@@ -36,14 +36,14 @@ class ActivityRecorder:
 
     Owned by Collector, which calls it under its lock, from any thread. CUPTI calls block while a GPU hangs.
 
-    `on`: recording is on. `finalized`: CUPTI is gone until `subscribe`; nothing else calls it. `displaced`: another
-    profiler has used CUPTI since. `thread`: the collector's, whose CPU time in flushes is counted.
+    `on`: recording is on. `rests`: CUPTI has gone, or records were not needed yet; until `subscribe` nothing calls it.
+    `displaced`: another profiler has used CUPTI since. `thread`: the collector's, whose CPU time in flushes is counted.
     """
 
     def __init__(
         self, cupti: cupti_library.Cupti, pool: BufferPool, callbacks: cupti_library.Callbacks, thread: threading.Thread
     ) -> None:
-        self.on = self.displaced = self.finalized = False
+        self.on = self.displaced = self.rests = False
         self._cupti, self._pool, self._callbacks, self._thread = cupti, pool, callbacks, thread
         begin = ctypes.addressof(ctypes.c_char.from_buffer(pool.memory))
         # For ever: a thread of CUPTI may still write into it when Python has ended and would unmap it.
@@ -62,7 +62,7 @@ class ActivityRecorder:
         A deep window comes later, when other threads run: Python's wait for the GIL. Done once; an error shows in
         `start`.
         """
-        self.finalized = False
+        self.rests = False
         if not self._subscribed and not self._cupti.enable_exclusive(KINDS[-1]):
             self._cupti.cuptiActivityDisable(KINDS[-1])
             self._subscribed = True
@@ -74,7 +74,7 @@ class ActivityRecorder:
 
     def release(self) -> None:
         """Switch off the kind that stays on: at the end, for another profiler, and after an error."""
-        if not self.finalized:
+        if not self.rests:
             self._cupti.cuptiActivityDisable(KEPT)
 
     def finalize(self) -> None:
@@ -84,8 +84,8 @@ class ActivityRecorder:
         """
         self.release()
         self.flush(cupti_library.FLUSH_FORCED)
-        self.finalized = self._cupti.cuptiFinalize() == cupti_library.SUCCESS
-        if self.finalized:
+        self.rests = self._cupti.cuptiFinalize() == cupti_library.SUCCESS
+        if self.rests:
             self.displaced, self._subscribed = True, False
         else:
             self.keep()
@@ -125,7 +125,7 @@ class ActivityRecorder:
 
     def stop(self) -> None:
         """Switch recording off."""
-        if self.finalized:
+        if self.rests:
             return
         for kind in reversed(KINDS):
             self._cupti.cuptiActivityDisable(kind)
@@ -146,7 +146,7 @@ class ActivityRecorder:
 
     def flush(self, flag: int = 0) -> None:
         """Make CUPTI return completed buffers, or all of them (FLUSH_FORCED)."""
-        if self.finalized:
+        if self.rests:
             return
         begin, cpu = time.monotonic_ns(), time.thread_time_ns()
         self._cupti.cuptiActivityFlushAll(flag)
@@ -163,7 +163,7 @@ class ActivityRecorder:
         Reads the first buffers, those with a kind that the decoder lacks, and the rest at the end (`last`), after which
         nothing can answer. It costs a call per record, so it is rare.
         """
-        if self.finalized:
+        if self.rests:
             return
         sizes, wanted = self._pool.sizes, self._pool.header[Header.WANTED_KIND]
         until, done = time.monotonic() + LEARN_S, self._pool.done()

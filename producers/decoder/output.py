@@ -14,10 +14,8 @@ from drumline.producers.decoder.launch_counts import LaunchCounts
 from drumline.producers.decoder.pc_samples import PcSamples
 from drumline.producers.decoder.python_samples import PythonSamples
 from drumline.producers.decoder.remote_memory import RemoteMemory
-from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.identity import Identity
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
-from drumline.producers.ipc.policy import COLLECTIVES
 from drumline.producers.live_matching.derivation import IncrementalDerivation
 from drumline.producers.live_matching.launch_rows import KEPT_NS, LaunchRows
 from drumline.producers.live_matching.scopes import ANY_THREAD
@@ -61,12 +59,9 @@ class SpoolOutput:
         Sent batches are counted in the pool: a killed decoder leaves the buffer half read to the next.
         """
         kernels, copies = decoded.kernels, decoded.copies
-        published = kernels
-        if self._pool.header[Header.MODE] == COLLECTIVES and kernels.rows:
-            published = kernels.take(nccl.is_kernel(kernels.dictionaries["names"])[kernels["name"]])
         before = self._pool.sent(number)
         self._reading = number
-        for topic, table in ((Topic.KERNEL, published), (Topic.MEMCPY, copies)):
+        for topic, table in ((Topic.KERNEL, kernels), (Topic.MEMCPY, copies)):
             parts = split_rows(topic, table) if before else []
             sent = min(before, len(parts))  # by a decoder that was killed
             before -= sent

@@ -56,9 +56,7 @@ class PolicyFile:
             self._header[Header.LAUNCHES] = 1
         self._answer(request)
         if policy is not None:
-            header = self._header
-            header[Header.WINDOW_NS], header[Header.PERIOD_NS] = policy.window_ns, policy.period_ns
-            header[Header.MODE], self._text = policy.mode, text
+            self._header[Header.MODE], self._text = policy.mode, text
         return is_new or (self.answer, self._problems.get("control")) != before
 
     def _state_untrusted(self) -> None:
@@ -85,10 +83,8 @@ class PolicyFile:
             self._answer(None)
         self._running = ""
         self.launches = self.pc = False
-        header, policy, self._text = self._header, parse(self._process_policy), self._process_policy
-        header[Header.STACKS] = 0
-        header[Header.WINDOW_NS], header[Header.PERIOD_NS] = policy.window_ns, policy.period_ns
-        header[Header.MODE] = policy.mode
+        self._text = self._process_policy
+        self._header[Header.STACKS], self._header[Header.MODE] = 0, parse(self._process_policy).mode
 
     def _wanted(self, place: ProcessPlace, now_ns: int, step: int) -> tuple[str, ControlRequest | None]:
         requests = [r for r in read_requests(spool_root(self._environment), now_ns) if r.key not in self._rejected]

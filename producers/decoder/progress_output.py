@@ -5,7 +5,7 @@ from __future__ import annotations
 from drumline.producers.batching.live import BatchWriter, FeedProgress
 from drumline.producers.decoder.cupti_decode import Decoded
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
-from drumline.producers.ipc.policy import ALWAYS, COLLECTIVES, MODES, ROLLUP
+from drumline.producers.ipc.policy import ALWAYS, MODES, ROLLUP
 from drumline.producers.live_matching.call_progress import CallProgress
 from drumline.producers.rings.process_state import running_state
 from drumline.producers.rings.progress import EXITED, KILLED
@@ -14,7 +14,7 @@ from drumline.schemas.topics import Topic
 #: Interval at which it is published; ns.
 INTERVAL_NS = 1_000_000_000
 #: Policies that record a process from its begin to its end.
-_WHOLE = frozenset(MODES[mode] for mode in (ALWAYS, COLLECTIVES, ROLLUP))
+_WHOLE = frozenset(MODES[mode] for mode in (ALWAYS, ROLLUP))
 
 
 class ProgressOutput:

@@ -163,7 +163,7 @@ class Session:
         self.problems.pop("counts", None)
         if event["rejected"]:
             self.problems["counts"] = event["why"]
-        elif not self._counts:
+        if not (self._counts or self._recording.startswith("on")):
             self._recording = f"off: {event['why']}"
         self._begin(time.time_ns())
 

@@ -218,6 +218,8 @@ def _cupti_check(probed: Mapping[str, Any]) -> Check:
         text += ": may hang a job when recording is switched off, or crash in a flush"
         fix = "CUPTI of CUDA 13.0 Update 1 or newer; until then policy always, and PyTorch's profiler not in between"
         return Check("CUPTI", WARN, text, fix)
+    goes = probed["version"] in cupti.FINALIZED_VERSIONS
+    text += "; goes after a deep window" if goes else "; stays after a deep window and slows launches (13.5.25 goes)"
     if probed["version"] < FIXED_CPU_GROWTH:
         fix = "jobs of days: pip install --no-deps nvidia-cuda-cupti==13.4.92; its issues: docs/design/cupti-issues.md"
         return Check("CUPTI", WARN, f"{text}: a thread of its own needs more CPU the longer it records", fix)

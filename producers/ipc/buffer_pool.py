@@ -14,7 +14,7 @@ import mmap
 import os
 from enum import IntEnum
 
-from drumline.producers.ipc.count_layout import TABLE_BYTES
+from drumline.producers.ipc.count_layout import TABLE_BYTES, CountField
 from drumline.producers.ipc.descriptor import file_of
 from drumline.producers.ipc.policy import Policy
 from drumline.producers.ipc.timing import LOST_NS, REQUEST_NS
@@ -44,8 +44,6 @@ class Header(IntEnum):
     EVENTS_LOST = 11  # G events and marks that could not be sent
     WANTED_KIND = 12  # D record kind whose size the decoder needs; 0 = none
     MODE = 13  # D collection mode (policy.py)
-    WINDOW_NS = 14  # D duty cycle: length of a window; duration
-    PERIOD_NS = 15  # D duty cycle: from window to window; duration
     TICKS = 16  # D counts while the decoder is alive
     FLUSH_NS = 17  # G longest flush; duration
     THREAD_NS = 18  # G CPU time of the collector's thread; duration
@@ -108,6 +106,10 @@ class BufferPool:
     def counts_at(self) -> int:
         """Return where the table of counts begins; bytes from the start of the memory."""
         return HEADER_BYTES + self.buffers * self.buffer_bytes
+
+    def count_field(self, field: CountField) -> int:
+        """Return a word of the table of counts."""
+        return int.from_bytes(self.memory[self.counts_at + 8 * field : self.counts_at + 8 * field + 8], "little")
 
     @property
     def has_descriptor(self) -> bool:
@@ -173,7 +175,5 @@ def new_pool(policy: Policy = Policy()) -> BufferPool:
     """Create a pool with a policy and the size that DRUMLINE_COLLECT__BUFFER_MB states. Raises OSError, ValueError."""
     megabytes = int(float(os.environ.get("DRUMLINE_COLLECT__BUFFER_MB") or DEFAULT_BUFFER_MB))
     pool = BufferPool(buffers=16, buffer_bytes=max(megabytes, MIN_BUFFER_MB) << 16)
-    header = pool.header
-    header[Header.MODE] = policy.mode
-    header[Header.WINDOW_NS], header[Header.PERIOD_NS] = policy.window_ns, policy.period_ns
+    pool.header[Header.MODE] = policy.mode
     return pool

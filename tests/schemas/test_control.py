@@ -17,7 +17,7 @@ WINDOW = Control(
 
 def test_a_record_is_read_as_it_was_written():
     assert decode(encode(WINDOW)) == WINDOW
-    policy = Control("p", "policy", "duty 0.2s/10s", until_ns=7 * DAY_NS)
+    policy = Control("p", "policy", "counts", until_ns=7 * DAY_NS)
     assert decode(encode(policy)) == policy
 
 

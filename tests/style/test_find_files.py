@@ -29,7 +29,7 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
         "producers/collector/startup/sitecustomize.py",
     ),
     "memory shared between job and decoder": (("buffer|shared", "pool|memory"), "producers/ipc/buffer_pool.py"),
-    "parse the duty-cycle policy": (("ipc|collect", "policy|duty"), "producers/ipc/policy.py"),
+    "parse the collection policy": (("ipc|collect", "policy"), "producers/ipc/policy.py"),
     "byte layout of CUPTI records": (("cupti", "layout|struct"), "producers/decoder/cupti_layout.py"),
     "turn CUPTI records into columns": (("cupti", "decode|parse"), "producers/decoder/cupti_decode.py"),
     "read strings from another process": (("remote|process", "memory"), "producers/decoder/remote_memory.py"),

@@ -35,7 +35,7 @@ from drumline.producers.collector import (
 from drumline.producers.decoder.cupti_layout import DRIVER, KERNEL, MEMCPY, PEER_COPY, RUNTIME
 from drumline.producers.ipc.buffer_pool import Header
 from drumline.producers.ipc.events import thread_name
-from drumline.producers.ipc.policy import ALWAYS, AUTO, COLLECTIVES, DUTY, OFF
+from drumline.producers.ipc.policy import ALWAYS, AUTO, OFF
 
 STEP_NS = 10_000_000
 # What CUPTI points to lives as long as the process.
@@ -166,7 +166,7 @@ def auto() -> None:
     file = Path(os.environ["DRUMLINE_SPOOL__ROOT"]) / "policy"
     marks.SCAN_S = 0.0
     assert attach.attach("auto", cupti=fake.bound())
-    for number, text in enumerate(("", "off", "duty 9s/1s", "light")):
+    for number, text in enumerate(("", "off", "always 1s", "light")):
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
         attach.step(number)
@@ -211,8 +211,8 @@ def windows() -> None:
 
 
 def resumed() -> None:
-    """A profiler has CUPTI in the second window; for the third, of `duty`, CUPTI comes back, and stays: it has the
-    profiler's state."""
+    """A profiler has CUPTI in the second window; for the third CUPTI comes back, and stays: it has the profiler's
+    state."""
     auto()
     collecting, header = attach.attached().collector, attach.attached().pool.header
     collecting.yield_to("a profiler")
@@ -222,10 +222,9 @@ def resumed() -> None:
     assert fake.subscribed == 0, "CUPTI is the profiler's"
     collecting.resume_after("a profiler")
     assert fake.subscribed == 0, "no window"
-    header[Header.WINDOW_NS], header[Header.PERIOD_NS], header[Header.MODE] = 1, 86_400_000_000_000, DUTY
+    header[Header.MODE] = ALWAYS
     attach.step(7)
-    assert (fake.subscribed, fake.kept) == (threading.get_ident(), True), "before the window, in a thread that marks"
-    assert not fake.enabled
+    assert (fake.subscribed, fake.kept, len(fake.enabled)) == (threading.get_ident(), True, 5), "in a thread that marks"
     header[Header.MODE] = AUTO
     time.sleep(recorder.DRAIN_S + 2 * collector.FLUSH_S)
     assert (fake.finalized, fake.kept) == (1, True)
@@ -480,8 +479,8 @@ def main() -> None:
         header = attach.attached().pool.header
         for text, wanted in (
             (b"off\n", OFF),
-            (b"collectives\n", COLLECTIVES),
-            (b"\xff\xfe\0\n", COLLECTIVES),
+            (b"always\n", ALWAYS),
+            (b"\xff\xfe\0\n", ALWAYS),
             (None, ALWAYS),
         ):
             settled()

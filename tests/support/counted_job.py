@@ -3,10 +3,12 @@
 Prints as JSON the decoder, the time, and what it launched: [kernel or kind of copy, launches, of them replays, bytes].
 """
 
+import ctypes
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,12 +17,13 @@ from support.fakes import launches as calls
 from support.fakes.cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, record
 from support.fakes.launches import FakeDriver, Node, numbers
 
-from drumline.producers.collector import attach, attachment, counter, marks
+from drumline.producers.collector import attach, attachment, collector, counter, marks
 from drumline.producers.decoder.cupti_layout import KERNEL
 
 GEMM, ADD, COPY_KERNEL = 0x1000, 0x2000, 0x3000
 NAMES = {GEMM: b"_Z4gemmPf", ADD: b"_Z3addPf", COPY_KERNEL: b"_Z4copyPf"}
 EXEC, GRAPH = 0xE0, 0xA0
+ADD_NAME = ctypes.create_string_buffer(NAMES[ADD])
 fake = FakeCupti()
 driver = FakeDriver(fake, dict(NAMES))
 driver.graphs[GRAPH] = [
@@ -50,9 +53,11 @@ def step(counts: bool = True) -> None:
 
 
 def wait_for(state: str) -> None:
+    """Wait for a state of the collector, at a mark of the job now and then: recording begins at one."""
     until = time.monotonic() + 60
     while attach.status() != state:
         assert time.monotonic() < until, attach.status()
+        attach.step(100)
         time.sleep(0.01)
 
 
@@ -62,10 +67,25 @@ def policy(text: str) -> None:
     file.write_text(text) if text else file.unlink()
 
 
+def window() -> None:
+    """Launch in a deep window: one kernel is recorded, none is counted."""
+    policy("always")
+    wait_for("on")
+    assert fake.subscribed == threading.get_ident(), "in the thread that marks"
+    step(counts=False)
+    now, name = time.time_ns(), ctypes.addressof(ADD_NAME)
+    fake.play(record(KERNEL, start=now, end=now + 9, name=name), [(KERNEL, 0)])
+    time.sleep(0.3)
+    policy("")
+    wait_for("counting")
+
+
 def main() -> None:
     how = sys.argv[1]
     attachment.load_driver = lambda: driver
     fake.racy, marks.SCAN_S, counter.RETRY_S = False, 0.0, 0.3
+    fake.version = 130_401 if how == "kept" else fake.version
+    os.environ["TEARDOWN_CUPTI"] = str(int(how == "torn_down"))
     if how == "held":  # another profiler has CUPTI's callbacks
         fake.holder = MULTIPLE_SUBSCRIBERS
     started = "auto" if how == "late" else "counts"
@@ -87,25 +107,38 @@ def main() -> None:
         return
     wait_for("counting")
     assert not fake.enabled, "no record"
+    if how != "late":
+        assert (fake.kept, fake.subscribed) == (False, 0), "no record was ever on"
+    if how == "gone":
+        driver.launch(ADD, (4, 2, 1, 128, 1, 1, 48))
+        add("_Z3addPf", 1)
+        window()
+        while not fake.finalized:
+            time.sleep(0.01)
+        assert not fake.callbacks
+        step(counts=False)
+        attach.step(100)
+        assert fake.callbacks, "at the next mark"
+        assert (fake.kept, fake.enabled) == (False, set())
     driver.instantiate(EXEC, GRAPH)
     for number in range(5):
         attach.step(number)
         step()
     if how == "window":  # records count while they are on, and the policy's counts go on behind them
-        policy("always")
-        wait_for("on")
-        step(counts=False)
-        now, name = time.time_ns(), calls.address(driver._texts[NAMES[ADD]])
-        fake.play(record(KERNEL, start=now, end=now + 9, name=name), [(KERNEL, 0)])
-        time.sleep(0.3)
-        policy("")
-        wait_for("counting")
+        window()
         step()
-    if how == "yielded":  # a graph that was made meanwhile, under the handle of one that is known, is not taken for it
+        assert not fake.finalized, "a graph's next replay would fail"
+    if how in ("yielded", "kept", "torn_down"):
         attach.attached().collector.yield_to("a profiler")
         assert not fake.callbacks
         step(counts=False)
+        fake.holder = MULTIPLE_SUBSCRIBERS  # the profiler's, for ever
         attach.attached().collector.resume_after("a profiler")
+    if how in ("kept", "torn_down"):
+        time.sleep(collector.TEARDOWN_S + 3 * counter.RETRY_S)
+        assert (attach.status(), fake.holder) == ("off", MULTIPLE_SUBSCRIBERS)
+        step(counts=False)
+    if how == "yielded":  # a graph that was made meanwhile, under the handle of one that is known, is not taken for it
         wait_for("counting")
         driver.launch(GEMM, (4, 2, 1, 128, 1, 1, 48))
         driver.replay(EXEC)

@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS {database}.processes_versions
     source LowCardinality(String) COMMENT 'what published it: replay, agent (itself), cupti or nccl (a training process, and what records it)' CODEC(ZSTD(1)),
     labels Map(String, String) COMMENT 'free labels' CODEC(ZSTD(1)),
     versions Map(String, String) COMMENT 'versions of driver, CUPTI, NCCL, framework, drumline' CODEC(ZSTD(1)),
-    policy LowCardinality(String) COMMENT 'what is collected at the moment, and why: \'on: always\', \'off: duty 0.2s/10s\'' CODEC(ZSTD(1)),
+    policy LowCardinality(String) COMMENT 'what is collected at the moment, and why: \'on: always\', \'off: end of the process\'' CODEC(ZSTD(1)),
     collector Map(String, String) COMMENT 'what collecting cost so far (records, bytes, CPU seconds) and what it could not do, as text' CODEC(ZSTD(1)),
     published DateTime64(3, 'UTC') COMMENT 'when Kafka got the record' CODEC(Delta(8), ZSTD(1)),
     _topic_partition LowCardinality(String) COMMENT 'Kafka topic id and partition the row came from' CODEC(ZSTD(1)),

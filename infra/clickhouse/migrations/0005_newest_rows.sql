@@ -21,7 +21,7 @@ CREATE OR REPLACE VIEW {database}.processes
     source LowCardinality(String) COMMENT 'what published it: replay, agent (itself), cupti or nccl (a training process, and what records it)',
     labels Map(String, String) COMMENT 'free labels',
     versions Map(String, String) COMMENT 'versions of driver, CUPTI, NCCL, framework, drumline',
-    policy LowCardinality(String) COMMENT 'what is collected at the moment, and why: \'on: always\', \'off: duty 0.2s/10s\'',
+    policy LowCardinality(String) COMMENT 'what is collected at the moment, and why: \'on: always\', \'off: end of the process\'',
     collector Map(String, String) COMMENT 'what collecting cost so far (records, bytes, CPU seconds) and what it could not do, as text',
     published DateTime64(3, 'UTC') COMMENT 'when Kafka got the record',
     _topic_partition LowCardinality(String) COMMENT 'Kafka topic id and partition the row came from',

@@ -83,9 +83,8 @@ STALLED = Rule(
     "before the last one. Evaluations and checkpoints count in that time. The least is 300 s: half of the 10 minutes "
     "after which PyTorch by default ends a job whose NCCL collective hangs. A first "
     "evaluation of more than 6 minutes does fire: give such jobs a limit of their own. Runs that are not recorded now "
-    "(policy `off`, another profiler) or "
-    "only in windows (`duty`) are left out, and so are jobs that ended: they are silent. Jobs hung "
-    "since the last step are left to `Job hung`, which has a limit of its own; so are, for 10 minutes, those in which "
+    "(policy `off`, another profiler) are left out, and so are jobs that ended: they are silent. Jobs hung since the "
+    "last step are left to `Job hung`, which has a limit of its own; so are, for 10 minutes, those in which "
     "ranks have waited since then. The last step is searched in "
     "24 hours, so that the alert stays while the job hangs.",
     ("drumline-job", "steps"), _JOB, for_s=60, no_data="OK", job_limit=STALLED_LIMIT,

@@ -31,11 +31,7 @@ from drumline.producers.spool.location import make_rings
 #: Time that a process may take beyond its measurements; s.
 EXTRA_S = 120
 #: (workload, mode) -> (largest ratio of the medians of the mode and its base, base).
-TARGETS = {
-    ("gpu_bound", "drumline"): (1.01, "plain"),
-    ("gpu_bound", "duty"): (1.01, "plain"),
-    ("launch_bound", "duty"): (1.01, "plain"),
-}
+TARGETS = {("gpu_bound", "drumline"): (1.01, "plain")}
 NO_GPU = "no GPU"
 NOTES = [
     "Wait for the GIL: a thread of the job sleeps for 1 ms again and again; how much later than that it runs. "
@@ -121,8 +117,8 @@ def build_report(runs: Runs, workloads: Sequence[str]) -> BenchReport:
         if "paired" in runs:
             _add_paired(report, runs, workload, plain_ms)
         _add_memory(report, runs, workload)
-    for mode in sorted(set(runs) & {"drumline", "duty"}):
-        _add_own_cost(report, runs[mode], mode)
+    if "drumline" in runs:
+        _add_own_cost(report, runs["drumline"], "drumline")
     report.machine = machine() | runs["plain"][0].get("versions", {})
     report.notes += NOTES
     return report

@@ -75,7 +75,7 @@ def nvrx(step: Callable[[], None]) -> Callable[[], None]:
 
 
 #: Mode that `drumline run` starts -> its policy.
-POLICIES = {"light": "light", "auto": "auto", "drumline": "always", "duty": "duty"}
+POLICIES = {"light": "light", "auto": "auto", "drumline": "always"}
 #: All modes: nothing attached, drumline's, NVIDIA's resiliency extension, GPU Flight's trace.
 MODES = ("plain", *POLICIES, "nvrx", "gpufl")
 

@@ -117,7 +117,7 @@ def cupti_only(torch: Any) -> Iterator[None]:
 
 @contextmanager
 def cupti_off(torch: Any) -> Iterator[None]:
-    """Record once with CUPTI, then switch it off: the state of a duty cycle between its windows."""
+    """Record once with CUPTI, then switch it off: the state of a process after a deep window."""
     with cupti_only(torch):
         torch.zeros(1, device="cuda").add_(1)
         torch.cuda.synchronize()
@@ -164,7 +164,6 @@ MODES = {
     "cupti_off": cupti_off,
     "drumline": nothing,
     "paired": nothing,
-    "duty": nothing,
     "record_callback": record_callback,
     "torch_profiler": torch_profiler,
 }
@@ -212,7 +211,7 @@ def main() -> None:
     mode, seconds, names = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
     torch = import_module("torch")
     torch.cuda.init()
-    expected = mode in ("drumline", "paired", "duty")
+    expected = mode in ("drumline", "paired")
     assert (attach.attached() is not None) == expected, attach.status()
     began = time.monotonic()
     workloads = {name: _run_workload(torch, mode, name, seconds) for name in names}

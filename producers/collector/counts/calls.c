@@ -126,7 +126,10 @@ static void counted(const struct kind_of_call *kind, const struct call *call) {
     case LAUNCH_EX: launched(words[1], (const uint32_t *)stated, call->symbol, runs); break;
     case LAUNCH_MANY: launched_many(stated, (uint32_t)words[1], runs); break;
     case REPLAY: if (runs) graph_replayed(words[0]); break;
-    case COPY: copied(found, words[kind->at], runs); break;
+    case COPY:
+      if (found == DTOD) found = copy_kind(DEVICE, words[1], DEVICE, words[0]);
+      copied(found, words[kind->at], runs);
+      break;
     case COPY_ANY: copied(copy_kind(UNIFIED, words[1], UNIFIED, words[0]), words[kind->at], runs); break;
     case COPY_2D: copied_2d(stated, runs); break;
     case COPY_3D:

@@ -8,7 +8,7 @@
 enum { PROBES = 32, DEEPEST = 8 };
 /* CUgraphNodeType, CUmemorytype. */
 enum { KERNEL_NODE = 0, COPY_NODE = 1, MEMSET_NODE = 2, CHILD_NODE = 4, CONDITIONAL_NODE = 13 };
-enum { HOST = 1, DEVICE = 2, ARRAY = 3, UNIFIED = 4, MEMORY_TYPE = 2 };
+enum { HOST = 1, DEVICE = 2, ARRAY = 3, UNIFIED = 4, MEMORY_TYPE = 2, DEVICE_ORDINAL = 9 };
 
 /* CUDA_KERNEL_NODE_PARAMS and CUDA_MEMSET_NODE_PARAMS, with room for what later versions append. */
 struct kernel_params {
@@ -55,13 +55,21 @@ static unsigned memory_type(unsigned type, uint64_t pointer) {
   return found;
 }
 
+/* Return whether two pointers are of one GPU, or of GPUs that are not known. */
+static int is_within(uint64_t from, uint64_t to) {
+  int of = 0, other = 0;
+  if (!driver.pointer_attribute || driver.pointer_attribute(&of, DEVICE_ORDINAL, from)) return 1;
+  return driver.pointer_attribute(&other, DEVICE_ORDINAL, to) || of == other;
+}
+
 unsigned copy_kind(unsigned from, uint64_t from_pointer, unsigned to, uint64_t to_pointer) {
   static const uint8_t kinds[4][4] = {
     [HOST] = {[HOST] = HTOH, [DEVICE] = HTOD, [ARRAY] = HTOA},
     [DEVICE] = {[HOST] = DTOH, [DEVICE] = DTOD, [ARRAY] = DTOA},
     [ARRAY] = {[HOST] = ATOH, [DEVICE] = ATOD, [ARRAY] = ATOA},
   };
-  return kinds[memory_type(from, from_pointer) & 3][memory_type(to, to_pointer) & 3];
+  unsigned kind = kinds[memory_type(from, from_pointer) & 3][memory_type(to, to_pointer) & 3];
+  return kind == DTOD && !is_within(from_pointer, to_pointer) ? PTOP : kind;
 }
 
 uint64_t copy_3d(const uint64_t *words, unsigned *kind) {

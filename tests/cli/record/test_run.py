@@ -469,7 +469,7 @@ def test_a_job_without_a_chosen_policy_is_recorded_by_nccls_plugin_and_may_be_gi
     monkeypatch.setattr(launcher.library, "path", lambda: "ours")
     chosen = environment({}, ["x"], LaunchOptions(spool="/spool"))
     assert (chosen["DRUMLINE_COLLECT__POLICY"], chosen["NCCL_PROFILER_PLUGIN"]) == ("auto", "ours")
-    assert environment({"DRUMLINE_COLLECT__POLICY": "duty"}, ["x"])["DRUMLINE_COLLECT__POLICY"].startswith("duty")
+    assert environment({"DRUMLINE_COLLECT__POLICY": "rollup"}, ["x"])["DRUMLINE_COLLECT__POLICY"] == "rollup"
 
 
 def test_an_option_makes_up_for_a_policy_of_the_environment_that_is_none():

@@ -144,6 +144,14 @@ def test_copies_are_counted_by_kind_with_their_bytes(process):
     del description
 
 
+def test_a_copy_between_two_gpus_is_none_within_one(process):
+    process.driver.ordinals = {GPU + 64: 1}
+    for call in (calls.DTOD_ASYNC, calls.COPY_ASYNC):
+        for to, source in ((GPU, GPU + 8), (GPU + 64, GPU), (GPU, GPU + 64), (GPU + 64, GPU + 64)):
+            process.driver.call(call, numbers(to, source, 100, 9))
+    assert process.counted() == {8: [4, 0, 400], 10: [4, 0, 400]}
+
+
 def nodes():
     return [
         Node(calls.KERNEL_NODE, ADD), Node(calls.KERNEL_NODE, GEMM, (8, 1, 1, 64, 1, 1, 0)),
@@ -382,13 +390,19 @@ def published(collected):
     return sums
 
 
+HELD = "CUPTI gives its callbacks to one profiler, and another has them (CUptiResult 39)"
+
+
 @pytest.mark.waits
 @pytest.mark.parametrize(("how", "code", "state"), [
     ("end", 0, "off: end of the process"),
     ("kill", -9, "off: the process exited without a shutdown event"),
     ("fork", 0, "off: end of the process"),
     ("window", 0, "off: end of the process"),
+    ("gone", 0, "off: end of the process"),
     ("yielded", 0, "off: end of the process"),
+    ("kept", 0, f"off: {HELD}"),
+    ("torn_down", 0, f"off: {HELD}"),
     ("late", 0, "off: auto"),
 ])  # fmt: skip
 def test_what_a_process_launched_is_in_the_spool_however_it_ends(tmp_path, how, code, state):
@@ -396,7 +410,7 @@ def test_what_a_process_launched_is_in_the_spool_however_it_ends(tmp_path, how, 
     assert (done.returncode, done.stderr) == (code, "")
     assert published(collected) == report["launched"]
     assert (process["policy"], process["rank"]) == (state, 3)
-    assert rows(collected)["gpu.kernel.v1"] == (how == "window"), "a record in the window, and none without"
+    assert rows(collected)["gpu.kernel.v1"] == (how in ("window", "gone")), "a record in the window, and none without"
     sequences_are_whole(collected)
 
 

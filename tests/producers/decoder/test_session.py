@@ -264,7 +264,7 @@ def test_a_short_break_in_recording_costs_no_step_before_it(stepped_session, gap
 
 @pytest.mark.parametrize("first", [None, 0, 2_500])
 def test_steps_before_anything_was_recorded_are_not_published(stepped_session, first):
-    """Of a duty cycle before its first window, or while another profiler has CUPTI from the start."""
+    """Of policy off, or while another profiler has CUPTI from the start."""
     _, _, recording, steps, published_steps = stepped_session
     if first is not None:
         recording(False, first, "another profiler holds CUPTI")

@@ -176,6 +176,7 @@ class FakeCupti:
     (`loses_kernels`), as with CUPTI at times; copies between GPUs help if they were switched on first (`holds`).
     `finalized`: times that CUPTI was let go; nothing of it is on then.
     `callbacks`: numbers of the driver's calls that CUPTI reports; `holder`: result of cuptiSubscribe, 0 = success.
+    `version`: what cuptiGetVersion returns.
     `silent`: no kernel is recorded until they are switched on again: another library gave its subscriber back."""
 
     def __init__(self) -> None:
@@ -198,7 +199,7 @@ class FakeCupti:
         self.finalized = 0
         self.cuptiFinalize = ctypes.CFUNCTYPE(i)(self._finalize)
         self.callbacks: set[int] = set()
-        self.holder, self._called = 0, None
+        self.holder, self._called, self.version = 0, None, 130_001
         self.cuptiSubscribe = ctypes.CFUNCTYPE(i, VOID, VOID, VOID)(self._subscribe)
         self.cuptiUnsubscribe = ctypes.CFUNCTYPE(i, VOID)(self._unsubscribe)
         self.cuptiEnableCallback = ctypes.CFUNCTYPE(i, U32, VOID, i, U32)(self._enable_callback)
@@ -331,7 +332,7 @@ class FakeCupti:
 
     def _unsubscribe(self, subscriber):
         assert subscriber == 0x5AB5
-        self._called, self.callbacks = None, set()
+        self._called, self.callbacks, self.holder = None, set(), 0  # the handle is the same, whoever has subscribed
         return 0
 
     def _enable_callback(self, on, subscriber, domain, number):
@@ -340,5 +341,5 @@ class FakeCupti:
         return 0
 
     def _version(self, version):
-        U32.from_address(version).value = 130001
+        U32.from_address(version).value = self.version
         return 0

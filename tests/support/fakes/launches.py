@@ -16,7 +16,8 @@ VOID, U64, INT = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int
 LAUNCH, LAUNCH_PTSZ, LAUNCH_EX, LAUNCH_EX_PTSZ, COOPERATIVE, MANY = 307, 442, 652, 653, 477, 480
 GRAPH_LAUNCH, GRAPH_DESTROY, GRAPH_UPDATE, INSTANTIATE = 514, 516, 696, 643
 BEGIN_CAPTURE, END_CAPTURE, UNLOAD, LIBRARY_UNLOAD = 539, 497, 22, 680
-HTOD_ASYNC, DTOH, COPY_ASYNC, COPY_2D, PEER_ASYNC, BATCH, SET_32_ASYNC, SET_2D = 277, 278, 306, 289, 319, 776, 220, 222
+HTOD_ASYNC, DTOH, DTOD_ASYNC, COPY_ASYNC, COPY_2D, PEER_ASYNC = 277, 278, 281, 306, 289, 319
+BATCH, SET_32_ASYNC, SET_2D = 776, 220, 222
 #: CUgraphNodeType.
 KERNEL_NODE, COPY_NODE, MEMSET_NODE, CHILD_NODE, CONDITIONAL_NODE = 0, 1, 2, 4, 13
 #: CUresult: success, not ready to launch, an invalidated capture.
@@ -63,7 +64,7 @@ class Node:
 @dataclass
 class FakeDriver:
     """`names`: of functions. `graphs`: handle -> nodes. `capturing`: streams. `device`: addresses that are the GPU's.
-    `gives_symbols`: CUPTI states the name with a launch."""
+    `ordinals`: address -> CUDA ordinal, else 0. `gives_symbols`: CUPTI states the name with a launch."""
 
     cupti: FakeCupti
     names: dict[int, bytes] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class FakeDriver:
     capturing: set[int] = field(default_factory=set)
     device: range = range(0x7000_0000, 0x8000_0000)
     gives_symbols: bool = True
+    ordinals: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.nodes: dict[int, Node] = {}
@@ -146,8 +148,8 @@ class FakeDriver:
         return OK
 
     def _pointergetattribute(self, place, attribute, pointer):
-        assert attribute == 2
-        ctypes.c_uint32.from_address(place).value = 2
+        assert attribute in (2, 9)  # type of memory, CUDA ordinal
+        ctypes.c_uint32.from_address(place).value = 2 if attribute == 2 else self.ordinals.get(pointer, 0)
         return OK if pointer in self.device else INVALID
 
     def _graphgetnodes(self, graph, nodes, count):
