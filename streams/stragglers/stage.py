@@ -119,7 +119,9 @@ class JobStage(IsolatedStage[str, JobState]):
             self._state(unit).apply_lateness(table, offsets, now_ns)
         else:
             state = self.states.get(unit)  # samples do not begin a run
-            if state is not None and table.topic == Topic.STACK:
+            if state is not None and table.topic == Topic.TRANSFER:
+                pass  # not evaluated yet
+            elif state is not None and table.topic == Topic.STACK:
                 state.apply_stacks(table, offsets)
             elif state is not None:
                 state.apply_samples(table, offsets)
