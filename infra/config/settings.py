@@ -123,6 +123,11 @@ class RingSettings(SettingsModel):
         description="steps with the GPU's times: all, or 40 of 160 where calls follow each other within 3 ms in steps "
         "below 100 ms",
     )
+    transfers: Literal["auto", "all", "off"] = Field(
+        "auto",
+        description="operations whose transfers over the network are recorded: one of 64 where calls are that dense, else "
+        "one of 8, and all while a rank or link is suspect; all; none",
+    )
 
 
 class AgentSettings(SettingsModel):

@@ -22,8 +22,12 @@ enum {
   KIND_GROUP_API = 1 << 8, KIND_COLL_API = 1 << 9, KIND_P2P_API = 1 << 10, KIND_LAUNCH = 1 << 11, /* 5 */
   KIND_COPY = 1 << 12, KIND_COPY_SYNC = 1 << 13, KIND_COPY_BATCH = 1 << 14,                        /* 6: copy engines */
 };
-/* State that carries a channel's stop, in versions 4 to 6. (The proxy's states were numbered otherwise in 1 to 3.) */
-enum { STATE_KERNEL_CHANNEL_STOP = 22 };
+/* States that are read, in versions 4 and later. 1 to 3 have neither waits for the peer nor the bytes of a step. */
+enum {
+  STATE_SEND_GPU_WAIT = 8, STATE_SEND_WAIT = 9, STATE_RECEIVE_WAIT = 10, STATE_RECEIVE_FLUSH_WAIT = 11,
+  STATE_RECEIVE_GPU_WAIT = 12, /* of proxy steps */
+  STATE_SEND_PEER_WAIT = 20, STATE_KERNEL_CHANNEL_STOP = 22,
+};
 
 /* Collectives. Version 1 has numbers where later versions have names. Identity of the communicator: here up to version
  * 3, from version 4 on an argument of `init`. */
@@ -60,6 +64,9 @@ struct p2p_v4 { /* 5 and 6 have parent_group behind it */
 struct coll_api { const char *func; size_t count; const char *datatype; int root; void *stream; bool captured; };
 struct p2p_api { const char *func; size_t count; const char *datatype; void *stream; bool captured; };
 
+/* What a proxy thread does for an operation on one channel, and one transfer of it. */
+struct proxy_op { pid_t pid; uint8_t channel; int peer, steps, chunk, is_send; };
+struct proxy_step { int step; };
 struct kernel_channel { uint8_t channel; uint64_t gpu_ns; }; /* version 3 has no time */
 
 /* A descriptor. `type` is one byte up to version 4 and eight bytes from version 5 on; `parent` lies behind both. */
@@ -71,11 +78,12 @@ struct descriptor {
     struct coll_v1 coll1; struct coll_v2 coll2; struct coll_v3 coll3; struct coll_v4 coll4;
     struct p2p_v1 p2p1; struct p2p_v2 p2p2; struct p2p_v4 p2p4;
     struct coll_api coll_api; struct p2p_api p2p_api;
+    struct proxy_op proxy_op; struct proxy_step proxy_step;
     struct kernel_channel kernel;
   };
 };
 
-union state_arguments { struct { uint64_t gpu_ns; } kernel; }; /* this plugin only reads a channel's stop */
+union state_arguments { struct { uint64_t gpu_ns; } kernel; struct { size_t bytes; } proxy_step; }; /* as far as they are read */
 
 typedef result (*start_event)(void *context, void **handle, struct descriptor *event);
 typedef result (*stop_event)(void *handle);

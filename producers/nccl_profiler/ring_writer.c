@@ -4,6 +4,7 @@
 
 #include "plugin.h"
 #include "timed_steps.h"
+#include "transfers.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -60,6 +61,7 @@ static void forget(void) {
   if (base) munmap(base, file_bytes());
   forget_contexts();
   forget_timed_steps();
+  forget_transfers();
   opened = again;
 }
 
@@ -156,6 +158,7 @@ static void open_file(void) {
   const char *path = getenv("DRUMLINE_RINGS__FOLDER"), *wanted = getenv("DRUMLINE_RINGS__RECORDS");
   const char *times = getenv("DRUMLINE_RINGS__TIMES");
   if (times && !strcmp(times, "all")) timed_steps_all();
+  transfers_configure();
   if (!path || !*path || !at_fork) return;
   long long count = wanted && *wanted ? strtoll(wanted, NULL, 10) : DEFAULT_RECORDS;
   ring_capacity = LEAST_RECORDS;

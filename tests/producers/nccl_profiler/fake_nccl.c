@@ -179,6 +179,63 @@ static void run_channels(struct comm *comm, const struct operation *op) {
   for (int i = 0; i < op->channels; i++) stop_channel(handles[i], 1000 * op->sequence + 500 + i);
 }
 
+/* --- the proxy thread, as in src/proxy.cc and src/transport/net.cc --- */
+
+enum { STEPS = 8 }; /* transfers of an operation that are under way at most */
+struct proxy { struct comm *comm; const struct operation *op; void *handle, *steps[STEPS]; bool is_send; };
+
+/* Take up what an operation sends to a peer, or receives from it, on one channel. */
+static struct proxy start_proxy(struct comm *comm, const struct operation *op, int channel, int peer, bool is_send) {
+  struct proxy proxy = {.comm = comm, .op = op, .is_send = is_send};
+  if (!(op->mask & (PROXY_OP | PROXY_STEP))) return proxy;
+  proxy_op about = {.pid = getpid(), .channelId = (uint8_t)channel, .peer = peer, .nSteps = 4, .chunkSize = 1 << 19, .isSend = is_send};
+  descriptor_v4 d4 = {.type = PROXY_OP, .parentObj = op->handle, .rank = comm->rank, .proxyOp = about};
+  descriptor_v5 d5 = {.type = PROXY_OP, .parentObj = op->handle, .rank = comm->rank, .proxyOp = about};
+  CHECK(plugin->startEvent(comm->context, &proxy.handle, version >= 5 ? (void *)&d5 : (void *)&d4) == 0);
+  state_args none = {0};
+  if (proxy.handle) CHECK(plugin->recordEventState(proxy.handle, PROXY_OP_IN_PROGRESS, &none) == 0);
+  return proxy;
+}
+
+/* Begin a transfer; NCCL calls this again where the network took no buffer. */
+static void start_step(struct proxy *proxy, int step) {
+  if (!(proxy->op->mask & PROXY_STEP)) return;
+  descriptor_v4 d4 = {.type = PROXY_STEP, .parentObj = proxy->handle, .proxyStep.step = step};
+  descriptor_v5 d5 = {.type = PROXY_STEP, .parentObj = proxy->handle, .proxyStep.step = step};
+  CHECK(plugin->startEvent(proxy->comm->context, &proxy->steps[step % STEPS], version >= 5 ? (void *)&d5 : (void *)&d4) == 0);
+}
+
+static void step_state(struct proxy *proxy, int step, int state, size_t size) {
+  state_args args = {.proxyStep.transSize = size};
+  if (proxy->handle && proxy->steps[step % STEPS])
+    CHECK(plugin->recordEventState(proxy->steps[step % STEPS], state, &args) == 0);
+}
+
+static void stop_step(struct proxy *proxy, int step) {
+  if (proxy->steps[step % STEPS]) CHECK(plugin->stopEvent(proxy->steps[step % STEPS]) == 0);
+  proxy->steps[step % STEPS] = NULL;
+}
+
+static void stop_proxy(struct proxy *proxy) {
+  if (proxy->handle) CHECK(plugin->stopEvent(proxy->handle) == 0);
+}
+
+/* Send or receive all of an operation on one channel: `count` transfers of `size`, of which the next begins before one ends. */
+static void run_proxy(struct comm *comm, const struct operation *op, int channel, int peer, bool is_send, int count, size_t size) {
+  struct proxy proxy = start_proxy(comm, op, channel, peer, is_send);
+  for (int step = 0; step <= count; step++) {
+    if (step < count) {
+      start_step(&proxy, step);
+      step_state(&proxy, step, is_send ? SEND_GPU_WAIT : RECV_WAIT, 0);
+      if (is_send) step_state(&proxy, step, SEND_PEER_WAIT, 0);
+      step_state(&proxy, step, is_send ? SEND_WAIT : RECV_FLUSH_WAIT, size);
+      if (!is_send) step_state(&proxy, step, RECV_GPU_WAIT, size);
+    }
+    if (step) stop_step(&proxy, step - 1);
+  }
+  stop_proxy(&proxy);
+}
+
 static struct operation make(struct comm *comm, bool is_p2p) {
   uint64_t sequence = ++comm->sequence[is_p2p];
   return (struct operation){.mask = __atomic_load_n(&mask, __ATOMIC_RELAXED), .is_p2p = is_p2p, .function = is_p2p ? 6 : 4, .channels = 1 + (int)(sequence % 24),
@@ -249,6 +306,8 @@ static void *proxy_thread(void *argument) {
     for (long thread = me; thread < THREADS; thread += PROXIES) {
       while (!atomic_load(&queues[thread][i].is_ready)) sched_yield();
       run_channels(queues[thread][i].comm, &queues[thread][i].op);
+      for (int direction = 0; direction < 2; direction++)
+        run_proxy(queues[thread][i].comm, &queues[thread][i].op, i % 3, 5 + direction, direction, 1 + i % 9, 1000);
     }
   return NULL;
 }
@@ -293,6 +352,27 @@ static void set_read(const uint64_t *position) { /* NULL: all */
 
 static void read_all(void) { set_read(NULL); }
 
+static int number_of(const char *variable) {
+  const char *value = getenv(variable);
+  return value ? atoi(value) : 0;
+}
+
+/* Ask for all steps of the next ms as the agent does: word 20 of the ring's header. */
+enum { TIMES_REQUESTED = 20 };
+static void request(int ms) {
+  char pattern[4096];
+  snprintf(pattern, sizeof pattern, "%s/*.ring", getenv("DRUMLINE_RINGS__FOLDER"));
+  glob_t rings;
+  CHECK(glob(pattern, 0, NULL, &rings) == 0 && rings.gl_pathc == 1);
+  int descriptor = open(rings.gl_pathv[0], O_WRONLY | O_CLOEXEC);
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  uint64_t until = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec + (uint64_t)ms * 1000000u;
+  CHECK(pwrite(descriptor, &until, sizeof until, TIMES_REQUESTED * 8) == sizeof until);
+  close(descriptor);
+  globfree(&rings);
+}
+
 /* --- scenarios --- */
 
 static void one(void) { /* one of each kind */
@@ -301,6 +381,72 @@ static void one(void) { /* one of each kind */
   do_one(&comm, false);
   do_one(&comm, true);
   destroy(&comm);
+}
+
+static void tick(int ms) { clock_ahead_ms += ms; }
+
+static void transfers(void) { /* two channels send to rank 6, one receives from rank 4; the clock is ours */
+  clock_gettime(CLOCK_REALTIME, &stopped_clock);
+  struct comm comm = create(42, 5, 8, "world");
+  mark(2, 7, NULL, 1);
+  struct operation op = do_one(&comm, false);
+  mark(2, 8, NULL, 1);
+  struct proxy one = start_proxy(&comm, &op, 0, 6, true), two = start_proxy(&comm, &op, 1, 6, true);
+  struct proxy received = start_proxy(&comm, &op, 0, 4, false), empty = start_proxy(&comm, &op, 2, 4, false);
+  start_step(&one, 0);
+  step_state(&one, 0, SEND_GPU_WAIT, 0);
+  tick(2);
+  for (int i = 0; i < 3; i++) { /* the receiver has no room */
+    step_state(&one, 0, SEND_PEER_WAIT, 0);
+    tick(1);
+  }
+  step_state(&one, 0, SEND_WAIT, 1000);
+  start_step(&one, 1);
+  step_state(&one, 1, SEND_GPU_WAIT, 1000);
+  tick(1);
+  step_state(&one, 1, SEND_PEER_WAIT, 1000);
+  step_state(&one, 1, SEND_WAIT, 2000);
+  start_step(&two, 0);
+  step_state(&two, 0, SEND_GPU_WAIT, 0);
+  step_state(&two, 0, SEND_PEER_WAIT, 0);
+  step_state(&two, 0, SEND_WAIT, 500);
+  tick(4);
+  stop_step(&one, 0);
+  tick(1);
+  stop_step(&one, 1);
+  tick(2);
+  stop_step(&two, 0);
+  tick(100); /* nothing is on the network, and NCCL ends the operations of all channels at once */
+  stop_proxy(&one);
+  stop_proxy(&two);
+  start_step(&received, 0);
+  tick(5);
+  start_step(&received, 0); /* the network takes a buffer at the second attempt */
+  step_state(&received, 0, RECV_WAIT, 0);
+  tick(3);
+  step_state(&received, 0, RECV_FLUSH_WAIT, 800);
+  tick(1);
+  step_state(&received, 0, RECV_GPU_WAIT, 800);
+  tick(2);
+  stop_step(&received, 0);
+  stop_proxy(&received);
+  stop_proxy(&empty);
+  destroy(&comm);
+}
+
+/* COUNT operations in each of 100 steps, of which the plugin chooses some; a send to rank 1 of each. */
+static void chosen(void) {
+  struct comm comm = create(42, number_of("RANK"), 2, NULL);
+  for (int step = 0; step < 100; step++) {
+    mark(2, step, NULL, 1);
+    if (getenv("DENSE") && step == 90) request(60000);
+    for (int i = 0; i < number_of("COUNT"); i++) {
+      struct operation op = do_one(&comm, number_of("SENDS"));
+      run_proxy(&comm, &op, 0, 1, true, 1, 1000 + (size_t)op.sequence);
+    }
+    if (!getenv("DENSE")) tick(1000);
+    read_all();
+  }
 }
 
 static void grouped(void) { /* two sends in one kernel, then an operation that is alone */
@@ -448,27 +594,6 @@ static void paused(void) { /* off before NCCL is there, and between call, launch
   do_one(&comm, false);
   CHECK(!record(1));
   do_one(&comm, false);
-}
-
-static int number_of(const char *variable) {
-  const char *value = getenv(variable);
-  return value ? atoi(value) : 0;
-}
-
-/* Ask for all steps of the next ms as the agent does: word 20 of the ring's header. */
-enum { TIMES_REQUESTED = 20 };
-static void request(int ms) {
-  char pattern[4096];
-  snprintf(pattern, sizeof pattern, "%s/*.ring", getenv("DRUMLINE_RINGS__FOLDER"));
-  glob_t rings;
-  CHECK(glob(pattern, 0, NULL, &rings) == 0 && rings.gl_pathc == 1);
-  int descriptor = open(rings.gl_pathv[0], O_WRONLY | O_CLOEXEC);
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  uint64_t until = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec + (uint64_t)ms * 1000000u;
-  CHECK(pwrite(descriptor, &until, sizeof until, TIMES_REQUESTED * 8) == sizeof until);
-  close(descriptor);
-  globfree(&rings);
 }
 
 /* Steps of CALLS operations each, PACE_US after the one before. All are measured in steps ALL_FROM to ALL_TO, and for
@@ -680,7 +805,7 @@ static void bench(void) { /* prints nanoseconds of CPU a call, the best of 9 rou
 
 int main(int count, char **arguments) {
   static const struct { const char *name; void (*run)(void); } scenarios[] = {
-    {"one", one}, {"grouped", grouped}, {"drift", drift}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
+    {"one", one}, {"transfers", transfers}, {"chosen", chosen}, {"grouped", grouped}, {"drift", drift}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
     {"churn", churn}, {"many", many}, {"reopened", reopened}, {"marks", marks}, {"paused", paused}, {"pace", pace}, {"graph", graph}, {"threads", threads}, {"race", race},
     {"chain", chain}, {"job", job}, {"hang", hang}, {"pipeline", pipeline}, {"bench", bench}};
   if (count != 4) return 3;

@@ -7,7 +7,8 @@
 #include <sys/types.h>
 
 enum { GROUP = 1, COLL = 2, P2P = 4, PROXY_OP = 8, PROXY_STEP = 16, KERNEL_CH = 64, GROUP_API = 256, COLL_API = 512, P2P_API = 1024 };
-enum { KERNEL_CH_STOP = 22 };
+enum { KERNEL_CH_STOP = 22, SEND_GPU_WAIT = 8, SEND_WAIT = 9, RECV_WAIT = 10, RECV_FLUSH_WAIT = 11, RECV_GPU_WAIT = 12,
+       PROXY_OP_IN_PROGRESS = 19, SEND_PEER_WAIT = 20 };
 typedef void (*logger)(int, unsigned long, const char *, int, const char *, ...);
 
 typedef struct { pid_t pid; uint8_t channelId; int peer, nSteps, chunkSize, isSend; } proxy_op;
@@ -54,6 +55,7 @@ typedef struct {
              const char *datatype; uint8_t nChannels, nWarps; const char *algo, *proto; } coll;
     struct { const char *func; void *buff; const char *datatype; size_t count; int peer; uint8_t nChannels; } p2p;
     proxy_op proxyOp;
+    struct { int step; } proxyStep;
     struct { uint8_t channelId; uint64_t pTimer; } kernelCh;
   };
 } descriptor_v4;
@@ -69,6 +71,7 @@ typedef struct { /* version 6 adds members of copy engines to the union, which i
     struct { const char *func; void *buff; const char *datatype; size_t count; int peer; uint8_t nChannels;
              void *parentGroup; } p2p;
     proxy_op proxyOp;
+    struct { int step; } proxyStep;
     struct { uint8_t channelId; uint64_t pTimer; } kernelCh;
     struct { uint64_t seqNumber; const char *func; void const *sendBuff; void *recvBuff; size_t count; int root;
              const char *datatype, *syncStrategy; bool intraBatchSync; uint32_t batchSize, numBatches, ceSeqNum;
@@ -78,7 +81,8 @@ typedef struct { /* version 6 adds members of copy engines to the union, which i
 typedef descriptor_v5 descriptor_v6;
 
 typedef union {
-  struct { size_t transSize; int steps; } proxyOp;
+  struct { size_t transSize; int steps; } proxyOp; /* up to version 3 */
+  struct { size_t transSize; } proxyStep;          /* from version 4 on */
   struct { int appendedProxyOps; } proxyCtrl;
   struct { uint64_t pTimer; } kernelCh;
 } state_args;
