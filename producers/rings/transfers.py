@@ -83,7 +83,8 @@ def _known(records: Array, communicators: Array) -> Array:
     comm = found["comm"] % MAX_COMMS
     is_known = (found["comm"] < MAX_COMMS) & (found["generation"] == communicators["generation"][comm])
     is_known &= (found["direction"] == SENT) | (found["direction"] == RECEIVED)
-    return found[is_known & (found["peer"] >= 0) & (found["peer"] < communicators["ranks"][comm])]
+    is_known &= (found["peer"] >= 0) & (found["peer"] < communicators["ranks"][comm])
+    return np.asarray(found[is_known])
 
 
 def _starts(*keys: Array) -> Array:

@@ -9,7 +9,7 @@ from drumline.producers.rings.ring_file import RECEIVED, RECORD, SENT, TRANSFERS
 from drumline.producers.rings.transfers import transfer_rows
 from drumline.schemas.topics import Topic
 
-S, MS, UNIT = 10**9, 10**6, 100
+S, MS = 10**9, 10**6
 PAIR = ("start_ns", "peer", "direction", "channels", "operations", "transfers", "bytes")
 
 
@@ -18,20 +18,6 @@ def ring(tmp_path):
     ring = FakeRing(tmp_path)
     ring.communicator(rank=1, ranks=4)
     return ring
-
-
-def transfer(ring, end_ns, peer=2, direction=SENT, channel=0, network_ms=1, busy=(0, 1), **fields):
-    """Write a record of one transfer of 1,000 bytes. `busy`: begin and end by the link's clock; ms."""
-    at = ring.claim(1)[0]
-    record = ring.records.view(TRANSFERS)[at % ring.capacity : at % ring.capacity + 1]
-    values = {
-        "kind": Kind.TRANSFERS, "direction": direction, "channel": channel, "comm": 0, "peer": peer, "generation": 1,
-        "step": -1, "transfers": 1, "bytes": 1_000, "host_ns": end_ns, "network": network_ms * MS // UNIT,
-        "busy_from_ns": busy[0] * MS, "busy": (busy[1] - busy[0]) * MS // UNIT,
-    }  # fmt: skip
-    for name, value in (values | fields).items():
-        record[name] = value
-    record["number"] = at + 1
 
 
 def rows(ring):
@@ -43,7 +29,7 @@ def test_a_row_holds_a_second_of_one_communicator_peer_and_direction(ring):
         (BEGIN, 2, SENT, 0), (BEGIN + 999 * MS, 2, SENT, 1), (BEGIN + 1, 2, RECEIVED, 0), (BEGIN + 2, 3, SENT, 0),
         (BEGIN + S, 2, SENT, 0),
     ):  # fmt: skip
-        transfer(ring, end_ns, peer, direction, channel)
+        ring.transfer(end_ns, peer, direction, channel)
     table = rows(ring)
     assert sorted(zip(*(table[name].tolist() for name in PAIR), strict=True)) == [
         (BEGIN, 2, 0, 2, 2, 2, 2_000),
@@ -58,15 +44,15 @@ def test_a_row_holds_a_second_of_one_communicator_peer_and_direction(ring):
 def test_the_busy_time_of_a_row_is_the_union_over_its_channels(ring):
     far = 10**9  # the link was busy for days
     for channel, busy in enumerate(((far, far + 10), (far + 5, far + 12), (far + 6, far + 7), (far + 20, far + 21))):
-        transfer(ring, BEGIN, channel=channel, busy=busy)
-    transfer(ring, BEGIN, peer=3, busy=(0, 4))
+        ring.transfer(BEGIN, channel=channel, busy=busy)
+    ring.transfer(BEGIN, peer=3, busy=(0, 4))
     assert rows(ring)["busy_ns"].tolist() == [13 * MS, 4 * MS]
 
 
 def test_the_slowest_channel_has_the_lowest_rate_and_receives_have_none(ring):
     for channel, (size, network_ms) in enumerate(((1_000, 1), (9_000, 10), (3_000, 2), (500, 1), (500, 0))):
-        transfer(ring, BEGIN, channel=channel, network_ms=network_ms, bytes=size)
-    transfer(ring, BEGIN, direction=RECEIVED, network_ms=0)
+        ring.transfer(BEGIN, channel=channel, network_ms=network_ms, bytes=size)
+    ring.transfer(BEGIN, direction=RECEIVED, network_ms=0)
     table = rows(ring)
     names = ("slowest_channel", "slowest_bytes", "slowest_network_ns")
     assert [tuple(int(table[name][i]) for name in names) for i in range(2)] == [(3, 500, MS), (-1, 0, 0)]
@@ -74,15 +60,15 @@ def test_the_slowest_channel_has_the_lowest_rate_and_receives_have_none(ring):
 
 def test_steps_are_those_of_the_calls(ring):
     for step in (7, 9, 8):
-        transfer(ring, BEGIN, step=step)
-    transfer(ring, BEGIN, peer=3)
+        ring.transfer(BEGIN, step=step)
+    ring.transfer(BEGIN, peer=3)
     table = rows(ring)
     assert (table["first_step"].tolist(), table["last_step"].tolist()) == ([7, -1], [9, -1])
 
 
 def test_what_no_plugin_writes_makes_no_row(ring):
     for fields in ({"direction": 3}, {"peer": 4}, {"peer": -1}, {"comm": 9}, {"generation": 2}):
-        transfer(ring, BEGIN, **fields)
+        ring.transfer(BEGIN, **fields)
     assert rows(ring).rows == 0
 
 
@@ -101,7 +87,7 @@ def test_rows_do_not_wait_for_their_step_and_come_once_however_the_ring_is_read(
     ring.mark(0, BEGIN)
     reader = Reader(ring)
     for i in range(4):  # the step goes on
-        transfer(ring, BEGIN + i * S)
+        ring.transfer(BEGIN + i * S)
         reader.round(BEGIN + i * S + MS)
     assert reader.rows(Topic.TRANSFER, "start_ns", "operations") == [(BEGIN + i * S, 1) for i in range(4)]
     assert int(ring.header[HeaderField.READ]) == 1, "the open step holds its records"
