@@ -388,6 +388,7 @@ static result start(void *opaque, void **result_handle, struct descriptor *event
   /* channels and proxy operations are of operations that began before */
   bool is_new = kind != KIND_KERNEL_CHANNEL && !is_proxy && !is_paused();
   *result_handle = NULL; /* always: NCCL keeps handles in memory that it uses again */
+  if (kind == KIND_PROXY_STEP && !event->parent && !plugin) return 0; /* of an operation that is not recorded: most are */
   if (context) {
     is_forwarded = plugin && atomic_load_explicit(&context->is_forwarded, memory_order_relaxed);
     their_context = atomic_load_explicit(&context->theirs, memory_order_relaxed);
@@ -439,7 +440,7 @@ static result record_event_state(void *opaque, int state, union state_arguments 
   return 0;
 }
 
-/* --- the six interfaces --- */
+/* --- the seven interfaces --- */
 
 #define INIT_OLD(V) \
   static result init_v##V(void **context, int *mask) { \
@@ -466,7 +467,7 @@ static result init_v4(void **context, int *mask, const char *name, uint64_t id, 
     if (next) theirs.failed = next->init(&theirs.context, id, theirs.mask, name, nodes, ranks, rank, log); \
     return open_context(context, mask, V, &theirs, (struct comm){name, id, nodes, ranks, rank}); \
   }
-INIT_NEW(5) INIT_NEW(6)
+INIT_NEW(5) INIT_NEW(6) INIT_NEW(7)
 
 /* NCCL looks each symbol up, newest first. With a chained plugin only the versions that it has are there: a resolver
  * may answer NULL, which NCCL takes as "no such version". */
@@ -486,4 +487,4 @@ typedef void symbol(void); /* only functions have resolvers */
   } \
   EXPORT symbol ncclProfiler_v##V __attribute__((ifunc("resolve_v" #V)));
 OFFER(1, profiler_v1) OFFER(2, profiler_v1) OFFER(3, profiler_v1)
-OFFER(4, profiler_v4) OFFER(5, profiler_v5) OFFER(6, profiler_v5)
+OFFER(4, profiler_v4) OFFER(5, profiler_v5) OFFER(6, profiler_v5) OFFER(7, profiler_v5)

@@ -94,7 +94,7 @@ static void destroy(struct comm *comm) {
 
 /* Start an event of a kind without members that matter here. */
 static void *start_other(struct comm *comm, uint64_t kind, void *parent) {
-  descriptor_v5 wide = {.type = kind, .parentObj = parent};
+  descriptor_v7 wide = {.type = kind, .parentObj = parent};
   descriptor_v4 narrow = {.type = (uint8_t)kind, .parentObj = parent};
   void *handle = (void *)0x1234567;
   if (kind == PROXY_OP) wide.proxyOp.pid = narrow.proxyOp.pid = getpid() + 1; /* PXN */
@@ -106,9 +106,9 @@ static void *start_other(struct comm *comm, uint64_t kind, void *parent) {
 static void *start_api_call(struct comm *comm, const struct operation *op, bool captured) {
   if (version <= 4 || !(op->mask & (COLL | P2P | KERNEL_CH))) return NULL;
   void *handle = NULL, *group = start_other(comm, GROUP_API, NULL);
-  descriptor_v5 call = {.type = op->is_p2p ? P2P_API : COLL_API, .parentObj = group};
-  if (op->is_p2p) call.p2pApi.graphCaptured = captured;
-  else call.collApi.graphCaptured = captured;
+  descriptor_v7 call = {.type = op->is_p2p ? P2P_API : COLL_API, .parentObj = group};
+  if (op->is_p2p) call.p2pApi.graphCaptured = captured, call.p2pApi.userTag = 9;
+  else call.collApi.graphCaptured = captured, call.collApi.userTag = 9;
   CHECK(plugin->startEvent(comm->context, &handle, &call) == 0);
   if (handle) CHECK(plugin->stopEvent(handle) == 0);
   if (group) CHECK(plugin->stopEvent(group) == 0);
@@ -136,17 +136,22 @@ static void launch(struct comm *comm, struct operation *ops, int count) {
     const char *function = FUNCTIONS[op->function];
     op->handle = NULL;
     if (!group && version <= 4) continue; /* NCCL 2.27 and before */
-    descriptor_v1 d1 = {0}; descriptor_v2 d2 = {0}; descriptor_v3 d3 = {0}; descriptor_v4 d4 = {0}; descriptor_v5 d5 = {0};
-    void *const descriptors[] = {&d1, &d2, &d3, &d4, &d5, &d5};
+    descriptor_v1 d1 = {0}; descriptor_v2 d2 = {0}; descriptor_v3 d3 = {0}; descriptor_v4 d4 = {0}; descriptor_v5 d5 = {0}; descriptor_v7 d7 = {0};
+    void *const descriptors[] = {&d1, &d2, &d3, &d4, &d5, &d5, &d7};
     switch (version) {
     case 1: FILL(d1, (uint8_t)op->function, 7, 1, 2, nMaxChannels); FILL_COMM(d1); break;
     case 2: FILL(d2, function, "ncclFloat32", "RING", "SIMPLE", nMaxChannels); FILL_COMM(d2); break;
     case 3: FILL(d3, function, "ncclFloat32", "RING", "SIMPLE", nMaxChannels); FILL_COMM(d3); break;
     case 4: FILL(d4, function, "ncclFloat32", "RING", "SIMPLE", nChannels); d4.p2p.nChannels = op->is_p2p ? 77 : d4.p2p.nChannels; break;
-    default:
+    case 5: case 6:
       FILL(d5, function, "ncclFloat32", "RING", "SIMPLE", nChannels);
       if (op->is_p2p) d5.p2p.nChannels = (uint8_t)op->channels, d5.p2p.parentGroup = group;
       else d5.coll.parentGroup = group;
+      break;
+    default:
+      FILL(d7, function, "ncclFloat32", "RING", "SIMPLE", nChannels);
+      if (op->is_p2p) d7.p2p.nChannels = (uint8_t)op->channels, d7.p2p.parentGroup = group, d7.p2p.userTag = 9;
+      else d7.coll.parentGroup = group, d7.coll.kernelVariant = "ring", d7.coll.isSymColl = true, d7.coll.userTag = 9;
     }
     CHECK(plugin->startEvent(comm->context, &op->handle, descriptors[version - 1]) == 0);
   }
@@ -156,7 +161,7 @@ static void launch(struct comm *comm, struct operation *ops, int count) {
 
 static void *start_channel(struct comm *comm, void *parent, int channel, uint64_t gpu_ns) {
   if (version <= 3) return NULL;
-  descriptor_v4 d4 = {.type = KERNEL_CH, .parentObj = parent}; descriptor_v5 d5 = {.type = KERNEL_CH, .parentObj = parent};
+  descriptor_v4 d4 = {.type = KERNEL_CH, .parentObj = parent}; descriptor_v7 d5 = {.type = KERNEL_CH, .parentObj = parent};
   d4.kernelCh.channelId = d5.kernelCh.channelId = (uint8_t)channel;
   d4.kernelCh.pTimer = d5.kernelCh.pTimer = gpu_ns;
   void *handle = (void *)0x1234567; /* what was there before: NCCL uses the memory again */
@@ -190,7 +195,7 @@ static struct proxy start_proxy(struct comm *comm, const struct operation *op, i
   if (!(op->mask & (PROXY_OP | PROXY_STEP))) return proxy;
   proxy_op about = {.pid = getpid(), .channelId = (uint8_t)channel, .peer = peer, .nSteps = 4, .chunkSize = 1 << 19, .isSend = is_send};
   descriptor_v4 d4 = {.type = PROXY_OP, .parentObj = op->handle, .rank = comm->rank, .proxyOp = about};
-  descriptor_v5 d5 = {.type = PROXY_OP, .parentObj = op->handle, .rank = comm->rank, .proxyOp = about};
+  descriptor_v7 d5 = {.type = PROXY_OP, .parentObj = op->handle, .rank = comm->rank, .proxyOp = about};
   CHECK(plugin->startEvent(comm->context, &proxy.handle, version >= 5 ? (void *)&d5 : (void *)&d4) == 0);
   state_args none = {0};
   if (proxy.handle) CHECK(plugin->recordEventState(proxy.handle, PROXY_OP_IN_PROGRESS, &none) == 0);
@@ -201,7 +206,7 @@ static struct proxy start_proxy(struct comm *comm, const struct operation *op, i
 static void start_step(struct proxy *proxy, int step) {
   if (!(proxy->op->mask & PROXY_STEP)) return;
   descriptor_v4 d4 = {.type = PROXY_STEP, .parentObj = proxy->handle, .proxyStep.step = step};
-  descriptor_v5 d5 = {.type = PROXY_STEP, .parentObj = proxy->handle, .proxyStep.step = step};
+  descriptor_v7 d5 = {.type = PROXY_STEP, .parentObj = proxy->handle, .proxyStep.step = step};
   CHECK(plugin->startEvent(proxy->comm->context, &proxy->steps[step % STEPS], version >= 5 ? (void *)&d5 : (void *)&d4) == 0);
 }
 
@@ -774,12 +779,12 @@ static uint64_t cpu_ns(void) {
 }
 
 static void bench(void) { /* prints nanoseconds of CPU a call, the best of 9 rounds */
-  enum { ROUNDS = 9, COUNT = 4000 };
+  enum { ROUNDS = 9, COUNT = 4000, TRANSFERS = 100 };
   static struct operation ops[COUNT];
   struct comm comm = create(42, 0, 8, NULL);
-  double best[4] = {1e9, 1e9, 1e9, 1e9};
+  double best[6] = {1e9, 1e9, 1e9, 1e9, 1e9, 1e9};
   for (int round = 0; round < ROUNDS; round++) {
-    uint64_t times[5] = {cpu_ns()};
+    uint64_t times[7] = {cpu_ns()};
     for (int i = 0; i < COUNT; i++) {
       ops[i] = make(&comm, false);
       ops[i].channels = 24;
@@ -793,14 +798,26 @@ static void bench(void) { /* prints nanoseconds of CPU a call, the best of 9 rou
     times[3] = cpu_ns();
     for (int i = 0; i < COUNT; i++) { struct timespec now; clock_gettime(CLOCK_REALTIME, &now); }
     times[4] = cpu_ns();
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < COUNT; i++) { /* the agent reads: else all are dropped */
+      if (i % 64 == 0) read_all();
+      run_proxy(&comm, &ops[i], 0, 1, true, TRANSFERS, 1 << 19);
+    }
+    times[5] = cpu_ns();
+    for (int i = 0; i < COUNT; i++) { /* of an operation that is not chosen */
+      struct operation other = ops[i];
+      other.handle = NULL;
+      run_proxy(&comm, &other, 0, 1, true, TRANSFERS, 1 << 19);
+    }
+    times[6] = cpu_ns();
+    for (int i = 0; i < 6; i++) {
       double each = (double)(times[i + 1] - times[i]) / COUNT;
       if (each < best[i]) best[i] = each;
     }
     read_all();
   }
-  printf("launch of a collective %.0f ns, its 24 channels %.0f ns (%.1f ns each), mark %.0f ns, clock %.0f ns\n", best[0],
-         best[1], best[1] / 24, best[2], best[3]);
+  printf("launch of a collective %.0f ns, its 24 channels %.0f ns (%.1f ns each), mark %.0f ns, clock %.0f ns, a transfer %.0f ns "
+         "and one of an operation that is not chosen %.1f ns\n",
+         best[0], best[1], best[1] / 24, best[2], best[3], best[4] / TRANSFERS, best[5] / TRANSFERS);
 }
 
 int main(int count, char **arguments) {

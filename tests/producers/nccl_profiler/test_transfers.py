@@ -8,7 +8,7 @@ from drumline.producers.rings.ring_file import RECEIVED, SENT, TRANSFER_UNIT_NS,
 
 MS = 1_000_000
 #: Versions of NCCL's interface whose proxy steps have their sizes and all their waits.
-VERSIONS = [4, 5, 6]
+VERSIONS = [4, 5, 6, 7]
 
 
 @pytest.fixture(scope="session")
