@@ -20,7 +20,6 @@
 #define _GNU_SOURCE
 #include "transfers.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -68,10 +67,8 @@ static struct link links[LINKS];
 static _Atomic uint32_t next_place;
 static _Atomic int setting;
 
-void transfers_configure(void) {
-  const char *value = getenv("DRUMLINE_RINGS__TRANSFERS");
-  atomic_store(&setting, value && !strcmp(value, "all") ? ALL : value && !strcmp(value, "off") ? OFF : AUTO);
-}
+void transfers_all(void) { atomic_store(&setting, ALL); }
+void transfers_off(void) { atomic_store(&setting, OFF); }
 
 int transfers_mask(int version) {
   return version >= 4 && atomic_load_explicit(&setting, memory_order_relaxed) != OFF ? KIND_PROXY_OP | KIND_PROXY_STEP : 0;

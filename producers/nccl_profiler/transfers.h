@@ -21,8 +21,9 @@ void transfer_state(uint64_t number, int state, const union state_arguments *arg
 void transfer_stop(uint64_t number);
 /* The operation with this number ends: write its record. */
 void transfers_stop(uint64_t number);
-/* Read DRUMLINE_RINGS__TRANSFERS. */
-void transfers_configure(void);
+/* Record those of all operations, or none, as the environment of the process states. */
+void transfers_all(void);
+void transfers_off(void);
 /* Forget what is under way: the child of a fork calls it. */
 void forget_transfers(void);
 #endif

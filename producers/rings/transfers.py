@@ -43,18 +43,18 @@ def transfer_rows(records: Array, communicators: Array, step_offset: int) -> Tab
 
     `step_offset`: added to the job's own numbers of steps.
     """
-    found = _known(records, communicators)
-    second, comm = found["host_ns"].astype(np.int64) // SECOND_NS, found["comm"]
-    order = np.lexsort((found["channel"], found["direction"], found["peer"], comm, second))
-    found, second, comm = found[order], second[order], comm[order]
-    keys = (second, comm, found["peer"], found["direction"])
+    matched = _known(records, communicators)
+    second, comm = matched["host_ns"].astype(np.int64) // SECOND_NS, matched["comm"]
+    order = np.lexsort((matched["channel"], matched["direction"], matched["peer"], comm, second))
+    matched, second, comm = matched[order], second[order], comm[order]
+    keys = (second, comm, matched["peer"], matched["direction"])
     first = _starts(*keys)
-    values = _values(found)
+    values = _values(matched)
     sums = {name: np.add.reduceat(values[name], first) if len(first) else values[name] for name in _SUMS}
-    group = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(found))))
-    of_channel = _starts(*keys, found["channel"])
-    slowest = _slowest(found, values, group, of_channel)
-    steps = np.where(found["step"] < 0, -1, np.minimum(found["step"], MOST_STEPS - step_offset) + step_offset)
+    group = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(matched))))
+    of_channel = _starts(*keys, matched["channel"])
+    slowest = _slowest(matched, values, group, of_channel)
+    steps = np.where(matched["step"] < 0, -1, np.minimum(matched["step"], MOST_STEPS - step_offset) + step_offset)
     used, place = np.unique(comm[first], return_inverse=True)
     columns = {
         "start_ns": second[first] * SECOND_NS,
@@ -62,13 +62,13 @@ def transfer_rows(records: Array, communicators: Array, step_offset: int) -> Tab
         "communicator": place.astype(np.uint32),
         "comm_rank": communicators["rank"][comm[first]],
         "ranks": communicators["ranks"][comm[first]],
-        "peer": found["peer"][first],
-        "direction": (found["direction"][first] == RECEIVED).astype(np.uint8),
+        "peer": matched["peer"][first],
+        "direction": (matched["direction"][first] == RECEIVED).astype(np.uint8),
         "nic": np.zeros(len(first), np.uint32),
         "channels": np.bincount(group[of_channel], minlength=len(first)).astype(np.int32),
-        "operations": np.diff(np.append(first, len(found))),
+        "operations": np.diff(np.append(first, len(matched))),
         **sums,
-        "busy_ns": _busy_ns(found, group, len(first)),
+        "busy_ns": _busy_ns(matched, group, len(first)),
         **slowest,
         "first_step": np.minimum.reduceat(steps, first) if len(first) else steps,
         "last_step": np.maximum.reduceat(steps, first) if len(first) else steps,
@@ -79,12 +79,12 @@ def transfer_rows(records: Array, communicators: Array, step_offset: int) -> Tab
 
 def _known(records: Array, communicators: Array) -> Array:
     """Return the records of transfers of known communicators (ring_file.TRANSFERS)."""
-    found = np.ascontiguousarray(records).view(f"V{RECORD_BYTES}")[records["kind"] == Kind.TRANSFERS].view(TRANSFERS)
-    comm = found["comm"] % MAX_COMMS
-    is_known = (found["comm"] < MAX_COMMS) & (found["generation"] == communicators["generation"][comm])
-    is_known &= (found["direction"] == SENT) | (found["direction"] == RECEIVED)
-    is_known &= (found["peer"] >= 0) & (found["peer"] < communicators["ranks"][comm])
-    return np.asarray(found[is_known])
+    matched = np.ascontiguousarray(records).view(f"V{RECORD_BYTES}")[records["kind"] == Kind.TRANSFERS].view(TRANSFERS)
+    comm = matched["comm"] % MAX_COMMS
+    is_known = (matched["comm"] < MAX_COMMS) & (matched["generation"] == communicators["generation"][comm])
+    is_known &= (matched["direction"] == SENT) | (matched["direction"] == RECEIVED)
+    is_known &= (matched["peer"] >= 0) & (matched["peer"] < communicators["ranks"][comm])
+    return np.asarray(matched[is_known])
 
 
 def _starts(*keys: Array) -> Array:
@@ -94,22 +94,22 @@ def _starts(*keys: Array) -> Array:
     return np.flatnonzero(changes)
 
 
-def _values(found: Array) -> dict[str, Array]:
-    values = {f"{name}_ns": found[name].astype(np.int64) * TRANSFER_UNIT_NS for name in
+def _values(matched: Array) -> dict[str, Array]:
+    values = {f"{name}_ns": matched[name].astype(np.int64) * TRANSFER_UNIT_NS for name in
               ("gpu_wait", "peer_wait", "network", "flush")}  # fmt: skip
     for name, most in (("transfers", MOST_TRANSFERS), ("bytes", MOST_BYTES)):
-        values[name] = np.minimum(found[name], np.uint64(most)).astype(np.int64)
+        values[name] = np.minimum(matched[name], np.uint64(most)).astype(np.int64)
     return values
 
 
-def _slowest(found: Array, values: dict[str, Array], group: Array, of_channel: Array) -> dict[str, Array]:
+def _slowest(matched: Array, values: dict[str, Array], group: Array, of_channel: Array) -> dict[str, Array]:
     """Return channel, bytes and time on the network of each group's slowest channel; -1, 0, 0 without such time."""
     groups = int(group[-1]) + 1 if len(group) else 0
     result = np.zeros((3, groups), np.int64)
     result[0] = -1
     if groups:
         size, time_ns = (np.add.reduceat(values[name], of_channel) for name in ("bytes", "network_ns"))
-        channel, place = found["channel"][of_channel].astype(np.int64), group[of_channel]
+        channel, place = matched["channel"][of_channel].astype(np.int64), group[of_channel]
         usable = time_ns > 0
         channel, size, time_ns, place = channel[usable], size[usable], time_ns[usable], place[usable]
         order = np.lexsort((size / time_ns, place))
@@ -120,15 +120,15 @@ def _slowest(found: Array, values: dict[str, Array], group: Array, of_channel: A
     }  # fmt: skip
 
 
-def _busy_ns(found: Array, group: Array, groups: int) -> Array:
+def _busy_ns(matched: Array, group: Array, groups: int) -> Array:
     """Return the union of each group's intervals, by the clock that runs while the link is busy."""
-    begin = found["busy_from_ns"].astype(np.float64)
+    begin = matched["busy_from_ns"].astype(np.float64)
     lowest = np.full(groups, np.inf)
     np.minimum.at(lowest, group, begin)
     # From the group's first on, and at most as far as a record can reach: groups lie behind each other on one line.
     span = 2 * TRANSFER_UNIT_NS * (1 << 32)
     begin = np.minimum(begin - lowest[group], span // 2).astype(np.int64) + group * span
-    end = begin + found["busy"].astype(np.int64) * TRANSFER_UNIT_NS
+    end = begin + matched["busy"].astype(np.int64) * TRANSFER_UNIT_NS
     order = np.lexsort((begin, group))
     begin, end = begin[order], end[order]
     before = np.append(-1, np.maximum.accumulate(end)[:-1])[: len(end)]

@@ -97,10 +97,12 @@ def test_a_suspect_rank_makes_all_ranks_measure_all_steps_for_a_minute_once_in_t
     assert VerdictWindows(TIMES).window(record((-1, 1, 1, 9, ""), (0, 0, 0, 0, "a")), DAY) is None
 
 
-@pytest.mark.parametrize(("severity", "cause", "asks"), [(2, "slow_link", 1), (0, "slow_link", 0), (2, "jitter", 0)])
-def test_all_transfers_of_a_job_whose_network_is_slow_are_recorded_too(severity, cause, asks):
+@pytest.mark.parametrize(
+    ("severity", "cause", "requested"), [(2, "slow_link", 1), (0, "slow_link", 0), (2, "jitter", 0)]
+)
+def test_all_transfers_of_a_job_whose_network_is_slow_are_recorded_too(severity, cause, requested):
     job = record((0, 0, 0, 0, "a"), (-1, severity, 1, 9, ""), cause=cause)
-    assert (VerdictWindows(TIMES).window(job, DAY) is not None) == asks
+    assert (VerdictWindows(TIMES).window(job, DAY) is not None) == requested
     assert VerdictWindows().window(job, DAY) is None
 
 

@@ -1,4 +1,4 @@
-"""What the plugin records of the transfers of NCCL's proxy threads, under a fake NCCL."""
+"""Records of the transfers of NCCL's proxy threads, under a fake NCCL."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def ms(records: np.ndarray, names: str) -> list[tuple[float, ...]]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_record_splits_the_time_of_an_operation_on_a_channel_by_what_it_waited_for(ring, version):
-    result = ring("transfers", version, TRANSFERS="all")
+    result = ring("transfers", version, TIMES="all")
     records = transfers(result)
     names = ("direction", "channel", "peer", "step", "transfers", "bytes", "comm", "generation")
     assert [tuple(int(r[name]) for name in names) for r in records] == [
@@ -56,15 +56,15 @@ def test_a_record_splits_the_time_of_an_operation_on_a_channel_by_what_it_waited
 
 
 def test_the_time_in_which_a_link_was_busy_is_known_across_channels(ring):
-    records = transfers(ring("transfers", TRANSFERS="all"))
+    records = transfers(ring("transfers", TIMES="all"))
     begin = records["busy_from_ns"].astype(int) / MS
     busy = [busy for (busy,) in ms(records, "busy")]
     assert list(zip(begin, begin + busy, strict=True)) == [(0, 6), (1, 8), (0, 3)]  # the last one is another link
 
 
-@pytest.mark.parametrize(("version", "setting"), [(3, "all"), (5, "off")])
+@pytest.mark.parametrize(("version", "setting"), [(3, "all"), (5, "gpu")])
 def test_no_transfer_is_recorded_where_it_is_off_or_has_no_size(ring, version, setting):
-    result = ring("transfers", version, TRANSFERS=setting)
+    result = ring("transfers", version, TIMES=setting)
     assert (len(transfers(result)), len(result.operations), result.header["unknown"]) == (0, 1, 0)
 
 
@@ -92,7 +92,7 @@ def test_of_dense_calls_fewer_are_chosen_and_all_while_the_agent_asks(ring):
 
 
 def test_transfers_leave_most_of_the_ring_to_operations(ring):
-    result = ring("chosen", TRANSFERS="all", RECORDS="64", count="20")  # 100 times, until the agent reads
+    result = ring("chosen", TIMES="all", RECORDS="64", count="20")  # 100 times, until the agent reads
     assert (result.header["transfers_dropped"], result.header["dropped"]) == (1_300, 0)
 
 
@@ -100,7 +100,7 @@ def test_transfers_leave_most_of_the_ring_to_operations(ring):
     ("kind", "version"), [("plain", 5), *(("address", v) for v in VERSIONS), *(("thread", v) for v in VERSIONS)]
 )
 def test_proxy_threads_record_every_operation_beside_the_threads_that_call(ring, kind, version):
-    result = ring("threads", version, kind, TRANSFERS="all")
+    result = ring("threads", version, kind, TIMES="all")
     records = transfers(result)
     assert (result.header["transfers_dropped"], result.header["dropped"], result.header["unknown"]) == (0, 0, 0)
     assert len(records) == 2 * 4 * 300
@@ -111,5 +111,5 @@ def test_proxy_threads_record_every_operation_beside_the_threads_that_call(ring,
 @pytest.mark.parametrize("kind", ["address", "thread"])
 @pytest.mark.parametrize("scenario", ["transfers", "race", "forked", "churn"])
 def test_sanitizers_find_nothing(programs, tmp_path, scenario, kind):
-    done = programs.run(scenario, 6, tmp_path, kind, TRANSFERS="all", RECORDS="128")
+    done = programs.run(scenario, 6, tmp_path, kind, TIMES="all", RECORDS="128")
     assert (done.returncode, done.stderr) == (0, "")

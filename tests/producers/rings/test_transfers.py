@@ -75,8 +75,14 @@ def test_what_no_plugin_writes_makes_no_row(ring):
 def test_any_numbers_make_rows_that_the_contract_allows_or_none(ring):
     generator = np.random.default_rng(1)
     noise = generator.integers(0, 256, 200 * RECORD.itemsize, np.uint8).view(RECORD)
-    found = noise.view(TRANSFERS)
-    found["kind"], found["comm"], found["generation"], found["direction"], found["peer"] = Kind.TRANSFERS, 0, 1, SENT, 2
+    matched = noise.view(TRANSFERS)
+    matched["kind"], matched["comm"], matched["generation"], matched["direction"], matched["peer"] = (
+        Kind.TRANSFERS,
+        0,
+        1,
+        SENT,
+        2,
+    )
     table = transfer_rows(noise, ring.comms, 5)
     assert table.rows > 0
     assert all(np.isfinite(table[name]).all() for name in table.columns)
