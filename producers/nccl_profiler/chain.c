@@ -29,11 +29,13 @@ static const void *symbol(int version) {
   return dlsym(library, name);
 }
 
-/* Open a library by NCCL's rule: a path or a file's name, or else the middle of a library's name. */
+/* Open a library by NCCL's rule: a path or a file's name, or else the middle of a library's name; with any begin of
+ * STATIC_PLUGIN what is linked into the program, or was loaded for all its libraries. */
 static void *open_library(const char *name) {
   char whole[256];
-  void *opened = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   size_t length = strlen(name);
+  if (!strncasecmp(name, "STATIC_PLUGIN", length)) return dlopen(NULL, RTLD_NOW | RTLD_LOCAL);
+  void *opened = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   int is_file = strchr(name, '/') || (!strncmp(name, "lib", 3) && length > 3 && !strcmp(name + length - 3, ".so"));
   if (!opened && !is_file && snprintf(whole, sizeof whole, "libnccl-profiler-%s.so", name) < (int)sizeof whole)
     opened = dlopen(whole, RTLD_NOW | RTLD_LOCAL);

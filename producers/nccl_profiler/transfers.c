@@ -99,7 +99,7 @@ static bool is_chosen(uint8_t *base, const struct record *parent, uint64_t comm_
   if (until && until > now_ns()) return true;
   uint64_t number = parent->sequence;
   if (!number) number = parent->step >= 0 ? (uint64_t)parent->step : parent->host_ns / 1000000000u;
-  return mixed(number ^ mixed(comm_id)) % (is_dense() ? DENSE_SHARE : SPARSE_SHARE) == 0;
+  return mixed(number ^ mixed(comm_id + parent->function)) % (is_dense() ? DENSE_SHARE : SPARSE_SHARE) == 0;
 }
 
 /* --- links --- */

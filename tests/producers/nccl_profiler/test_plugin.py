@@ -445,6 +445,20 @@ def test_a_plugin_that_cannot_be_chained_is_marked_in_the_header_and_the_ring_is
     assert (result.header["chain"], len(result.operations)) == (state, 2)
 
 
+@pytest.mark.parametrize("name", ["STATIC_PLUGIN", "static"])
+def test_a_plugin_that_is_linked_into_the_job_gets_every_call_too(programs, tmp_path, name):
+    log, linked = tmp_path / "calls", str(programs.chained("5"))
+    more = {"CHAIN": name, "chained_log": str(log), "chained_mask": str(0x7FFF), "ld_preload": linked}
+    assert programs.run("chain", 5, tmp_path / "rings", **more).returncode == 0
+    assert calls(log) == chained_calls(5)
+    assert (only(tmp_path / "rings").header["chain"], len(only(tmp_path / "rings").operations)) == (1, 2)
+
+
+def test_nothing_is_chained_where_no_plugin_is_linked_into_the_job(ring):
+    result = ring("chain", 5, CHAIN="STATIC_PLUGIN")
+    assert (result.header["chain"], len(result.operations)) == (2, 2)
+
+
 def test_a_chain_to_drumline_itself_is_none(ring, programs):
     result = ring("chain", 5, CHAIN=str(programs.plugin()))
     assert (result.header["chain"], len(result.operations)) == (0, 2)
