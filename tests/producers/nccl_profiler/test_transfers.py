@@ -1,10 +1,18 @@
 """Records of the transfers of NCCL's proxy threads, under a fake NCCL."""
 
+import time
+
 import numpy as np
 import pytest
 from support.fake_nccl import Programs, Ring, only
 
+from drumline.producers.rings.host_rings import RingFolder
 from drumline.producers.rings.ring_file import RECEIVED, SENT, TRANSFER_UNIT_NS, TRANSFERS, Kind
+from drumline.producers.spool.frames import SEGMENT_MAGIC, scan
+from drumline.producers.spool.quota import SpoolLimits
+from drumline.schemas.batch import decode
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
 
 MS = 1_000_000
 #: Versions of NCCL's interface whose proxy steps have their sizes and all their waits.
@@ -113,3 +121,22 @@ def test_proxy_threads_record_every_operation_beside_the_threads_that_call(ring,
 def test_sanitizers_find_nothing(programs, tmp_path, scenario, kind):
     done = programs.run(scenario, 6, tmp_path, kind, TIMES="all", RECORDS="128")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_agent_publishes_a_row_for_each_peer_and_direction(programs, tmp_path):
+    root = tmp_path / "spool"
+    root.mkdir()
+    assert programs.run("transfers", 5, root / ".rings", TIMES="all", rank="5", drumline_job="wide").returncode == 0
+    folder = RingFolder(root / ".rings", root, SpoolLimits(), iter(range(0, 1_000, 10)).__next__)
+    folder.round(time.time_ns() + 10**10)
+    folder.close()
+    [spool] = [path for path in root.iterdir() if not path.name.startswith(".")]
+    frames = [frame for path in spool.glob("*.seg") for frame in scan(path.read_bytes()[len(SEGMENT_MAGIC) :])]
+    [batch] = [decode(model(f.topic), f.body) for f in frames if f.topic == Topic.TRANSFER and f.rows]
+    assert [batch.envelope[name] for name in ("job", "rank")] == ["wide", 5]
+    names = ("comm_rank", "ranks", "peer", "channels", "operations", "transfers", "bytes", "first_step", "last_step")
+    rows = sorted(zip(*(batch.columns[name].tolist() for name in names), strict=True))
+    assert rows == [(5, 8, 4, 1, 1, 1, 800, 7, 7), (5, 8, 6, 2, 2, 3, 3_500, 7, 7)]
+    assert sorted(batch.strings("direction", "directions").tolist()) == ["receive", "send"]
+    assert set(batch.strings("communicator", "communicators").tolist()) == {f"{42:016x}"}
+    assert batch.columns["busy_ns"].sum() == (8 + 3) * MS
