@@ -651,11 +651,21 @@ static void chain(void) { /* each kind of event that a chained plugin may get */
   do_one(&comm, false);
   struct operation op = do_one(&comm, true);
   void *proxy = start_other(&comm, PROXY_OP, op.handle), *step = start_other(&comm, PROXY_STEP, proxy);
-  for (int i = 0; i < 2; i++) {
-    void *handle = i ? proxy : step;
+  void *net = version >= 3 ? start_other(&comm, NET, step) : NULL, *control = start_other(&comm, PROXY_CTRL, NULL);
+  void *copies = version >= 6 ? start_other(&comm, CE_COLL, op.api_call) : NULL;
+  void *sync = version >= 6 ? start_other(&comm, CE_SYNC, copies) : NULL, *batch = version >= 6 ? start_other(&comm, CE_BATCH, copies) : NULL;
+  void *channel = version >= 7 ? start_channel(&comm, op.handle, 0, 3000) : NULL;
+  void *phase = version >= 7 ? start_other(&comm, KERNEL_PHASE, channel) : NULL;
+  void *kernel = version >= 5 ? start_other(&comm, KERNEL_LAUNCH, NULL) : NULL;
+  const struct { void *handle; int state; } events[] = {
+    {net, NET_UPDATE}, {step, SEND_WAIT}, {proxy, PROXY_OP_IN_PROGRESS}, {control, PROXY_CTRL_IDLE}, {sync, 0}, {batch, 0},
+    {copies, CE_COLL_COMPLETE}, {phase, KERNEL_PHASE_STOP}, {kernel, 0}};
+  for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
     state_args args = {0};
-    if (handle) CHECK(plugin->recordEventState(handle, 9, &args) == 0 && plugin->stopEvent(handle) == 0);
+    if (events[i].handle && events[i].state) CHECK(plugin->recordEventState(events[i].handle, events[i].state, &args) == 0);
+    if (events[i].handle) CHECK(plugin->stopEvent(events[i].handle) == 0);
   }
+  stop_channel(channel, 3500);
   destroy(&comm);
 }
 

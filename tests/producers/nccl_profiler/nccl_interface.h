@@ -6,9 +6,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { GROUP = 1, COLL = 2, P2P = 4, PROXY_OP = 8, PROXY_STEP = 16, KERNEL_CH = 64, KERNEL_PHASE = 1 << 15, GROUP_API = 256, COLL_API = 512, P2P_API = 1024 };
-enum { KERNEL_CH_STOP = 22, SEND_GPU_WAIT = 8, SEND_WAIT = 9, RECV_WAIT = 10, RECV_FLUSH_WAIT = 11, RECV_GPU_WAIT = 12,
-       PROXY_OP_IN_PROGRESS = 19, SEND_PEER_WAIT = 20 };
+enum { GROUP = 1, COLL = 2, P2P = 4, PROXY_OP = 8, PROXY_STEP = 16, PROXY_CTRL = 32, KERNEL_CH = 64, NET = 128, GROUP_API = 256, COLL_API = 512, P2P_API = 1024,
+       KERNEL_LAUNCH = 1 << 11, CE_COLL = 1 << 12, CE_SYNC = 1 << 13, CE_BATCH = 1 << 14, KERNEL_PHASE = 1 << 15 };
+enum { KERNEL_CH_STOP = 22, KERNEL_PHASE_STOP = 31, PROXY_CTRL_IDLE = 13, CE_COLL_COMPLETE = 26, NET_UPDATE = 21, SEND_GPU_WAIT = 8, SEND_WAIT = 9, RECV_WAIT = 10, RECV_FLUSH_WAIT = 11, RECV_GPU_WAIT = 12,
+       PROXY_OP_IN_PROGRESS = 19,
+       SEND_PEER_WAIT = 20 };
 typedef void (*logger)(int, unsigned long, const char *, int, const char *, ...);
 
 typedef struct { pid_t pid; uint8_t channelId; int peer, nSteps, chunkSize, isSend; } proxy_op;

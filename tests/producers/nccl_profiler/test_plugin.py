@@ -385,15 +385,23 @@ def chained_calls(version: int) -> list[str]:
         if version >= 4:
             lines += [f"start 64 {context} mine group none"] * 2
             lines += [line for time in (1500, 1501) for line in (f"state 22 mine {time}", "stop 64 mine")]
-    lines += [f"start 8 {context} mine group none", f"start 16 {context} mine group none"]
-    return [*lines, "state 9 mine 0", "stop 16 mine", "state 9 mine 0", "stop 8 mine", "finalize mine"]
+    # Kind, first version, whether it has a parent, state; in the order of their begins.
+    others = [(8, 1, True, 19), (16, 1, True, 9), (128, 3, True, 21), (32, 1, False, 13), (4096, 6, True, 26)]
+    others += [(8192, 6, True, 0), (16384, 6, True, 0), (64, 7, True, 0), (32768, 7, True, 31), (2048, 5, False, 0)]
+    others = [other for other in others if other[1] <= version]
+    lines += [f"start {kind} {context} {'mine' if parent else 'none'} group none" for kind, _, parent, _ in others]
+    states = {kind: state for kind, _, _, state in others}
+    for kind in (128, 16, 8, 32, 8192, 16384, 4096, 32768, 2048):
+        if kind in states:
+            lines += [f"state {states[kind]} mine 0"] * bool(states[kind]) + [f"stop {kind} mine"]
+    return [*lines, *["state 22 mine 3500", "stop 64 mine"] * (version >= 7), "finalize mine"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", ["address", "thread"])
 def test_a_chained_plugin_gets_every_call_with_its_handles(programs, tmp_path, version, kind):
     log, chained = tmp_path / "calls", str(programs.chained("1234567"))
-    more = {"CHAIN": chained, "chained_log": str(log), "chained_mask": str(0x7FFF)}
+    more = {"CHAIN": chained, "chained_log": str(log), "chained_mask": str(0xFFFF)}
     done = programs.run("chain", version, tmp_path / "rings", kind, **more)
     assert (done.returncode, done.stderr) == (0, "")
     assert calls(log) == chained_calls(version)
@@ -413,7 +421,7 @@ def test_a_chained_plugin_gets_no_events_that_only_the_ring_needs(programs, tmp_
 
 @pytest.mark.parametrize(("kind", "version"), [("address", 5), ("thread", 4), ("thread", 6), ("thread", 7)])
 def test_a_chained_plugin_gets_its_handles_from_all_threads(ring, programs, kind, version):
-    result = ring("threads", version, kind, CHAIN=str(programs.chained("4567")), chained_mask=str(0x7FFF))
+    result = ring("threads", version, kind, CHAIN=str(programs.chained("4567")), chained_mask=str(0xFFFF))
     assert (len(result.operations), result.header["unknown"], result.header["dropped"]) == (1_250, 0, 0)
     assert (result.started == result.stopped).all()
 
@@ -448,7 +456,7 @@ def test_a_plugin_that_cannot_be_chained_is_marked_in_the_header_and_the_ring_is
 @pytest.mark.parametrize("name", ["STATIC_PLUGIN", "static"])
 def test_a_plugin_that_is_linked_into_the_job_gets_every_call_too(programs, tmp_path, name):
     log, linked = tmp_path / "calls", str(programs.chained("5"))
-    more = {"CHAIN": name, "chained_log": str(log), "chained_mask": str(0x7FFF), "ld_preload": linked}
+    more = {"CHAIN": name, "chained_log": str(log), "chained_mask": str(0xFFFF), "ld_preload": linked}
     assert programs.run("chain", 5, tmp_path / "rings", **more).returncode == 0
     assert calls(log) == chained_calls(5)
     assert (only(tmp_path / "rings").header["chain"], len(only(tmp_path / "rings").operations)) == (1, 2)
@@ -466,7 +474,7 @@ def test_a_chain_to_drumline_itself_is_none(ring, programs):
 
 def test_a_chained_plugin_runs_alone_where_no_ring_can_be_written(programs, tmp_path):
     log = tmp_path / "calls"
-    more = {"CHAIN": str(programs.chained("5")), "chained_log": str(log), "chained_mask": str(0x7FFF)}
+    more = {"CHAIN": str(programs.chained("5")), "chained_log": str(log), "chained_mask": str(0xFFFF)}
     assert programs.run("chain", 5, None, **more).returncode == 0
     assert calls(log) == chained_calls(5)
 
@@ -474,7 +482,7 @@ def test_a_chained_plugin_runs_alone_where_no_ring_can_be_written(programs, tmp_
 @pytest.mark.parametrize("folder", [None, "rings"])
 def test_a_chained_plugin_may_have_no_contexts(programs, tmp_path, folder):
     log = tmp_path / "calls"
-    more = {"CHAIN": str(programs.chained("5")), "chained_log": str(log), "chained_mask": str(0x7FFF)}
+    more = {"CHAIN": str(programs.chained("5")), "chained_log": str(log), "chained_mask": str(0xFFFF)}
     done = programs.run("chain", 5, folder and tmp_path / folder, **more, chained_stateless="1")
     assert done.returncode == 0
     assert calls(log) == chained_calls(5)[:-1]  # NCCL ends no context that is none
