@@ -90,7 +90,13 @@ def rate(name: str, bytes_per_s: str) -> None:
     send(NEWQDISC, CREATE | REPLACE, message + text(TCA_KIND, "tbf") + attribute(TCA_OPTIONS, options))
 
 
-COMMANDS = {"veth": veth, "up": up, "down": down, "rate": rate}
+def buffers(most: str) -> None:
+    """Limit what the kernel holds of each connection: links that are slower than real ones need it."""
+    for name in ("tcp_wmem", "tcp_rmem"):
+        Path("/proc/sys/net/ipv4", name).write_text(f"4096 16384 {most}")
+
+
+COMMANDS = {"veth": veth, "up": up, "down": down, "rate": rate, "buffers": buffers}
 
 
 class Hosts:
