@@ -84,7 +84,7 @@ def rate(name: str, bytes_per_s: str) -> None:
             send(DELQDISC, 0, message)
         return
     ratespec = struct.pack("BBHhHI", 0, ETHERNET, 0, 0, 0, min(value, 0xFFFFFFFF))
-    limit = BURST + value // 20  # 50 ms
+    limit = BURST + value // 500  # 2 ms: behind a long queue the answers to what the other end sends would wait too
     parameters = ratespec + struct.pack("BBHhHI", *[0] * 6) + struct.pack("III", limit, 0, 0)
     options = attribute(TBF_PARMS, parameters) + attribute(TBF_BURST, struct.pack("I", BURST))
     send(NEWQDISC, CREATE | REPLACE, message + text(TCA_KIND, "tbf") + attribute(TCA_OPTIONS, options))
