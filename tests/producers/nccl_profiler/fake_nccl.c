@@ -454,6 +454,21 @@ static void chosen(void) {
   }
 }
 
+/* A collective by copy engines, one that is captured into a CUDA graph, and one by a kernel. */
+static void copies(void) {
+  struct comm comm = create(42, 5, 8, NULL);
+  for (int captured = 0; captured < 2; captured++) {
+    struct operation op = make(&comm, false);
+    descriptor_v6 event = {.type = CE_COLL, .parentObj = start_api_call(&comm, &op, captured), .rank = 5};
+    event.ceColl.seqNumber = 77; event.ceColl.func = "AllGather"; event.ceColl.count = 900; event.ceColl.root = -1;
+    event.ceColl.datatype = "ncclFloat32"; event.ceColl.syncStrategy = "MC"; event.ceColl.batchSize = 9;
+    void *handle = NULL;
+    if (op.mask & (CE_COLL | CE_SYNC | CE_BATCH)) CHECK(plugin->startEvent(comm.context, &handle, &event) == 0);
+    if (handle) CHECK(plugin->stopEvent(handle) == 0);
+  }
+  do_one(&comm, false);
+}
+
 static void grouped(void) { /* two sends in one kernel, then an operation that is alone */
   struct comm comm = create(42, 5, 8, NULL);
   struct operation ops[2] = {make(&comm, true), make(&comm, true)};
@@ -832,7 +847,7 @@ static void bench(void) { /* prints nanoseconds of CPU a call, the best of 9 rou
 
 int main(int count, char **arguments) {
   static const struct { const char *name; void (*run)(void); } scenarios[] = {
-    {"one", one}, {"transfers", transfers}, {"chosen", chosen}, {"grouped", grouped}, {"drift", drift}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
+    {"one", one}, {"transfers", transfers}, {"copies", copies}, {"chosen", chosen}, {"grouped", grouped}, {"drift", drift}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
     {"churn", churn}, {"many", many}, {"reopened", reopened}, {"marks", marks}, {"paused", paused}, {"pace", pace}, {"graph", graph}, {"threads", threads}, {"race", race},
     {"chain", chain}, {"job", job}, {"hang", hang}, {"pipeline", pipeline}, {"bench", bench}};
   if (count != 4) return 3;
