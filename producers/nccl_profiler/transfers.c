@@ -35,7 +35,7 @@ enum { RING_SHARE = 4 };
 /* Numbers of operations and transfers: generation of the place, place, transfer modulo those under way (NCCL_STEPS). */
 enum { PLACE_BITS = 11, PLACES = 1 << PLACE_BITS, UNDER_WAY_BITS = 3, UNDER_WAY = 1 << UNDER_WAY_BITS };
 /* Places that are looked at before one is given up; links that share a place of the table. */
-enum { MOST_TRIED = 64, LINKS = 1 << 12, MOST_PROBED = 8 };
+enum { MOST_TRIED = 64, LINKS = 1 << 14, MOST_PROBED = 8 };
 
 /* Time after which what a closed communicator left under way is given up: NCCL was aborted; ns. */
 static const uint64_t ABANDONED_NS = 10000000000;
@@ -135,7 +135,6 @@ static enum phase busy_phase(const struct operation *operation) { return operati
 
 static void begin_busy(struct operation *operation, uint64_t now) {
   struct link *link = operation->link;
-  if (!link) return;
   if (!operation->was_busy) operation->busy_from_ns = operation->busy_to_ns = link_clock(link, now);
   operation->was_busy = true;
   if (!atomic_fetch_add_explicit(&link->under_way, 1, memory_order_relaxed))
@@ -144,7 +143,6 @@ static void begin_busy(struct operation *operation, uint64_t now) {
 
 static void end_busy(struct operation *operation, uint64_t now) {
   struct link *link = operation->link;
-  if (!link) return;
   operation->busy_to_ns = link_clock(link, now);
   if (atomic_fetch_sub_explicit(&link->under_way, 1, memory_order_relaxed) == 1)
     atomic_store_explicit(&link->busy_ns, operation->busy_to_ns, memory_order_relaxed);
@@ -182,19 +180,20 @@ uint64_t transfers_start(uint64_t parent, const struct descriptor *event) {
   bool chosen = is_chosen(base, record, atomic_load_explicit(&comm_table(base)[record->comm].id, memory_order_relaxed));
   /* else the record is in use again meanwhile: the agent has read it, and all after it */
   if (!chosen || atomic_load_explicit(&record->number, memory_order_acquire) != parent + 1) return 0;
-  uint64_t number = take_place(now_ns());
+  uint64_t peer = (uint32_t)event->proxy_op.peer;
+  struct link *link = find_link(context << 33 | peer << 1 | (event->proxy_op.is_send != 0));
+  uint64_t number = link ? take_place(now_ns()) : 0;
   if (!number) {
     atomic_fetch_add_explicit(&words(base)[TRANSFERS_DROPPED], 1, memory_order_relaxed);
     return 0;
   }
   struct operation *operation = place_of(number);
-  uint64_t peer = (uint32_t)event->proxy_op.peer;
   atomic_store(&operation->context, context);
   operation->is_send = event->proxy_op.is_send;
   operation->channel = event->proxy_op.channel;
   operation->peer = event->proxy_op.peer;
   operation->step = step;
-  operation->link = find_link(context << 33 | peer << 1 | operation->is_send);
+  operation->link = link;
   operation->was_busy = false;
   operation->first_ns = operation->last_ns = 0;
   operation->busy_from_ns = operation->busy_to_ns = operation->bytes = operation->transfers = 0;
