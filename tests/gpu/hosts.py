@@ -4,9 +4,12 @@ usage: hosts.py OUT [PART...]
 
 Parts: verdicts (PHASES: what link and hosts do; the agents' rows, and what the worker would say of them), cost (steps
 with transfers recorded as by default against without, in turn). OUT gets hosts.json: of each phase its windows, the
-flows and ranks that were named, and the rates; and rows.xz, the rows (hosts_rows.py reads them again). HOSTS_SECONDS:
-time for all. HOSTS_RATE: bytes a second of the healthy link. HOSTS_FASTER: divides the length of phases, for a dry run.
-HOSTS_JOB: another program than hosts_job.py. HOSTS_ROUNDS: of cost. HOSTS_COST_RATE: of the link in it, 0 = no limit.
+flows and ranks that were named, and the rates; and rows.xz, the rows (hosts_rows.py reads them again).
+
+HOSTS_SECONDS: time for all. HOSTS_RATE: bytes a second of the healthy link. HOSTS_FASTER: divides the length of phases,
+for a dry run. HOSTS_BUFFERS: most that the kernel holds of a connection, where links are slower than real ones.
+HOSTS_JOB: another program than hosts_job.py, such as fake_transport.c. HOSTS_ROUNDS: of cost. HOSTS_COST_RATE: of the
+link in it, 0 = no limit.
 """
 
 import json
@@ -21,8 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-FOLDER = Path(__file__).resolve().parent
-sys.path.insert(0, str(FOLDER.parent))
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
 from hosts_rows import evaluate, pack  # noqa: E402
 from support.namespaces import Hosts  # noqa: E402
 
@@ -34,6 +37,7 @@ BEGAN, SECONDS = time.monotonic(), float(os.environ.get("HOSTS_SECONDS", "470"))
 FASTER = float(os.environ.get("HOSTS_FASTER", "1"))
 RATE = float(os.environ.get("HOSTS_RATE", "1.5e9"))
 ROUNDS, COST_RATE = int(os.environ.get("HOSTS_ROUNDS", "12")), float(os.environ.get("HOSTS_COST_RATE", "0"))
+BUFFERS = os.environ.get("HOSTS_BUFFERS", "")
 NAMES = ("node-0", "node-1")
 START_S = float(os.environ.get("HOSTS_START_S", "90"))
 #: (name, seconds, part of the rate that node-0 and node-1 may send, ms that node-0's host is late).
@@ -71,6 +75,8 @@ class Machine:
         self.out, self.work, self.hosts = out, work, hosts
         self.cores = sorted(os.sched_getaffinity(0))
         self.limit(RATE, RATE)
+        for host in NAMES if BUFFERS else ():
+            hosts.apply(host, "buffers", BUFFERS)
 
     def limit(self, *rates: float) -> None:
         for (host, peer), rate in zip((NAMES, NAMES[::-1]), rates, strict=True):
@@ -94,23 +100,24 @@ class Machine:
         """Start a rank on each host, with half of the cores."""
         own = os.environ.get("HOSTS_JOB")
         command = (
-            shlex.split(own) if own else [sys.executable, str(FOLDER / "hosts_job.py"), str(MEGABYTES), str(COMPUTE_MS)]
+            shlex.split(own) if own else [sys.executable, str(HERE / "hosts_job.py"), str(MEGABYTES), str(COMPUTE_MS)]
         )
         half, out = len(self.cores) // 2, []
         for rank, (host, peer) in enumerate((NAMES, NAMES[::-1])):
             end = self.hosts.end(host, peer)
+            listens, peers = (f"{self.hosts.address(*pair)}:{port}" for pair in ((host, peer), (peer, host)))
             values = {
                 **os.environ, "RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": "2", "OMP_NUM_THREADS": "2",
                 "MASTER_ADDR": self.hosts.address(*NAMES), "MASTER_PORT": str(port), "CUDA_VISIBLE_DEVICES": str(rank),
                 "NCCL_SOCKET_FAMILY": "AF_INET", "NCCL_SOCKET_IFNAME": end, "GLOO_SOCKET_IFNAME": end,
                 "NCCL_NET": "Socket", "NCCL_HOSTID": host, "NCCL_NVLS_ENABLE": "0", "NCCL_DEBUG": "WARN",
-                "HOSTS_ADDRESSES": " ".join([self.hosts.address(*NAMES), self.hosts.address(*NAMES[::-1])]), **more,
+                "LISTEN": listens, "NEXT": peers, **more,
             }  # fmt: skip
             options = LaunchOptions(job=job, run="r", policy="light", spool=str(self.spool(rank)))
             values = load_plugin(environment(values, command, options), Policy(LIGHT))
             make_rings(values)
             cores = ",".join(map(str, self.cores[rank * half : (rank + 1) * half] or self.cores))
-            steps = (self.work / f"{job}-{rank}.steps").open("w") if "HOSTS_FOLDER" in more else subprocess.PIPE
+            steps = (self.work / f"{job}-{rank}.steps").open("w") if "FOLDER" in more else subprocess.PIPE
             errors = (self.out / f"{job}-{rank}.log").open("w")
             inside = [*self.hosts.inside(host), "taskset", "-c", cores, *command]
             out.append(
@@ -131,7 +138,7 @@ def verdicts(machine: Machine) -> dict[str, object]:
     folder = machine.work / "flags"
     folder.mkdir()
     agents = machine.agents()
-    ranks = machine.ranks("two-hosts", 29511, HOSTS_FOLDER=str(folder))
+    ranks = machine.ranks("two-hosts", 29511, FOLDER=str(folder))
     steps = machine.work / "two-hosts-0.steps"
     until, phases = time.monotonic() + START_S, []
     try:

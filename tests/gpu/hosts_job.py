@@ -1,6 +1,6 @@
 """One rank of the jobs of hosts.py, a DDP job: hosts_job.py MEGABYTES COMPUTE_MS (RANK, WORLD_SIZE, MASTER_ADDR set).
 
-With HOSTS_FOLDER it steps until it is killed, and prints a line a step: its number and when it ended. While the folder
+With FOLDER it steps until it is killed, and prints a line a step: its number and when it ended. While the folder
 has a file `late-RANK`, its host sleeps as many ms in each step. Without, it runs as many steps as each line of its
 standard input says, and prints their times (JSON).
 """
@@ -60,7 +60,7 @@ def calibrate() -> int:
 products = calibrate()
 for _ in range(3):
     step()
-if folder := os.environ.get("HOSTS_FOLDER"):
+if folder := os.environ.get("FOLDER"):
     late, number = Path(folder, f"late-{rank}"), 0
     while True:
         drumline.step(number)

@@ -84,13 +84,19 @@ def rate(name: str, bytes_per_s: str) -> None:
             send(DELQDISC, 0, message)
         return
     ratespec = struct.pack("BBHhHI", 0, ETHERNET, 0, 0, 0, min(value, 0xFFFFFFFF))
-    limit = BURST + value // 20  # 50 ms
+    limit = BURST + value // 500  # 2 ms: behind a long queue the answers to what the other end sends would wait too
     parameters = ratespec + struct.pack("BBHhHI", *[0] * 6) + struct.pack("III", limit, 0, 0)
     options = attribute(TBF_PARMS, parameters) + attribute(TBF_BURST, struct.pack("I", BURST))
     send(NEWQDISC, CREATE | REPLACE, message + text(TCA_KIND, "tbf") + attribute(TCA_OPTIONS, options))
 
 
-COMMANDS = {"veth": veth, "up": up, "down": down, "rate": rate}
+def buffers(most: str) -> None:
+    """Limit what the kernel holds of each connection: links that are slower than real ones need it."""
+    for name in ("tcp_wmem", "tcp_rmem"):
+        Path("/proc/sys/net/ipv4", name).write_text(f"4096 16384 {most}")
+
+
+COMMANDS = {"veth": veth, "up": up, "down": down, "rate": rate, "buffers": buffers}
 
 
 class Hosts:

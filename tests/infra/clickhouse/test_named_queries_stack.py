@@ -43,6 +43,7 @@ def fill(settings):
         load(client, settings, JobCopy(folder, job, "r1"))
     cookbook.add_stacks(settings)
     cookbook.add_links(settings)
+    cookbook.add_transfers(settings)
     cookbook.add_launches(settings)
     cookbook.add_stalls(settings)
     cookbook.add_launch_counts(settings)
