@@ -92,7 +92,7 @@ def environment(
 def load_plugin(environment: Mapping[str, str], policy: Policy) -> dict[str, str]:
     """Return variables that make NCCL load drumline's plugin, and that one the user's; without a ring, the user's only.
 
-    NCCL loads one plugin. The user's may be linked into the job (STATIC_PLUGIN): drumline's looks for it there, as NCCL.
+    NCCL loads one plugin. The user's may be linked into the job (STATIC_PLUGIN): drumline's looks for it there.
     """
     result, plugin = dict(environment), library.path()
     if plugin and result.get(PLUGIN) == plugin:  # below another `drumline run`

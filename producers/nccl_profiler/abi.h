@@ -49,6 +49,10 @@ struct coll_v4 { /* from 5 on with parent_group behind it; 7 has more behind tha
   uint8_t channels, warps; const char *algo, *proto; void *parent_group;
 };
 
+struct copies { /* a collective by copy engines, from version 6 on; more lies behind it */
+  uint64_t sequence; const char *func; const void *send; void *receive; size_t count; int root; const char *datatype;
+};
+
 /* Point-to-point operations. */
 struct p2p_v1 {
   const char *name; uint64_t comm_hash; uint8_t func; void *buffer; uint8_t datatype; size_t count; int peer;
@@ -78,7 +82,7 @@ struct descriptor {
   union {
     struct coll_v1 coll1; struct coll_v2 coll2; struct coll_v3 coll3; struct coll_v4 coll4;
     struct p2p_v1 p2p1; struct p2p_v2 p2p2; struct p2p_v4 p2p4;
-    struct coll_api coll_api; struct p2p_api p2p_api;
+    struct coll_api coll_api; struct p2p_api p2p_api; struct copies copies;
     struct proxy_op proxy_op; struct proxy_step proxy_step;
     struct kernel_channel kernel;
   };

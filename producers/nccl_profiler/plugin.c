@@ -196,7 +196,8 @@ static result open_context(void **opaque, int *mask, int version, const struct t
   if (!base) return 0; /* all is theirs, the mask too */
   atomic_store(&words(base)[INTERFACE], (uint64_t)version);
   atomic_store(&words(base)[CHAIN], (uint64_t)chain_state());
-  atomic_store(&our_mask, KIND_COLL | KIND_P2P | (version >= 4 ? KIND_KERNEL_CHANNEL : 0) | transfers_mask(version));
+  atomic_store(&our_mask, KIND_COLL | KIND_P2P | (version >= 4 ? KIND_KERNEL_CHANNEL : 0) |
+               (version >= 6 ? KIND_COPY : 0) | transfers_mask(version));
   atomic_store(&mask_of_nccl, mask);
   refresh_mask();
   uint32_t index = take_context(base);
@@ -287,7 +288,7 @@ static uint64_t start_operation(uint64_t context, struct descriptor *event, uint
     uint64_t unknown = 0, id = kind == KIND_COLL ? event->coll1.comm_hash : event->p2p1.comm_hash;
     if (atomic_compare_exchange_strong(&entry->id, &unknown, id)) entry->rank = event->rank;
   }
-  struct handle call = unpack(event->parent), group = unpack(*group_of(event, kind, version));
+  struct handle call = unpack(event->parent), group = unpack(kind == KIND_COPY ? NULL : *group_of(event, kind, version));
   atomic_store_explicit(&record->gpu_start_ns, UINT64_MAX, memory_order_relaxed);
   atomic_store_explicit(&record->gpu_stop_ns, 0, memory_order_relaxed);
   atomic_store_explicit(&record->seen_ns, 0, memory_order_relaxed);
@@ -409,6 +410,9 @@ static result start(void *opaque, void **result_handle, struct descriptor *event
   else if (context && is_proxy && version >= 4) ours = start_proxy(event, kind);
   else if (!context || !is_new) ours = 0;
   else if (kind == KIND_COLL || kind == KIND_P2P) ours = start_operation(handle.number, event, kind, version);
+  /* Of one that is captured into a graph there is no event at a replay. */
+  else if (kind == KIND_COPY && unpack(event->parent).kind != OF_API_CALL)
+    ours = start_operation(handle.number, event, kind, version);
   else if (kind == KIND_COLL_API || kind == KIND_P2P_API) ours = start_api_call(event, kind);
   /* A kernel. NCCL 2.27 and before tells of no operation whose group has no handle. */
   else if (kind == KIND_GROUP) ours = pack(OF_GROUP, atomic_fetch_add(&plans, 1) + 1);

@@ -68,6 +68,9 @@ enum record_kind {
                        channel; step: of the call; sequence: number of transfers; count: bytes; host_ns: its end */
 };
 
+/* `protocol` of a collective by copy engines: NCCL has its call alone, no times. */
+enum { COPY_ENGINES = 4 };
+
 enum transfers_direction { TRANSFERS_SENT = 1, TRANSFERS_RECEIVED = 2 };
 
 enum mark_flags {

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "ring_writer.h"
 
+#include "links.h"
 #include "plugin.h"
 #include "timed_steps.h"
 #include "transfers.h"
@@ -62,6 +63,7 @@ static void forget(void) {
   forget_contexts();
   forget_timed_steps();
   forget_transfers();
+  forget_links();
   opened = again;
 }
 

@@ -23,6 +23,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "links.h"
 #include "plugin.h"
 #include "ring_writer.h"
 #include "timed_steps.h"
@@ -34,8 +35,8 @@ enum { SPARSE_SHARE = 8, DENSE_SHARE = 64 };
 enum { RING_SHARE = 4 };
 /* Numbers of operations and transfers: generation of the place, place, transfer modulo those under way (NCCL_STEPS). */
 enum { PLACE_BITS = 11, PLACES = 1 << PLACE_BITS, UNDER_WAY_BITS = 3, UNDER_WAY = 1 << UNDER_WAY_BITS };
-/* Places that are looked at before one is given up; links that share a place of the table. */
-enum { MOST_TRIED = 64, LINKS = 1 << 12, MOST_PROBED = 8 };
+/* Places that are looked at before one is given up. */
+enum { MOST_TRIED = 64 };
 
 /* Time after which what a closed communicator left under way is given up: NCCL was aborted; ns. */
 static const uint64_t ABANDONED_NS = 10000000000;
@@ -44,15 +45,13 @@ enum { UNIT_NS = 100 };
 
 enum phase { NONE, GPU_WAIT, PEER_WAIT, NETWORK, FLUSH, PHASES };
 enum setting { AUTO, ALL, OFF };
-
-/* A communicator's sends to one peer, or its receives from it. Its clock runs while at least one of them is on the network,
- * or is waited for: so the union over channels is known. */
-struct link { _Atomic uint64_t key, busy_ns, since_ns, under_way; };
+enum { FREE, TAKEN, IN_USE };
 
 static struct operation {
-  _Atomic uint64_t state;   /* generation << 1 | in use */
-  _Atomic uint64_t context; /* number of its communicator's */
+  _Atomic uint64_t state;   /* generation << 2 | one of FREE, TAKEN, IN_USE */
+  _Atomic uint64_t context; /* number of its communicator's; known once it is in use */
   struct link *link;
+  uint64_t key; /* of the link */
   bool is_send, was_busy;
   uint8_t channel;
   int32_t peer;
@@ -63,7 +62,6 @@ static struct operation {
   struct { enum phase phase; uint64_t since_ns; } under_way[UNDER_WAY];
 } operations[PLACES];
 
-static struct link links[LINKS];
 static _Atomic uint32_t next_place;
 static _Atomic int setting;
 
@@ -75,20 +73,13 @@ int transfers_mask(int version) {
 }
 
 void forget_transfers(void) {
-  for (int i = 0; i < PLACES; i++) atomic_store(&operations[i].state, atomic_load(&operations[i].state) & ~1ull);
-  for (int i = 0; i < LINKS; i++) atomic_store(&links[i].key, 0);
+  for (int i = 0; i < PLACES; i++) atomic_store(&operations[i].state, atomic_load(&operations[i].state) & ~3ull);
 }
 
 static uint64_t monotonic_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static uint64_t mixed(uint64_t value) { /* the finalizer of MurmurHash3: all bits depend on all */
-  value = (value ^ value >> 33) * 0xff51afd7ed558ccdull;
-  value = (value ^ value >> 33) * 0xc4ceb9fe1a85ec53ull;
-  return value ^ value >> 33;
 }
 
 /* Return whether the operation is one of those that all ranks record: collectives by NCCL's number of them, sends and
@@ -102,73 +93,28 @@ static bool is_chosen(uint8_t *base, const struct record *parent, uint64_t comm_
   return mixed(number ^ mixed(comm_id + parent->function)) % (is_dense() ? DENSE_SHARE : SPARSE_SHARE) == 0;
 }
 
-/* --- links --- */
-
-/* Return the link with this key, or NULL: the table is full there. A link of a communicator that was closed makes room. */
-static struct link *find_link(uint64_t key) {
-  uint64_t place = mixed(key);
-  for (int pass = 0; pass < 2; pass++)
-    for (uint64_t i = 0; i < MOST_PROBED; i++) {
-      struct link *link = &links[(place + i) % LINKS];
-      uint64_t found = atomic_load_explicit(&link->key, memory_order_acquire);
-      if (found == key) return link;
-      if (found && !(pass && !is_open_context(found >> 33))) continue;
-      if (!atomic_compare_exchange_strong(&link->key, &found, key)) {
-        if (found == key) return link;
-        continue;
-      }
-      atomic_store(&link->under_way, 0);
-      return link;
-    }
-  return NULL;
-}
-
-static uint64_t link_clock(const struct link *link, uint64_t now) {
-  uint64_t busy = atomic_load_explicit(&link->busy_ns, memory_order_relaxed);
-  uint64_t since = atomic_load_explicit(&link->since_ns, memory_order_relaxed);
-  bool runs = atomic_load_explicit(&link->under_way, memory_order_relaxed) && now > since;
-  return busy + (runs ? now - since : 0);
-}
-
 /* The phase in which the link's clock runs. */
 static enum phase busy_phase(const struct operation *operation) { return operation->is_send ? NETWORK : PEER_WAIT; }
-
-static void begin_busy(struct operation *operation, uint64_t now) {
-  struct link *link = operation->link;
-  if (!link) return;
-  if (!operation->was_busy) operation->busy_from_ns = operation->busy_to_ns = link_clock(link, now);
-  operation->was_busy = true;
-  if (!atomic_fetch_add_explicit(&link->under_way, 1, memory_order_relaxed))
-    atomic_store_explicit(&link->since_ns, now, memory_order_relaxed);
-}
-
-static void end_busy(struct operation *operation, uint64_t now) {
-  struct link *link = operation->link;
-  if (!link) return;
-  operation->busy_to_ns = link_clock(link, now);
-  if (atomic_fetch_sub_explicit(&link->under_way, 1, memory_order_relaxed) == 1)
-    atomic_store_explicit(&link->busy_ns, operation->busy_to_ns, memory_order_relaxed);
-}
-
-/* --- operations --- */
 
 static struct operation *place_of(uint64_t number) {
   struct operation *operation = &operations[number >> UNDER_WAY_BITS & (PLACES - 1)];
   const uint64_t mask = (1ull << (NUMBER_BITS - PLACE_BITS - UNDER_WAY_BITS)) - 1;
   uint64_t state = atomic_load_explicit(&operation->state, memory_order_relaxed);
-  return state & 1 && (state >> 1 & mask) == number >> (PLACE_BITS + UNDER_WAY_BITS) ? operation : NULL;
+  return (state & 3) == IN_USE && (state >> 2 & mask) == number >> (PLACE_BITS + UNDER_WAY_BITS) ? operation : NULL;
 }
 
-/* Take a place of the pool; return the number of its operation, or 0: too many are under way. */
-static uint64_t take_place(uint64_t now) {
+/* Take a place of the pool for an operation of a communicator; return its number, or 0: too many are under way. */
+static uint64_t take_place(uint64_t context, uint64_t now) {
   uint32_t first = atomic_fetch_add_explicit(&next_place, 1, memory_order_relaxed);
   for (uint32_t i = first; i != first + MOST_TRIED; i++) {
     struct operation *operation = &operations[i % PLACES];
-    uint64_t state = atomic_load_explicit(&operation->state, memory_order_relaxed);
-    if (state & 1 && !is_abandoned(atomic_load(&operation->context), now - ABANDONED_NS)) continue;
-    uint64_t generation = (state >> 1) + 1;
-    if (atomic_compare_exchange_strong(&operation->state, &state, generation << 1 | 1))
-      return (generation << PLACE_BITS | i % PLACES) << UNDER_WAY_BITS & ((1ull << NUMBER_BITS) - 1);
+    uint64_t state = atomic_load_explicit(&operation->state, memory_order_acquire), generation = (state >> 2) + 1;
+    bool usable = (state & 3) == FREE ||
+                  ((state & 3) == IN_USE && is_abandoned(atomic_load(&operation->context), now - ABANDONED_NS));
+    if (!usable || !atomic_compare_exchange_strong(&operation->state, &state, generation << 2 | TAKEN)) continue;
+    atomic_store(&operation->context, context);
+    atomic_store(&operation->state, generation << 2 | IN_USE);
+    return (generation << PLACE_BITS | i % PLACES) << UNDER_WAY_BITS & ((1ull << NUMBER_BITS) - 1);
   }
   return 0;
 }
@@ -182,19 +128,20 @@ uint64_t transfers_start(uint64_t parent, const struct descriptor *event) {
   bool chosen = is_chosen(base, record, atomic_load_explicit(&comm_table(base)[record->comm].id, memory_order_relaxed));
   /* else the record is in use again meanwhile: the agent has read it, and all after it */
   if (!chosen || atomic_load_explicit(&record->number, memory_order_acquire) != parent + 1) return 0;
-  uint64_t number = take_place(now_ns());
+  uint64_t key = link_key(context, event->proxy_op.peer, event->proxy_op.is_send);
+  struct link *link = find_link(key);
+  uint64_t number = link ? take_place(context, now_ns()) : 0;
   if (!number) {
     atomic_fetch_add_explicit(&words(base)[TRANSFERS_DROPPED], 1, memory_order_relaxed);
     return 0;
   }
   struct operation *operation = place_of(number);
-  uint64_t peer = (uint32_t)event->proxy_op.peer;
-  atomic_store(&operation->context, context);
   operation->is_send = event->proxy_op.is_send;
   operation->channel = event->proxy_op.channel;
   operation->peer = event->proxy_op.peer;
   operation->step = step;
-  operation->link = find_link(context << 33 | peer << 1 | operation->is_send);
+  operation->link = link;
+  operation->key = key;
   operation->was_busy = false;
   operation->first_ns = operation->last_ns = 0;
   operation->busy_from_ns = operation->busy_to_ns = operation->bytes = operation->transfers = 0;
@@ -203,25 +150,29 @@ uint64_t transfers_start(uint64_t parent, const struct descriptor *event) {
   return number;
 }
 
-uint64_t transfer_start(uint64_t number, const struct descriptor *event) {
-  struct operation *operation = place_of(number);
-  if (!operation) return 0;
-  uint64_t i = (uint64_t)event->proxy_step.step & (UNDER_WAY - 1);
-  operation->under_way[i].phase = NONE; /* NCCL starts it again where the network took no buffer */
-  return number | i;
-}
-
 /* Go to the next phase of transfer `i`. */
 static void enter(struct operation *operation, uint64_t i, enum phase phase) {
   uint64_t now = monotonic_ns(), since = operation->under_way[i].since_ns;
   enum phase before = operation->under_way[i].phase, busy = busy_phase(operation);
   if (before != NONE && now > since) operation->spent_ns[before] += now - since;
-  if (before == busy) end_busy(operation, now);
-  if (phase == busy) begin_busy(operation, now);
+  if (before == busy) operation->busy_to_ns = link_end(operation->link, operation->key, now);
+  if (phase == busy) {
+    uint64_t clock = link_begin(operation->link, operation->key, now);
+    if (!operation->was_busy) operation->busy_from_ns = operation->busy_to_ns = clock;
+    operation->was_busy = true;
+  }
   if (!operation->first_ns) operation->first_ns = now;
   operation->last_ns = now;
   operation->under_way[i].phase = phase;
   operation->under_way[i].since_ns = now;
+}
+
+uint64_t transfer_start(uint64_t number, const struct descriptor *event) {
+  struct operation *operation = place_of(number);
+  if (!operation) return 0;
+  uint64_t i = (uint64_t)event->proxy_step.step & (UNDER_WAY - 1);
+  if (operation->under_way[i].phase != NONE) enter(operation, i, NONE); /* it was not stopped */
+  return number | i;
 }
 
 void transfer_state(uint64_t number, int state, const union state_arguments *arguments) {
@@ -278,7 +229,7 @@ static void write_record(uint8_t *base, const struct operation *operation) {
   record->peer_wait = units(operation->spent_ns[PEER_WAIT]);
   record->network = units(operation->spent_ns[NETWORK]);
   record->flush = units(operation->spent_ns[FLUSH]);
-  record->busy = units(operation->busy_to_ns - operation->busy_from_ns);
+  record->busy = units(operation->busy_to_ns > operation->busy_from_ns ? operation->busy_to_ns - operation->busy_from_ns : 0);
   record->busy_from_ns = operation->busy_from_ns;
   ring_publish(record, position);
 }
@@ -288,5 +239,5 @@ void transfers_stop(uint64_t number) {
   struct operation *operation = place_of(number);
   if (!operation) return;
   if (base && operation->transfers) write_record(base, operation);
-  atomic_fetch_sub_explicit(&operation->state, 1, memory_order_release);
+  atomic_fetch_and_explicit(&operation->state, ~3ull, memory_order_release);
 }

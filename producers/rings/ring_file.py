@@ -31,6 +31,8 @@ CREATION_S = 60.0
 MOST_READ = 1 << 15
 #: Flags in `function` of a mark: recording is off; operations from here to the next step have no times of the GPU.
 MARK_PAUSED, MARK_UNTIMED = 1, 2
+#: `protocol` of a collective by copy engines, of which NCCL has no times.
+COPY_ENGINES = 4
 
 
 class HeaderField(IntEnum):

@@ -19,7 +19,7 @@ from drumline.producers.derive.steps.steps import INFERRED, Steps
 from drumline.producers.rings.operations import REPORT_NS, as_operations, clock_offset, outcomes, taken
 from drumline.producers.rings.progress import note_passed
 from drumline.producers.rings.replays import replayed
-from drumline.producers.rings.ring_file import MAX_COMMS, MOST_READ, Kind, written
+from drumline.producers.rings.ring_file import COPY_ENGINES, MAX_COMMS, MOST_READ, Kind, written
 from drumline.producers.rings.state import LastStep, OpenStep, RingState
 from drumline.producers.rings.step_cuts import Cut, RingView, Segments, complete, marked_segments, watermark_ns
 from drumline.producers.rings.transfers import SECOND_NS, transfer_rows
@@ -52,7 +52,8 @@ class RingDerivation:
             unmarked = UnmarkedCalls(called, at, state, view)
             segments = unmarked.segments
         segment = segments.of(at)
-        outcome = outcomes(called, view.communicators["rank"], view.now_ns, segments.untimed[segment], ended=view.ended)
+        untimed = segments.untimed[segment] | (called["protocol"] == COPY_ENGINES)
+        outcome = outcomes(called, view.communicators["rank"], view.now_ns, untimed, ended=view.ended)
         if state.clock and view.clock_base_ns and state.clock_base_ns:  # the host's clock was set meanwhile
             state.clock = (state.clock[0] + view.clock_base_ns - state.clock_base_ns, state.clock[1])
         state.clock_base_ns = view.clock_base_ns

@@ -454,6 +454,60 @@ static void chosen(void) {
   }
 }
 
+/* NCCL is aborted while 2,048 operations send; nothing ends. Then another communicator does. */
+static void abandoned(void) {
+  struct comm comm = create(42, 0, 2, NULL);
+  struct operation op = do_one(&comm, false);
+  for (int i = 0; i < 2048; i++) {
+    struct proxy proxy = start_proxy(&comm, &op, 0, 1, true);
+    CHECK(proxy.handle);
+    start_step(&proxy, 0);
+    step_state(&proxy, 0, SEND_GPU_WAIT, 0);
+  }
+  CHECK(!start_proxy(&comm, &op, 0, 1, true).handle);
+  destroy(&comm);
+  struct comm next = create(43, 0, 2, NULL);
+  op = do_one(&next, false);
+  CHECK(!start_proxy(&next, &op, 0, 1, true).handle);
+  tick(11000);
+  for (int i = 0; i < 3000; i++) {
+    if (i % 10 == 0) read_all();
+    run_proxy(&next, &op, 0, 1, true, 1, 1000);
+  }
+}
+
+/* 20,000 communicators, one after the other, with one transfer of 1 ms each: more links than there are places. */
+static void links(void) {
+  clock_gettime(CLOCK_REALTIME, &stopped_clock);
+  for (int i = 0; i < 20000; i++) {
+    struct comm comm = create(1 + (uint64_t)i, 0, 2, NULL);
+    struct operation op = do_one(&comm, false);
+    struct proxy proxy = start_proxy(&comm, &op, 0, 1, true);
+    start_step(&proxy, 0);
+    step_state(&proxy, 0, SEND_WAIT, 1000);
+    tick(1);
+    stop_step(&proxy, 0);
+    stop_proxy(&proxy);
+    destroy(&comm);
+    if (i % 50 == 0) read_all();
+  }
+}
+
+/* A collective by copy engines, one that is captured into a CUDA graph, and one by a kernel. */
+static void copies(void) {
+  struct comm comm = create(42, 5, 8, NULL);
+  for (int captured = 0; captured < 2; captured++) {
+    struct operation op = make(&comm, false);
+    descriptor_v6 event = {.type = CE_COLL, .parentObj = start_api_call(&comm, &op, captured), .rank = 5};
+    event.ceColl.seqNumber = 77; event.ceColl.func = "AllGather"; event.ceColl.count = 900; event.ceColl.root = -1;
+    event.ceColl.datatype = "ncclFloat32"; event.ceColl.syncStrategy = "MC"; event.ceColl.batchSize = 9;
+    void *handle = NULL;
+    if (op.mask & (CE_COLL | CE_SYNC | CE_BATCH)) CHECK(plugin->startEvent(comm.context, &handle, &event) == 0);
+    if (handle) CHECK(plugin->stopEvent(handle) == 0);
+  }
+  do_one(&comm, false);
+}
+
 static void grouped(void) { /* two sends in one kernel, then an operation that is alone */
   struct comm comm = create(42, 5, 8, NULL);
   struct operation ops[2] = {make(&comm, true), make(&comm, true)};
@@ -832,7 +886,7 @@ static void bench(void) { /* prints nanoseconds of CPU a call, the best of 9 rou
 
 int main(int count, char **arguments) {
   static const struct { const char *name; void (*run)(void); } scenarios[] = {
-    {"one", one}, {"transfers", transfers}, {"chosen", chosen}, {"grouped", grouped}, {"drift", drift}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
+    {"one", one}, {"transfers", transfers}, {"copies", copies}, {"abandoned", abandoned}, {"links", links}, {"chosen", chosen}, {"grouped", grouped}, {"drift", drift}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
     {"churn", churn}, {"many", many}, {"reopened", reopened}, {"marks", marks}, {"paused", paused}, {"pace", pace}, {"graph", graph}, {"threads", threads}, {"race", race},
     {"chain", chain}, {"job", job}, {"hang", hang}, {"pipeline", pipeline}, {"bench", bench}};
   if (count != 4) return 3;

@@ -42,6 +42,11 @@ NEW(4); NEW(5); NEW(6); NEW(7);
   AT(V, coll_api.captured, collApi.graphCaptured, 64); AT(V, p2p_api.captured, p2pApi.graphCaptured, 56)
 CALLS(5); CALLS(6); CALLS(7);
 
+#define COPIES(V) \
+  AT(V, copies.sequence, ceColl.seqNumber, 24); AT(V, copies.func, ceColl.func, 32); AT(V, copies.count, ceColl.count, 56); \
+  AT(V, copies.root, ceColl.root, 64); AT(V, copies.datatype, ceColl.datatype, 72)
+COPIES(6); COPIES(7);
+
 /* What is not read, but lies behind it. */
 _Static_assert(offsetof(descriptor_v7, coll.kernelVariant) == 112 && offsetof(descriptor_v7, coll.isSymColl) == 120 &&
                offsetof(descriptor_v7, coll.userTag) == 128 && offsetof(descriptor_v7, p2p.userTag) == 72 &&

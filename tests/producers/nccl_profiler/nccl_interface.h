@@ -96,6 +96,9 @@ typedef struct {
     proxy_op proxyOp;
     struct { int step; } proxyStep;
     struct { uint8_t channelId; uint64_t pTimer; } kernelCh;
+    struct { uint64_t seqNumber; const char *func; void const *sendBuff; void *recvBuff; size_t count; int root;
+             const char *datatype, *syncStrategy; bool intraBatchSync; uint32_t batchSize, numBatches, ceSeqNum;
+             void *stream; uint64_t userTag; } ceColl;
     struct { uint8_t channelId, phaseId; const char *phaseName; uint64_t pTimer; } kernelPhase;
   };
 } descriptor_v7;

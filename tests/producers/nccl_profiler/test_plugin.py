@@ -16,7 +16,7 @@ from drumline.producers.identity import Identity
 from drumline.producers.ipc.control import FILE, ControlRequest
 from drumline.producers.rings.control_answer import control_answer
 from drumline.producers.rings.host_rings import RingFolder
-from drumline.producers.rings.ring_file import FUNCTIONS, MARK_UNTIMED, Kind, RingFile
+from drumline.producers.rings.ring_file import COPY_ENGINES, FUNCTIONS, MARK_UNTIMED, Kind, RingFile
 from drumline.producers.spool.frames import SEGMENT_MAGIC, scan
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.schemas.batch import decode
@@ -304,6 +304,16 @@ def test_every_replay_of_a_graph_is_recorded_with_the_number_of_its_captured_cal
     assert result.header["captured"] == max(captured)
 
 
+@pytest.mark.parametrize(("version", "kind"), [(6, "plain"), (7, "plain"), (6, "address"), (7, "thread")])
+def test_a_collective_by_copy_engines_is_recorded_as_a_call_without_times(ring, version, kind):
+    by_copies, by_kernel = ring("copies", version, kind).operations
+    names = "sequence count datatype algorithm protocol channels captured plan"
+    assert FUNCTIONS[by_copies["function"] - 1] == "AllGather"
+    assert values(by_copies, names) == [77, 900, 8, 0, COPY_ENGINES, 0, 0, 0]
+    assert by_copies["gpu_start_ns"] == UNSEEN
+    assert FUNCTIONS[by_kernel["function"] - 1] == "AllReduce"
+
+
 def test_operations_of_one_kernel_have_one_plan(ring):
     assert ring("grouped", 5).operations["plan"].tolist() == [1, 1, 2]
 
@@ -386,11 +396,11 @@ def chained_calls(version: int) -> list[str]:
             lines += [f"start 64 {context} mine group none"] * 2
             lines += [line for time in (1500, 1501) for line in (f"state 22 mine {time}", "stop 64 mine")]
     # Kind, first version, whether it has a parent, state; in the order of their begins.
-    others = [(8, 1, True, 19), (16, 1, True, 9), (128, 3, True, 21), (32, 1, False, 13), (4096, 6, True, 26)]
-    others += [(8192, 6, True, 0), (16384, 6, True, 0), (64, 7, True, 0), (32768, 7, True, 31), (2048, 5, False, 0)]
-    others = [other for other in others if other[1] <= version]
-    lines += [f"start {kind} {context} {'mine' if parent else 'none'} group none" for kind, _, parent, _ in others]
-    states = {kind: state for kind, _, _, state in others}
+    more_kinds = [(8, 1, True, 19), (16, 1, True, 9), (128, 3, True, 21), (32, 1, False, 13), (4096, 6, True, 26)]
+    more_kinds += [(8192, 6, True, 0), (16384, 6, True, 0), (64, 7, True, 0), (32768, 7, True, 31), (2048, 5, False, 0)]
+    more_kinds = [other for other in more_kinds if other[1] <= version]
+    lines += [f"start {kind} {context} {'mine' if parent else 'none'} group none" for kind, _, parent, _ in more_kinds]
+    states = {kind: state for kind, _, _, state in more_kinds}
     for kind in (128, 16, 8, 32, 8192, 16384, 4096, 32768, 2048):
         if kind in states:
             lines += [f"state {states[kind]} mine 0"] * bool(states[kind]) + [f"stop {kind} mine"]
@@ -406,7 +416,8 @@ def test_a_chained_plugin_gets_every_call_with_its_handles(programs, tmp_path, v
     assert (done.returncode, done.stderr) == (0, "")
     assert calls(log) == chained_calls(version)
     result = only(tmp_path / "rings")
-    assert (result.header["chain"], result.header["unknown"], len(result.operations)) == (1, 0, 2)
+    operations = 2 + (version >= 6)  # and a collective by copy engines
+    assert (result.header["chain"], result.header["unknown"], len(result.operations)) == (1, 0, operations)
     assert (result.started == result.stopped).all()
 
 
