@@ -141,6 +141,7 @@ def _batch(network: Network, name: str, rank: int, second: int, rows: list[dict[
     columns |= {"direction": np.array(direction, np.int64), "start_ns": np.full(count, second * SECOND_NS)}
     columns |= {"duration_ns": np.full(count, SECOND_NS), "transfers": columns["bytes"] // (1 << 17)}
     columns |= {name: np.zeros(count, np.int64) for name in ("communicator", "nic", "gpu_wait_ns", "peer_wait_ns")}
+    columns |= {"channels": np.ones(count, np.int64)}
     columns |= {"comm_rank": np.full(count, rank), "ranks": np.full(count, network.ranks)}
     columns |= {"network_ns": 4 * columns["busy_ns"], "flush_ns": np.zeros(count, np.int64)}
     return Batch("gpu.transfer.v1", envelope, columns)

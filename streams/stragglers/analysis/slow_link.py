@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from drumline.streams.core.thresholds import OK, StragglerConfig
 from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, Floats, WindowData, step_length
+from drumline.streams.stragglers.links.flows import Flow
 from drumline.streams.stragglers.links.slow_flows import SlowFlows
 
 #: communicator -> `kinds`: "operation bytes" -> floor of one such collective, ns; `least`: see _least.
@@ -90,6 +91,34 @@ def find_slow_link(data: WindowData, history: Sequence[LinkSummary], config: Str
         if config.severity(lost / time) > OK and (worst is None or lost > worst.lost_ns):
             worst = SlowLink(name, *grew[max(grew)], lost, lost / time)
     return worst
+
+
+def without_lateness(data: WindowData, flows: Sequence[Flow]) -> list[Flow]:
+    """Return flows whose senders waited for no receiver that came later than they did.
+
+    What a rank is later than another in a communicator is the mean of its collectives.
+    """
+    groups = {group.name: group for group in data.communicators}
+    late: dict[str, Floats] = {}  # by communicator and rank of the job; ns a collective
+    for name in {flow.communicator for flow in flows} & groups.keys():
+        group = groups[name]
+        count = np.sum([counts for counts, _ in group.kinds.values()], axis=0) if group.kinds else np.zeros(0)
+        late[name] = np.full(int(data.ranks.max(initial=0)) + 1, np.nan)
+        if count.sum() > 0:
+            seen = np.isfinite(group.lateness_ns)
+            counted = np.where(seen, count, 0.0).sum(1)
+            total = np.where(seen, group.lateness_ns, 0.0).sum(1)
+            late[name][data.ranks[group.members]] = np.divide(
+                total, counted, out=np.full(len(total), np.nan), where=counted > 0
+            )
+    return [_earlier(flow, late[flow.communicator]) if flow.communicator in late else flow for flow in flows]
+
+
+def _earlier(flow: Flow, late: Floats) -> Flow:
+    if max(flow.sender, flow.receiver) >= len(late):
+        return flow
+    later = float(late[flow.receiver] - late[flow.sender]) * flow.collectives
+    return replace(flow, send_ns=max(0.0, flow.send_ns - later)) if later > 0.0 else flow
 
 
 def locate(

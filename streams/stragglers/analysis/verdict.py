@@ -29,7 +29,13 @@ from drumline.streams.stragglers.analysis.pipelines import (
 )
 from drumline.streams.stragglers.analysis.rank_naming import LatenessTest
 from drumline.streams.stragglers.analysis.rank_rows import RankRows
-from drumline.streams.stragglers.analysis.slow_link import SlowLink, find_slow_link, locate, summarize_links
+from drumline.streams.stragglers.analysis.slow_link import (
+    SlowLink,
+    find_slow_link,
+    locate,
+    summarize_links,
+    without_lateness,
+)
 from drumline.streams.stragglers.analysis.verdict_rows import (
     NO_SAMPLES,
     Evaluable,
@@ -121,7 +127,8 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         data = replace(data, communicators=[*data.communicators, *groups])
         attribution = _attribute(data, baseline_step, config)
     coverage = _coverage(data, attribution, without_peers, context, config)
-    slow_flows = find_slow_flows(context.flows, context.baseline.flows, context.baseline.slow, context.hosts, config)
+    flows = without_lateness(data, context.flows)
+    slow_flows = find_slow_flows(flows, context.baseline.flows, context.baseline.slow, context.hosts, config)
     link = find_slow_link(data, context.baseline.links, config)
     link = locate(data, link, slow_flows, context.baseline.links, config)
     link_ns = 0.0 if link is None else link.lost_ns / max(1, np.isfinite(step_length(data)).sum())
@@ -164,9 +171,9 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
     # Turns move no floor, which is the duration of whoever enters last. A slow GPU does, so no rank may be suspect.
     shows_links = is_healthy and not test.is_suspect()
     kept = _kept(data, is_norm) if is_healthy and (is_norm or shows_links) else {}
-    if context.flows and evaluated:  # those that are not slow are as they were, whatever else is found
+    if flows and evaluated:  # those that are not slow are as they were, whatever else is found
         slow_names = [slow.flow.name for slow in slow_flows.flows] if slow_flows else []
-        kept |= {"flows": summarize_flows(context.flows, slow_names, config.most_flows), "slow": slow_names[:MOST_SLOW]}
+        kept |= {"flows": summarize_flows(flows, slow_names, config.most_flows), "slow": slow_names[:MOST_SLOW]}
         kept |= {"light": True} if data.light else {}
     length = step_length(data)
     used = int(attribution.steps.max(initial=0))

@@ -2,7 +2,8 @@
 
 Neither end knows alone how fast the link is. A sender's time on the network is also the receiver's that takes nothing
 (sockets), and a receiver's also the sender's that has nothing to send. Whoever is slow, for the other end the data is
-there at once, or gone at once. So the faster of the two rates is the link's, or more.
+there at once, or gone at once. So the faster of the two rates is the link's, or more. Only a receiver that enters late
+and then waits for somebody else makes both times long: what it was late is the sender's time no more.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Floats = NDArray[np.float64]
 TRANSFER_ROW = np.dtype(
     [("time_ns", "<i8"), ("first_step", "<i8"), ("last_step", "<i8"), ("duration_ns", "<i8"), ("is_send", "u1")]
     + [(name, "<i4") for name in ("rank", "communicator", "nic", "comm_rank", "peer")]
-    + [(name, "<f4") for name in ("transfers", "bytes", "busy_ns")]
+    + [(name, "<f4") for name in ("transfers", "collectives", "bytes", "busy_ns")]
 )
 #: Bytes of a flow in a window below which its rate is not evaluated: latency, not bandwidth.
 LEAST_BYTES = 1 << 20
@@ -49,7 +50,8 @@ class Flow:
         nics, receiver_nics: network devices of the two ends; empty = unknown.
         bytes: what was recorded of it.
         transfer_bytes: mean size of a transfer: small ones are slower.
-        rate: bytes per ns (GB/s) while data was on the network, by the end that saw less of it.
+        collectives: number of operations that were recorded of it.
+        send_ns, receive_ns: time in which the sender, and the receiver, had data on the network, or waited for it.
     """
 
     communicator: str
@@ -59,7 +61,14 @@ class Flow:
     receiver_nics: tuple[str, ...]
     bytes: float
     transfer_bytes: float
-    rate: float
+    collectives: float
+    send_ns: float
+    receive_ns: float
+
+    @property
+    def rate(self) -> float:
+        """Return bytes per ns (GB/s) while data was on the network, by the end that saw less of it."""
+        return self.bytes / max(min(self.send_ns, self.receive_ns), 1.0)
 
     @property
     def name(self) -> str:
@@ -73,6 +82,7 @@ class _End(NamedTuple):
     rank: int
     nics: tuple[str, ...]
     transfers: float
+    collectives: float
     bytes: float
     busy_ns: float
 
@@ -97,8 +107,8 @@ def join_flows(stored: StoredTransfers, share: Floats) -> list[Flow]:
     places, at = np.unique(
         np.stack([rows[name].astype(np.int64) for name in names], axis=1), axis=0, return_inverse=True
     )
-    sums = np.zeros((3, len(places)))
-    for total, name in zip(sums, ("transfers", "bytes", "busy_ns"), strict=True):
+    sums = np.zeros((4, len(places)))
+    for total, name in zip(sums, ("transfers", "collectives", "bytes", "busy_ns"), strict=True):
         np.add.at(total, at.ravel(), rows[name] * share)
     devices: dict[int, set[str]] = defaultdict(set)
     for place, nic in {*zip(at.ravel().tolist(), rows["nic"].tolist(), strict=True)}:
@@ -115,9 +125,9 @@ def join_flows(stored: StoredTransfers, share: Floats) -> list[Flow]:
 
 
 def _joined(communicator: str, send: _End, receive: _End) -> Flow:
-    rate = max(end.bytes / max(end.busy_ns, 1.0) for end in (send, receive))
+    ends = send.rank, receive.rank, send.nics, receive.nics
     size = send.bytes / send.transfers
-    return Flow(communicator, send.rank, receive.rank, send.nics, receive.nics, send.bytes, size, rate)
+    return Flow(communicator, *ends, send.bytes, size, send.collectives, send.busy_ns, receive.busy_ns)
 
 
 def summarize_flows(flows: Sequence[Flow], left_out: Collection[str], most: int) -> dict[str, list[float]]:

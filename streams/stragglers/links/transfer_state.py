@@ -99,6 +99,7 @@ def _rows(table: RecordTable) -> tuple[Rows, list[str], list[str]]:
     for name in ("first_step", "last_step", "duration_ns", "comm_rank", "peer", "transfers", "bytes", "busy_ns"):
         rows[name] = columns[name]
     rows["time_ns"], rows["rank"] = columns["start_ns"], table.ranks
+    rows["collectives"] = columns["operations"] / np.maximum(columns["channels"], 1)
     communicators, rows["communicator"] = _indices(table, "communicator", "communicators")
     nics, rows["nic"] = _indices(table, "nic", "nics")
     directions, direction = _indices(table, "direction", "directions")

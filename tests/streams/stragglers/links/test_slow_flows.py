@@ -39,7 +39,11 @@ SIZE = 64.0 * LEAST_BYTES
 
 def flow(sender: int, receiver: int, rate: float = 10.0, nic: str = "", to_nic: str = "", size: float = SIZE) -> Flow:
     nics = ((nic,) if nic else (), (to_nic,) if to_nic else ())
-    return Flow("c", sender, receiver, *nics, size, 1 << 17, rate)
+    return Flow("c", sender, receiver, *nics, size, 1 << 17, 80.0, size / rate, size / rate)
+
+
+def at(known: Flow, rate: float) -> Flow:
+    return replace(known, send_ns=known.bytes / rate, receive_ns=known.bytes / rate)
 
 
 def rows(*ends: tuple[int, int, int, float, float]) -> StoredTransfers:
@@ -88,7 +92,7 @@ def history(*flows: Flow, windows: int = 3) -> list[dict[str, list[float]]]:
 
 def test_a_flow_is_compared_with_itself_and_without_a_past_with_its_peers():
     ring = [flow(a, (a + 2) % 16) for a in range(0, 16, 2)]
-    slow = [replace(ring[3], rate=5.0), *ring[:3], *ring[4:]]
+    slow = [at(ring[3], 5.0), *ring[:3], *ring[4:]]
     for past, is_own in ((history(*ring), True), ([], False), (history(*ring, windows=2), False)):
         found = find_slow_flows(slow, past, [], HOSTS, CONFIG)
         assert found is not None
@@ -116,7 +120,7 @@ def test_paths_that_differ_from_each_other_by_much_name_none_by_their_peers():
 
 def test_peers_show_that_a_flow_is_slow_once_it_was_so_for_some_windows():
     ring = [flow(a, (a + 2) % 16) for a in range(0, 16, 2)]
-    slow = [replace(ring[3], rate=5.0), *ring[:3], *ring[4:]]
+    slow = [at(ring[3], 5.0), *ring[:3], *ring[4:]]
     name = ring[3].name
     for before, is_sure in (([], False), ([[name]], False), ([[name], [name]], True), ([[name], []], False)):
         found = find_slow_flows(slow, [], before, HOSTS, CONFIG)
@@ -126,7 +130,7 @@ def test_peers_show_that_a_flow_is_slow_once_it_was_so_for_some_windows():
 
 def test_what_is_slow_by_chance_beside_a_slow_link_changes_nothing():
     ring = [flow(a, (a + 2) % 16) for a in range(0, 16, 2)]
-    now = [replace(ring[3], rate=2.5), replace(ring[6], rate=7.0), *ring[:3], *ring[4:6], ring[7]]
+    now = [at(ring[3], 2.5), at(ring[6], 7.0), *ring[:3], *ring[4:6], ring[7]]
     found = find_slow_flows(now, history(*ring), [], HOSTS, CONFIG)
     assert found is not None
     assert (len(found.flows), len(found.evidence(HOSTS)["flows"])) == (2, 1)
