@@ -26,7 +26,7 @@ UP, ROOT = 1, 0xFFFFFFFF
 TCA_KIND, TCA_OPTIONS, TBF_PARMS, TBF_BURST = 1, 2, 1, 6
 ETHERNET = 1
 #: Bytes that pass at once: larger than a packet of 64 KiB that the kernel has not cut yet.
-BURST = 1 << 18
+BURST = 1 << 17
 
 
 def attribute(kind: int, value: bytes) -> bytes:
@@ -84,7 +84,7 @@ def rate(name: str, bytes_per_s: str) -> None:
             send(DELQDISC, 0, message)
         return
     ratespec = struct.pack("BBHhHI", 0, ETHERNET, 0, 0, 0, min(value, 0xFFFFFFFF))
-    limit = BURST + value // 500  # 2 ms: behind a long queue the answers to what the other end sends would wait too
+    limit = BURST + value // 1000  # 1 ms: behind a long queue the answers to what the other end sends would wait too
     parameters = ratespec + struct.pack("BBHhHI", *[0] * 6) + struct.pack("III", limit, 0, 0)
     options = attribute(TBF_PARMS, parameters) + attribute(TBF_BURST, struct.pack("I", BURST))
     send(NEWQDISC, CREATE | REPLACE, message + text(TCA_KIND, "tbf") + attribute(TCA_OPTIONS, options))
