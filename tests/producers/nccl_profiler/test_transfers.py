@@ -55,10 +55,10 @@ def test_a_record_splits_the_time_of_an_operation_on_a_channel_by_what_it_waited
         (SENT, 1, 6, 7, 1, 500, 0, 1),
         (RECEIVED, 0, 4, 7, 1, 800, 0, 1),
     ]
-    assert ms(records, "gpu_wait peer_wait network flush took") == [
-        (3, 3, 10, 0, 11),
-        (0, 0, 7, 0, 7),
-        (2, 3, 0, 1, 6),
+    assert ms(records, "gpu_wait peer_wait network flush") == [
+        (3, 3, 10, 0),
+        (0, 0, 7, 0),
+        (2, 3, 0, 1),
     ]
     assert result.header["transfers_dropped"] == result.header["unknown"] == 0
 
