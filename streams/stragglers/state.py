@@ -41,14 +41,14 @@ from drumline.streams.stragglers.step_state import AppliedParts, Cells, RankRepo
 Store = MutableMapping[str, bytes]
 #: Kinds of keys as a checkpoint writes them (worker/partition_store.py): the progress of a communicator follows its
 #: rows, and the epoch of a worker the results that came before it (worker/stage_runner.py).
-CHECKPOINT_KINDS = "hlcsdptix"
+CHECKPOINT_KINDS = "hlcsdpnix"
 #: What was published, and in which windows: no record that is read again tells it.
 AT_ONCE_KINDS = "vw"
 #: Kinds whose values are most of the state, and read for some windows only: bytes of their rows.
 ROW_BYTES = {
     "s": STEP_ROW.itemsize,
     "l": KEPT_ROW.itemsize,
-    "t": TRANSFER_ROW.itemsize,
+    "n": TRANSFER_ROW.itemsize,
     **{key: of.narrow.itemsize for key, of in SAMPLE_KINDS.items()},
 }
 #: Interval of a sample of a process that still counts, ns; of a longer one nobody knows which part is the window's.

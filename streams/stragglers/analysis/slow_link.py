@@ -104,7 +104,7 @@ def locate(
     """
     if flows is None or link is not None:
         return link and replace(link, flows=flows)
-    worst = flows.flows[0]
+    worst = flows.alike[0]
     name = worst.flow.communicator
     group = next((group for group in data.communicators if group.name == name), None)
     kinds = group.kinds if group is not None else {}

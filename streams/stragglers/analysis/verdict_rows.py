@@ -226,7 +226,7 @@ def job_row(
     if isinstance(finding, SlowLink):
         flows = finding.flows
         detail = "above_own_history" if flows is None else flows.extent.detail
-        is_by_peers = flows is not None and not finding.by_floors and not flows.flows[0].is_own
+        is_by_peers = flows is not None and not finding.by_floors and not flows.alike[0].is_own
         confidence = "low" if is_by_peers else "high" if flows and finding.by_floors else "medium"
         cause = Cause(SLOW_LINK, detail, confidence)
         evidence = {"communicator": finding.communicator, "ratio": finding.ratio}

@@ -60,9 +60,16 @@ class SlowFlow:
 
 @dataclass(frozen=True)
 class SlowFlows:
-    """Holds the slow flows of a window, that which lost most first, and what they have in common."""
+    """Holds the slow flows of a window.
+
+    Attributes:
+        flows: all, that which lost most first.
+        alike: those that are about as slow as the slowest: others may be so because of these.
+        extent: what those have in common.
+    """
 
     flows: tuple[SlowFlow, ...]
+    alike: tuple[SlowFlow, ...]
     extent: Extent
 
     def evidence(self, hosts: Mapping[int, str]) -> dict[str, Any]:
@@ -75,9 +82,9 @@ class SlowFlows:
                 "gb_s": round(slow.flow.rate, 3), "expected_gb_s": round(slow.expected, 3),
                 "expected_by": "history" if slow.is_own else "peers",
             }
-            for slow in self.flows[:NAMED]
+            for slow in self.alike[:NAMED]
         ]  # fmt: skip
-        return {**self.extent.evidence(), "slow_flows": len(self.flows), "flows": named}
+        return {**self.extent.evidence(), "slow_flows": len(self.alike), "flows": named}
 
 
 def find_slow_flows(
@@ -111,9 +118,10 @@ def find_slow_flows(
     if not slow:
         return None
     slow.sort(key=lambda found: (not found.is_sure, -found.longer_ns, found.flow.name))
-    least_ratio = max(found.ratio for found in slow) ** ALIKE_SLOW
-    alike = [found.flow for found in slow if found.ratio >= least_ratio]
-    return SlowFlows(tuple(slow), extent_of(alike, judged, hosts))
+    likely = [found for found in slow if found.is_sure == slow[0].is_sure]
+    least_ratio = max(found.ratio for found in likely) ** ALIKE_SLOW
+    alike = tuple(found for found in slow if found.ratio >= least_ratio)
+    return SlowFlows(tuple(slow), alike, extent_of([found.flow for found in alike], judged, hosts))
 
 
 def _kind(flow: Flow, hosts: Mapping[int, str]) -> tuple[str, bool]:

@@ -1,6 +1,6 @@
 """Transfers of the ranks of one run, in a store of bytes.
 
-Keys: t|bucket|slice|run_key. A bucket is BUCKET_NS of RANKS_OF_VALUE ranks; its head has the names that its rows count.
+Keys: n|bucket|slice|run_key. A bucket is BUCKET_NS of RANKS_OF_VALUE ranks; its head has the names that its rows count.
 Those from before the oldest window that is kept go with the window before it.
 """
 
@@ -89,7 +89,7 @@ class TransferState:
         return StoredTransfers(record.rows, head["communicators"], head["nics"])
 
     def _key(self, bucket: int, part: int) -> str:
-        return key("t", bucket, part, self._run_key)
+        return key("n", bucket, part, self._run_key)
 
 
 def _rows(table: RecordTable) -> tuple[Rows, list[str], list[str]]:

@@ -129,7 +129,7 @@ def test_what_is_slow_by_chance_beside_a_slow_link_changes_nothing():
     now = [replace(ring[3], rate=2.5), replace(ring[6], rate=7.0), *ring[:3], *ring[4:6], ring[7]]
     found = find_slow_flows(now, history(*ring), [], HOSTS, CONFIG)
     assert found is not None
-    assert len(found.flows) == 2
+    assert (len(found.flows), len(found.evidence(HOSTS)["flows"])) == (2, 1)
     assert (found.extent.detail, found.extent.host, found.extent.to_host) == (ONE_FLOW, "node-3", "node-4")
 
 
