@@ -107,9 +107,10 @@ struct record {
       uint32_t captured; /* number of the API call that was captured into a CUDA graph (1, 2, ...); 0 = none was */
       uint32_t plan;     /* operations with one number (1, 2, ...) are one kernel; 0 = not known */
     };
-    struct { /* of transfers, in 100 ns: all that they took, and sums of what they waited for */
-      uint32_t took, gpu_wait, peer_wait, network, flush;
+    struct { /* of transfers, in 100 ns: sums of what they waited for */
+      uint32_t gpu_wait, peer_wait, network, flush;
       uint32_t busy;         /* time in which one of the communicator, peer and direction was under way ... */
+      uint32_t zero;
       uint64_t busy_from_ns; /* ... from here on, by a clock that counts such time alone */
     };
     char name[MARK_NAME_BYTES]; /* of a mark: UTF-8, filled up with zero bytes; of a step: sums (ipc/host_sums.py) */

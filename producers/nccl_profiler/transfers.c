@@ -56,7 +56,6 @@ static struct operation {
   uint8_t channel;
   int32_t peer;
   int64_t step;
-  uint64_t first_ns, last_ns;        /* CLOCK_MONOTONIC */
   uint64_t busy_from_ns, busy_to_ns; /* of the link's clock */
   uint64_t bytes, transfers, spent_ns[PHASES];
   struct { enum phase phase; uint64_t since_ns; } under_way[UNDER_WAY];
@@ -143,7 +142,6 @@ uint64_t transfers_start(uint64_t parent, const struct descriptor *event) {
   operation->link = link;
   operation->key = key;
   operation->was_busy = false;
-  operation->first_ns = operation->last_ns = 0;
   operation->busy_from_ns = operation->busy_to_ns = operation->bytes = operation->transfers = 0;
   memset(operation->spent_ns, 0, sizeof operation->spent_ns);
   memset(operation->under_way, 0, sizeof operation->under_way);
@@ -161,8 +159,6 @@ static void enter(struct operation *operation, uint64_t i, enum phase phase) {
     if (!operation->was_busy) operation->busy_from_ns = operation->busy_to_ns = clock;
     operation->was_busy = true;
   }
-  if (!operation->first_ns) operation->first_ns = now;
-  operation->last_ns = now;
   operation->under_way[i].phase = phase;
   operation->under_way[i].since_ns = now;
 }
@@ -224,12 +220,12 @@ static void write_record(uint8_t *base, const struct operation *operation) {
   record->sequence = operation->transfers;
   record->count = operation->bytes;
   record->host_ns = now_ns();
-  record->took = units(operation->last_ns - operation->first_ns);
   record->gpu_wait = units(operation->spent_ns[GPU_WAIT]);
   record->peer_wait = units(operation->spent_ns[PEER_WAIT]);
   record->network = units(operation->spent_ns[NETWORK]);
   record->flush = units(operation->spent_ns[FLUSH]);
   record->busy = units(operation->busy_to_ns > operation->busy_from_ns ? operation->busy_to_ns - operation->busy_from_ns : 0);
+  record->zero = 0;
   record->busy_from_ns = operation->busy_from_ns;
   ring_publish(record, position);
 }

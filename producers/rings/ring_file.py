@@ -96,8 +96,8 @@ TRANSFERS = np.dtype(
     [
         ("number", "<u8"), ("progress", "<u8"), ("kind", "u1"), ("direction", "u1"), ("unused", "V3"),
         ("channel", "u1"), ("comm", "<u2"), ("peer", "<i4"), ("generation", "<u4"), ("step", "<i8"),
-        ("transfers", "<u8"), ("bytes", "<u8"), ("host_ns", "<u8"), ("took", "<u4"), ("gpu_wait", "<u4"),
-        ("peer_wait", "<u4"), ("network", "<u4"), ("flush", "<u4"), ("busy", "<u4"), ("busy_from_ns", "<u8"),
+        ("transfers", "<u8"), ("bytes", "<u8"), ("host_ns", "<u8"), ("gpu_wait", "<u4"), ("peer_wait", "<u4"),
+        ("network", "<u4"), ("flush", "<u4"), ("busy", "<u4"), ("zero", "<u4"), ("busy_from_ns", "<u8"),
     ]
 )  # fmt: skip
 TRANSFER_UNIT_NS, SENT, RECEIVED = 100, 1, 2

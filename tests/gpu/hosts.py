@@ -178,8 +178,8 @@ def cost(machine: Machine) -> dict[str, object]:
     """Return steps with transfers recorded against without, of two processes a rank that step in turn."""
     machine.limit(COST_RATE, COST_RATE)
     jobs = {
-        how: machine.ranks(f"cost-{how}", 29520 + n, DRUMLINE_RINGS__TRANSFERS=how)
-        for n, how in enumerate(("auto", "off"))
+        how: machine.ranks(f"cost-{how}", 29520 + n, DRUMLINE_RINGS__TIMES=times)
+        for n, (how, times) in enumerate((("auto", "auto"), ("off", "gpu")))
     }
     rows: list[dict[str, object]] = []
     try:

@@ -55,10 +55,10 @@ def test_a_record_splits_the_time_of_an_operation_on_a_channel_by_what_it_waited
         (SENT, 1, 6, 7, 1, 500, 0, 1),
         (RECEIVED, 0, 4, 7, 1, 800, 0, 1),
     ]
-    assert ms(records, "gpu_wait peer_wait network flush took") == [
-        (3, 3, 10, 0, 11),
-        (0, 0, 7, 0, 7),
-        (2, 3, 0, 1, 6),
+    assert ms(records, "gpu_wait peer_wait network flush") == [
+        (3, 3, 10, 0),
+        (0, 0, 7, 0),
+        (2, 3, 0, 1),
     ]
     assert result.header["transfers_dropped"] == result.header["unknown"] == 0
 
@@ -104,13 +104,13 @@ def test_transfers_leave_most_of_the_ring_to_operations(ring):
     assert (result.header["transfers_dropped"], result.header["dropped"]) == (1_300, 0)
 
 
-def test_what_an_aborted_communicator_left_under_way_gives_way_to_others(ring):
+def test_what_an_aborted_communicator_left_under_way_makes_room_for_others(ring):
     result = ring("abandoned", TIMES="all")
     assert result.header["transfers_dropped"] == 2
     assert result.header["written"] == 2 + 3_000
 
 
-def test_links_of_closed_communicators_give_way_to_others(ring):
+def test_links_of_closed_communicators_make_room_for_others(ring):
     result = ring("links", TIMES="all")
     assert (result.header["transfers_dropped"], result.header["written"]) == (0, 2 * 20_000)
     assert set(transfers(result)["busy"].tolist()) == {MS // TRANSFER_UNIT_NS}
