@@ -23,7 +23,8 @@ class Network:
 
     `spread`: of rates from second to second (sigma of their logarithm). `paths`: the same from flow to flow, for good.
     `buffered`: sockets take data as fast as memory, and hold back a sender whose receiver does not read. `share`:
-    part of the collectives that is recorded. `silent`: ranks whose transfers nobody reports.
+    part of the collectives that is recorded. `silent`: ranks whose transfers nobody reports. `waits`: (sender, receiver
+    and the ns by which that comes later to each operation, in slow steps).
     """
 
     hosts: int
@@ -41,6 +42,7 @@ class Network:
     rate: float = 10.0
     seed: int = 0
     order: tuple[int, ...] = ()
+    waits: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -70,21 +72,26 @@ class Network:
 
 
 def job(
-    network: Network, steps: int, faults: tuple[Fault, ...] = (), transfer_ns: int = 4 * MS, **options: object
+    network: Network,
+    steps: int,
+    faults: tuple[Fault, ...] = (),
+    transfer_ns: int = 4 * MS,
+    buckets: int = 4,
+    **options: object,
 ) -> list[tuple[int, Batch]]:
     """Return (time, batch) of a job, by time: of its steps, collectives and transfers."""
     slowest = max((network.factor(*flow) for flow in network.ring()), default=1.0)
     recording = simulate(
-        ddp(network.ranks), steps, faults, transfer_ns=transfer_ns, seed=network.seed,
+        ddp(network.ranks, buckets), steps, faults, transfer_ns=transfer_ns, seed=network.seed,
         slow_link=(network.slow_steps[0], slowest, ""), slow_until=network.slow_steps[1], **options,
     )  # fmt: skip
     out = batches(recording)
     for _, batch in out:
         batch.envelope["host"] = network.host(int(batch.envelope["rank"]))
-    return sorted([*out, *transfers(network, recording)], key=lambda item: item[0])
+    return sorted([*out, *transfers(network, recording, buckets)], key=lambda item: item[0])
 
 
-def transfers(network: Network, recording: Recording) -> list[tuple[int, Batch]]:
+def transfers(network: Network, recording: Recording, buckets: int) -> list[tuple[int, Batch]]:
     """Return (time, batch) of gpu.transfer.v1: a row of each end of a flow and second."""
     dice = np.random.default_rng([network.seed, 7])
     name = "c" + "-".join(map(str, range(network.ranks)))
@@ -95,7 +102,7 @@ def transfers(network: Network, recording: Recording) -> list[tuple[int, Batch]]
         seconds.setdefault((row["start_ns"] + 10**18) // SECOND_NS, []).append(row["step"])
     rows: dict[tuple[int, int], list[dict[str, object]]] = {}
     for second, steps in seconds.items():
-        recorded = int(dice.binomial(4 * len(steps), network.share))
+        recorded = int(dice.binomial(buckets * len(steps), network.share))
         if not recorded:
             continue
         is_slow = network.slow_steps[0] <= steps[len(steps) // 2] <= network.slow_steps[1]
@@ -112,6 +119,7 @@ def transfers(network: Network, recording: Recording) -> list[tuple[int, Batch]]
             seen = {"send": network_ns, "receive": max(network_ns, ring_ns * float(dice.uniform(0.9, 1.0)))}
             if network.buffered:
                 seen["send"] = network_ns * (1.0 if rate == min(rates.values()) else float(dice.uniform(0.3, 0.9)))
+            seen["send"] += sum(ns * recorded for a, b, ns in network.waits if is_slow and (a, b) == (sender, receiver))
             if sender in network.slow_senders:
                 seen["receive"] = 4 * network_ns
             if receiver in network.slow_receivers:

@@ -93,11 +93,8 @@ def find_slow_link(data: WindowData, history: Sequence[LinkSummary], config: Str
     return worst
 
 
-def without_lateness(data: WindowData, flows: Sequence[Flow]) -> list[Flow]:
-    """Return flows whose senders waited for no receiver that came later than they did.
-
-    What a rank is later than another in a communicator is the mean of its collectives.
-    """
+def with_lateness(data: WindowData, flows: Sequence[Flow]) -> list[Flow]:
+    """Return flows with the time by which the receiver came later than the sender, by the communicator's means."""
     groups = {group.name: group for group in data.communicators}
     late: dict[str, Floats] = {}  # by communicator and rank of the job; ns a collective
     for name in {flow.communicator for flow in flows} & groups.keys():
@@ -111,14 +108,14 @@ def without_lateness(data: WindowData, flows: Sequence[Flow]) -> list[Flow]:
             late[name][data.ranks[group.members]] = np.divide(
                 total, counted, out=np.full(len(total), np.nan), where=counted > 0
             )
-    return [_earlier(flow, late[flow.communicator]) if flow.communicator in late else flow for flow in flows]
+    return [_with_lateness(flow, late[flow.communicator]) if flow.communicator in late else flow for flow in flows]
 
 
-def _earlier(flow: Flow, late: Floats) -> Flow:
+def _with_lateness(flow: Flow, late: Floats) -> Flow:
     if max(flow.sender, flow.receiver) >= len(late):
         return flow
     later = float(late[flow.receiver] - late[flow.sender]) * flow.collectives
-    return replace(flow, send_ns=max(0.0, flow.send_ns - later)) if later > 0.0 else flow
+    return replace(flow, late_ns=later) if later > 0.0 else flow
 
 
 def locate(

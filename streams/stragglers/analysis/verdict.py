@@ -34,7 +34,7 @@ from drumline.streams.stragglers.analysis.slow_link import (
     find_slow_link,
     locate,
     summarize_links,
-    without_lateness,
+    with_lateness,
 )
 from drumline.streams.stragglers.analysis.verdict_rows import (
     NO_SAMPLES,
@@ -127,7 +127,7 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         data = replace(data, communicators=[*data.communicators, *groups])
         attribution = _attribute(data, baseline_step, config)
     coverage = _coverage(data, attribution, without_peers, context, config)
-    flows = without_lateness(data, context.flows)
+    flows = with_lateness(data, context.flows)
     slow_flows = find_slow_flows(flows, context.baseline.flows, context.baseline.slow, context.hosts, config)
     link = find_slow_link(data, context.baseline.links, config)
     link = locate(data, link, slow_flows, context.baseline.links, config)

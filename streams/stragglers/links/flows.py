@@ -52,6 +52,7 @@ class Flow:
         transfer_bytes: mean size of a transfer: small ones are slower.
         collectives: number of operations that were recorded of it.
         send_ns, receive_ns: time in which the sender, and the receiver, had data on the network, or waited for it.
+        late_ns: time of the sender's that may be the receiver's, which came later than it did: at most all of that.
     """
 
     communicator: str
@@ -64,11 +65,12 @@ class Flow:
     collectives: float
     send_ns: float
     receive_ns: float
+    late_ns: float = 0.0
 
     @property
     def rate(self) -> float:
         """Return bytes per ns (GB/s) while data was on the network, by the end that saw less of it."""
-        return self.bytes / max(min(self.send_ns, self.receive_ns), 1.0)
+        return self.bytes / max(min(self.send_ns - self.late_ns, self.receive_ns), 1.0)
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -99,22 +99,13 @@ def find_slow_flows(
     `history`: earlier windows, without what was slow. `before`: names of the flows that were slow in each. A flow is
     compared with itself, by `config.link_ratio`, and has to be slower than in each of them. One without a history is
     compared with the others of its communicator that cross hosts, or do not, as it does: by `config.flow_ratio`, as
-    paths may differ by design.
+    paths may differ by design. Where none is slow without what receivers were late, that counts too, and none is sure.
     """
     judged = [flow for flow in flows if flow.bytes >= LEAST_BYTES]
-    kinds: dict[tuple[str, bool], list[float]] = defaultdict(list)
-    for flow in judged:
-        kinds[_kind(flow, hosts)].append(flow.rate)
-    always = set.intersection(*map(set, before[-LASTING:])) if len(before) >= LASTING else set[str]()
-    of_kinds = {kind: _logs(rates) for kind, rates in kinds.items() if len(rates) > LEAST_PEERS}
-    slow = []
-    for flow in judged:
-        entries = [entry[flow.name] for entry in history if flow.name in entry][-config.baseline_windows :]
-        own = [rate for rate, size in entries if flow.transfer_bytes / ALIKE <= size <= flow.transfer_bytes * ALIKE]
-        if len(own) >= config.link_history:
-            slow += _against_itself(flow, _logs(own), config)
-        elif (peers := of_kinds.get(_kind(flow, hosts))) is not None:
-            slow += _against_peers(flow, peers, flow.name in always, config)
+    slow = _slow(judged, history, before, hosts, config)
+    if not slow:
+        whole = [replace(flow, late_ns=0.0) for flow in judged]
+        slow = [replace(found, is_sure=False) for found in _slow(whole, history, before, hosts, config)]
     if not slow:
         return None
     slow.sort(key=lambda found: (not found.is_sure, -found.longer_ns, found.flow.name))
@@ -122,6 +113,29 @@ def find_slow_flows(
     least_ratio = max(found.ratio for found in likely) ** ALIKE_SLOW
     alike = tuple(found for found in slow if found.ratio >= least_ratio)
     return SlowFlows(tuple(slow), alike, extent_of([found.flow for found in alike], judged, hosts))
+
+
+def _slow(
+    judged: Sequence[Flow],
+    history: Sequence[FlowSummary],
+    before: Sequence[Collection[str]],
+    hosts: Mapping[int, str],
+    config: StragglerConfig,
+) -> list[SlowFlow]:
+    kinds: dict[tuple[str, bool], list[float]] = defaultdict(list)
+    for flow in judged:
+        kinds[_kind(flow, hosts)].append(flow.rate)
+    always = set.intersection(*map(set, before[-LASTING:])) if len(before) >= LASTING else set[str]()
+    of_kinds = {kind: _logs(rates) for kind, rates in kinds.items() if len(rates) > LEAST_PEERS}
+    slow = list[SlowFlow]()
+    for flow in judged:
+        entries = [entry[flow.name] for entry in history if flow.name in entry][-config.baseline_windows :]
+        own = [rate for rate, size in entries if flow.transfer_bytes / ALIKE <= size <= flow.transfer_bytes * ALIKE]
+        if len(own) >= config.link_history:
+            slow += _against_itself(flow, _logs(own), config)
+        elif (peers := of_kinds.get(_kind(flow, hosts))) is not None:
+            slow += _against_peers(flow, peers, flow.name in always, config)
+    return slow
 
 
 def _kind(flow: Flow, hosts: Mapping[int, str]) -> tuple[str, bool]:

@@ -106,3 +106,13 @@ def test_healthy_hosts_are_not_named():
     for seed in range(3):
         found = windows(job(Network(8, spread=0.1, paths=0.1, seed=seed), 400))
         assert {(detail, len(named)) for detail, _, named in found.values()} == {("", 0)}
+
+
+def test_a_late_host_behind_which_others_wait_for_a_slow_link_too_is_no_slow_link():
+    """Of the flow to the late rank the sender waits for it, and it then waits for data that the slow link holds up."""
+    network = Network(4, slow=ONE_WAY, slow_steps=SLOW, waits=((2, 3, 25 * MS),))
+    late = Fault(3, "idle", 25 * MS, first=SLOW[0], last=SLOW[1])
+    found = windows(job(network, STEPS, (late,), buckets=1))
+    both = [found[first] for first in range(120, SLOW[1] - 19, 20)]
+    assert [named for *_, named in both] == [{3}] * len(both)
+    assert all(detail == "one_flow" and flows(evidence) == {(1, 2)} for detail, evidence, _ in both)

@@ -128,6 +128,19 @@ def test_peers_show_that_a_flow_is_slow_once_it_was_so_for_some_windows():
         assert [one.is_sure for one in found.flows] == [is_sure]
 
 
+def test_a_late_receiver_makes_no_flow_slow_beside_one_that_is_but_may_be_part_of_what_is():
+    ring = [flow(a, (a + 2) % 16) for a in range(0, 16, 2)]
+    late_ns = ring[5].bytes / 10.0
+    late = replace(at(ring[5], 5.0), late_ns=late_ns)
+    slow = [at(ring[3], 5.0), late, *ring[:3], ring[4], *ring[6:]]
+    found = find_slow_flows(slow, history(*ring), [], HOSTS, CONFIG)
+    assert found is not None
+    assert [one.flow.sender for one in found.flows] == [6]
+    found = find_slow_flows([late, *ring[:5], *ring[6:]], history(*ring), [], HOSTS, CONFIG)
+    assert found is not None
+    assert [(one.flow.sender, one.is_sure) for one in found.flows] == [(10, False)]
+
+
 def test_what_is_slow_by_chance_beside_a_slow_link_changes_nothing():
     ring = [flow(a, (a + 2) % 16) for a in range(0, 16, 2)]
     now = [at(ring[3], 2.5), at(ring[6], 7.0), *ring[:3], *ring[4:6], ring[7]]
