@@ -51,13 +51,13 @@ def test_links_of_hosts_are_named_by_both_ends_beside_a_late_host_too(count, cle
         phases[name] = begin + round(SETTLE_S * 1e9), time.time_ns()
 
     with pipeline.running(), hosts(names) as of, host_lab(of, tmp_path, pipeline.environment, ports) as lab:
-        lab.start_job(count << 19, 60)
+        lab.start_job(count << 19, 3, 20)
         phase("healthy", 20)
         lab.limit(SLOW, RATE / 2)
-        phase("slow", 30)
+        phase("slow", 36)
         lab.limit(SLOW, RATE)
         phase("healthy again", 12)
-        lab.limit(SLOW, RATE / 4)
+        lab.limit(SLOW, RATE / 2)
         lab.late(LATE, 120)
         phase("slow and late", 45)
         lab.late(LATE, 0)
@@ -78,9 +78,9 @@ def test_links_of_hosts_are_named_by_both_ends_beside_a_late_host_too(count, cle
     for name in ("healthy", "healthy again", "healthy at last"):
         assert {(tuple(flows), *late) for flows, _, late in found[name]} <= {((),)}, (name, found[name])
     for name, late in (("slow", []), ("slow and late", [LATE])):
-        right = [one == (flow, "one_way", late) for one in found[name]]
-        assert len(right) >= 5, (name, found[name])
-        assert sum(right) >= 0.9 * len(right), (name, found[name])
+        wrong = [one for one in found[name] if one != (flow, "one_way", late)]
+        assert len(found[name]) >= 5, name
+        assert len(wrong) <= 0.1 * len(found[name]), (name, len(found[name]), wrong)
     [stated, *_] = hung()
     limit_s = HangConfig().standing_ns / 1e9 + 4
     assert "All ranks began AllReduce" in stated["note"]

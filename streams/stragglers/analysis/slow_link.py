@@ -94,27 +94,28 @@ def find_slow_link(data: WindowData, history: Sequence[LinkSummary], config: Str
 
 
 def with_lateness(data: WindowData, flows: Sequence[Flow]) -> list[Flow]:
-    """Return flows with the time by which the receiver came later than the sender, by the communicator's means."""
-    groups = {group.name: group for group in data.communicators}
-    late: dict[str, Floats] = {}  # by communicator and rank of the job; ns a collective
-    for name in {flow.communicator for flow in flows} & groups.keys():
-        group = groups[name]
-        count = np.sum([counts for counts, _ in group.kinds.values()], axis=0) if group.kinds else np.zeros(0)
-        late[name] = np.full(int(data.ranks.max(initial=0)) + 1, np.nan)
-        if count.sum() > 0:
-            seen = np.isfinite(group.lateness_ns)
-            counted = np.where(seen, count, 0.0).sum(1)
-            total = np.where(seen, group.lateness_ns, 0.0).sum(1)
-            late[name][data.ranks[group.members]] = np.divide(
-                total, counted, out=np.full(len(total), np.nan), where=counted > 0
-            )
-    return [_with_lateness(flow, late[flow.communicator]) if flow.communicator in late else flow for flow in flows]
+    """Return flows with the time by which the receiver came later than the sender, as the most that it may have been.
+
+    A rank may be late to one collective of a step, and that one may be what was recorded.
+    """
+    late: dict[str, Floats] = {}  # by communicator and rank of the job; ns a step
+    steps: dict[str, int] = {}
+    names = {flow.communicator for flow in flows}
+    for group in (group for group in data.communicators if group.name in names):
+        seen = np.isfinite(group.lateness_ns)
+        total, counts = np.where(seen, group.lateness_ns, 0.0).sum(1), seen.sum(1)
+        means = np.divide(total, counts, out=np.full(len(total), np.nan), where=counts > 0)
+        late[group.name] = np.full(int(data.ranks.max()) + 1, np.nan)
+        late[group.name][data.ranks[group.members]] = means
+        steps[group.name] = int(counts.max(initial=0))
+    known = ((flow, late.get(flow.communicator), steps.get(flow.communicator, 0)) for flow in flows)
+    return [flow if of is None else _with_lateness(flow, of, count) for flow, of, count in known]
 
 
-def _with_lateness(flow: Flow, late: Floats) -> Flow:
+def _with_lateness(flow: Flow, late: Floats, steps: int) -> Flow:
     if max(flow.sender, flow.receiver) >= len(late):
         return flow
-    later = float(late[flow.receiver] - late[flow.sender]) * flow.collectives
+    later = float(late[flow.receiver] - late[flow.sender]) * min(flow.collectives, steps)
     return replace(flow, late_ns=later) if later > 0.0 else flow
 
 

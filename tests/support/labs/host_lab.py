@@ -62,8 +62,8 @@ class HostLab:
         self.running.append(process)
         return output
 
-    def start_job(self, size: int, compute_ms: int) -> None:
-        """Start the ranks; return when they step."""
+    def start_job(self, size: int, operations: int, compute_ms: int) -> None:
+        """Start the ranks; return when they step. A part of the operations is recorded: of one a step, few a window."""
         names, outputs = self.hosts.names, []
         for rank, host in enumerate(names):
             before, behind = names[rank - 1], names[(rank + 1) % len(names)]
@@ -71,7 +71,8 @@ class HostLab:
                 **os.environ, **self.of_host(host), "RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(len(names)),
                 "LISTEN": f"{self.hosts.address(host, before)}:{PORT}",
                 "NEXT": f"{self.hosts.address(behind, host)}:{PORT}",
-                "BYTES": str(size), "OPERATIONS": "1", "COMPUTE_MS": str(compute_ms), "FOLDER": str(self.folder),
+                "BYTES": str(size), "OPERATIONS": str(operations), "COMPUTE_MS": str(compute_ms),
+                "FOLDER": str(self.folder),
             }  # fmt: skip
             options = LaunchOptions(job=JOB, run="r", policy="light", spool=values["DRUMLINE_SPOOL__ROOT"])
             values = load_plugin(environment(values, [str(self.program)], options), Policy(LIGHT))
