@@ -132,6 +132,9 @@ class AgentSettings(SettingsModel):
     network_s: float = Field(
         10.0, ge=0, description="interval of the samples of InfiniBand, RoCE and Ethernet links; s; 0 = none"
     )
+    connections_s: float = Field(
+        1.0, ge=0, description="interval of the rows of TCP connections of recorded processes; s; 0 = none"
+    )
     links: str = Field(
         "",
         pattern=r"^([^=,]+=\d+(\.\d+)?(,[^=,]+=\d+(\.\d+)?)*)?$",

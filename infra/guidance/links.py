@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+#: Data that was sent again in a window from which on it is said; MB. Below, it is what congestion control needs.
+LOST_MB = 0.1
 #: Direction -> how it is said of two hosts, and of one.
 _OF_PAIR = {"one_way": " to ", "both": " and "}
 _OF_HOST = {"sends": " (what it sends)", "receives": " (what it receives)"}
@@ -40,4 +42,6 @@ def _flow(flow: Any) -> str:
     norm = "as before" if flow["expected_by"] == "history" else "as others"
     hosts = f" ({flow['from_host']} to {flow['to_host']})"
     rates = f"{float(flow['gb_s']):.2f} GB/s, {float(flow['expected_gb_s']):.2f} expected, {norm}"
-    return f"rank {sender} to rank {receiver}{hosts} {rates}"
+    again = float(flow.get("retransmitted_mb", 0.0))
+    lost = f"; {again:.1f} MB sent again" if again >= LOST_MB else ""
+    return f"rank {sender} to rank {receiver}{hosts} {rates}{lost}"

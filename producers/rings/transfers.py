@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from drumline.producers.activity.table import Table
+from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.derive.nccl.names import hash_text
 from drumline.producers.rings.ring_file import (
     MAX_COMMS,
@@ -72,9 +73,14 @@ def transfer_rows(records: Array, communicators: Array, step_offset: int) -> Tab
         **slowest,
         "first_step": np.minimum.reduceat(steps, first) if len(first) else steps,
         "last_step": np.maximum.reduceat(steps, first) if len(first) else steps,
+        **{name: np.zeros(len(first), np.uint32) for name in ("local", "remote")},
+        **{name: np.full(len(first), UNKNOWN) for name in ("retransmitted", "delivery_rate")},
     }
     names = [hash_text(int(communicators["id"][index])) for index in used.tolist()]
-    return Table(columns, {"communicators": names, "directions": DIRECTIONS, "nics": ("",)})
+    return Table(
+        columns,
+        {"communicators": names, "directions": DIRECTIONS, **dict.fromkeys(("nics", "locals", "remotes"), ("",))},
+    )
 
 
 def _known(records: Array, communicators: Array) -> Array:

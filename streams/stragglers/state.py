@@ -31,6 +31,7 @@ from drumline.streams.stragglers.inspection.sampled_stacks import SampledStacks
 from drumline.streams.stragglers.lateness_rows import KEPT_ROW, NO_LISTS, WHOLE, lateness_rows, lists_of_steps, part_of
 from drumline.streams.stragglers.lateness_state import LatenessState
 from drumline.streams.stragglers.lengths import WindowLengths
+from drumline.streams.stragglers.links.connections import join_connections, with_connections
 from drumline.streams.stragglers.links.flows import TRANSFER_ROW, Flow, join_flows, window_share
 from drumline.streams.stragglers.links.transfer_state import TransferState
 from drumline.streams.stragglers.sample_state import DEVICE, HOST, SAMPLE_KINDS, SampleKind, SampleState
@@ -82,6 +83,7 @@ class JobState:
         dirty: windows to evaluate.
         published: window -> head of the verdict that was returned last (`JobStage`).
         watched: window -> the samples that its causes depend on.
+        spans_ns: window -> its host times, about which rows of connections are.
         evaluated_ns: window -> worker's clock when it was evaluated last.
         horizon: first block that still takes rows.
         counts: of the stage; rows for dropped blocks are too old.
@@ -92,7 +94,8 @@ class JobState:
 
     __slots__ = (
         *("attempt", "blocks", "communicators", "config", "counts", "dirty", "evaluated_ns", "horizon", "lateness"),
-        *("published", "run_key", "samples", "sequence", "settled", "sources", "stacks", "steps", "store", "watched"),
+        *("published", "run_key", "samples", "sequence", "settled", "sources", "spans_ns", "stacks", "steps", "store"),
+        "watched",
         *("lengths", "transfers", "world_size"),
     )
 
@@ -113,6 +116,7 @@ class JobState:
         self.stacks = SampledStacks(store, run_key)
         self.transfers = TransferState(store, run_key)
         self.watched: dict[int, Watched] = {}
+        self.spans_ns: dict[int, tuple[int, int]] = {}
         self.evaluated_ns: dict[int, int] = {}
         self.horizon = 0
 
@@ -285,14 +289,23 @@ class JobState:
                 for window in range(self.lengths.window_of(first), self.lengths.window_of(last) + 1)
             }
             self.dirty |= {window for window in touched if window in self.published and self.has_rows(window)}
+        of_connections = new[new["peer"] < 0]
+        for window, (start_ns, end_ns) in self.spans_ns.items() if len(of_connections) else ():
+            begin_ns = of_connections["time_ns"]
+            is_about = (begin_ns < end_ns) & (begin_ns + of_connections["duration_ns"] > start_ns)
+            if is_about.any() and window in self.published and self.has_rows(window):
+                self.dirty.add(window)
 
     def flows(self, window: int, span_ns: tuple[int, int]) -> list[Flow]:
         """Return what ranks sent each other in a window. `span_ns`: its host times."""
+        self.spans_ns[window] = span_ns
         if not self.transfers.buckets:
             return []
         (start_ns, end_ns), (first, last) = span_ns, self.lengths.steps_of(window)
         stored = self.transfers.between(start_ns - CLOCKS_NS, end_ns + CLOCKS_NS)
-        return join_flows(stored, window_share(stored.rows, first, last, start_ns, end_ns))
+        share = window_share(stored.rows, first, last, start_ns, end_ns)
+        least_ns = self.config.suspect * (end_ns - start_ns)
+        return with_connections(join_flows(stored, share), join_connections(stored, share), least_ns)
 
     def samples_of(self, kind: SampleKind) -> SampleState:
         """Return the samples of a kind."""
@@ -322,6 +335,7 @@ class JobState:
         first = self.first_window
         self.dirty = {w for w in self.dirty if w >= first}
         self.watched = {w: span for w, span in self.watched.items() if w >= first}
+        self.spans_ns = {w: span for w, span in self.spans_ns.items() if w >= first}
         self.evaluated_ns = {w: at for w, at in self.evaluated_ns.items() if w >= first}
         # The past must outlast a fault of any length: the baseline, of which jobs with jitter keep links, and lateness.
         closed = [w for w in sorted(self.published) if w < first]  # the others may be evaluated again

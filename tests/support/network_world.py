@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from support.straggler_simulator import MS, Fault, Recording, batches, ddp, simulate
+from support.tcp_world import Connections
 
 from drumline.schemas.batch import Batch, dictionary
 
@@ -24,7 +25,8 @@ class Network:
     `spread`: of rates from second to second (sigma of their logarithm). `paths`: the same from flow to flow, for good.
     `buffered`: sockets take data as fast as memory, and hold back a sender whose receiver does not read. `share`:
     part of the collectives that is recorded. `silent`: ranks whose transfers nobody reports. `waits`: (sender, receiver
-    and the ns by which that comes later to each operation, in slow steps).
+    and the ns by which that comes later to each operation, in slow steps). `connections`: over TCP, so many a flow:
+    then all data is gone at once for senders, and receivers get it as fast as the ring goes.
     """
 
     hosts: int
@@ -43,6 +45,7 @@ class Network:
     seed: int = 0
     order: tuple[int, ...] = ()
     waits: tuple[tuple[int, int, int], ...] = ()
+    connections: int = 0
 
     @property
     def ranks(self) -> int:
@@ -101,6 +104,7 @@ def transfers(network: Network, recording: Recording, buckets: int) -> list[tupl
     for row in recording.steps[0]:
         seconds.setdefault((row["start_ns"] + 10**18) // SECOND_NS, []).append(row["step"])
     rows: dict[tuple[int, int], list[dict[str, object]]] = {}
+    connections, counted = Connections(network), list[tuple[int, Batch]]()
     for second, steps in seconds.items():
         recorded = int(dice.binomial(buckets * len(steps), network.share))
         if not recorded:
@@ -120,6 +124,8 @@ def transfers(network: Network, recording: Recording, buckets: int) -> list[tupl
             if network.buffered:
                 seen["send"] = network_ns * (1.0 if rate == min(rates.values()) else float(dice.uniform(0.3, 0.9)))
             seen["send"] += sum(ns * recorded for a, b, ns in network.waits if is_slow and (a, b) == (sender, receiver))
+            if network.connections:
+                seen = {"send": 0.1 * network_ns, "receive": ring_ns}
             if sender in network.slow_senders:
                 seen["receive"] = 4 * network_ns
             if receiver in network.slow_receivers:
@@ -130,10 +136,10 @@ def transfers(network: Network, recording: Recording, buckets: int) -> list[tupl
                         {"peer": peer, "direction": direction, "bytes": size, "busy_ns": seen[direction],
                          "operations": recorded, "first_step": steps[0], "last_step": steps[-1]}
                     )  # fmt: skip
-    return [
-        ((second + 1) * SECOND_NS + 300 * MS, _batch(network, name, rank, second, of_rank))
-        for (rank, second), of_rank in rows.items()
-    ]
+        late_ns = sum(ns for *_, ns in network.waits) * recorded * is_slow
+        counted += [(second, batch) for batch in connections.second(second, size / network.share, rates, late_ns)]
+    recorded_rows = [(second, _batch(network, name, rank, second, of_rank)) for (rank, second), of_rank in rows.items()]
+    return [((second + 1) * SECOND_NS + 300 * MS, batch) for second, batch in (*recorded_rows, *counted)]
 
 
 def _batch(network: Network, name: str, rank: int, second: int, rows: list[dict[str, object]]) -> Batch:
@@ -143,6 +149,7 @@ def _batch(network: Network, name: str, rank: int, second: int, rows: list[dict[
         "job": "job", "run": "run", "rank": rank, "world_size": network.ranks, "host": network.host(rank),
         "gpu_uuid": f"GPU-{rank}", "process_id": f"p{rank}", "base_time_ns": second * SECOND_NS, "process_start_ns": 0,
         "rows": count, "communicators": [name], "nics": [network.nic(rank)], "directions": directions,
+        "locals": [""], "remotes": [""],
     }  # fmt: skip
     columns = {key: np.array([row[key] for row in rows], np.float64).astype(np.int64)
                for key in ("peer", "bytes", "busy_ns", "operations", "first_step", "last_step")}  # fmt: skip
@@ -150,6 +157,8 @@ def _batch(network: Network, name: str, rank: int, second: int, rows: list[dict[
     columns |= {"duration_ns": np.full(count, SECOND_NS), "transfers": columns["bytes"] // (1 << 17)}
     columns |= {name: np.zeros(count, np.int64) for name in ("communicator", "nic", "gpu_wait_ns", "peer_wait_ns")}
     columns |= {"channels": np.ones(count, np.int64)}
+    columns |= {name: np.zeros(count, np.int64) for name in ("local", "remote")}
+    columns |= {name: np.full(count, -1) for name in ("retransmitted", "delivery_rate")}
     columns |= {"comm_rank": np.full(count, rank), "ranks": np.full(count, network.ranks)}
     columns |= {"network_ns": 4 * columns["busy_ns"], "flush_ns": np.zeros(count, np.int64)}
     return Batch("gpu.transfer.v1", envelope, columns)

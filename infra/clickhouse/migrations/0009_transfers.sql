@@ -1,4 +1,4 @@
--- Transfers between ranks over the network, as NCCL's proxy threads report them.
+-- Transfers between ranks over the network, as NCCL's proxy threads and the kernel's TCP connections report them.
 
 -- gpu.transfer.v1: what a rank sent to its peers and received from them, a row for each peer, direction, device and second.
 CREATE TABLE IF NOT EXISTS {database}.transfers
@@ -31,6 +31,10 @@ CREATE TABLE IF NOT EXISTS {database}.transfers
     slowest_network_ns Int64 COMMENT 'their time on the network, sum; ns' CODEC(T64, ZSTD(1)),
     first_step Int64 COMMENT 'first step of the process in the interval; -1 = none' CODEC(Delta(8), ZSTD(1)),
     last_step Int64 COMMENT 'last step of the process in the interval; -1 = none' CODEC(Delta(8), ZSTD(1)),
+    local LowCardinality(String) COMMENT 'own end of a TCP connection, address:port: the row is what the kernel counts of it, without communicator and peer (-1); empty = proxy operations' CODEC(ZSTD(1)),
+    remote LowCardinality(String) COMMENT 'its other end' CODEC(ZSTD(1)),
+    retransmitted Int64 DEFAULT -1 COMMENT 'bytes that the kernel sent again; -1 = unknown' CODEC(T64, ZSTD(1)),
+    delivery_rate Int64 DEFAULT -1 COMMENT 'rate at which the path delivered, as the kernel measures it, bytes per second; -1 = unknown' CODEC(T64, ZSTD(1)),
     published DateTime64(3, 'UTC') DEFAULT start COMMENT 'when Kafka got the record' CODEC(Delta(8), ZSTD(1)),
     _topic_partition LowCardinality(String) COMMENT 'Kafka topic id and partition the row came from' CODEC(ZSTD(1)),
     _offset UInt64 COMMENT 'offset of its record' CODEC(DoubleDelta, ZSTD(1)),

@@ -19,14 +19,17 @@ from numpy.typing import NDArray
 from drumline.streams.core.records import Rows
 
 Floats = NDArray[np.float64]
-#: A row of gpu.transfer.v1 as it is kept. `communicator`, `nic`: indices of names. Sums are floats: they need no more.
+#: A row of gpu.transfer.v1 as it is kept. Texts are indices of names. Sums are floats: they need no more.
 TRANSFER_ROW = np.dtype(
     [("time_ns", "<i8"), ("first_step", "<i8"), ("last_step", "<i8"), ("duration_ns", "<i8"), ("is_send", "u1")]
-    + [(name, "<i4") for name in ("rank", "communicator", "nic", "comm_rank", "peer")]
+    + [(name, "<i4") for name in ("rank", "communicator", "nic", "comm_rank", "peer", "local", "remote")]
     + [(name, "<f4") for name in ("transfers", "collectives", "bytes", "busy_ns")]
+    + [(name, "<f4") for name in ("network_ns", "retransmitted", "delivery_rate")]
 )
 #: Bytes of a flow in a window below which its rate is not evaluated: latency, not bandwidth.
 LEAST_BYTES = 1 << 20
+#: Stands for the communicator in the name of a flow that the kernel counted.
+TCP = "tcp"
 
 
 class StoredTransfers(NamedTuple):
@@ -35,6 +38,7 @@ class StoredTransfers(NamedTuple):
     rows: Rows
     communicators: Sequence[str] = ()
     nics: Sequence[str] = ()
+    addresses: Sequence[str] = ()
 
 
 NO_TRANSFERS = StoredTransfers(np.zeros(0, TRANSFER_ROW))
@@ -52,6 +56,8 @@ class Flow:
         transfer_bytes: mean size of a transfer: small ones are slower.
         collectives: number of operations that were recorded of it.
         send_ns, receive_ns: time in which the sender, and the receiver, had data on the network, or waited for it.
+        over_tcp: the kernel counted it (connections.py), with bytes that it sent again, `retransmitted`; of all
+            communicators of the two ranks: `communicator` is that of most of it.
         late_ns: time of the sender's that may be the receiver's, which came later than it did: at most all of that.
     """
 
@@ -66,6 +72,8 @@ class Flow:
     send_ns: float
     receive_ns: float
     late_ns: float = 0.0
+    over_tcp: bool = False
+    retransmitted: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -75,7 +83,7 @@ class Flow:
     @property
     def name(self) -> str:
         """Return the key under which later windows know it."""
-        return f"{self.communicator} {self.sender} {self.receiver}"
+        return f"{TCP if self.over_tcp else self.communicator} {self.sender} {self.receiver}"
 
 
 class _End(NamedTuple):
@@ -101,7 +109,7 @@ def window_share(rows: Rows, first_step: int, last_step: int, start_ns: int, end
 
 def join_flows(stored: StoredTransfers, share: Floats) -> list[Flow]:
     """Return the flows of which both ends are known. `share`: the part of each row that counts."""
-    inside = share > 0.0
+    inside = (share > 0.0) & (stored.rows["peer"] >= 0)
     rows, share = stored.rows[inside], share[inside]
     if not len(rows):
         return []

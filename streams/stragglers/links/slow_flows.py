@@ -80,7 +80,7 @@ class SlowFlows:
                 "to": slow.flow.receiver, "to_host": hosts.get(slow.flow.receiver, ""),
                 "nic": " ".join(slow.flow.nics), "to_nic": " ".join(slow.flow.receiver_nics),
                 "gb_s": round(slow.flow.rate, 3), "expected_gb_s": round(slow.expected, 3),
-                "expected_by": "history" if slow.is_own else "peers",
+                "expected_by": "history" if slow.is_own else "peers", **_of_kernel(slow.flow),
             }
             for slow in self.alike[:NAMED]
         ]  # fmt: skip
@@ -136,6 +136,11 @@ def _slow(
         elif (peers := of_kinds.get(_kind(flow, hosts))) is not None:
             slow += _against_peers(flow, peers, flow.name in always, config)
     return slow
+
+
+def _of_kernel(flow: Flow) -> dict[str, float]:
+    """Return what the kernel knows of a flow: bytes that it sent again are lost on the way."""
+    return {"retransmitted_mb": round(flow.retransmitted / 1e6, 3)} if flow.over_tcp else {}
 
 
 def _kind(flow: Flow, hosts: Mapping[int, str]) -> tuple[str, bool]:

@@ -18,6 +18,11 @@ from drumline.streams.stragglers.slices import cut
 #: Time that one stored value covers, in ns, and the number of values kept of a slice of ranks.
 BUCKET_NS, BUCKETS = 10_000_000_000, 32
 SEND = "send"
+#: Lists of names in a head, and the columns of rows that count them.
+_NAMES = ("communicators", "nics", "addresses")
+_COLUMNS = (("communicator",), ("nic",), ("local", "remote"))
+#: Of TCP connections.
+_OF_KERNEL = ("network_ns", "retransmitted", "delivery_rate")
 
 
 class TransferState:
@@ -34,19 +39,19 @@ class TransferState:
 
         A part that a bucket has already, by its offset, does not count again in it.
         """
-        rows, communicators, nics = _rows(table)
+        rows, names = _rows(table)
         taken = [np.zeros(0, TRANSFER_ROW)]
         for (bucket, part), new, of_rows in cut(rows, rows["time_ns"] // BUCKET_NS, table.part_of):
-            name = self._key(bucket, part)
-            old = self._load(name)
-            known = unpack_rows(self._store[name], TRANSFER_ROW).offset if name in self._store else -1
+            place = self._key(bucket, part)
+            old = self._load(place)
+            known = unpack_rows(self._store[place], TRANSFER_ROW).offset if place in self._store else -1
             new = new[offsets[of_rows] > known]
             if not len(new):
                 continue
             taken.append(new)
-            merged = _merged([old, StoredTransfers(new, communicators, nics)])
-            head = {"communicators": merged.communicators, "nics": merged.nics}
-            self._store[name] = pack_rows(int(offsets[of_rows].max()), head, merged.rows)
+            merged = _merged([old, StoredTransfers(new, *names)])
+            head = dict(zip(_NAMES, merged[1:], strict=True))
+            self._store[place] = pack_rows(int(offsets[of_rows].max()), head, merged.rows)
             kept = self.buckets.setdefault(part, set())
             kept.add(bucket)
             for oldest in sorted(kept)[:-BUCKETS] if len(kept) > BUCKETS else ():
@@ -86,17 +91,27 @@ class TransferState:
             return NO_TRANSFERS
         record = unpack_rows(data, TRANSFER_ROW)
         head = record.head
-        return StoredTransfers(record.rows, head["communicators"], head["nics"])
+        return StoredTransfers(record.rows, *(head[name] for name in _NAMES))
 
     def _key(self, bucket: int, part: int) -> str:
         return key("n", bucket, part, self._run_key)
 
 
-def _rows(table: RecordTable) -> tuple[Rows, list[str], list[str]]:
+def _rows(table: RecordTable) -> tuple[Rows, tuple[list[str], list[str], list[str]]]:
     """Return the rows of gpu.transfer.v1, and the names that they count."""
     rows = np.zeros(table.rows, TRANSFER_ROW)
     columns = table.columns
-    for name in ("first_step", "last_step", "duration_ns", "comm_rank", "peer", "transfers", "bytes", "busy_ns"):
+    for name in (
+        "first_step",
+        "last_step",
+        "duration_ns",
+        "comm_rank",
+        "peer",
+        "transfers",
+        "bytes",
+        "busy_ns",
+        *_OF_KERNEL,
+    ):
         rows[name] = columns[name]
     rows["time_ns"], rows["rank"] = columns["start_ns"], table.ranks
     rows["collectives"] = columns["operations"] / np.maximum(columns["channels"], 1)
@@ -104,7 +119,10 @@ def _rows(table: RecordTable) -> tuple[Rows, list[str], list[str]]:
     nics, rows["nic"] = _indices(table, "nic", "nics")
     directions, direction = _indices(table, "direction", "directions")
     rows["is_send"] = np.array([name == SEND for name in directions] or [False])[direction]
-    return rows, communicators, nics
+    locals_, rows["local"] = _indices(table, "local", "locals")
+    remotes, rows["remote"] = _indices(table, "remote", "remotes")
+    rows["remote"] += len(locals_)
+    return rows, (communicators, nics, locals_ + remotes)
 
 
 def _indices(table: RecordTable, column: str, dictionary: str) -> tuple[list[str], Ints]:
@@ -119,13 +137,13 @@ def _indices(table: RecordTable, column: str, dictionary: str) -> tuple[list[str
 
 def _merged(parts: list[StoredTransfers]) -> StoredTransfers:
     """Return the rows of several, with names of their own."""
-    communicators: dict[str, int] = {}
-    nics: dict[str, int] = {}
+    known: tuple[dict[str, int], ...] = ({}, {}, {})
     out = []
     for part in parts:
         rows = part.rows.copy()
-        for name, texts, places in (("communicator", part.communicators, communicators), ("nic", part.nics, nics)):
+        for columns, texts, places in zip(_COLUMNS, part[1:], known, strict=True):
             of_text = np.array([places.setdefault(text, len(places)) for text in texts] or [0], np.int32)
-            rows[name] = of_text[rows[name]]
+            for column in columns:
+                rows[column] = of_text[rows[column]]
         out.append(rows)
-    return StoredTransfers(stacked(out), list(communicators), list(nics))
+    return StoredTransfers(stacked(out), *map(list, known))
