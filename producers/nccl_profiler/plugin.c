@@ -72,6 +72,7 @@ static bool is_paused(void) {
 
 static int wanted_mask(void) {
   int ours = atomic_load(&our_mask) & ~(is_untimed() ? KIND_KERNEL_CHANNEL : 0);
+  if (transfers_paused()) ours &= ~(KIND_PROXY_OP | KIND_PROXY_STEP);
   return __atomic_load_n(&their_mask, __ATOMIC_SEQ_CST) | (is_paused() ? 0 : ours);
 }
 

@@ -67,6 +67,14 @@ static _Atomic int setting;
 void transfers_all(void) { atomic_store(&setting, ALL); }
 void transfers_off(void) { atomic_store(&setting, OFF); }
 
+static _Atomic bool is_paused;
+bool transfers_paused(void) { return atomic_load_explicit(&is_paused, memory_order_relaxed); }
+
+/* Record transfers as ever from now on, or none: what they cost is measured in one process. Those under way go on. */
+EXPORT void drumline_record_transfers(int on) {
+  if (atomic_exchange(&is_paused, !on) == !!on) refresh_mask();
+}
+
 int transfers_mask(int version) {
   return version >= 4 && atomic_load_explicit(&setting, memory_order_relaxed) != OFF ? KIND_PROXY_OP | KIND_PROXY_STEP : 0;
 }

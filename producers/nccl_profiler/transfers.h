@@ -24,6 +24,8 @@ void transfers_stop(uint64_t number);
 /* Record those of all operations, or none, as the environment of the process states. */
 void transfers_all(void);
 void transfers_off(void);
+/* Return whether the job records none for a while. */
+bool transfers_paused(void);
 /* Forget what is under way: the child of a fork calls it. */
 void forget_transfers(void);
 #endif

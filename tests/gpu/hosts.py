@@ -36,13 +36,14 @@ from drumline.producers.spool.location import make_rings  # noqa: E402
 BEGAN, SECONDS = time.monotonic(), float(os.environ.get("HOSTS_SECONDS", "470"))
 FASTER = float(os.environ.get("HOSTS_FASTER", "1"))
 RATE = float(os.environ.get("HOSTS_RATE", "1.5e9"))
-ROUNDS, COST_RATE = int(os.environ.get("HOSTS_ROUNDS", "12")), float(os.environ.get("HOSTS_COST_RATE", "0"))
+ROUNDS, BLOCK = int(os.environ.get("HOSTS_ROUNDS", "24")), 15
+COST_RATE = float(os.environ.get("HOSTS_COST_RATE", "0"))
 BUFFERS = os.environ.get("HOSTS_BUFFERS", "")
 NAMES = ("node-0", "node-1")
 START_S = float(os.environ.get("HOSTS_START_S", "90"))
 #: (name, seconds, part of the rate that node-0 and node-1 may send, ms that node-0's host is late).
 PHASES = (
-    ("healthy", 24, (1.0, 1.0), 0),
+    ("healthy", 30, (1.0, 1.0), 0),
     ("half, both ways", 44, (0.5, 0.5), 0),
     ("healthy 2", 12, (1.0, 1.0), 0),
     ("quarter, node-0 to node-1", 72, (0.25, 1.0), 0),
@@ -175,41 +176,53 @@ def verdicts(machine: Machine) -> dict[str, object]:
 
 
 def cost(machine: Machine) -> dict[str, object]:
-    """Return steps with transfers recorded against without, of two processes a rank that step in turn."""
+    """Return steps with transfers recorded, as by default, against without: one job switches between blocks."""
     machine.limit(COST_RATE, COST_RATE)
-    jobs = {
-        how: machine.ranks(f"cost-{how}", 29520 + n, DRUMLINE_RINGS__TIMES=times)
-        for n, (how, times) in enumerate((("auto", "auto"), ("off", "gpu")))
-    }
-    rows: list[dict[str, object]] = []
+    ranks = machine.ranks("cost", 29520)
+    rows: list[dict[str, dict[str, float]]] = []
     try:
-        for how, ranks in jobs.items():
-            for rank in ranks:
-                if not json.loads(rank.stdout.readline() or "{}").get("ready"):
-                    raise RuntimeError(f"the job {how} does not begin: see logs.tgz")
-        report(f"cost: both jobs are ready, {left():.0f} s left")
-        for ranks in jobs.values():  # by then the plugin knows how dense the calls are
-            run(ranks, 40)
+        for rank in ranks:
+            answer(rank, "ready")
+        report(f"cost: the job is ready, {left():.0f} s left")
+        run(ranks, 60, True)  # by then the plugin knows how dense the calls are
         while len(rows) < ROUNDS and left() > 25:
-            order = list(jobs) if len(rows) % 2 else list(jobs)[::-1]
-            rows.append({how: run(jobs[how], 30) for how in order})
+            order = (True, False) if len(rows) % 2 else (False, True)
+            rows.append({"on" if on else "off": run(ranks, BLOCK, on) for on in order})
     finally:
-        end([rank for ranks in jobs.values() for rank in ranks])
-    ratio = np.log([row["auto"]["ms"] / row["off"]["ms"] for row in rows])
-    half = 2.2 * ratio.std(ddof=1) / len(ratio) ** 0.5 if len(ratio) > 1 else float("nan")
-    result = {"rounds": len(rows), "ratio": float(np.exp(ratio.mean())), "low": float(np.exp(ratio.mean() - half)),
-              "high": float(np.exp(ratio.mean() + half)), "rows": rows}  # fmt: skip
-    report(f"cost: {json.dumps({k: v for k, v in result.items() if k != 'rows'})}; first {json.dumps(rows[:1])}")
-    return result
+        end(ranks)
+    result: dict[str, object] = {"rounds": len(rows), **{name: interval(rows, name) for name in ("ms", "median_ms")}}
+    report(f"cost: {json.dumps(result)}; first {json.dumps(rows[:1])}")
+    return {**result, "rows": rows}
 
 
-def run(ranks: list[subprocess.Popen[str]], steps: int) -> dict[str, object]:
+def interval(rows: list[dict[str, dict[str, float]]], name: str) -> dict[str, float]:
+    """Return the ratio of on to off, and the ends of its interval of 95 %, by rounds."""
+    ratio = np.log([row["on"][name] / row["off"][name] for row in rows])
+    half = 2.1 * ratio.std(ddof=1) / len(ratio) ** 0.5 if len(ratio) > 1 else float("nan")
+    ends = {"ratio": ratio.mean(), "low": ratio.mean() - half, "high": ratio.mean() + half}
+    return {end: round(float(np.exp(value)), 4) for end, value in ends.items()}
+
+
+def run(ranks: list[subprocess.Popen[str]], steps: int, on: bool) -> dict[str, float]:
     for rank in ranks:
-        rank.stdin.write(f"{steps}\n")
+        rank.stdin.write(f"{steps} {int(on)}\n")
         rank.stdin.flush()
-    answers = [json.loads(rank.stdout.readline()) for rank in ranks]
-    slowest = {name: max(answer[name] for answer in answers) for name in ("ms", "median_ms", "cpu_ms")}
+    answers = [answer(rank, "ms") for rank in ranks]
+    slowest = {name: max(of_rank[name] for of_rank in answers) for name in ("ms", "median_ms", "cpu_ms")}
     return {**slowest, **{name: answers[0][name] for name in ("records", "untimed")}}
+
+
+def answer(rank: subprocess.Popen[str], name: str) -> dict[str, float]:
+    """Return the next line of JSON with a name that a rank prints. NCCL prints its version, and warnings, before it."""
+    others: list[str] = []
+    while line := rank.stdout.readline():
+        try:
+            if isinstance(value := json.loads(line), dict) and name in value:
+                return value
+        except ValueError:
+            pass
+        others.append(line.strip())
+    raise RuntimeError(f"a rank ended ({rank.poll()}) without {name!r}; it printed {others[-5:]}: see logs.tgz")
 
 
 PARTS = {"verdicts": verdicts, "cost": cost}

@@ -1,8 +1,8 @@
 """One rank of the jobs of hosts.py, a DDP job: hosts_job.py MEGABYTES COMPUTE_MS (RANK, WORLD_SIZE, MASTER_ADDR set).
 
 With FOLDER it steps until it is killed, and prints a line a step: its number and when it ended. While the folder
-has a file `late-RANK`, its host sleeps as many ms in each step. Without, it runs as many steps as each line of its
-standard input says, and prints their times (JSON).
+has a file `late-RANK`, its host sleeps as many ms in each step. Without, each line of its standard input says how many
+steps it runs and whether transfers are recorded in them (0 or 1); it prints their times (JSON).
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from drumline.lab.bench.overhead.ddp_job import timed
+from drumline.producers.nccl_profiler import library
 
 megabytes, compute_ms, rank = int(sys.argv[1]), float(sys.argv[2]), int(os.environ["RANK"])
 torch.cuda.set_device(0)
@@ -70,6 +71,9 @@ if folder := os.environ.get("FOLDER"):
         number += 1
 print(json.dumps({"ready": True, "products": products}), flush=True)
 for line in sys.stdin:
-    times = timed(torch, step, int(line))
+    steps, is_recorded = map(int, line.split())
+    if not library.record_transfers(bool(is_recorded)):
+        raise SystemExit("no ring: nothing is recorded")
+    times = timed(torch, step, steps)
     print(json.dumps(times), flush=True)
 dist.destroy_process_group()

@@ -110,7 +110,16 @@ def _window(batch: Batch) -> dict[str, Any]:
 def _ends(batches: Iterable[tuple[int, Batch]], phase: Mapping[str, Any]) -> list[str]:
     """Return what each end of each flow saw in a phase."""
     sums: dict[tuple[int, str, int], np.ndarray] = {}
-    names = ("operations", "transfers", "bytes", "busy_ns", "network_ns", "peer_wait_ns", "gpu_wait_ns", "flush_ns")
+    names = (
+        "operations",
+        "transfers",
+        "bytes",
+        "busy_ns",
+        "network_ns",
+        "peer_wait_ns",
+        "gpu_wait_ns",
+        "retransmitted",
+    )
     for _, batch in batches:
         if batch.topic != Topic.TRANSFER or not batch.rows:
             continue

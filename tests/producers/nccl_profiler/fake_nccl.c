@@ -25,6 +25,7 @@ static profiler *plugin;
 static int mask;
 static int (*record)(int on);
 static void (*time_all)(int on);
+static void (*record_transfers)(int);
 static int (*mark)(int kind, int64_t number, const char *name, uint64_t count);
 static uint64_t (*captured_calls)(void);
 
@@ -68,6 +69,7 @@ static void load(const char *path) {
   mark = dlsym(library, "drumline_mark");
   record = dlsym(library, "drumline_record");
   time_all = dlsym(library, "drumline_time_all");
+  record_transfers = dlsym(library, "drumline_record_transfers");
   captured_calls = dlsym(library, "drumline_captured");
   char symbol[] = "ncclProfiler_v0";
   for (int newest = version; newest >= 1 && !plugin; newest--) { /* this NCCL takes older plugins too */
@@ -445,6 +447,8 @@ static void chosen(void) {
   for (int step = 0; step < 100; step++) {
     mark(2, step, NULL, 1);
     if (getenv("DENSE") && step == 90) request(60000);
+    if (getenv("PAUSE") && step % 50 == 40) record_transfers(0);
+    if (getenv("PAUSE") && step % 50 == 45) record_transfers(1);
     for (int i = 0; i < number_of("COUNT"); i++) {
       struct operation op = do_one(&comm, number_of("SENDS"));
       run_proxy(&comm, &op, 0, 1, true, 1, 1000 + (size_t)op.sequence);

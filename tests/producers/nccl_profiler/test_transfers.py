@@ -99,6 +99,13 @@ def test_of_dense_calls_fewer_are_chosen_and_all_while_the_agent_asks(ring):
     assert set(dense["bytes"].tolist()) <= set(all_ranks["bytes"].tolist())
 
 
+def test_a_job_switches_the_recording_of_transfers_off_and_on(ring):
+    result = ring("chosen", TIMES="all", count="2", pause="1")
+    steps = set(range(100)) - {*range(40, 45), *range(90, 95)}
+    assert set(transfers(result)["step"].tolist()) == steps
+    assert len(result.operations) == 200
+
+
 def test_transfers_leave_most_of_the_ring_to_operations(ring):
     result = ring("chosen", TIMES="all", RECORDS="64", count="20")  # 100 times, until the agent reads
     assert (result.header["transfers_dropped"], result.header["dropped"]) == (1_300, 0)
