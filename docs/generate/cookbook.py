@@ -130,9 +130,9 @@ def add_transfers(settings: Settings) -> None:
     client = clickhouse.connect(settings, database=settings.clickhouse.database)
     clickhouse.command(
         client,
-        """INSERT INTO transfers (job, run, rank, host, gpu_uuid, process_id, start, duration_ns, communicator, comm_rank,
-            ranks, peer, direction, nic, channels, operations, transfers, bytes, network_ns, busy_ns, slowest_channel,
-            first_step, last_step)
+        """INSERT INTO transfers (job, run, rank, host, gpu_uuid, process_id, start, duration_ns, communicator,
+            comm_rank, ranks, peer, direction, nic, channels, operations, transfers, bytes, network_ns, busy_ns,
+            slowest_channel, first_step, last_step)
         WITH (SELECT min(start) FROM steps WHERE job = 'demo') AS begun,
             (SELECT uniqExact(rank) FROM steps WHERE job = 'demo') AS size,
             if(direction = 'send', p.rank, peer) AS sender, if(sender = 2 AND second >= 20, 8, 2) AS slower

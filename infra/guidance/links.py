@@ -8,8 +8,8 @@ from typing import Any
 #: Data that was sent again in a window from which on it is said; MB. Below, it is what congestion control needs.
 LOST_MB = 0.1
 #: Direction -> how it is said of two hosts, and of one.
-_OF_PAIR = {"one_way": " to ", "both": " and "}
-_OF_HOST = {"sends": " (what it sends)", "receives": " (what it receives)"}
+_PAIRED = {"one_way": " to ", "both": " and "}
+_SIDES = {"sends": " (what it sends)", "receives": " (what it receives)"}
 
 
 def slow_link_texts(evidence: str) -> list[str]:
@@ -33,8 +33,8 @@ def _extent(values: Any) -> list[str]:
     host, to_host, direction = (str(values.get(name, "")) for name in ("link_host", "link_to_host", "direction"))
     nic = f" {values['nic']}" if values.get("nic") else ""
     if to_host:
-        return [f"slow: {host}{nic}{_OF_PAIR.get(direction, ' and ')}{to_host}"]
-    return [f"slow: {host}{nic}{_OF_HOST.get(direction, '')}"] if host else [f"slow: {int(values['slow_flows'])} flows"]
+        return [f"slow: {host}{nic}{_PAIRED.get(direction, ' and ')}{to_host}"]
+    return [f"slow: {host}{nic}{_SIDES.get(direction, '')}"] if host else [f"slow: {int(values['slow_flows'])} flows"]
 
 
 def _flow(flow: Any) -> str:

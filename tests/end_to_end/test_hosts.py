@@ -25,10 +25,12 @@ def windows(pipeline, begin_ns, end_ns):
         FROM stragglers WHERE job = '{JOB}' AND toUnixTimestamp64Nano(window_start) >= {begin_ns}
             AND toUnixTimestamp64Nano(window_end) <= {end_ns} GROUP BY first_step ORDER BY first_step"""
     )
-    found = [(json.loads(row["evidence"]) if row["cause"] == "slow_link" else {}, sorted(row["late"])) for row in rows]
+    verdicts = [
+        (json.loads(row["evidence"]) if row["cause"] == "slow_link" else {}, sorted(row["late"])) for row in rows
+    ]
     return [
         ([(flow["from"], flow["to"]) for flow in evidence.get("flows", [])], evidence.get("direction", ""), late)
-        for evidence, late in found
+        for evidence, late in verdicts
     ]
 
 
@@ -73,14 +75,14 @@ def test_links_of_hosts_are_named_by_both_ends_beside_a_late_host_too(count, cle
         while not hung():
             assert time.monotonic() < until, "no standstill is stated"
             time.sleep(1.0)  # a reader's queries are limited
-    found = {name: windows(pipeline, *span) for name, span in phases.items()}
+    verdicts = {name: windows(pipeline, *span) for name, span in phases.items()}
     flow = [(SLOW, (SLOW + 1) % count)]
     for name in ("healthy", "healthy again", "healthy at last"):
-        assert {(tuple(flows), *late) for flows, _, late in found[name]} <= {((),)}, (name, found[name])
+        assert {(tuple(flows), *late) for flows, _, late in verdicts[name]} <= {((),)}, (name, verdicts[name])
     for name, late in (("slow", []), ("slow and late", [LATE])):
-        wrong = [one for one in found[name] if one != (flow, "one_way", late)]
-        assert len(found[name]) >= 5, name
-        assert len(wrong) <= 0.1 * len(found[name]), (name, len(found[name]), wrong)
+        wrong = [named for named in verdicts[name] if named != (flow, "one_way", late)]
+        assert len(verdicts[name]) >= 5, name
+        assert len(wrong) <= 0.1 * len(verdicts[name]), (name, len(verdicts[name]), wrong)
     [stated, *_] = hung()
     limit_s = HangConfig().standing_ns / 1e9 + 4
     assert "All ranks began AllReduce" in stated["note"]

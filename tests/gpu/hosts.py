@@ -24,8 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+PROGRAMS = Path(__file__).resolve().parent
+sys.path.insert(0, str(PROGRAMS.parent))
 from hosts_rows import evaluate, pack  # noqa: E402
 from support.namespaces import Hosts  # noqa: E402
 
@@ -99,9 +99,11 @@ class Machine:
 
     def ranks(self, job: str, port: int, **more: str) -> list[subprocess.Popen[str]]:
         """Start a rank on each host, with half of the cores."""
-        own = os.environ.get("HOSTS_JOB")
+        program = os.environ.get("HOSTS_JOB")
         command = (
-            shlex.split(own) if own else [sys.executable, str(HERE / "hosts_job.py"), str(MEGABYTES), str(COMPUTE_MS)]
+            shlex.split(program)
+            if program
+            else [sys.executable, str(PROGRAMS / "hosts_job.py"), str(MEGABYTES), str(COMPUTE_MS)]
         )
         half, out = len(self.cores) // 2, []
         for rank, (host, peer) in enumerate((NAMES, NAMES[::-1])):

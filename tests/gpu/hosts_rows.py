@@ -92,7 +92,10 @@ def evaluate(path: Path, slow: Slow, config: StragglerConfig | None = None) -> d
 def _window(batch: Batch) -> dict[str, Any]:
     """Return what a verdict says of a window."""
     columns, envelope = batch.columns, batch.envelope
-    texts = {one: batch.strings(one, many).tolist() for one, many in (("cause", "causes"), ("detail", "details"))}
+    texts = {
+        column: batch.strings(column, texts_of).tolist()
+        for column, texts_of in (("cause", "causes"), ("detail", "details"))
+    }
     evidence = json.loads(batch.strings("evidence_json", "evidence").tolist()[0])
     is_link = texts["cause"][0] == "slow_link" and columns["severity"][0] > 0
     flows = evidence.get("flows", []) if is_link else []

@@ -1,7 +1,7 @@
-"""Hosts on one machine: network namespaces with host names of their own, and links between each two of them.
+"""Hosts on one machine: network namespaces with host names of their outside, and links between each two of them.
 
 Needs root, `unshare` and `nsenter`; no `ip` or `tc`: what these do is done by netlink, in few messages. Each pair of
-hosts has a link of its own (veth), whose ends have a rate (tbf) each, so one direction alone may be slow.
+hosts has a link of its outside (veth), whose ends have a rate (tbf) each, so one direction alone may be slow.
 
 usage: namespaces.py COMMAND ARGUMENT... (inside a namespace; see `COMMANDS`)
 """
@@ -151,15 +151,15 @@ class Hosts:
 
 
 def _holder(name: str) -> subprocess.Popen[bytes]:
-    """Return a process in a network namespace of its own, with a host name."""
+    """Return a process in a network namespace of its outside, with a host name."""
     command = ["unshare", "--net", "--uts", "sh", "-c", f"hostname {name} && exec sleep infinity"]
     holder = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    own, until = os.readlink("/proc/self/ns/net"), time.monotonic() + 10
+    outside, until = os.readlink("/proc/self/ns/net"), time.monotonic() + 10
     while time.monotonic() < until:
         if holder.poll() is not None:
             break
         if (
-            os.readlink(f"/proc/{holder.pid}/ns/net") != own
+            os.readlink(f"/proc/{holder.pid}/ns/net") != outside
             and Path(f"/proc/{holder.pid}/comm").read_text() == "sleep\n"
         ):
             return holder

@@ -20,17 +20,17 @@ COMMUNICATOR_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Network:
-    """`ranks_of_host`: as many GPUs a host. `slow`: (sender's host, receiver's host) -> factor on its time, "*" = any.
+    """`gpus`: as many GPUs a host. `slow`: (sender's host, receiver's host) -> factor on its time, "*" = any.
 
     `spread`: of rates from second to second (sigma of their logarithm). `paths`: the same from flow to flow, for good.
     `buffered`: sockets take data as fast as memory, and hold back a sender whose receiver does not read. `share`:
-    part of the collectives that is recorded. `silent`: ranks whose transfers nobody reports. `waits`: (sender, receiver
-    and the ns by which that comes later to each operation, in slow steps). `connections`: over TCP, so many a flow:
-    then all data is gone at once for senders, and receivers get it as fast as the ring goes.
+    part of the collectives that is recorded. `silent`: ranks whose transfers nobody reports. `late_receivers`:
+    (sender, receiver, ns by which that comes later to each operation, in slow steps). `connections`: over TCP, so many
+    a flow: then all data is gone at once for senders, and receivers get it as fast as the ring goes.
     """
 
     hosts: int
-    ranks_of_host: int = 1
+    gpus: int = 1
     slow: dict[tuple[str, str], float] = field(default_factory=dict)
     slow_steps: tuple[int, int] = (1 << 30, 1 << 30)
     slow_senders: tuple[int, ...] = ()
@@ -44,15 +44,15 @@ class Network:
     rate: float = 10.0
     seed: int = 0
     order: tuple[int, ...] = ()
-    waits: tuple[tuple[int, int, int], ...] = ()
+    late_receivers: tuple[tuple[int, int, int], ...] = ()
     connections: int = 0
 
     @property
     def ranks(self) -> int:
-        return self.hosts * self.ranks_of_host
+        return self.hosts * self.gpus
 
     def host(self, rank: int) -> str:
-        return f"node-{rank // self.ranks_of_host}"
+        return f"node-{rank // self.gpus}"
 
     def nic(self, rank: int) -> str:
         return f"mlx5_{rank % self.nics}" if self.nics else ""
@@ -66,12 +66,12 @@ class Network:
     def factor(self, sender: int, receiver: int) -> float:
         names = self.host(sender), self.host(receiver)
         nics = f"{names[0]}/{self.nic(sender)}", f"{names[1]}/{self.nic(receiver)}"
-        found = [
+        factors = [
             value
             for (a, b), value in self.slow.items()
             if a in ("*", names[0], nics[0], f"rank {sender}") and b in ("*", names[1], nics[1], f"rank {receiver}")
         ]
-        return max(found, default=1.0)
+        return max(factors, default=1.0)
 
 
 def job(
@@ -123,7 +123,9 @@ def transfers(network: Network, recording: Recording, buckets: int) -> list[tupl
             seen = {"send": network_ns, "receive": max(network_ns, ring_ns * float(dice.uniform(0.9, 1.0)))}
             if network.buffered:
                 seen["send"] = network_ns * (1.0 if rate == min(rates.values()) else float(dice.uniform(0.3, 0.9)))
-            seen["send"] += sum(ns * recorded for a, b, ns in network.waits if is_slow and (a, b) == (sender, receiver))
+            seen["send"] += sum(
+                ns * recorded for a, b, ns in network.late_receivers if is_slow and (a, b) == (sender, receiver)
+            )
             if network.connections:
                 seen = {"send": 0.1 * network_ns, "receive": ring_ns}
             if sender in network.slow_senders:
@@ -136,9 +138,11 @@ def transfers(network: Network, recording: Recording, buckets: int) -> list[tupl
                         {"peer": peer, "direction": direction, "bytes": size, "busy_ns": seen[direction],
                          "operations": recorded, "first_step": steps[0], "last_step": steps[-1]}
                     )  # fmt: skip
-        late_ns = sum(ns for *_, ns in network.waits) * recorded * is_slow
+        late_ns = sum(ns for *_, ns in network.late_receivers) * recorded * is_slow
         counted += [(second, batch) for batch in connections.second(second, size / network.share, rates, late_ns)]
-    recorded_rows = [(second, _batch(network, name, rank, second, of_rank)) for (rank, second), of_rank in rows.items()]
+    recorded_rows = [
+        (second, _batch(network, name, rank, second, rank_rows)) for (rank, second), rank_rows in rows.items()
+    ]
     return [((second + 1) * SECOND_NS + 300 * MS, batch) for second, batch in (*recorded_rows, *counted)]
 
 

@@ -38,11 +38,11 @@ class Connections:
     def second(self, second: int, size: float, rates: dict[tuple[int, int], float], late_ns: float) -> list[Batch]:
         """Return the batches of a second in which each flow carried `size` bytes, at GB/s.
 
-        `late_ns`: time for which the receivers of `network.waits` did not read. Other senders wait for a slow ring in
-        between, and are less busy.
+        `late_ns`: time for which the receivers of `network.late_receivers` did not read. Other senders wait for a slow
+        ring in between, and are less busy.
         """
         network, rows = self.network, dict[int, list[dict[str, int | str]]]()
-        waits = {(a, b) for a, b, _ in network.waits}
+        waits = {(a, b) for a, b, _ in network.late_receivers}
         for (sender, receiver), rate in rates.items():
             for number in range(network.connections):
                 ends = f"10.0.0.{sender}:{5000 + number}", f"10.0.0.{receiver}:{7000 + number}"

@@ -1,4 +1,4 @@
-"""What slow flows have in common: one flow, one network device, two hosts, one host, or everything. Pure."""
+"""Extent of slow flows: one flow, one network device, two hosts, one host, or everything. Pure."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class Extent:
         return {name: value for name, value in names.items() if value}
 
 
-def extent_of(slow: Sequence[Flow], judged: Sequence[Flow], hosts: Mapping[int, str]) -> Extent:
-    """Return what slow flows have in common. `judged`: all flows that could be evaluated. `hosts`: by rank."""
-    places = {hosts.get(rank, "") for flow in judged for rank in (flow.sender, flow.receiver)}
-    if len(places) > 2 and len(slow) >= NEARLY_ALL * len(judged):
+def extent_of(slow: Sequence[Flow], evaluated: Sequence[Flow], hosts: Mapping[int, str]) -> Extent:
+    """Return what slow flows have in common. `evaluated`: all flows that could be evaluated. `hosts`: by rank."""
+    places = {hosts.get(rank, "") for flow in evaluated for rank in (flow.sender, flow.receiver)}
+    if len(places) > 2 and len(slow) >= NEARLY_ALL * len(evaluated):
         return Extent(ALL_FLOWS)
     pairs = {_hosts(flow, hosts) for flow in slow}
     if len({frozenset(pair) for pair in pairs}) == 1:
-        return _of_pair(slow, judged, hosts)
+        return _pair_extent(slow, evaluated, hosts)
     for host in sorted(set.intersection(*(set(pair) for pair in pairs)) - {""}):
-        if extent := _of_host(host, slow, judged, hosts):
+        if extent := _host_extent(host, slow, evaluated, hosts):
             return extent
     return Extent(SEVERAL_FLOWS)
 
@@ -50,14 +50,14 @@ def _hosts(flow: Flow, hosts: Mapping[int, str]) -> tuple[str, str]:
     return hosts.get(flow.sender, ""), hosts.get(flow.receiver, "")
 
 
-def _of_pair(slow: Sequence[Flow], judged: Sequence[Flow], hosts: Mapping[int, str]) -> Extent:
+def _pair_extent(slow: Sequence[Flow], evaluated: Sequence[Flow], hosts: Mapping[int, str]) -> Extent:
     """Return the extent of slow flows between the same two hosts."""
     worst = slow[0]
     (host, to_host), pairs = _hosts(worst, hosts), {(flow.sender, flow.receiver) for flow in slow}
     nics = {nic for flow in slow for nic in flow.nics if _hosts(flow, hosts) == (host, to_host)}
     nic = next(iter(nics)) if len(nics) == 1 else ""
     direction = ONE_WAY if len({_hosts(flow, hosts) for flow in slow}) == 1 else BOTH
-    between = [flow for flow in judged if set(_hosts(flow, hosts)) == {host, to_host}]
+    between = [flow for flow in evaluated if set(_hosts(flow, hosts)) == {host, to_host}]
     if len({frozenset(pair) for pair in pairs}) == 1:
         return Extent(ONE_FLOW, BOTH if len(pairs) > 1 else ONE_WAY, host, to_host, nic)
     if direction == ONE_WAY:
@@ -66,10 +66,10 @@ def _of_pair(slow: Sequence[Flow], judged: Sequence[Flow], hosts: Mapping[int, s
     return Extent(detail, direction, host, to_host, nic)
 
 
-def _of_host(host: str, slow: Sequence[Flow], judged: Sequence[Flow], hosts: Mapping[int, str]) -> Extent | None:
+def _host_extent(host: str, slow: Sequence[Flow], evaluated: Sequence[Flow], hosts: Mapping[int, str]) -> Extent | None:
     """Return the extent of slow flows of a host with several others, or None if it is neither host nor device."""
     nics = {nic for flow in slow for nic in _nics(flow, host, hosts)}
-    crossing = [flow for flow in judged if host in _hosts(flow, hosts)]
+    crossing = [flow for flow in evaluated if host in _hosts(flow, hosts)]
     of_nic = [flow for flow in crossing if not nics.isdisjoint(_nics(flow, host, hosts))]
     is_nic = len(nics) == 1 and len(of_nic) < len(crossing)
     candidates = of_nic if is_nic else crossing

@@ -124,13 +124,13 @@ def join_flows(stored: StoredTransfers, share: Floats) -> list[Flow]:
     for place, nic in {*zip(at.ravel().tolist(), rows["nic"].tolist(), strict=True)}:
         devices[place].add(stored.nics[nic])
     ends: dict[tuple[int, int, int, int], _End] = {}
-    for number, (communicator, is_send, own, peer, rank) in enumerate(places.tolist()):
+    for number, (communicator, is_send, comm_rank, peer, rank) in enumerate(places.tolist()):
         nics = tuple(sorted(devices[number] - {""}))
-        ends[communicator, is_send, own, peer] = _End(rank, nics, *sums[:, number].tolist())
+        ends[communicator, is_send, comm_rank, peer] = _End(rank, nics, *sums[:, number].tolist())
     return [
         _joined(stored.communicators[communicator], end, other)
-        for (communicator, is_send, own, peer), end in ends.items()
-        if is_send and (other := ends.get((communicator, 0, peer, own))) is not None and end.transfers > 0
+        for (communicator, is_send, comm_rank, peer), end in ends.items()
+        if is_send and (other := ends.get((communicator, 0, peer, comm_rank))) is not None and end.transfers > 0
     ]
 
 

@@ -101,38 +101,38 @@ def find_slow_flows(
     compared with the others of its communicator that cross hosts, or do not, as it does: by `config.flow_ratio`, as
     paths may differ by design. Where none is slow without what receivers were late, that counts too, and none is sure.
     """
-    judged = [flow for flow in flows if flow.bytes >= LEAST_BYTES]
-    slow = _slow(judged, history, before, hosts, config)
+    evaluated = [flow for flow in flows if flow.bytes >= LEAST_BYTES]
+    slow = _slow(evaluated, history, before, hosts, config)
     if not slow:
-        whole = [replace(flow, late_ns=0.0) for flow in judged]
-        slow = [replace(found, is_sure=False) for found in _slow(whole, history, before, hosts, config)]
+        whole = [replace(flow, late_ns=0.0) for flow in evaluated]
+        slow = [replace(result, is_sure=False) for result in _slow(whole, history, before, hosts, config)]
     if not slow:
         return None
-    slow.sort(key=lambda found: (not found.is_sure, -found.longer_ns, found.flow.name))
-    likely = [found for found in slow if found.is_sure == slow[0].is_sure]
-    least_ratio = max(found.ratio for found in likely) ** ALIKE_SLOW
-    alike = tuple(found for found in slow if found.ratio >= least_ratio)
-    return SlowFlows(tuple(slow), alike, extent_of([found.flow for found in alike], judged, hosts))
+    slow.sort(key=lambda result: (not result.is_sure, -result.longer_ns, result.flow.name))
+    likely = [result for result in slow if result.is_sure == slow[0].is_sure]
+    least_ratio = max(result.ratio for result in likely) ** ALIKE_SLOW
+    alike = tuple(result for result in slow if result.ratio >= least_ratio)
+    return SlowFlows(tuple(slow), alike, extent_of([result.flow for result in alike], evaluated, hosts))
 
 
 def _slow(
-    judged: Sequence[Flow],
+    evaluated: Sequence[Flow],
     history: Sequence[FlowSummary],
     before: Sequence[Collection[str]],
     hosts: Mapping[int, str],
     config: StragglerConfig,
 ) -> list[SlowFlow]:
     kinds: dict[tuple[str, bool], list[float]] = defaultdict(list)
-    for flow in judged:
+    for flow in evaluated:
         kinds[_kind(flow, hosts)].append(flow.rate)
     always = set.intersection(*map(set, before[-LASTING:])) if len(before) >= LASTING else set[str]()
     of_kinds = {kind: _logs(rates) for kind, rates in kinds.items() if len(rates) > LEAST_PEERS}
     slow = list[SlowFlow]()
-    for flow in judged:
+    for flow in evaluated:
         entries = [entry[flow.name] for entry in history if flow.name in entry][-config.baseline_windows :]
-        own = [rate for rate, size in entries if flow.transfer_bytes / ALIKE <= size <= flow.transfer_bytes * ALIKE]
-        if len(own) >= config.link_history:
-            slow += _against_itself(flow, _logs(own), config)
+        earlier = [rate for rate, size in entries if flow.transfer_bytes / ALIKE <= size <= flow.transfer_bytes * ALIKE]
+        if len(earlier) >= config.link_history:
+            slow += _against_itself(flow, _logs(earlier), config)
         elif (peers := of_kinds.get(_kind(flow, hosts))) is not None:
             slow += _against_peers(flow, peers, flow.name in always, config)
     return slow
@@ -152,13 +152,13 @@ def _logs(rates: Sequence[float]) -> Floats:
     return np.log(np.maximum(rates, TINY))
 
 
-def _against_itself(flow: Flow, own: Floats, config: StragglerConfig) -> list[SlowFlow]:
+def _against_itself(flow: Flow, earlier: Floats, config: StragglerConfig) -> list[SlowFlow]:
     """Return the flow if it is slower than its history, surely if by twice what that ever differed from its median."""
-    median, [now] = float(np.median(own)), _logs([flow.rate])
+    median, [now] = float(np.median(earlier)), _logs([flow.rate])
     below = median - float(now)
-    if below < np.log(config.link_ratio) or now >= own.min():
+    if below < np.log(config.link_ratio) or now >= earlier.min():
         return []
-    return [SlowFlow(flow, float(np.exp(median)), True, below >= 2.0 * float(np.abs(own - median).max()))]
+    return [SlowFlow(flow, float(np.exp(median)), True, below >= 2.0 * float(np.abs(earlier - median).max()))]
 
 
 def _against_peers(flow: Flow, peers: Floats, is_lasting: bool, config: StragglerConfig) -> list[SlowFlow]:

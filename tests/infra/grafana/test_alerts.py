@@ -218,7 +218,7 @@ def test_a_straggler_that_is_the_whole_job_has_no_empty_words_in_its_message(db)
     assert "(slow link)" in evaluator.rendered(evaluator.rule.summary, alert)
 
 
-def test_a_slow_link_is_paged_with_who_sends_to_whom(db):
+def test_a_slow_link_is_paged_with_its_sender_and_receiver(db):
     flow = '{"from": 1, "from_host": "a", "to": 2, "to_host": "b", "gb_s": 1.0, "expected_gb_s": 2.0}'
     db.copy("ledger", "linked")
     db.copy("stragglers_versions", "linked", "rank = 3", rank="-1", host="''", cause="'slow_link'",

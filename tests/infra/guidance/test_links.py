@@ -25,12 +25,12 @@ def test_hosts_device_and_direction_are_named_and_then_the_worst_flow(more, exte
     assert slow_link_text(json.dumps({**PAIR, **more})) == f"{extent}: {WORST}"
 
 
-def test_what_peers_show_is_said_as_such():
+def test_what_peers_show_is_stated_as_such():
     flows = [{**FLOW, "expected_by": "peers"}]
     assert slow_link_texts(json.dumps({**PAIR, "flows": flows}))[1].endswith("expected, as others")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"flows": 3}', '{"flows": [{}]}', '{"flows": "x"', '{"flows": []}'])
-def test_evidence_without_flows_or_of_somebody_elses_making_gives_no_text(text):
+def test_evidence_without_flows_or_of_another_shape_gives_no_text(text):
     assert slow_link_texts(text) == []
     assert slow_link_text(text) == ""

@@ -42,11 +42,11 @@ class HostLab:
             hosts.apply(host, "buffers", str(BUFFERS))
             for port in ports:
                 self.start(["python", str(BRIDGE), "reach", str(folder / f"{port}.socket"), str(port)], host)
-            self.start(["python", "-m", "drumline.cli.app", "agent"], host, self.of_host(host))
+            self.start(["python", "-m", "drumline.cli.app", "agent"], host, self.agent_variables(host))
         for number in range(len(hosts.names)):
             self.limit(number, RATE)
 
-    def of_host(self, host: str) -> dict[str, str]:
+    def agent_variables(self, host: str) -> dict[str, str]:
         return {**self.variables, "DRUMLINE_SPOOL__ROOT": str(self.folder / f"spool-{host}")}
 
     def start(self, command: list[str], host: str, values: Mapping[str, str] | None = None, name: str = "") -> Path:
@@ -68,7 +68,8 @@ class HostLab:
         for rank, host in enumerate(names):
             before, behind = names[rank - 1], names[(rank + 1) % len(names)]
             values = {
-                **os.environ, **self.of_host(host), "RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(len(names)),
+                **os.environ, **self.agent_variables(host), "RANK": str(rank), "LOCAL_RANK": "0",
+                "WORLD_SIZE": str(len(names)),
                 "LISTEN": f"{self.hosts.address(host, before)}:{PORT}",
                 "NEXT": f"{self.hosts.address(behind, host)}:{PORT}",
                 "BYTES": str(size), "OPERATIONS": str(operations), "COMPUTE_MS": str(compute_ms),

@@ -68,8 +68,8 @@ def joined(*ends: tuple[int, int, int, float, float]) -> list[Flow]:
     ids=["fast", "the sender has nothing to send", "the receiver takes nothing", "the link is slow"],
 )
 def test_a_link_is_as_fast_as_the_end_that_saw_less_of_it(send_ns, receive_ns, rate):
-    [found] = joined((0, 1, 1, 1e8, send_ns), (1, 0, 0, 1e8, receive_ns))
-    assert (found.sender, found.receiver, found.rate) == (0, 1, pytest.approx(rate))
+    [result] = joined((0, 1, 1, 1e8, send_ns), (1, 0, 0, 1e8, receive_ns))
+    assert (result.sender, result.receiver, result.rate) == (0, 1, pytest.approx(rate))
 
 
 def test_a_flow_whose_other_end_is_not_known_has_no_rate():
@@ -93,11 +93,11 @@ def history(*flows: Flow, windows: int = 3) -> list[dict[str, list[float]]]:
 def test_a_flow_is_compared_with_itself_and_without_a_past_with_its_peers():
     ring = [flow(a, (a + 2) % 16) for a in range(0, 16, 2)]
     slow = [at(ring[3], 5.0), *ring[:3], *ring[4:]]
-    for past, is_own in ((history(*ring), True), ([], False), (history(*ring, windows=2), False)):
-        found = find_slow_flows(slow, past, [], HOSTS, CONFIG)
-        assert found is not None
-        assert [(s.flow.sender, s.flow.receiver, s.is_own) for s in found.flows] == [(6, 8, is_own)]
-        assert found.flows[0].ratio == pytest.approx(2.0)
+    for baseline, is_own in ((history(*ring), True), ([], False), (history(*ring, windows=2), False)):
+        result = find_slow_flows(slow, baseline, [], HOSTS, CONFIG)
+        assert result is not None
+        assert [(s.flow.sender, s.flow.receiver, s.is_own) for s in result.flows] == [(6, 8, is_own)]
+        assert result.flows[0].ratio == pytest.approx(2.0)
     assert find_slow_flows(ring, history(*ring), [], HOSTS, CONFIG) is None
     assert find_slow_flows(slow, history(*slow), [], HOSTS, CONFIG) is None, "it always was"
 
@@ -113,9 +113,9 @@ def test_few_peers_are_no_norm_and_other_sizes_no_past():
 def test_paths_that_differ_from_each_other_by_much_name_none_by_their_peers():
     rates = [4.0, 6.0, 9.0, 12.0, 16.0, 22.0, 30.0, 40.0]
     ring = [flow(a, (a + 2) % 16, rate) for a, rate in zip(range(0, 16, 2), rates, strict=True)]
-    found = find_slow_flows(ring, [], [], HOSTS, CONFIG)
-    assert found is not None
-    assert not any(slow.is_sure for slow in found.flows)
+    result = find_slow_flows(ring, [], [], HOSTS, CONFIG)
+    assert result is not None
+    assert not any(slow.is_sure for slow in result.flows)
 
 
 def test_peers_show_that_a_flow_is_slow_once_it_was_so_for_some_windows():
@@ -123,9 +123,9 @@ def test_peers_show_that_a_flow_is_slow_once_it_was_so_for_some_windows():
     slow = [at(ring[3], 5.0), *ring[:3], *ring[4:]]
     name = ring[3].name
     for before, is_sure in (([], False), ([[name]], False), ([[name], [name]], True), ([[name], []], False)):
-        found = find_slow_flows(slow, [], before, HOSTS, CONFIG)
-        assert found is not None
-        assert [one.is_sure for one in found.flows] == [is_sure]
+        result = find_slow_flows(slow, [], before, HOSTS, CONFIG)
+        assert result is not None
+        assert [slow_flow.is_sure for slow_flow in result.flows] == [is_sure]
 
 
 def test_a_late_receiver_makes_no_flow_slow_beside_one_that_is_but_may_be_part_of_what_is():
@@ -133,21 +133,21 @@ def test_a_late_receiver_makes_no_flow_slow_beside_one_that_is_but_may_be_part_o
     late_ns = ring[5].bytes / 10.0
     late = replace(at(ring[5], 5.0), late_ns=late_ns)
     slow = [at(ring[3], 5.0), late, *ring[:3], ring[4], *ring[6:]]
-    found = find_slow_flows(slow, history(*ring), [], HOSTS, CONFIG)
-    assert found is not None
-    assert [one.flow.sender for one in found.flows] == [6]
-    found = find_slow_flows([late, *ring[:5], *ring[6:]], history(*ring), [], HOSTS, CONFIG)
-    assert found is not None
-    assert [(one.flow.sender, one.is_sure) for one in found.flows] == [(10, False)]
+    result = find_slow_flows(slow, history(*ring), [], HOSTS, CONFIG)
+    assert result is not None
+    assert [slow_flow.flow.sender for slow_flow in result.flows] == [6]
+    result = find_slow_flows([late, *ring[:5], *ring[6:]], history(*ring), [], HOSTS, CONFIG)
+    assert result is not None
+    assert [(slow_flow.flow.sender, slow_flow.is_sure) for slow_flow in result.flows] == [(10, False)]
 
 
 def test_what_is_slow_by_chance_beside_a_slow_link_changes_nothing():
     ring = [flow(a, (a + 2) % 16) for a in range(0, 16, 2)]
     now = [at(ring[3], 2.5), at(ring[6], 7.0), *ring[:3], *ring[4:6], ring[7]]
-    found = find_slow_flows(now, history(*ring), [], HOSTS, CONFIG)
-    assert found is not None
-    assert (len(found.flows), len(found.evidence(HOSTS)["flows"])) == (2, 1)
-    assert (found.extent.detail, found.extent.host, found.extent.to_host) == (ONE_FLOW, "node-3", "node-4")
+    result = find_slow_flows(now, history(*ring), [], HOSTS, CONFIG)
+    assert result is not None
+    assert (len(result.flows), len(result.evidence(HOSTS)["flows"])) == (2, 1)
+    assert (result.extent.detail, result.extent.host, result.extent.to_host) == (ONE_FLOW, "node-3", "node-4")
 
 
 def both(*pairs: tuple[int, int]) -> list[Flow]:
@@ -183,7 +183,7 @@ def mesh(hosts: int) -> list[Flow]:
 )
 def test_what_slow_flows_have_in_common(is_slow, expected):
     flows = mesh(4)
-    slow = [one for one in flows if is_slow(one)]
+    slow = [slow_flow for slow_flow in flows if is_slow(slow_flow)]
     extent = extent_of(slow, flows, HOSTS)
     assert (extent.detail, extent.direction, extent.host, extent.to_host, extent.nic) == expected
 
@@ -196,5 +196,5 @@ def test_of_two_hosts_both_ways_it_is_the_pair_as_nothing_shows_which_host():
 
 def test_slow_flows_are_no_past_and_of_too_many_none_is_kept():
     ring = [flow(a, (a + 2) % 16) for a in range(0, 16, 2)]
-    assert summarize_flows(ring, [ring[0].name], 100).keys() == {one.name for one in ring[1:]}
+    assert summarize_flows(ring, [ring[0].name], 100).keys() == {slow_flow.name for slow_flow in ring[1:]}
     assert summarize_flows(ring, [], 7) == {}

@@ -70,11 +70,13 @@ def test_a_pair_that_is_slow_both_ways_is_named_so():
 
 def test_a_receiver_that_reads_late_is_no_slow_link_and_one_beside_it_is_named():
     late = Fault(0, "idle", 25 * MS, first=SLOW[0], last=SLOW[1])
-    waits = ((3, 0, 25 * MS),)
-    alone = windows(job(Network(4, slow_steps=SLOW, waits=waits, connections=2), STEPS, (late,), buckets=1))
+    late_receivers = ((3, 0, 25 * MS),)
+    alone = windows(
+        job(Network(4, slow_steps=SLOW, late_receivers=late_receivers, connections=2), STEPS, (late,), buckets=1)
+    )
     assert not any(detail for detail, *_ in alone.values())
     slow = {("node-3", "node-0"): 2.0}
-    network = Network(4, slow=slow, slow_steps=SLOW, waits=waits, connections=2)
+    network = Network(4, slow=slow, slow_steps=SLOW, late_receivers=late_receivers, connections=2)
     both = inside(windows(job(network, STEPS, (late,), buckets=1)))[1:]
     assert [named for *_, named in both] == [{0}] * len(both)
     assert all(flows(evidence) == {(3, 0)} for _, evidence, _ in both)

@@ -28,9 +28,9 @@ def test_rows_keep_their_ranks_directions_and_names():
     stored = state.between(0, 2 * 10**18)
     assert stored.communicators == ["c0-1-2"]
     assert sorted(stored.nics) == ["mlx5_0", "mlx5_1"]
-    of_rank = stored.rows[stored.rows["rank"] == 1]
-    assert {stored.nics[nic] for nic in of_rank["nic"].tolist()} == {"mlx5_1"}
-    assert {*zip(of_rank["is_send"].tolist(), of_rank["peer"].tolist(), strict=True)} == {(1, 2), (0, 0)}
+    rank_rows = stored.rows[stored.rows["rank"] == 1]
+    assert {stored.nics[nic] for nic in rank_rows["nic"].tolist()} == {"mlx5_1"}
+    assert {*zip(rank_rows["is_send"].tolist(), rank_rows["peer"].tolist(), strict=True)} == {(1, 2), (0, 0)}
 
 
 def test_a_record_that_comes_again_changes_nothing():
