@@ -1,4 +1,4 @@
-"""What connections carried in each second: rows of gpu.transfer.v1, from counts since they were opened. Pure.
+"""Rates of TCP connections, second by second: rows of gpu.transfer.v1, from counts since they were opened. Pure.
 
 Of a send, `busy_ns` is the time with data that the other end had not acknowledged, `peer_wait_ns` that part in which it
 had no room, and `network_ns` the rest. A receiver that has room but does not read acknowledges late (40 ms): that is
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median_low
 
 from drumline.producers.batching.sample_envelopes import UNKNOWN
-from drumline.producers.network.connections import Connection
+from drumline.producers.network.connections import TcpConnection
 
 #: Bytes in an interval below which a direction of a connection has no row: control messages.
 LEAST_BYTES = 1 << 16
@@ -27,22 +27,22 @@ Row = Mapping[str, int | str]
 class _Followed:
     """State of one connection: its counts at the begin of the interval and now, and the rates seen in it."""
 
-    begin: Connection
-    now: Connection
+    begin: TcpConnection
+    now: TcpConnection
     rates: list[int] = field(default_factory=list)
 
 
 class ConnectionRates:
-    """Follows the connections of one host from one look to the next. Used by one thread.
+    """Follows the connections of one host from one answer of the kernel to the next. Used by one thread.
 
-    A connection is known by both ends and the number of its socket; those that a look does not show are forgotten.
+    A connection is known by both ends and the number of its socket; those that an answer does not have are forgotten.
     """
 
     def __init__(self) -> None:
         self._followed: dict[tuple[str, str, int], _Followed] = {}
         self._begin_ns = 0
 
-    def look(self, connections: Iterable[Connection]) -> None:
+    def refresh(self, connections: Iterable[TcpConnection]) -> None:
         """Apply the counts of now."""
         followed = {}
         for connection in connections:

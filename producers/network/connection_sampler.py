@@ -21,9 +21,9 @@ from drumline.schemas.topics import Topic
 
 log = structlog.get_logger()
 
-#: Looks at the kernel's rate for each row, of which the median is stated: one look may meet the end of a burst.
-LOOKS = 5
-#: Time between two looks at the files of processes, which are many; connections are opened at the start. s.
+#: Polls of the kernel's rate for each row, of which the median is stated: one may meet the end of a burst.
+POLLS = 5
+#: Time between two polls at the files of processes, which are many; connections are opened at the start. s.
 FILES_S = 5.0
 
 
@@ -69,17 +69,17 @@ class ConnectionSampler(threading.Thread):
 
     def run(self) -> None:
         """Sample until `stop`."""
-        problem, looks, files_due = "", 0, 0.0
-        while not self._halt.wait(self._period_s / LOOKS):
-            looks = (looks + 1) % LOOKS
+        problem, polls, files_due = "", 0, 0.0
+        while not self._halt.wait(self._period_s / POLLS):
+            polls = (polls + 1) % POLLS
             try:
-                if not looks and time.monotonic() >= files_due:
+                if not polls and time.monotonic() >= files_due:
                     self._owners.follow(self._processes())
                     metrics.AGENT_CONNECTIONS_UNSEEN.set(self._owners.left_out)
                     files_due = time.monotonic() + FILES_S
                 if self._owners.owners:
-                    self._rates.look(read_connections(self._owners.owners))
-                    if not looks:
+                    self._rates.refresh(read_connections(self._owners.owners))
+                    if not polls:
                         self._publish(time.time_ns())
             except Exception as error:  # nothing that the kernel shows must end the sampling of a host
                 if (text := f"{type(error).__name__}: {error}") != problem:

@@ -32,7 +32,7 @@ _ANSWER_BYTES = 1 << 18
 TIMEOUT_S = 5.0
 
 
-class Connection(NamedTuple):
+class TcpConnection(NamedTuple):
     """Counts what one end of a connection has sent since it was opened.
 
     Attributes:
@@ -58,12 +58,12 @@ class Connection(NamedTuple):
     delivery_rate: int
 
 
-def read_connections(inodes: Container[int]) -> list[Connection]:
+def read_connections(inodes: Container[int]) -> list[TcpConnection]:
     """Return the connections of this namespace to other hosts. Raises OSError where the kernel has no such answer.
 
     `inodes`: of the sockets that are wanted.
     """
-    out: list[Connection] = []
+    out: list[TcpConnection] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
         kernel.settimeout(TIMEOUT_S)
         kernel.bind((0, 0))
@@ -72,12 +72,12 @@ def read_connections(inodes: Container[int]) -> list[Connection]:
             kernel.send(_HEADER.pack(_HEADER.size + len(body), SOCK_DIAG_BY_FAMILY, REQUEST | DUMP, family, 0) + body)
             is_done = False
             while not is_done:
-                found, is_done = parse_answer(kernel.recv(_ANSWER_BYTES), inodes)
-                out += found
+                connections, is_done = parse_answer(kernel.recv(_ANSWER_BYTES), inodes)
+                out += connections
     return out
 
 
-def parse_answer(answer: bytes, inodes: Container[int]) -> tuple[list[Connection], bool]:
+def parse_answer(answer: bytes, inodes: Container[int]) -> tuple[list[TcpConnection], bool]:
     """Return the connections of one answer, and whether it is the last. Raises OSError for the kernel's error."""
     out = []
     at = 0
@@ -97,7 +97,7 @@ def parse_answer(answer: bytes, inodes: Container[int]) -> tuple[list[Connection
     return out, False
 
 
-def _connection(body: bytes, inodes: Container[int]) -> Connection | None:
+def _connection(body: bytes, inodes: Container[int]) -> TcpConnection | None:
     """Return a connection; None for one that is not wanted, within this host, or of a kernel that does not count."""
     if len(body) < _SOCKET.size:
         return None
@@ -118,7 +118,7 @@ def _connection(body: bytes, inodes: Container[int]) -> Connection | None:
         segment, segments = _SEGMENTS.unpack_from(info)
         again = segment * segments
     names = [f"{address}:{port}" for address, _, port in ends]
-    return Connection(names[0], names[1], inode, acknowledged, received, busy, receiver, again, rate)
+    return TcpConnection(names[0], names[1], inode, acknowledged, received, busy, receiver, again, rate)
 
 
 def _end(family: int, address: bytes, port: bytes) -> tuple[str, bool, int]:

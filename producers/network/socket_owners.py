@@ -1,4 +1,4 @@
-"""Which recorded process holds which socket, as /proc shows it."""
+"""Sockets of recorded processes, as /proc shows them."""
 
 from __future__ import annotations
 

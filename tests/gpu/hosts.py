@@ -210,21 +210,21 @@ def run(ranks: list[subprocess.Popen[str]], steps: int, on: bool) -> dict[str, f
         rank.stdin.write(f"{steps} {int(on)}\n")
         rank.stdin.flush()
     answers = [answer(rank, "ms") for rank in ranks]
-    slowest = {name: max(of_rank[name] for of_rank in answers) for name in ("ms", "median_ms", "cpu_ms")}
+    slowest = {name: max(times[name] for times in answers) for name in ("ms", "median_ms", "cpu_ms")}
     return {**slowest, **{name: answers[0][name] for name in ("records", "untimed")}}
 
 
 def answer(rank: subprocess.Popen[str], name: str) -> dict[str, float]:
     """Return the next line of JSON with a name that a rank prints. NCCL prints its version, and warnings, before it."""
-    others: list[str] = []
+    printed: list[str] = []
     while line := rank.stdout.readline():
         try:
             if isinstance(value := json.loads(line), dict) and name in value:
                 return value
         except ValueError:
             pass
-        others.append(line.strip())
-    raise RuntimeError(f"a rank ended ({rank.poll()}) without {name!r}; it printed {others[-5:]}: see logs.tgz")
+        printed.append(line.strip())
+    raise RuntimeError(f"a rank ended ({rank.poll()}) without {name!r}; it printed {printed[-5:]}: see logs.tgz")
 
 
 PARTS = {"verdicts": verdicts, "cost": cost}

@@ -29,7 +29,7 @@ class Printed:
     """Prints the rows that a spool would get."""
 
     def append_batch(self, key, batch):
-        names = (batch.strings(one, f"{one}s").tolist() for one in ("direction", "remote"))
+        names = (batch.strings(column, f"{column}s").tolist() for column in ("direction", "remote"))
         numbers = (batch.columns[name].tolist() for name in NUMBERS)
         for row in zip(*names, *numbers, strict=True):
             print(key, batch.envelope["rank"], *row, flush=True)

@@ -1,4 +1,4 @@
-"""What verdicts say of links, window by window."""
+"""Verdicts on links, window by window."""
 
 from __future__ import annotations
 

@@ -42,13 +42,13 @@ class Connections:
         ring in between, and are less busy.
         """
         network, rows = self.network, dict[int, list[dict[str, int | str]]]()
-        waits = {(a, b) for a, b, _ in network.late_receivers}
+        late = {(a, b) for a, b, _ in network.late_receivers}
         for (sender, receiver), rate in rates.items():
             for number in range(network.connections):
                 ends = f"10.0.0.{sender}:{5000 + number}", f"10.0.0.{receiver}:{7000 + number}"
                 part, paced = size / network.connections, rate < 0.99 * max(rates.values())
                 busy_ns = size / (rate if paced else rate * float(self.dice.uniform(BURSTS, 1.0)))
-                busy_ns += late_ns if (sender, receiver) in waits else 0.0
+                busy_ns += late_ns if (sender, receiver) in late else 0.0
                 delivery = rate / network.connections * float(np.exp(network.spread * self.dice.standard_normal()))
                 sent = row(*ends, "send", second, part) | {
                     "busy_ns": int(busy_ns), "network_ns": int(busy_ns), "retransmitted": 1_000_000 if paced else 0,
@@ -56,7 +56,7 @@ class Connections:
                 }  # fmt: skip
                 rows.setdefault(sender, []).append(sent)
                 rows.setdefault(receiver, []).append(row(*ends[::-1], "receive", second, part))
-        return [self._batch(rank, of_rank) for rank, of_rank in rows.items() if rank not in network.silent]
+        return [self._batch(rank, rank_rows) for rank, rank_rows in rows.items() if rank not in network.silent]
 
     def _batch(self, rank: int, rows: list[dict[str, int | str]]) -> Batch:
         host = self.network.host(rank)

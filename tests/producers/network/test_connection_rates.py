@@ -1,21 +1,21 @@
 """Rows of connections: what each carried in an interval, of those that a process holds."""
 
 from drumline.producers.network.connection_rates import LEAST_BYTES, MOST_ROWS, ConnectionRates
-from drumline.producers.network.connections import Connection
+from drumline.producers.network.connections import TcpConnection
 
 S = 10**9
-OPENED = Connection("a:1", "b:2", 11, 0, 0, 0, 0, 0, 0)
+OPENED = TcpConnection("a:1", "b:2", 11, 0, 0, 0, 0, 0, 0)
 OWNERS = {11: ["p"]}
 MB = 1_000_000
 
 
-def sampled(*looks, owners=OWNERS):
+def sampled(*polls, owners=OWNERS):
     rates = ConnectionRates()
     rates.take(S, owners)
-    rates.look(looks[0])
+    rates.refresh(polls[0])
     rates.take(2 * S, owners)
-    for look in looks[1:]:
-        rates.look(look)
+    for connections in polls[1:]:
+        rates.refresh(connections)
     return rates.take(3 * S, owners)
 
 
@@ -34,11 +34,11 @@ def test_the_other_end_has_a_row_of_what_it_received():
     assert [(row["direction"], row["bytes"]) for row in rows["p"]] == [("receive", 5 * MB)]
 
 
-def test_the_delivery_rate_is_the_median_of_looks_in_which_something_was_delivered():
-    looks = [
+def test_the_delivery_rate_is_the_median_of_polls_in_which_something_was_delivered():
+    polls = [
         [OPENED._replace(acknowledged=n * MB, delivery_rate=rate)] for n, rate in ((1, 70), (2, 50), (2, 1), (3, 90))
     ]
-    rows, _ = sampled([OPENED], *looks)
+    rows, _ = sampled([OPENED], *polls)
     assert rows["p"][0]["delivery_rate"] == 70
 
 
@@ -49,7 +49,7 @@ def test_small_and_foreign_and_new_connections_have_no_rows():
     assert sampled([], [OPENED._replace(acknowledged=MB)])[0] == {}
 
 
-def test_another_connection_with_the_same_ends_begins_anew():
+def test_another_connection_with_the_same_ends_is_a_new_one():
     assert sampled([OPENED], [OPENED._replace(inode=12, acknowledged=MB)], owners={11: ["p"], 12: ["p"]})[0] == {}
 
 
@@ -61,7 +61,7 @@ def test_a_busy_time_longer_than_the_interval_counts_as_the_interval():
 
 def test_of_many_connections_those_that_carried_most_have_rows_and_the_others_are_counted():
     begin = [OPENED._replace(local=f"a:{n}") for n in range(MOST_ROWS + 10)]
-    end = [one._replace(acknowledged=(n + 1) * MB) for n, one in enumerate(begin)]
+    end = [connection._replace(acknowledged=(n + 1) * MB) for n, connection in enumerate(begin)]
     rows, left_out = sampled(begin, end)
     assert (len(rows["p"]), left_out) == (MOST_ROWS, 10)
     assert min(row["bytes"] for row in rows["p"]) == 11 * MB

@@ -30,9 +30,9 @@ while connection.recv(1 << 20):
 
 def test_sockets_of_a_process_are_known_by_its_files():
     owners = SocketOwners()
-    with socket.socket() as own:
+    with socket.socket() as opened:
         owners.follow([certain(os.getpid())])
-        assert owners.owners[os.fstat(own.fileno()).st_ino] == ["p"]
+        assert owners.owners[os.fstat(opened.fileno()).st_ino] == ["p"]
     owners.follow([])
     assert (owners.owners, owners.left_out) == ({}, 0)
 

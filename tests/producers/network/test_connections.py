@@ -1,4 +1,4 @@
-"""What a kernel answers about its TCP connections: bytes of Linux 6.18, and what older ones leave out."""
+"""Answers of a kernel about its TCP connections: bytes of Linux 6.18, and those of older ones, which are shorter."""
 
 import base64
 import os
@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from drumline.producers.network.connections import Connection, parse_answer, read_connections
+from drumline.producers.network.connections import TcpConnection, parse_answer, read_connections
 
 #: Answer of a kernel with one connection, 10.77.0.1:48554 to 10.77.0.2:7001, which sent 3 MB; then the end.
 ANSWER = base64.b64decode(
@@ -19,7 +19,7 @@ ANSWER = base64.b64decode(
     "uW8AAAAAAAA="
 )
 INODE = 879543
-SEEN = Connection("10.77.0.1:48554", "10.77.0.2:7001", INODE, 3_000_001, 1_000, 4_000, 0, 0, 2_322_441_558)
+SEEN = TcpConnection("10.77.0.1:48554", "10.77.0.2:7001", INODE, 3_000_001, 1_000, 4_000, 0, 0, 2_322_441_558)
 #: Of the message: begin of its sockets' addresses, of its attribute with tcp_info, and of tcp_info.
 LOCAL, REMOTE, ATTRIBUTE, INFO = 24, 40, 124, 128
 
@@ -39,7 +39,7 @@ def test_a_connection_has_what_the_kernel_counted_of_it():
     assert parse_answer(ANSWER, {INODE + 1}) == ([], True)
 
 
-def test_where_the_attribute_is_is_what_the_test_says():
+def test_the_answer_has_its_parts_at_these_places():
     assert struct.unpack_from("=HH", ANSWER, ATTRIBUTE) == (284, 2)
     assert ANSWER[LOCAL : LOCAL + 4] == socket.inet_aton("10.77.0.1")
     assert ANSWER[REMOTE : REMOTE + 4] == socket.inet_aton("10.77.0.2")
@@ -59,8 +59,8 @@ def test_a_kernel_that_does_not_count_busy_time_has_no_connections(length):
 
 def test_every_cut_of_an_answer_is_read_without_an_error():
     for length in range(len(ANSWER)):
-        found, _ = parse_answer(ANSWER[:length], {INODE})
-        assert found in ([], [SEEN])
+        connections, _ = parse_answer(ANSWER[:length], {INODE})
+        assert connections in ([], [SEEN])
 
 
 def test_connections_within_a_host_are_left_out():
@@ -75,8 +75,8 @@ def test_addresses_of_ipv4_in_ipv6_are_the_same_as_at_the_other_end():
 
     [mapped] = parse_answer(of_six("::ffff:10.77.0.1", "::ffff:10.77.0.2"), {INODE})[0]
     assert mapped == SEEN
-    [own] = parse_answer(of_six("fd00::1", "fd00::2"), {INODE})[0]
-    assert (own.local, own.remote) == ("[fd00::1]:48554", "[fd00::2]:7001")
+    [opened] = parse_answer(of_six("fd00::1", "fd00::2"), {INODE})[0]
+    assert (opened.local, opened.remote) == ("[fd00::1]:48554", "[fd00::2]:7001")
 
 
 def test_an_error_of_the_kernel_is_raised():
@@ -86,5 +86,5 @@ def test_an_error_of_the_kernel_is_raised():
 
 
 def test_a_kernel_answers_about_its_connections():
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as own:
-        assert read_connections({os.fstat(own.fileno()).st_ino}) == []  # it is within this host
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as opened:
+        assert read_connections({os.fstat(opened.fileno()).st_ino}) == []  # it is within this host

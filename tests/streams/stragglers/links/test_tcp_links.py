@@ -21,12 +21,12 @@ STEPS, SLOW = 300, (100, 239)
 RING = Flow("c", 0, 1, ("eth0",), ("eth1",), 8.0 * LEAST_BYTES, 1 << 17, 8.0, 1e6, 9e6)
 
 
-def inside(found):
-    return [window for first, window in found.items() if SLOW[0] <= first and first + 19 <= SLOW[1]]
+def inside(verdicts):
+    return [window for first, window in verdicts.items() if SLOW[0] <= first and first + 19 <= SLOW[1]]
 
 
-def outside(found):
-    return [window for first, window in found.items() if first + 19 < SLOW[0] or first > SLOW[1]]
+def outside(verdicts):
+    return [window for first, window in verdicts.items() if first + 19 < SLOW[0] or first > SLOW[1]]
 
 
 def stored(*ends):
@@ -34,8 +34,8 @@ def stored(*ends):
     state = TransferState({}, "job|run")
     for number, (rank, local, remote, direction, size, network_ns, rate, again) in enumerate(ends):
         of_kernel = {"busy_ns": network_ns, "network_ns": network_ns, "delivery_rate": rate, "retransmitted": again}
-        one = row(local, remote, direction, 10, size) | (of_kernel if direction == "send" else {})
-        _, batch = ConnectionBatches("agent", "node").batch({"job": "job", "run": "run", "rank": rank}, [one])
+        values = row(local, remote, direction, 10, size) | (of_kernel if direction == "send" else {})
+        _, batch = ConnectionBatches("agent", "node").batch({"job": "job", "run": "run", "rank": rank}, [values])
         state.apply(BatchTable.of([batch]), np.array([number]))
     kept = state.between(0, 10**18)
     return kept, np.ones(len(kept.rows))
@@ -48,33 +48,35 @@ def test_a_slow_direction_is_named_where_both_ends_of_nccl_see_nothing(hosts, ra
     sender, receiver = hosts - 1, 0
     slow = {(f"node-{sender}", f"node-{receiver}"): ratio}
     network = Network(hosts, slow=slow, slow_steps=SLOW, seed=hosts, connections=connections, share=0.5)
-    found = windows(job(network, STEPS))
+    verdicts = windows(job(network, STEPS))
     right = [
         detail == "one_flow" and flows(evidence) == {(sender, receiver)} and evidence["direction"] == "one_way"
-        for detail, evidence, _ in inside(found)
+        for detail, evidence, _ in inside(verdicts)
     ]
     assert sum(right) >= 0.9 * len(right) >= 6
-    assert not any(named for *_, named in found.values())
-    assert not any(detail for detail, *_ in outside(found))
-    [flow] = inside(found)[3][1]["flows"]
+    assert not any(named for *_, named in verdicts.values())
+    assert not any(detail for detail, *_ in outside(verdicts))
+    [flow] = inside(verdicts)[3][1]["flows"]
     assert flow["expected_gb_s"] / flow["gb_s"] == pytest.approx(ratio, rel=0.25)
     assert flow["retransmitted_mb"] >= 1.0
 
 
 def test_a_pair_that_is_slow_both_ways_is_named_so():
     slow = {("node-0", "node-1"): 2.0, ("node-1", "node-0"): 2.0}
-    found = windows(job(Network(2, slow=slow, slow_steps=SLOW, connections=2), STEPS))
-    right = [flows(of) == {(0, 1), (1, 0)} and of["direction"] == "both" for detail, of, _ in inside(found) if detail]
-    assert sum(right) >= 0.9 * len(inside(found))
+    verdicts = windows(job(Network(2, slow=slow, slow_steps=SLOW, connections=2), STEPS))
+    right = [
+        flows(of) == {(0, 1), (1, 0)} and of["direction"] == "both" for detail, of, _ in inside(verdicts) if detail
+    ]
+    assert sum(right) >= 0.9 * len(inside(verdicts))
 
 
 def test_a_receiver_that_reads_late_is_no_slow_link_and_one_beside_it_is_named():
     late = Fault(0, "idle", 25 * MS, first=SLOW[0], last=SLOW[1])
     late_receivers = ((3, 0, 25 * MS),)
-    alone = windows(
+    only_late = windows(
         job(Network(4, slow_steps=SLOW, late_receivers=late_receivers, connections=2), STEPS, (late,), buckets=1)
     )
-    assert not any(detail for detail, *_ in alone.values())
+    assert not any(detail for detail, *_ in only_late.values())
     slow = {("node-3", "node-0"): 2.0}
     network = Network(4, slow=slow, slow_steps=SLOW, late_receivers=late_receivers, connections=2)
     both = inside(windows(job(network, STEPS, (late,), buckets=1)))[1:]
@@ -84,8 +86,8 @@ def test_a_receiver_that_reads_late_is_no_slow_link_and_one_beside_it_is_named()
 
 def test_healthy_hosts_are_not_named():
     for seed in range(2):
-        found = windows(job(Network(8, spread=0.1, paths=0.2, seed=seed, connections=2), 400))
-        assert {(detail, len(named)) for detail, _, named in found.values()} == {("", 0)}
+        verdicts = windows(job(Network(8, spread=0.1, paths=0.2, seed=seed, connections=2), 400))
+        assert {(detail, len(named)) for detail, _, named in verdicts.values()} == {("", 0)}
 
 
 def test_rows_of_connections_alone_that_come_late_are_taken_in():
@@ -115,10 +117,10 @@ def test_the_rate_of_a_pair_is_that_of_its_connections_together():
 
 
 def test_the_other_end_is_who_has_the_same_ends_the_other_way_round():
-    alone = (0, "a:1", "b:2", "send", 40_000_000, 100_000_000, 0, 0)
-    assert join_connections(*stored(alone)) == {}
-    assert join_connections(*stored(alone, (1, "b:3", "a:1", "receive", 40_000_000, 0, -1, 0))) == {}
-    both = (alone, (4, "b:2", "a:1", "receive", 40_000_000, 0, -1, 0))
+    single = (0, "a:1", "b:2", "send", 40_000_000, 100_000_000, 0, 0)
+    assert join_connections(*stored(single)) == {}
+    assert join_connections(*stored(single, (1, "b:3", "a:1", "receive", 40_000_000, 0, -1, 0))) == {}
+    both = (single, (4, "b:2", "a:1", "receive", 40_000_000, 0, -1, 0))
     assert join_connections(*stored(*both)).keys() == {(0, 4)}
 
 
@@ -137,7 +139,7 @@ def test_a_pair_that_is_busy_for_less_than_a_suspect_costs_is_not_evaluated():
     assert with_connections([RING], {(0, 1): over}, 1.1e7) == []
 
 
-def test_what_was_sent_again_is_said():
+def test_what_was_sent_again_is_in_the_text():
     text = (
         '{"flows": [{"from": 1, "from_host": "a", "to": 2, "to_host": "b", "gb_s": 1.0, "expected_gb_s": 2.0,'
         ' "expected_by": "history", "retransmitted_mb": 2.5}], "slow_flows": 1}'
