@@ -79,7 +79,7 @@ def read_connections(inodes: Container[int]) -> list[TcpConnection]:
 
 def parse_answer(answer: bytes, inodes: Container[int]) -> tuple[list[TcpConnection], bool]:
     """Return the connections of one answer, and whether it is the last. Raises OSError for the kernel's error."""
-    out = []
+    out: list[TcpConnection] = []
     at = 0
     while at + _HEADER.size <= len(answer):
         length, kind, *_ = _HEADER.unpack_from(answer, at)

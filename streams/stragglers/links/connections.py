@@ -60,10 +60,10 @@ def join_connections(stored: StoredTransfers, share: Floats) -> dict[tuple[int, 
     pairs: dict[tuple[int, int], list[Connections]] = defaultdict(list)
     for (sender, receiver, *_), numbers in of_connection.items():
         of, part = rows[numbers], share[numbers]
-        sums = [float((of[name] * part).sum()) for name in ("bytes", "retransmitted", "network_ns")]
+        size, again, network_ns = (float((of[name] * part).sum()) for name in ("bytes", "retransmitted", "network_ns"))
         known = of["delivery_rate"] > 0.0
         rate = _median(of["delivery_rate"][known], (of["bytes"] * part)[known]) / 1e9 if known.any() else 0.0
-        pairs[sender, receiver].append(Connections(*sums, rate))
+        pairs[sender, receiver].append(Connections(size, again, network_ns, rate))
     return {pair: _sum(connections) for pair, connections in pairs.items()}
 
 
