@@ -3,8 +3,8 @@
  *   fake_transport PLUGIN VERSION
  *
  * RANK, WORLD_SIZE; LISTEN, NEXT: address and port that the rank before connects to, and that the next one listens on.
- * BYTES: of an AllReduce; OPERATIONS a step; COMPUTE_MS before each. FOLDER: while it has a file late-RANK, the rank
- * enters its first operation of a step as many ms later. Prints the number of each step and when it ended. */
+ * BYTES: of an AllReduce, CHUNK: of a transfer; OPERATIONS a step; COMPUTE_MS before each. FOLDER: while it has a file
+ * late-RANK, the rank enters its first operation of a step as many ms later. Prints the number of each step and when it ended. */
 #define main fake_nccl_main
 #include "fake_nccl.c"
 #undef main
@@ -12,7 +12,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-enum { CHUNK = 1 << 19, RING_PORT_BACKLOG = 4 };
+enum { MOST_CHUNK = 1 << 19, RING_PORT_BACKLOG = 4 };
 
 static int next_fd, previous_fd, ring_rank, ring_ranks;
 static long block_chunks; /* of a block: an operation of n ranks has 2 (n - 1) blocks */
@@ -21,6 +21,7 @@ static struct operation ring_op;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 static long received; /* chunks of this operation */
+static size_t chunk_bytes = MOST_CHUNK;
 
 static struct sockaddr_in address_of(const char *variable) {
   char text[64];
@@ -54,7 +55,7 @@ static void connect_ring(void) {
 
 /* Whoever sends a chunk of a block has received the same of the block before. */
 static void *send_all(void *unused) {
-  static char data[CHUNK];
+  static char data[MOST_CHUNK];
   struct proxy proxy = start_proxy(&ring_comm, &ring_op, 0, (ring_rank + 1) % ring_ranks, true);
   const long chunks = 2 * (ring_ranks - 1) * block_chunks;
   for (long chunk = 0; chunk < chunks; chunk++) {
@@ -64,9 +65,9 @@ static void *send_all(void *unused) {
     while (received <= chunk - block_chunks) pthread_cond_wait(&moved, &lock);
     pthread_mutex_unlock(&lock);
     step_state(&proxy, (int)chunk, SEND_PEER_WAIT, 0);
-    step_state(&proxy, (int)chunk, SEND_WAIT, CHUNK);
-    for (size_t done = 0; done < CHUNK;) {
-      ssize_t sent = send(next_fd, data + done, CHUNK - done, MSG_NOSIGNAL);
+    step_state(&proxy, (int)chunk, SEND_WAIT, chunk_bytes);
+    for (size_t done = 0; done < chunk_bytes;) {
+      ssize_t sent = send(next_fd, data + done, chunk_bytes - done, MSG_NOSIGNAL);
       if (sent <= 0) _exit(4);
       done += (size_t)sent;
     }
@@ -77,19 +78,19 @@ static void *send_all(void *unused) {
 }
 
 static void receive_all(void) {
-  static char data[CHUNK];
+  static char data[MOST_CHUNK];
   struct proxy proxy = start_proxy(&ring_comm, &ring_op, 0, (ring_rank + ring_ranks - 1) % ring_ranks, false);
   const long chunks = 2 * (ring_ranks - 1) * block_chunks;
   for (long chunk = 0; chunk < chunks; chunk++) {
     start_step(&proxy, (int)chunk);
     step_state(&proxy, (int)chunk, RECV_WAIT, 0);
-    for (size_t done = 0; done < CHUNK;) {
-      ssize_t got = recv(previous_fd, data, CHUNK - done, 0);
+    for (size_t done = 0; done < chunk_bytes;) {
+      ssize_t got = recv(previous_fd, data, chunk_bytes - done, 0);
       if (got <= 0) _exit(5);
       done += (size_t)got;
     }
-    step_state(&proxy, (int)chunk, RECV_FLUSH_WAIT, CHUNK);
-    step_state(&proxy, (int)chunk, RECV_GPU_WAIT, CHUNK);
+    step_state(&proxy, (int)chunk, RECV_FLUSH_WAIT, chunk_bytes);
+    step_state(&proxy, (int)chunk, RECV_GPU_WAIT, chunk_bytes);
     pthread_mutex_lock(&lock);
     received++;
     pthread_cond_broadcast(&moved);
@@ -113,7 +114,7 @@ static void all_reduce(void) {
   pthread_t sender;
   ring_op = make(&ring_comm, false);
   ring_op.channels = 1;
-  ring_op.count = (size_t)(block_chunks * ring_ranks) * CHUNK / 4;
+  ring_op.count = (size_t)(block_chunks * ring_ranks) * chunk_bytes / 4;
   ring_op.api_call = start_api_call(&ring_comm, &ring_op, false);
   launch(&ring_comm, &ring_op, 1);
   received = 0;
@@ -130,7 +131,9 @@ int main(int count, char **arguments) {
   version = atoi(arguments[2]);
   load(arguments[1]);
   ring_rank = (int)from_environment("RANK"), ring_ranks = (int)from_environment("WORLD_SIZE");
-  block_chunks = from_environment("BYTES") / CHUNK / ring_ranks;
+  if (getenv("CHUNK")) chunk_bytes = (size_t)from_environment("CHUNK");
+  CHECK(chunk_bytes && chunk_bytes <= MOST_CHUNK);
+  block_chunks = from_environment("BYTES") / (long)chunk_bytes / ring_ranks;
   block_chunks = block_chunks ? block_chunks : 1;
   const long operations = from_environment("OPERATIONS"), compute_ms = from_environment("COMPUTE_MS");
   const char *folder = getenv("FOLDER");

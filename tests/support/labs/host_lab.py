@@ -62,8 +62,11 @@ class HostLab:
         self.running.append(process)
         return output
 
-    def start_job(self, size: int, operations: int, compute_ms: int) -> None:
-        """Start the ranks; return when they step. A part of the operations is recorded: of one a step, few a window."""
+    def start_job(self, chunk: int, operations: int, compute_ms: int) -> None:
+        """Start the ranks; return when they step. `chunk`: bytes of a transfer, one for each rank an operation.
+
+        A part of the operations is recorded: of one a step, few a window.
+        """
         names, outputs = self.hosts.names, []
         for rank, host in enumerate(names):
             before, behind = names[rank - 1], names[(rank + 1) % len(names)]
@@ -72,7 +75,8 @@ class HostLab:
                 "WORLD_SIZE": str(len(names)),
                 "LISTEN": f"{self.hosts.address(host, before)}:{PORT}",
                 "NEXT": f"{self.hosts.address(behind, host)}:{PORT}",
-                "BYTES": str(size), "OPERATIONS": str(operations), "COMPUTE_MS": str(compute_ms),
+                "BYTES": str(chunk * len(names)), "CHUNK": str(chunk),
+                "OPERATIONS": str(operations), "COMPUTE_MS": str(compute_ms),
                 "FOLDER": str(self.folder),
             }  # fmt: skip
             options = LaunchOptions(job=JOB, run="r", policy="light", spool=values["DRUMLINE_SPOOL__ROOT"])
