@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.stragglers.analysis.slow_link import SlowLink, locate
+from drumline.streams.stragglers.analysis.window_data import WindowData
 from drumline.streams.stragglers.links.extent import (
     ALL_FLOWS,
     BOTH,
@@ -198,3 +200,16 @@ def test_slow_flows_are_no_past_and_of_too_many_none_is_kept():
     ring = [flow(a, (a + 2) % 16) for a in range(0, 16, 2)]
     assert summarize_flows(ring, [ring[0].name], 100).keys() == {slow_flow.name for slow_flow in ring[1:]}
     assert summarize_flows(ring, [], 7) == {}
+
+
+@pytest.mark.parametrize(("growth_ns", "is_located"), [(80_000, True), (200_000, True), (800_000, False)])
+def test_a_flow_that_explains_no_growth_of_collectives_is_not_the_slow_link(growth_ns, is_located):
+    """Over sockets a kernel may take all that is sent at once: what a sender sees is then no link."""
+    ring = [flow(a, (a + 2) % 16) for a in range(0, 16, 2)]
+    flows = find_slow_flows([at(ring[3], 5.0), *ring[:3], *ring[4:]], history(*ring), [], HOSTS, CONFIG)
+    link = SlowLink("c", "AllReduce", 1 << 20, 2.0, 1e9, 0.3, growth_ns=growth_ns)
+    data = WindowData(np.zeros(0, np.int64), np.zeros(0, np.int64), {})
+    located = locate(data, link, flows, [], CONFIG)
+    assert located is not None
+    assert (located.flows is not None) == is_located
+    assert locate(data, replace(link, communicator="other"), flows, [], CONFIG).flows is flows
