@@ -1,6 +1,6 @@
 """Hosts on one machine that run a job of the fake transport: a rank and an agent each, whose links a test changes.
 
-Links are about a hundredth of real ones, so the kernel's buffers are, too.
+Links are about a hundredth of real ones, and the kernel's buffers hide them from a sender as they do on real hosts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from drumline.producers.ipc.policy import LIGHT, Policy
 from drumline.producers.launcher import PLUGIN, LaunchOptions, environment, load_plugin
 from drumline.producers.spool.location import make_rings
 
-#: Bytes a second of a healthy link, and most that the kernel holds of a connection.
-RATE, BUFFERS = 4e7, 1 << 18
+#: Bytes a second of a healthy link.
+RATE = 4e7
 JOB, PORT = "hosts", 7400
 BRIDGE = Path(__file__).parents[1] / "port_bridge.py"
 
@@ -39,7 +39,6 @@ class HostLab:
         for port in ports:
             self.start(["python", str(BRIDGE), "serve", str(folder / f"{port}.socket"), str(port)], "")
         for host in hosts.names:
-            hosts.apply(host, "buffers", str(BUFFERS))
             for port in ports:
                 self.start(["python", str(BRIDGE), "reach", str(folder / f"{port}.socket"), str(port)], host)
             self.start(["python", "-m", "drumline.cli.app", "agent"], host, self.agent_variables(host))
