@@ -11,7 +11,6 @@ import os
 import socket
 import struct
 from collections.abc import Container, Iterator
-from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
 
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20
@@ -28,6 +27,8 @@ _STATES = 1 << 1 | 1 << 8
 #: times in us; bytes sent again.
 _SEGMENTS, _BYTES = struct.Struct("=16xI80xI"), struct.Struct("=120xQQ")
 _RATES, _RETRANSMITTED = struct.Struct("=160xQQQ"), struct.Struct("=208xQ")
+#: Addresses of IPv4 in IPv6, and the loopback of both.
+_MAPPED, _LOOPBACK, LOOPBACK_NET = bytes(10) + b"\xff\xff", bytes(15) + b"\x01", 127
 _ANSWER_BYTES = 1 << 18
 TIMEOUT_S = 5.0
 
@@ -123,11 +124,10 @@ def _connection(body: bytes, inodes: Container[int]) -> TcpConnection | None:
 
 def _end(family: int, address: bytes, port: bytes) -> tuple[str, bool, int]:
     """Return address, whether it is this host's loopback, and port; one of IPv4 is written as such."""
-    parsed = ip_address(address if family == socket.AF_INET6 else address[:4])
-    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
-        parsed = parsed.ipv4_mapped
-    text = f"[{parsed}]" if isinstance(parsed, IPv6Address) else str(parsed)
-    return text, parsed.is_loopback, int.from_bytes(port, "big")
+    if family == socket.AF_INET6 and not address.startswith(_MAPPED):
+        return f"[{socket.inet_ntop(family, address)}]", address == _LOOPBACK, int.from_bytes(port, "big")
+    four = address[12:] if family == socket.AF_INET6 else address[:4]
+    return socket.inet_ntop(socket.AF_INET, four), four[0] == LOOPBACK_NET, int.from_bytes(port, "big")
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:

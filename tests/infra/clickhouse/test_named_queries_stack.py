@@ -102,8 +102,8 @@ def test_the_rate_of_ranks_over_tcp_is_what_the_kernel_counted(server):
     client = clickhouse.connect(server, database=server.clickhouse.database)
     clickhouse.command(
         client,
-        """INSERT INTO transfers (job, run, rank, host, start, duration_ns, communicator, comm_rank, ranks, peer, direction,
-            bytes, busy_ns, network_ns, local, remote, delivery_rate)
+        """INSERT INTO transfers (job, run, rank, host, start, duration_ns, communicator, comm_rank, ranks, peer,
+            direction, bytes, busy_ns, network_ns, local, remote, delivery_rate)
         WITH toStartOfInterval(now(), INTERVAL 10 SECOND) - 60 + second AS at, [(0, 'a', 'b'), (1, 'b', 'a')] AS ends
         SELECT 'tcp', 'r', end.1, concat('node-', end.2), at, 1000000000, '', -1, 0, -1, way, 400000000,
             if(way = 'send', 500000000, 0), if(way = 'send', 400000000, 0), concat(end.2, ':', port),
@@ -111,8 +111,8 @@ def test_the_rate_of_ranks_over_tcp_is_what_the_kernel_counted(server):
         FROM (SELECT arrayJoin(range(10)) AS second)
         ARRAY JOIN ends AS end ARRAY JOIN ['1', '2'] AS port ARRAY JOIN ['send', 'receive'] AS way
         UNION ALL
-        SELECT 'tcp', 'r', end.1, concat('node-', end.2), at, 1000000000, 'c', end.1, 2, 1 - end.1, way, 90000000, 1000000,
-            1000000, '', '', -1
+        SELECT 'tcp', 'r', end.1, concat('node-', end.2), at, 1000000000, 'c', end.1, 2, 1 - end.1, way, 90000000,
+            1000000, 1000000, '', '', -1
         FROM (SELECT arrayJoin(range(10)) AS second)
         ARRAY JOIN ends AS end ARRAY JOIN ['send', 'receive'] AS way""",
     )
