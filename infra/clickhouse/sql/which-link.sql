@@ -37,7 +37,7 @@ WITH ends AS (
 )
 SELECT f.from_rank AS from_rank, f.from_host AS from_host, f.from_nic AS from_nic, f.to_rank AS to_rank, f.to_host AS to_host, f.to_nic AS to_nic, round(f.newest, 3) AS newest_gb_s,
     round(f.lowest, 3) AS lowest_gb_s, round(f.usual, 3) AS usual_gb_s, round(median(f.usual) OVER (PARTITION BY f.communicator, f.from_host = f.to_host), 3) AS peers_gb_s,
-    round(f.sent / 1e9, 3) AS recorded_gb, f.communicator AS communicator, arrayStringConcat(arrayFilter(text -> text != '', [a.wrong, b.wrong]), '; ') AS wrong, a.errors + b.errors AS errors
+    round(f.sent / 1e9, 3) AS recorded_gb, f.communicator AS communicator, arrayStringConcat(arrayFilter(text -> text != '', [a.wrong, b.wrong]), ', ') AS wrong, a.errors + b.errors AS errors
 FROM (
     SELECT communicator, any(from_rank) AS from_rank, any(from_host) AS from_host, any(from_nic) AS from_nic, any(to_rank) AS to_rank, any(to_host) AS to_host, any(to_nic) AS to_nic,
         argMax(gb_s, at) AS newest, min(gb_s) AS lowest, median(gb_s) AS usual, sum(flows.sent) AS sent
