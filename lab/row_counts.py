@@ -23,6 +23,7 @@ STORED: dict[str, str] = {
     Topic.HOST: "host_samples",
     Topic.NETWORK: "network_samples",
     Topic.CHECK: "checks",
+    Topic.TRANSFER: "transfers",
     Topic.STACK: "stacks",
     Topic.LAUNCH: "launches",
     Topic.LAUNCH_COUNT: "launch_counts",

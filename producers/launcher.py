@@ -92,14 +92,14 @@ def environment(
 def load_plugin(environment: Mapping[str, str], policy: Policy) -> dict[str, str]:
     """Return variables that make NCCL load drumline's plugin, and that one the user's; without a ring, the user's only.
 
-    NCCL loads one plugin. A statically linked one cannot be passed on to: it stays the only one.
+    NCCL loads one plugin. The user's may be linked into the job (STATIC_PLUGIN): drumline's looks for it there.
     """
     result, plugin = dict(environment), library.path()
     if plugin and result.get(PLUGIN) == plugin:  # below another `drumline run`
         result[PLUGIN] = result.pop(CHAIN, "none")
         result.pop(FOLDER_VARIABLE, None)
     users = result.get(PLUGIN) or DEFAULT_PLUGIN
-    if policy.uses_ring and plugin and not is_linked_in(users):
+    if policy.uses_ring and plugin:
         root = os.path.abspath(result.get("DRUMLINE_SPOOL__ROOT") or spool_defaults.ROOT)
         folder = os.path.join(root, spool_defaults.RINGS)
         result |= {
@@ -110,11 +110,6 @@ def load_plugin(environment: Mapping[str, str], policy: Policy) -> dict[str, str
         if users.lower() != "none":
             result[CHAIN] = users
     return result
-
-
-def is_linked_in(plugin: str) -> bool:
-    """Return whether NCCL takes the name of a plugin for one that is linked into the job."""
-    return "STATIC_PLUGIN".startswith(plugin.upper())
 
 
 def misfits(inherited: Mapping[str, str]) -> dict[str, str]:
@@ -146,8 +141,6 @@ def without_rings(variables: Mapping[str, str]) -> str:
         return ""
     if library.path() is None:
         return "NCCL's plugin was not built: install a C compiler and drumline again, or --policy always"
-    if FOLDER_VARIABLE not in variables:
-        return f"{PLUGIN}={variables[PLUGIN]} stays NCCL's only plugin: unset it, or --policy always"
     folder = Path(variables[FOLDER_VARIABLE])
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         return f"{folder} is no folder: remove it"

@@ -11,7 +11,7 @@ from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 
 _KEYED_BY_JOB = frozenset(
-    {Topic.STEP, Topic.HOST, Topic.PROGRESS, Topic.STACK, Topic.LATENESS, Topic.STRAGGLER, Topic.HANG}
+    {Topic.STEP, Topic.HOST, Topic.PROGRESS, Topic.TRANSFER, Topic.STACK, Topic.LATENESS, Topic.STRAGGLER, Topic.HANG}
 )
 
 

@@ -27,6 +27,7 @@ class Topic(StrEnum):
     NETWORK = "gpu.network.v1"
     CHECK = "gpu.check.v1"
     PROGRESS = "gpu.progress.v1"
+    TRANSFER = "gpu.transfer.v1"
     STACK = "gpu.stack.v1"
     LAUNCH = "gpu.launch.v1"
     LAUNCH_COUNT = "gpu.launch-count.v1"
@@ -98,6 +99,7 @@ TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(Topic.NETWORK, "network_samples", "host", 7 * DAY_MS),
     TopicSpec(Topic.CHECK, "checks", "host", 30 * DAY_MS),
     TopicSpec(Topic.PROGRESS, "progress", "job", 3 * DAY_MS, joined=True),
+    TopicSpec(Topic.TRANSFER, "transfers", "job", 3 * DAY_MS, joined=True),
     TopicSpec(Topic.STACK, "stacks", "job", 7 * DAY_MS, joined=True),
     TopicSpec(Topic.LAUNCH, "launches", "process id", 3 * DAY_MS),
     TopicSpec(Topic.LAUNCH_COUNT, "launch_counts", "process id", 7 * DAY_MS),

@@ -78,7 +78,7 @@ def verdicts(batches: Iterable[tuple[int, Batch | RecordTable]], config: Straggl
     """Return the gpu.straggler.v1 batches of the lateness stage and the straggler stage, all revisions."""
     stages: list[tuple[Collection[str], Stage]] = [
         ((Topic.COLLECTIVE,), CommunicatorStage({}, config)),
-        ((Topic.LATENESS, Topic.STEP, Topic.DEVICE, Topic.HOST, Topic.STACK), JobStage({}, config)),
+        ((Topic.LATENESS, Topic.STEP, Topic.DEVICE, Topic.HOST, Topic.TRANSFER, Topic.STACK), JobStage({}, config)),
     ]
     return (batch for batch in results(batches, stages, config.idle_ns) if batch.topic == Topic.STRAGGLER)
 

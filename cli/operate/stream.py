@@ -46,7 +46,7 @@ def stream(
 
     \b
     Reads   gpu.kernel.v1 gpu.memcpy.v1 gpu.collective.v1 gpu.step.v1 gpu.device.v1 gpu.host.v1
-            gpu.progress.v1 gpu.stack.v1
+            gpu.progress.v1 gpu.transfer.v1 gpu.stack.v1
     Writes  gpu.kernel-frequency.v1 gpu.memcpy-bandwidth.v1 gpu.lateness.v1 gpu.straggler.v1 gpu.hang.v1
 
     Start at most as many workers as there are partitions; they share the work. State is kept in Kafka (changelog

@@ -91,6 +91,7 @@ def real_pipeline(state: Path) -> Iterator[Settings]:
                 raise RuntimeError(f"not drained: {waited.reason}")
             add_stacks(settings)
             add_links(settings)
+            add_transfers(settings)
             add_launches(settings)
             add_stalls(settings)
             add_launch_counts(settings)
@@ -122,6 +123,28 @@ def add_stacks(settings: Settings) -> None:
         lines += [json.dumps({**verdict, **sampling, **asdict(row)}) for row in stacks.rows]
     client = clickhouse.connect(settings, database=settings.clickhouse.database)
     clickhouse.insert_once(client, "stacks", "\n".join(lines).encode(), "stacks", "JSONEachRow")
+
+
+def add_transfers(settings: Settings) -> None:
+    """Store half a minute of transfers of demo's ranks in a ring, of which rank 2 sends slowly to rank 3 at the end."""
+    client = clickhouse.connect(settings, database=settings.clickhouse.database)
+    clickhouse.command(
+        client,
+        """INSERT INTO transfers (job, run, rank, host, gpu_uuid, process_id, start, duration_ns, communicator,
+            comm_rank, ranks, peer, direction, nic, channels, operations, transfers, bytes, network_ns, busy_ns,
+            slowest_channel, first_step, last_step)
+        WITH (SELECT min(start) FROM steps WHERE job = 'demo') AS begun,
+            (SELECT uniqExact(rank) FROM steps WHERE job = 'demo') AS size,
+            if(direction = 'send', p.rank, peer) AS sender, if(sender = 2 AND second >= 20, 8, 2) AS slower
+        SELECT job, run, p.rank, concat('node-', toString(intDiv(p.rank, 2))), gpu_uuid, process_id,
+            addSeconds(toStartOfSecond(begun), second), 1000000000, '00000000000000ab', p.rank, size,
+            (p.rank + if(direction = 'send', 1, size - 1)) % size AS peer, direction,
+            concat('mlx5_', toString(p.rank % 2)), 2, 16, 512, 268435456,
+            if(direction = 'send', slower, 9) * 40000000, if(direction = 'send', slower, 9) * 10000000, 1, -1, -1
+        FROM (SELECT job, run, rank, any(gpu_uuid) AS gpu_uuid, any(process_id) AS process_id
+            FROM steps WHERE job = 'demo' GROUP BY job, run, rank) AS p
+        ARRAY JOIN range(30) AS second ARRAY JOIN ['send', 'receive'] AS direction""",
+    )
 
 
 def add_launches(settings: Settings) -> None:

@@ -45,6 +45,7 @@ GROUPS = {
         "host_samples",
         "network_samples",
         "checks",
+        "transfers",
         "stacks",
         "launches",
         "launch_counts",

@@ -7,9 +7,9 @@ from drumline.infra.config.settings import Settings
 
 _TABLES = (
     "kernels", "memcpys", "collectives", "ranges", "steps", "device_samples", "host_samples", "network_samples",
-    "checks", "stacks", "launches", "launch_counts", "stalls", "iterations", "requests", "kernel_frequency_versions",
-    "memcpy_bandwidth_versions", "lateness_versions", "stragglers_versions", "processes_versions", "progress_versions",
-    "hangs_versions", "ledger",
+    "checks", "transfers", "stacks", "launches", "launch_counts", "stalls", "iterations", "requests",
+    "kernel_frequency_versions", "memcpy_bandwidth_versions", "lateness_versions", "stragglers_versions",
+    "processes_versions", "progress_versions", "hangs_versions", "ledger",
 )  # fmt: skip
 _ROLLUPS = (
     "ranks_per_second", "steps_per_second", "kernels_per_minute", "memcpys_per_minute", "devices_per_minute",

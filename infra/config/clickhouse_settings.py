@@ -39,6 +39,7 @@ class RetentionSettings(JsonSetting):
     host_samples: Days = 30
     network_samples: Days = 90
     checks: Days = 365
+    transfers: Days = 30
     stacks: Days = 90
     launches: Days = 14
     launch_counts: Days = 30

@@ -118,10 +118,9 @@ class RingSettings(SettingsModel):
     graphs: bool = Field(
         True, description="record operations in CUDA graphs; NCCL then adds a host function to each of them"
     )
-    times: Literal["auto", "all"] = Field(
+    times: Literal["auto", "all", "gpu"] = Field(
         "auto",
-        description="steps with the GPU's times: all, or 40 of 160 where calls follow each other within 3 ms in steps "
-        "below 100 ms",
+        description="what is measured: GPU times and transfers, of a part of dense calls; of all; GPU times only",
     )
 
 
@@ -132,6 +131,9 @@ class AgentSettings(SettingsModel):
     host_s: float = Field(1.0, ge=0, description="interval of the samples of a recorded process (/proc); s; 0 = none")
     network_s: float = Field(
         10.0, ge=0, description="interval of the samples of InfiniBand, RoCE and Ethernet links; s; 0 = none"
+    )
+    connections_s: float = Field(
+        1.0, ge=0, description="interval of the rows of TCP connections of recorded processes; s; 0 = none"
     )
     links: str = Field(
         "",

@@ -184,6 +184,51 @@ CAUSES: tuple[Entry, ...] = (
         NETWORK,
     ),
     Entry(
+        SLOW_LINK, "one_flow",
+        "what one rank sent another took longer on the network than before, or than others take; both are named",
+        "Look at speed, width and errors of the ports of both hosts: `drumline sql which-link --job JOB`, `drumline "
+        "sql network --job JOB`.",
+        "Ask the network's owner to check the path between the two ports; move one of the hosts if it stays slow.",
+        NETWORK,
+    ),
+    Entry(
+        SLOW_LINK, "one_nic",
+        "all transfers of one network device took longer; its host's others did not",
+        "Look at its speed, width and errors: `drumline sql network --job JOB`, `ibstat` or `ethtool`.",
+        "Have port, cable and PCIe slot of the device checked; drain the host if it stays slow.",
+        NETWORK,
+    ),
+    Entry(
+        SLOW_LINK, "one_pair",
+        "transfers between two hosts took longer, of several ranks or in both directions; others did not",
+        "Look at speed, width and errors of both hosts' ports: `drumline sql which-link --job JOB`, `drumline sql "
+        "network --job JOB`.",
+        "Ask the network's owner to check the path between the two hosts; move one of them if it stays slow.",
+        NETWORK,
+    ),
+    Entry(
+        SLOW_LINK, "one_host",
+        "transfers of one host with all its peers took longer; those between others did not",
+        "Look at the host's ports (`drumline sql network --job JOB`), at CPU of NCCL's proxy threads, and who else "
+        "uses its network.",
+        "Drain the host, and have its network checked.",
+        NETWORK,
+    ),
+    Entry(
+        SLOW_LINK, "several_flows",
+        "several transfers took longer, which have neither a host nor a network device in common",
+        "List them: `drumline sql which-link --job JOB`. Do they share a switch?",
+        "Ask the network's owner for what these paths have in common.",
+        NETWORK,
+    ),
+    Entry(
+        SLOW_LINK, "all_flows",
+        "nearly all transfers of the job took longer",
+        "Does another job use the same network? Look at congestion: `drumline sql network --job JOB`.",
+        "Ask the network's owner; jobs that start at the same time may share a switch.",
+        NETWORK,
+    ),
+    Entry(
         CHANGED_JOB, "",
         "steps became longer on all ranks together; the job may have changed by design",
         "Did the job itself change: batch size, sequence length, evaluation, a new phase?",

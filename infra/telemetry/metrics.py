@@ -262,6 +262,12 @@ AGENT_RING_DROPPED = _counter(
 AGENT_RING_BEHIND = _gauge("agent", "ring_behind_records", "records in all rings that are not published yet")
 AGENT_GPUS = _gauge("agent", "gpus", "GPUs that are sampled; 0: NVML is not available")
 AGENT_SAMPLED = _gauge("agent", "sampled_processes", "processes whose counters in /proc are sampled")
+AGENT_CONNECTIONS_UNSEEN = _gauge(
+    "agent", "unseen_connections_processes", "recorded processes whose TCP connections cannot be seen; the log has why"
+)  # fmt: skip
+AGENT_CONNECTIONS_LEFT_OUT = _counter(
+    "agent", "left_out_connection_rows_total", "rows of TCP connections beyond those of a process that carry most"
+)  # fmt: skip
 AGENT_XIDS = _counter("agent", "xid_events_total", "XID events reported by NVML")
 AGENT_STACKS = _counter(
     "agent",

@@ -19,6 +19,7 @@ from drumline.producers.control.waiting_jobs import make_folder, waiting_jobs
 from drumline.producers.health.check_at_start import CheckAtStart
 from drumline.producers.host.process_sampler import HostBatches, HostSampler
 from drumline.producers.identity import host_identity
+from drumline.producers.network.connection_sampler import ConnectionBatches, ConnectionSampler
 from drumline.producers.network.link_sampler import LinkBatches, LinkSampler
 from drumline.producers.network.link_samples import LinkSamples, expected_speeds
 from drumline.producers.nvml.batches import DeviceBatches
@@ -50,7 +51,7 @@ class OwnSamples:
         self._captures: SimpleQueue[Control] = SimpleQueue()
         self._kept = kept
         self._threads: list[
-            CheckAtStart | ControlMirror | DeviceSampler | HostSampler | LinkSampler | StackSampler
+            CheckAtStart | ConnectionSampler | ControlMirror | DeviceSampler | HostSampler | LinkSampler | StackSampler
         ] = []
         if settings.agent.gpu_s:
             options = SamplerOptions(settings.agent.gpu_s, identity.versions)
@@ -66,6 +67,11 @@ class OwnSamples:
             samples = LinkSamples(expected_speeds(settings.agent.links))
             links = LinkBatches(identity.process_id, host)
             self._threads.append(LinkSampler(self._spool, links, samples, settings.agent.network_s))
+        if settings.agent.connections_s:
+            connections = ConnectionBatches(identity.process_id, host)
+            self._threads.append(
+                ConnectionSampler(self._spool, connections, lambda: program.recorded, settings.agent.connections_s)
+            )
         if settings.agent.stacks:
             self._threads.append(
                 stack_sampler(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from drumline.infra.guidance.causes import SLOW_LINK
 from drumline.producers.control.steps_ahead import steps_ahead
 from drumline.schemas.batch import Batch
 from drumline.schemas.control import (
@@ -60,9 +61,10 @@ class VerdictWindows:
 
     def window(self, batch: Batch, at_s: float) -> Control | None:
         """Return the window or pull that a record of gpu.straggler.v1 asks for, or None. `at_s`: when Kafka took it."""
-        ranks = _ranks(batch) if self.kind != TIMES else _suspects(batch)
+        ranks = _ranks(batch) if self.kind != TIMES else []
+        wanted = bool(ranks) if self.kind != TIMES else _has_suspects(batch)
         step_ns = int(batch.envelope["step_ns"])
-        if not ranks or step_ns <= 0 or not self._accepts(str(batch.envelope["job"]), at_s):
+        if not wanted or step_ns <= 0 or not self._accepts(str(batch.envelope["job"]), at_s):
             return None
         envelope, step_s = batch.envelope, step_ns / 1e9
         age_s = min(max(at_s - int(envelope["window_end_ns"]) / 1e9, 0.0), MOST_AGE_S)
@@ -75,7 +77,7 @@ class VerdictWindows:
             prefix = "pull-"
             first, last, length_ns = max(first_step, last_step - MAX_PULL_STEPS + 1), last_step, MAX_PULL_NS // 2
         if self.kind == TIMES:  # of all its ranks: they are compared in the steps that all of them have
-            prefix, ranks, first, last, length_ns = "times-", [], -1, -1, TIMES_NS
+            prefix, first, last, length_ns = "times-", -1, -1, TIMES_NS
         try:
             return Control(
                 key=f"{prefix}verdict-{first_step}-{last_step}", kind=self.kind, policy="always",
@@ -100,9 +102,12 @@ class VerdictWindows:
         return True
 
 
-def _suspects(batch: Batch) -> list[int]:
+def _has_suspects(batch: Batch) -> bool:
+    """Return whether a rank is named, or may be soon, or the job's network is: its transfers show which link."""
     ranks, severities = (batch.columns[name].tolist() for name in ("rank", "severity"))
-    return suspect_ranks(ranks, severities, batch.strings("evidence_json", "evidence").tolist())
+    causes = batch.strings("cause", "causes").tolist()
+    links = (severity > 0 for severity, cause in zip(severities, causes, strict=True) if cause == SLOW_LINK)
+    return any(links) or bool(suspect_ranks(ranks, severities, batch.strings("evidence_json", "evidence").tolist()))
 
 
 def _ranks(batch: Batch) -> list[int]:

@@ -49,6 +49,8 @@ STATUS_KEYS: dict[str, str] = {
     "untrusted_times": "policy light: operations without rows, as NCCL reported the times of older operations",
     "untimed_steps": "policy light: steps without rows: of dense calls NCCL measures a part (`DRUMLINE_RINGS__TIMES`)",
     "ring_dropped": "policy light: operations and marks that met a full ring",
+    "transfers": "policy light: operations of NCCL's proxy threads whose transfers were recorded",
+    "transfers_dropped": "policy light: operations of NCCL's proxy threads for whose transfers the ring had no room",
     "ring_unknown": "policy light: events of NCCL of no known operation",
     "iterations": "inference engines: iterations published",
     "requests": "inference engines: requests published",

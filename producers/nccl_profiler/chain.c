@@ -29,11 +29,13 @@ static const void *symbol(int version) {
   return dlsym(library, name);
 }
 
-/* Open a library by NCCL's rule: a path or a file's name, or else the middle of a library's name. */
+/* Open a library by NCCL's rule: a path or a file's name, or else the middle of a library's name; with any begin of
+ * STATIC_PLUGIN what is linked into the program, or was loaded for all its libraries. */
 static void *open_library(const char *name) {
   char whole[256];
-  void *opened = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   size_t length = strlen(name);
+  if (!strncasecmp(name, "STATIC_PLUGIN", length)) return dlopen(NULL, RTLD_NOW | RTLD_LOCAL);
+  void *opened = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   int is_file = strchr(name, '/') || (!strncmp(name, "lib", 3) && length > 3 && !strcmp(name + length - 3, ".so"));
   if (!opened && !is_file && snprintf(whole, sizeof whole, "libnccl-profiler-%s.so", name) < (int)sizeof whole)
     opened = dlopen(whole, RTLD_NOW | RTLD_LOCAL);
@@ -82,7 +84,8 @@ void *chain_theirs(enum chain_table table, uint64_t number, uint64_t ours) {
 bool chain_wants(int mask, uint64_t kind) {
   /* NCCL tells of an event also when only its descendants are asked for. */
   enum { PROXY = KIND_PROXY_OP | KIND_PROXY_STEP | KIND_NET, COPIES = KIND_COPY | KIND_COPY_SYNC | KIND_COPY_BATCH,
-         OF_COLL = KIND_COLL | PROXY | KIND_KERNEL_CHANNEL, OF_P2P = KIND_P2P | PROXY | KIND_KERNEL_CHANNEL,
+         CHANNEL = KIND_KERNEL_CHANNEL | KIND_KERNEL_PHASE,
+         OF_COLL = KIND_COLL | PROXY | CHANNEL, OF_P2P = KIND_P2P | PROXY | CHANNEL,
          OF_GROUP = KIND_GROUP | OF_COLL | OF_P2P };
   switch (kind) {
   case KIND_GROUP: return mask & OF_GROUP;
@@ -92,6 +95,7 @@ bool chain_wants(int mask, uint64_t kind) {
   case KIND_P2P_API: return mask & (KIND_P2P_API | OF_P2P);
   case KIND_GROUP_API: return mask & (KIND_GROUP_API | KIND_COLL_API | KIND_P2P_API | KIND_LAUNCH | OF_GROUP | COPIES);
   case KIND_PROXY_OP: return mask & PROXY;
+  case KIND_KERNEL_CHANNEL: return mask & CHANNEL;
   case KIND_PROXY_STEP: return mask & (KIND_PROXY_STEP | KIND_NET);
   case KIND_COPY: return mask & COPIES;
   default: return mask & (int)kind;

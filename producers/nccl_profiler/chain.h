@@ -12,7 +12,7 @@ int chain_state(void);
 
 /* Keep their handle beside ours (a number that no other handle has); find it again, or NULL if it was not kept or is
  * too old. Only with a chained plugin. `table`: handles of one table never displace those of another. */
-enum chain_table { GROUPS, OPERATIONS, API_CALLS, CHANNELS, TABLES };
+enum chain_table { GROUPS, OPERATIONS, API_CALLS, CHANNELS, PROXY_OPERATIONS, PROXY_STEPS, TABLES };
 void chain_keep(enum chain_table table, uint64_t number, uint64_t ours, void *theirs);
 void *chain_theirs(enum chain_table table, uint64_t number, uint64_t ours);
 

@@ -71,6 +71,18 @@ def time_all(on: bool) -> None:
         plugin.drumline_time_all(ctypes.c_int(on))
 
 
+def record_transfers(on: bool) -> bool:
+    """Switch the recording of transfers off or on again; return False if there is no ring.
+
+    It serves to measure what they cost.
+    """
+    plugin = load()
+    if plugin is None:
+        return False
+    plugin.drumline_record_transfers(ctypes.c_int(on))
+    return True
+
+
 def records_graphs(environment: Mapping[str, str]) -> bool:
     """Return whether operations that are captured into CUDA graphs are recorded."""
     return environment.get(GRAPHS_VARIABLE, "").lower() not in ("0", "false", "no", "off")

@@ -60,10 +60,17 @@ static void fill_point_to_point(struct record *record, const struct descriptor *
   }
 }
 
+static void fill_copies(struct record *record, const struct copies *copies) {
+  record->sequence = copies->sequence; record->count = copies->count; record->peer = copies->root;
+  record->function = place(FUNCTIONS, copies->func); record->datatype = place(DATATYPES, copies->datatype);
+  record->protocol = COPY_ENGINES;
+}
+
 void fill_operation(struct record *record, const struct descriptor *event, uint64_t kind, int version) {
   record->kind = COLLECTIVE_OR_P2P;
   record->function = record->datatype = record->algorithm = record->protocol = record->channels = 0;
   record->sequence = 0;
   if (kind == KIND_COLL) fill_collective(record, event, version);
+  else if (kind == KIND_COPY) fill_copies(record, &event->copies);
   else fill_point_to_point(record, event, version);
 }

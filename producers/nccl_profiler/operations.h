@@ -4,6 +4,6 @@
 #include "abi.h"
 #include "ring.h"
 
-/* Fill the record of an operation from its descriptor, of kind KIND_COLL or KIND_P2P: what it is, not when. */
+/* Fill the record of an operation from its descriptor, of kind KIND_COLL, KIND_P2P or KIND_COPY: what it is, not when. */
 void fill_operation(struct record *record, const struct descriptor *event, uint64_t kind, int version);
 #endif

@@ -14,6 +14,7 @@
 #include "plugin.h"
 #include "ring_writer.h"
 #include "timed_steps.h"
+#include "transfers.h"
 
 /* --- handles: numbers, not pointers, so that any handle can be looked at --- */
 
@@ -21,10 +22,11 @@
  * operation whose record is in use again is recognised by its number and touches nothing; so is a handle of another
  * process, which proxy threads of NCCL pass on (PXN). */
 enum handle_kind {
-  OF_THEIRS, OF_OTHER_PROCESS, OF_CONTEXT, OF_GROUP, OF_API_CALL, OF_OPERATION, OF_CHANNEL, OF_DRIFTED_CHANNEL
+  OF_CONTEXT, OF_GROUP, OF_API_CALL, OF_OPERATION, OF_CHANNEL, OF_DRIFTED_CHANNEL, OF_PROXY_OPERATION, OF_PROXY_STEP,
+  OF_THEIRS, OF_OTHER_PROCESS /* in no handle of ours */
 };
-enum { MARK = 0xd1, NONCE_MASK = (1 << 12) - 1, CHANNEL_BITS = 6, INDEX_BITS = 10 };
-#define NUMBER_MASK ((1ull << 41) - 1)
+enum { MARK = 0xd1, NONCE_MASK = (1 << 12) - 1, CHANNEL_BITS = 6 };
+#define NUMBER_MASK ((1ull << NUMBER_BITS) - 1)
 _Static_assert(MAX_COMMS <= 1 << INDEX_BITS, "index of a communicator");
 
 struct handle { enum handle_kind kind; uint64_t number; };
@@ -70,6 +72,7 @@ static bool is_paused(void) {
 
 static int wanted_mask(void) {
   int ours = atomic_load(&our_mask) & ~(is_untimed() ? KIND_KERNEL_CHANNEL : 0);
+  if (transfers_paused()) ours &= ~(KIND_PROXY_OP | KIND_PROXY_STEP);
   return __atomic_load_n(&their_mask, __ATOMIC_SEQ_CST) | (is_paused() ? 0 : ours);
 }
 
@@ -114,6 +117,8 @@ static void *their_handle(const void *opaque) {
   case OF_OPERATION: return chain_theirs(OPERATIONS, handle.number, (uint64_t)opaque);
   case OF_CHANNEL:
   case OF_DRIFTED_CHANNEL: return chain_theirs(CHANNELS, handle.number, (uint64_t)opaque);
+  case OF_PROXY_OPERATION: return chain_theirs(PROXY_OPERATIONS, handle.number, (uint64_t)opaque);
+  case OF_PROXY_STEP: return chain_theirs(PROXY_STEPS, handle.number, (uint64_t)opaque);
   default: return NULL;
   }
 }
@@ -125,6 +130,8 @@ static void keep_theirs(uint64_t ours, void *theirs) {
   case OF_API_CALL: chain_keep(API_CALLS, handle.number, ours, theirs); break;
   case OF_CHANNEL:
   case OF_DRIFTED_CHANNEL: chain_keep(CHANNELS, handle.number, ours, theirs); break;
+  case OF_PROXY_OPERATION: chain_keep(PROXY_OPERATIONS, handle.number, ours, theirs); break;
+  case OF_PROXY_STEP: chain_keep(PROXY_STEPS, handle.number, ours, theirs); break;
   default: chain_keep(OPERATIONS, handle.number, ours, theirs);
   }
 }
@@ -157,6 +164,7 @@ struct comm { const char *name; uint64_t id; int nodes, ranks, rank; };
 static struct context {
   _Atomic uint64_t state;
   _Atomic uint64_t closed_at;  /* records that were written when it was closed */
+  _Atomic uint64_t closed_ns;
   _Atomic(void *) theirs;
   _Atomic bool is_forwarded;
   _Atomic uint64_t drifted;    /* bits of the channels whose events have the times of older operations */
@@ -189,7 +197,8 @@ static result open_context(void **opaque, int *mask, int version, const struct t
   if (!base) return 0; /* all is theirs, the mask too */
   atomic_store(&words(base)[INTERFACE], (uint64_t)version);
   atomic_store(&words(base)[CHAIN], (uint64_t)chain_state());
-  atomic_store(&our_mask, KIND_COLL | KIND_P2P | (version >= 4 ? KIND_KERNEL_CHANNEL : 0));
+  atomic_store(&our_mask, KIND_COLL | KIND_P2P | (version >= 4 ? KIND_KERNEL_CHANNEL : 0) |
+               (version >= 6 ? KIND_COPY : 0) | transfers_mask(version));
   atomic_store(&mask_of_nccl, mask);
   refresh_mask();
   uint32_t index = take_context(base);
@@ -225,6 +234,15 @@ static struct context *context_of(struct handle handle) {
   return handle.kind == OF_CONTEXT && (state & NUMBER_MASK >> (INDEX_BITS - 2)) == wanted ? context : NULL;
 }
 
+bool is_open_context(uint64_t number) {
+  return context_of((struct handle){OF_CONTEXT, number & ((1ull << 31) - 1)});
+}
+
+bool is_abandoned(uint64_t number, uint64_t before_ns) {
+  const struct context *context = &contexts[number & (MAX_COMMS - 1)];
+  return !is_open_context(number) && atomic_load_explicit(&context->closed_ns, memory_order_relaxed) < before_ns;
+}
+
 static result finalize(void *opaque, int version) {
   const struct profiler_v1 *plugin = atomic_load(&chained[version]);
   struct handle handle = unpack(opaque);
@@ -233,7 +251,7 @@ static result finalize(void *opaque, int version) {
   uint64_t state = context ? atomic_load(&context->state) : 0;
   uint8_t *base = ring();
   if (context && base && atomic_compare_exchange_strong(&context->state, &state, (state & ~3ull) | CHANGING)) {
-    comm_table(base)[context - contexts].closed_ns = now_ns();
+    atomic_store(&context->closed_ns, comm_table(base)[context - contexts].closed_ns = now_ns());
     theirs = atomic_load(&context->is_forwarded) ? atomic_load(&context->theirs) : NULL;
     atomic_store(&context->closed_at, atomic_load(&words(base)[WRITTEN]));
     atomic_store(&context->state, (state & ~3ull) | CLOSED);
@@ -271,7 +289,7 @@ static uint64_t start_operation(uint64_t context, struct descriptor *event, uint
     uint64_t unknown = 0, id = kind == KIND_COLL ? event->coll1.comm_hash : event->p2p1.comm_hash;
     if (atomic_compare_exchange_strong(&entry->id, &unknown, id)) entry->rank = event->rank;
   }
-  struct handle call = unpack(event->parent), group = unpack(*group_of(event, kind, version));
+  struct handle call = unpack(event->parent), group = unpack(kind == KIND_COPY ? NULL : *group_of(event, kind, version));
   atomic_store_explicit(&record->gpu_start_ns, UINT64_MAX, memory_order_relaxed);
   atomic_store_explicit(&record->gpu_stop_ns, 0, memory_order_relaxed);
   atomic_store_explicit(&record->seen_ns, 0, memory_order_relaxed);
@@ -347,6 +365,18 @@ static uint64_t start_api_call(const struct descriptor *event, uint64_t kind) {
   return base && captured ? pack(OF_API_CALL, atomic_fetch_add(&words(base)[CAPTURED], 1) + 1) : 0;
 }
 
+/* Start what the proxy thread does for an operation on one channel, or one transfer of it, if it is recorded. */
+static uint64_t start_proxy(const struct descriptor *event, uint64_t kind) {
+  struct handle parent = unpack(event->parent);
+  uint64_t number = 0;
+  if (kind == KIND_PROXY_OP && parent.kind == OF_OPERATION) {
+    number = transfers_start(parent.number, event);
+    return number ? pack(OF_PROXY_OPERATION, number) : 0;
+  }
+  if (kind == KIND_PROXY_STEP && parent.kind == OF_PROXY_OPERATION) number = transfer_start(parent.number, event);
+  return number ? pack(OF_PROXY_STEP, number) : 0;
+}
+
 /* --- what NCCL calls --- */
 
 static result start(void *opaque, void **result_handle, struct descriptor *event, int version) {
@@ -356,8 +386,11 @@ static result start(void *opaque, void **result_handle, struct descriptor *event
   struct handle handle = unpack(opaque);
   struct context *context = context_of(handle);
   bool is_forwarded = plugin && handle.kind == OF_THEIRS && (opaque || !ring()); /* theirs may need no context */
-  bool is_new = kind != KIND_KERNEL_CHANNEL && !is_paused(); /* channels are of operations that began before */
+  bool is_proxy = kind == KIND_PROXY_OP || kind == KIND_PROXY_STEP;
+  /* channels and proxy operations are of operations that began before */
+  bool is_new = kind != KIND_KERNEL_CHANNEL && !is_proxy && !is_paused();
   *result_handle = NULL; /* always: NCCL keeps handles in memory that it uses again */
+  if (kind == KIND_PROXY_STEP && !event->parent && !plugin) return 0; /* of an operation that is not recorded: most are */
   if (context) {
     is_forwarded = plugin && atomic_load_explicit(&context->is_forwarded, memory_order_relaxed);
     their_context = atomic_load_explicit(&context->theirs, memory_order_relaxed);
@@ -365,7 +398,7 @@ static result start(void *opaque, void **result_handle, struct descriptor *event
     their_context = opaque;
     if (is_new && (kind == KIND_COLL || kind == KIND_P2P)) count(DENIED);
   } else {
-    count(UNKNOWN);
+    if (kind != KIND_PROXY_STEP) count(UNKNOWN); /* steps are those of the operation */
     is_forwarded = plugin && handle.kind == OF_OTHER_PROCESS; /* they tell by the event's pid, not by a context */
   }
   if (is_forwarded && ring()) {
@@ -375,8 +408,12 @@ static result start(void *opaque, void **result_handle, struct descriptor *event
   if (is_forwarded) theirs = start_theirs(plugin, their_context, event, kind, version);
   if (context && kind == KIND_P2P && version >= 4 && ring()) note_drift(context, event, version);
   if (context && kind == KIND_KERNEL_CHANNEL && version >= 4) ours = start_channel(context, event);
+  else if (context && is_proxy && version >= 4) ours = start_proxy(event, kind);
   else if (!context || !is_new) ours = 0;
   else if (kind == KIND_COLL || kind == KIND_P2P) ours = start_operation(handle.number, event, kind, version);
+  /* Of one that is captured into a graph there is no event at a replay. */
+  else if (kind == KIND_COPY && unpack(event->parent).kind != OF_API_CALL)
+    ours = start_operation(handle.number, event, kind, version);
   else if (kind == KIND_COLL_API || kind == KIND_P2P_API) ours = start_api_call(event, kind);
   /* A kernel. NCCL 2.27 and before tells of no operation whose group has no handle. */
   else if (kind == KIND_GROUP) ours = pack(OF_GROUP, atomic_fetch_add(&plans, 1) + 1);
@@ -388,6 +425,9 @@ static result start(void *opaque, void **result_handle, struct descriptor *event
 static result stop(void *handle, int version) {
   const struct profiler_v1 *plugin = atomic_load_explicit(&chained[version], memory_order_relaxed);
   void *theirs = plugin ? their_handle(handle) : NULL;
+  struct handle ours = unpack(handle);
+  if (ours.kind == OF_PROXY_STEP) transfer_stop(ours.number);
+  else if (ours.kind == OF_PROXY_OPERATION) transfers_stop(ours.number);
   if (theirs) plugin->stop(theirs);
   return 0;
 }
@@ -399,12 +439,13 @@ static result record_event_state(void *opaque, int state, union state_arguments 
   bool has_drifted = handle.kind == OF_DRIFTED_CHANNEL;
   if ((handle.kind == OF_CHANNEL || has_drifted) && state == STATE_KERNEL_CHANNEL_STOP && arguments)
     stop_channel(handle.number >> CHANNEL_BITS, has_drifted, arguments->kernel.gpu_ns);
+  else if (handle.kind == OF_PROXY_STEP) transfer_state(handle.number, state, arguments);
   else if (handle.kind == OF_OTHER_PROCESS) count(UNKNOWN);
   if (theirs) plugin->state(theirs, state, arguments);
   return 0;
 }
 
-/* --- the six interfaces --- */
+/* --- the seven interfaces --- */
 
 #define INIT_OLD(V) \
   static result init_v##V(void **context, int *mask) { \
@@ -431,7 +472,7 @@ static result init_v4(void **context, int *mask, const char *name, uint64_t id, 
     if (next) theirs.failed = next->init(&theirs.context, id, theirs.mask, name, nodes, ranks, rank, log); \
     return open_context(context, mask, V, &theirs, (struct comm){name, id, nodes, ranks, rank}); \
   }
-INIT_NEW(5) INIT_NEW(6)
+INIT_NEW(5) INIT_NEW(6) INIT_NEW(7)
 
 /* NCCL looks each symbol up, newest first. With a chained plugin only the versions that it has are there: a resolver
  * may answer NULL, which NCCL takes as "no such version". */
@@ -451,4 +492,4 @@ typedef void symbol(void); /* only functions have resolvers */
   } \
   EXPORT symbol ncclProfiler_v##V __attribute__((ifunc("resolve_v" #V)));
 OFFER(1, profiler_v1) OFFER(2, profiler_v1) OFFER(3, profiler_v1)
-OFFER(4, profiler_v4) OFFER(5, profiler_v5) OFFER(6, profiler_v5)
+OFFER(4, profiler_v4) OFFER(5, profiler_v5) OFFER(6, profiler_v5) OFFER(7, profiler_v5)

@@ -43,6 +43,7 @@ enum header { /* words */
   UNTIMED_STEPS = 19, /* steps begun without the GPU's times (timed_steps.h) */
   TIMES_REQUESTED = 20, /* until then all steps have the GPU's times; ns, written by the agent */
   STARTED_NS = 21, /* start of the process by the kernel's clock ticks, 0 = not known */
+  TRANSFERS_DROPPED = 22, /* chosen proxy operations for which there was no room (transfers.c) */
   ENVIRONMENT = 64, /* byte 512: NAME=VALUE texts, each ended by a zero byte; an empty one is the last */
 };
 
@@ -63,7 +64,14 @@ enum record_kind {
   RANGE_END = 4,
   GRAPH_REPLAY = 5, /* number: id of the graph */
   RECORD = 6,       /* number: 1 = operations are recorded from before here on, 0 = until some time after */
+  TRANSFERS = 7,    /* of one proxy operation, when it ends (transfers.c). function: enum transfers_direction; channels: its
+                       channel; step: of the call; sequence: number of transfers; count: bytes; host_ns: its end */
 };
+
+/* `protocol` of a collective by copy engines: NCCL has its call alone, no times. */
+enum { COPY_ENGINES = 4 };
+
+enum transfers_direction { TRANSFERS_SENT = 1, TRANSFERS_RECEIVED = 2 };
 
 enum mark_flags {
   MARK_PAUSED = 1,  /* recording is switched off */
@@ -98,6 +106,12 @@ struct record {
       _Atomic uint64_t seen_ns;      /* CLOCK_REALTIME when NCCL told of the last channel's stop; 0 before */
       uint32_t captured; /* number of the API call that was captured into a CUDA graph (1, 2, ...); 0 = none was */
       uint32_t plan;     /* operations with one number (1, 2, ...) are one kernel; 0 = not known */
+    };
+    struct { /* of transfers, in 100 ns: sums of what they waited for */
+      uint32_t gpu_wait, peer_wait, network, flush;
+      uint32_t busy;         /* time in which one of the communicator, peer and direction was under way ... */
+      uint32_t zero;
+      uint64_t busy_from_ns; /* ... from here on, by a clock that counts such time alone */
     };
     char name[MARK_NAME_BYTES]; /* of a mark: UTF-8, filled up with zero bytes; of a step: sums (ipc/host_sums.py) */
   };

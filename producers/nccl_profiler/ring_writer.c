@@ -2,8 +2,10 @@
 #define _GNU_SOURCE
 #include "ring_writer.h"
 
+#include "links.h"
 #include "plugin.h"
 #include "timed_steps.h"
+#include "transfers.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -60,6 +62,8 @@ static void forget(void) {
   if (base) munmap(base, file_bytes());
   forget_contexts();
   forget_timed_steps();
+  forget_transfers();
+  forget_links();
   opened = again;
 }
 
@@ -155,7 +159,11 @@ static void open_file(void) {
   atomic_store(&nonce, (created ^ (uint64_t)getpid() * 0x9e3779b97f4a7c15u) >> 10);
   const char *path = getenv("DRUMLINE_RINGS__FOLDER"), *wanted = getenv("DRUMLINE_RINGS__RECORDS");
   const char *times = getenv("DRUMLINE_RINGS__TIMES");
-  if (times && !strcmp(times, "all")) timed_steps_all();
+  if (times && !strcmp(times, "all")) {
+    timed_steps_all();
+    transfers_all();
+  }
+  if (times && !strcmp(times, "gpu")) transfers_off();
   if (!path || !*path || !at_fork) return;
   long long count = wanted && *wanted ? strtoll(wanted, NULL, 10) : DEFAULT_RECORDS;
   ring_capacity = LEAST_RECORDS;

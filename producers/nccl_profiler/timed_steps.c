@@ -77,6 +77,8 @@ void timed_steps_begin(int64_t step, uint64_t now) {
 
 bool is_untimed(void) { return atomic_load_explicit(&is_left_out, memory_order_relaxed); }
 
+bool is_dense(void) { return atomic_load_explicit(&is_thinned, memory_order_relaxed); }
+
 void forget_timed_steps(void) {
   atomic_store(&marked_ns, 0);
   atomic_store(&calls_made, 0);

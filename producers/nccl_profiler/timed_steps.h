@@ -13,6 +13,8 @@ void timed_steps_resume(uint64_t paused_ns);
 void timed_steps_begin(int64_t step, uint64_t now);
 /* True while operations are called without the GPU's times. */
 bool is_untimed(void);
+/* True where calls follow each other so closely that a part of the steps is measured. */
+bool is_dense(void);
 /* Measure all operations of this process, as its environment states. */
 void timed_steps_all(void);
 /* Forget what was estimated: the child of a fork calls it. */

@@ -47,7 +47,7 @@ class RingFolder:
     """Reads all rings of the host. The agent owns it, in its thread; a round takes MOST_ROUND_S and one ring's time.
 
     `problem`: reason why the folder cannot be used, or "". `blocked`: reason by file name. `jobs_in_part`: names of the
-    jobs of which NCCL measures a part of the steps.
+    jobs of which a part of the steps, or of the transfers over the network, is recorded.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class RingFolder:
         self._next += 1  # not always the same one comes first
 
     def _request_times(self, now_ns: int) -> None:
-        """Let processes that measure a part of their steps measure all of them, as long as it is asked."""
+        """Let processes of which a part is recorded record all steps and transfers, as long as it is asked."""
         places = [(ring, place) for ring in self._rings.values() if (place := ring.place) is not None]
         self.jobs_in_part = frozenset(place.job for _, place in places)
         with suppress(OSError, ValueError):  # no file that an agent writes

@@ -46,6 +46,7 @@ def ring_record(
     counts = dict(state.counts)
     counts["ring_dropped"] = header[HeaderField.DROPPED]
     counts["ring_unknown"] = header[HeaderField.UNKNOWN]
+    counts["transfers_dropped"] = header[HeaderField.TRANSFERS_DROPPED]
     counts["ring_denied"] = header[HeaderField.COMMS_DENIED]
     counts["untimed_steps"] = header[HeaderField.UNTIMED_STEPS]
     return {

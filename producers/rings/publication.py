@@ -189,8 +189,8 @@ class RingProcess:
 
     @property
     def place(self) -> ProcessPlace | None:
-        """Return the process as requests name it, if NCCL measures only a part of its steps; None otherwise."""
-        if self._derivation is None or not self._untimed_steps:
+        """Return the process as requests name it, if only a part of its steps or transfers is recorded, else None."""
+        if self._derivation is None or not (self._untimed_steps or self._state.counts["transfers"]):
             return None
         process = self._derivation.writer.identity
         return ProcessPlace(process.job, process.run, process.rank, process.host)

@@ -31,6 +31,8 @@ CREATION_S = 60.0
 MOST_READ = 1 << 15
 #: Flags in `function` of a mark: recording is off; operations from here to the next step have no times of the GPU.
 MARK_PAUSED, MARK_UNTIMED = 1, 2
+#: `protocol` of a collective by copy engines, of which NCCL has no times.
+COPY_ENGINES = 4
 
 
 class HeaderField(IntEnum):
@@ -58,6 +60,7 @@ class HeaderField(IntEnum):
     UNTIMED_STEPS = 19
     TIMES_REQUESTED = 20
     STARTED_NS = 21
+    TRANSFERS_DROPPED = 22
 
 
 class Kind(IntEnum):
@@ -69,6 +72,7 @@ class Kind(IntEnum):
     RANGE_END = 4
     GRAPH_REPLAY = 5
     RECORD = 6
+    TRANSFERS = 7
 
 
 COMM = np.dtype(
@@ -87,6 +91,17 @@ RECORD = np.dtype(
         ("gpu_start_ns", "<u8"), ("gpu_stop_ns", "<u8"), ("seen_ns", "<u8"), ("captured", "<u4"), ("plan", "<u4"),
     ]
 )  # fmt: skip
+#: A record of kind TRANSFERS, as ring.h explains it: times in TRANSFER_UNIT_NS.
+TRANSFERS = np.dtype(
+    [
+        ("number", "<u8"), ("progress", "<u8"), ("kind", "u1"), ("direction", "u1"), ("unused", "V3"),
+        ("channel", "u1"), ("comm", "<u2"), ("peer", "<i4"), ("generation", "<u4"), ("step", "<i8"),
+        ("transfers", "<u8"), ("bytes", "<u8"), ("host_ns", "<u8"), ("gpu_wait", "<u4"), ("peer_wait", "<u4"),
+        ("network", "<u4"), ("flush", "<u4"), ("busy", "<u4"), ("zero", "<u4"), ("busy_from_ns", "<u8"),
+    ]
+)  # fmt: skip
+TRANSFER_UNIT_NS, SENT, RECEIVED = 100, 1, 2
+assert TRANSFERS.itemsize == RECORD_BYTES
 assert (COMM.itemsize, RECORD.itemsize) == (COMM_BYTES, RECORD_BYTES)
 #: `function` - 1 -> name, as NCCL has it; 0 is a function that the plugin does not know.
 FUNCTIONS = (

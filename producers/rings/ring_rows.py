@@ -16,12 +16,13 @@ from drumline.producers.batching.live import BatchWriter, FeedProgress
 from drumline.producers.derive.light import Operations, light_rows
 from drumline.producers.derive.steps.host_columns import host_columns
 from drumline.producers.derive.steps.steps import INFERRED, Steps
-from drumline.producers.rings.operations import as_operations, clock_offset, outcomes, taken
+from drumline.producers.rings.operations import REPORT_NS, as_operations, clock_offset, outcomes, taken
 from drumline.producers.rings.progress import note_passed
 from drumline.producers.rings.replays import replayed
-from drumline.producers.rings.ring_file import MAX_COMMS, MOST_READ, Kind, written
+from drumline.producers.rings.ring_file import COPY_ENGINES, MAX_COMMS, MOST_READ, Kind, written
 from drumline.producers.rings.state import LastStep, OpenStep, RingState
 from drumline.producers.rings.step_cuts import Cut, RingView, Segments, complete, marked_segments, watermark_ns
+from drumline.producers.rings.transfers import SECOND_NS, transfer_rows
 from drumline.producers.rings.unmarked import UnmarkedCalls
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
@@ -43,6 +44,7 @@ class RingDerivation:
         state = self.state
         self._note_losses(view)
         records = view.records[: self._readable(view)]
+        self._write_transfers(records, view)
         at, hashes = self._operations(records, view.communicators)
         called = taken(records, at)
         segments, unmarked = marked_segments(records, state), None
@@ -50,7 +52,8 @@ class RingDerivation:
             unmarked = UnmarkedCalls(called, at, state, view)
             segments = unmarked.segments
         segment = segments.of(at)
-        outcome = outcomes(called, view.communicators["rank"], view.now_ns, segments.untimed[segment], ended=view.ended)
+        untimed = segments.untimed[segment] | (called["protocol"] == COPY_ENGINES)
+        outcome = outcomes(called, view.communicators["rank"], view.now_ns, untimed, ended=view.ended)
         if state.clock and view.clock_base_ns and state.clock_base_ns:  # the host's clock was set meanwhile
             state.clock = (state.clock[0] + view.clock_base_ns - state.clock_base_ns, state.clock[1])
         state.clock_base_ns = view.clock_base_ns
@@ -110,6 +113,18 @@ class RingDerivation:
         comm = records["comm"] % MAX_COMMS
         is_operation &= (records["comm"] < MAX_COMMS) & (records["generation"] == communicators["generation"][comm])
         return np.flatnonzero(is_operation), np.append(communicators["id"], np.uint64(0))
+
+    def _write_transfers(self, records: Array, view: RingView) -> None:
+        """Write the rows of all transfers that are readable: they do not wait for the end of their step."""
+        state = self.state
+        new = records[max(0, state.transfers_until - state.position) :]
+        state.transfers_until = state.position + len(records)
+        table = transfer_rows(new, view.communicators, state.offset)
+        if table.rows:
+            ended = np.append(view.records["host_ns"][len(records) :].astype(np.int64), view.now_ns - REPORT_NS)
+            watermark_ns = max(0, int(ended.min())) // SECOND_NS * SECOND_NS
+            self.writer.write(Topic.TRANSFER, table, FeedProgress(view.now_ns, watermark_ns))
+            state.counts["transfers"] += int(table["operations"].sum())
 
     def _damaged(self, segments: Segments, records: int) -> Array:
         """Return in which segments operations were dropped, or not recorded: bool."""

@@ -70,6 +70,7 @@ class RingState:
         thinned: some operations were not measured.
         moved_ns: host time of the last call, end or mark before `position`.
         uncounted: operations were not recorded, so `passed` and `peers` lack some.
+        transfers_until: the transfers of records before it are published.
         counts: for the process's record.
     """
 
@@ -97,6 +98,7 @@ class RingState:
     thinned: bool = False
     moved_ns: int = 0
     uncounted: bool = False
+    transfers_until: int = 0
     counts: Counter[str] = field(default_factory=Counter)
 
     def to_json(self) -> dict[str, Any]:

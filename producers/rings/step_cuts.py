@@ -11,7 +11,7 @@ from drumline.producers.derive.steps.host_columns import UNKNOWN
 from drumline.producers.derive.steps.steps import API, MARKER, OPTIMIZER
 from drumline.producers.ipc.host_sums import from_text
 from drumline.producers.rings.operations import REPORT_NS
-from drumline.producers.rings.ring_file import MARK_PAUSED, MARK_UNTIMED, Kind, mark_names, written
+from drumline.producers.rings.ring_file import COPY_ENGINES, MARK_PAUSED, MARK_UNTIMED, Kind, mark_names, written
 from drumline.producers.rings.state import RingState
 from drumline.schemas.columns import Array
 
@@ -95,9 +95,13 @@ def _step_marks(records: Array, state: RingState) -> tuple[Array, Array]:
 
 
 def untimed_operations(records: Array, at: Array, state: RingState) -> Array:
-    """Return which of the operations at these positions NCCL does not measure: by the last mark of a step before."""
+    """Return which of the operations at these positions NCCL does not measure.
+
+    Those in steps whose marks state so, and collectives by copy engines.
+    """
     begin, untimed = _step_marks(records, state)
-    return np.asarray(untimed[np.searchsorted(begin, at, side="right")], bool)
+    in_step = untimed[np.searchsorted(begin, at, side="right")]
+    return np.asarray(in_step | (records["protocol"][at] == COPY_ENGINES), bool)
 
 
 def marked_segments(records: Array, state: RingState) -> Segments:

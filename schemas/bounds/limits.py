@@ -65,6 +65,7 @@ _ROW_TIME = "5 years before to 24 hours after Kafka took the record in; within C
 RANK = Bound("rank", "64 times the largest jobs; -1 = no rank", -1, (1 << 20) - 1)
 RANKS = Bound("number of ranks", "64 times the largest jobs", 0, 1 << 20)
 NUMBER = Bound("number", "width of the field", 0, (1 << 31) - 1)
+CHANNEL = Bound("channel", "NCCL has 64; -1 = none", -1, (1 << 20) - 1)
 COUNT = Bound("count", "doubles hold every whole number up to it", 0, 1 << 53)
 BEGUN = Bound("count", "doubles hold every whole number up to it; -1 = unknown", -1, 1 << 53)
 ROWS = Bound("number of rows", "16 times what producers send", 0, MAX_ROWS)
@@ -129,7 +130,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (IDENTITIES, "hosts gpu_uuids communicators"),
     (LABEL, f"gpu_model serial model source steps_from point_to_point {Topic.HANG}:state verdict role"),
     (LABELS, f"causes details states groups confidences reasons {Topic.HANG}:notes"),
-    (LABELS, "devices links checks findings"),
+    (LABELS, "devices links checks findings directions nics locals remotes"),
     (LABELS, "engines roles phases adapter_lists ids traceparents models adapter_names tenants routes outcomes"),
     (LABELS, f"functions files callers {Topic.STACK}:threads"),
     (STACKS, "stacks"),
@@ -144,9 +145,11 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (RANK_LIST, "rank_list"),
     (NUMBER, f"pid ordinal worst_ordinal {Topic.LATENESS}:collectives"),
     (NUMBER, "samples samples_total gil_samples gil_polls gil_waiting stacks_left_out thread_id line"),
+    (CHANNEL, "channels slowest_channel"),
     (ROWS, "rows"),
     (COUNT, "sequence dropped_before revision late_rows steps_used steps_skipped kernels collectives launches copies"),
     (COUNT, f"{Topic.STALL}:samples not_issued replayed"),
+    (COUNT, f"{Topic.TRANSFER}:operations transfers"),
     (BEGUN, "begun"),
     (COUNT, "called ended elements last_elements number episode"),
     (STEP, "step complete_step first_step last_step episode_first_step episode_last_step"),
@@ -160,9 +163,10 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (SHARE_NS, "idle_ns launch_late_ns sync_ns input_ns load_ns gc_ns checkpoint_ns"),
     (LAG, "lag_ns"),
     (SUM, "gpu_ns busy_ns wait_ns lateness_ns exposed_wait_ns hidden_wait_ns floor_ns blocks"),
+    (SUM, "gpu_wait_ns peer_wait_ns network_ns flush_ns slowest_network_ns"),
     (LOST, "lost_ns"),
     (SUM, f"grid_sum grid_max block_sum {Topic.MEMCPY_BANDWIDTH}:bytes {Topic.LATENESS}:bytes"),
-    (BYTES, "bytes"),
+    (BYTES, "bytes slowest_bytes"),
     (_kinds(STEP), "kind_steps"),
     (_kinds(UNLIMITED_8), "kind_operations"),
     (_kinds(BYTES), "kind_bytes"),
@@ -176,6 +180,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (SHARE_NS, "interval_ns sample_age_ns"),
     (READING, "measured expected"),
     (HOST_READING, f"{Topic.ITERATION}:waiting"),
+    (HOST_READING, "retransmitted delivery_rate"),
     (SHARE_NS, f"{Topic.ITERATION}:gpu_ns {Topic.REQUEST}:gpu_ns gap_ns schedule_ns gpu_idle_ns"),
     (SHARE_NS, "queue_ns ttft_ns prefill_gpu_ns host_ns"),
     (SIZE_32, "grid_x grid_y grid_z block_x block_y block_z shared_static shared_dynamic"),

@@ -142,6 +142,7 @@ _RULES: dict[Topic, _Rule] = {
         plain=frozenset({"text"}),
     ),
     Topic.PROGRESS: _Rule(upsert=True),
+    Topic.TRANSFER: _Rule(clock="start_ns"),
     Topic.STACK: _Rule(clock="time_ns", plain=frozenset({"stack"})),
     Topic.LAUNCH: _Rule(clock="start_ns", nullable=frozenset({"sample_age_ns"})),
     Topic.LAUNCH_COUNT: _Rule(clock="start_ns"),

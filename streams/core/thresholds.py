@@ -89,6 +89,10 @@ class StragglerConfig:
     link_ratio: float = 1.3
     #: Healthy windows of the same collectives needed before there is a history.
     link_history: int = 3
+    #: A flow of transfers without a history is slow below the median of its peers by this ratio.
+    flow_ratio: float = 1.5
+    #: Flows of a window whose rates later windows know; with more, they are compared with each other only.
+    most_flows: int = 1024
 
     #: Alarm: a level is raised when `raise_windows` of the last `raise_of` windows reach it, lowered after
     #: `clear_windows` windows in a row below it.

@@ -60,6 +60,7 @@ class Standstill:
         named: ranks, each once.
         row, number, waiting: the operation that most ranks wait in, its number, and how many do; None = none do.
         known, ranks: of the ranks of its communicator, those whose progress is known, and all.
+        places: rank and host of those that meet in it, if they are on two hosts, or two ranks.
     """
 
     reason: Reason
@@ -69,6 +70,7 @@ class Standstill:
     waiting: int = 0
     known: int = 0
     ranks: int = 0
+    places: tuple[tuple[int, str], ...] = ()
 
 
 #: id of a process -> rendezvous that it waits in.
@@ -95,7 +97,12 @@ def explain(processes: Sequence[ProcessProgress]) -> Standstill:
     wanted = Awaited.UNKNOWN if reason is Reason.INSUFFICIENT else Awaited.END
     point = max(about, key=lambda p: (p.awaited is wanted and not ordered, p.communicator != UNNAMED, len(p.waiting)))
     waiting, members = len(point.waiting), len(point.members)
-    return Standstill(reason, ordered, point.row, point.number, waiting, members, members + max(0, point.missing))
+    places = tuple(sorted((member.process.rank, member.process.host) for member in point.members))
+    is_pair = point.missing <= 0 and (len(places) == 2 or len({host for _, host in places}) == 2)
+    return Standstill(
+        reason, ordered, point.row, point.number, waiting, members, members + max(0, point.missing),
+        places if is_pair else (),
+    )  # fmt: skip
 
 
 def _works(process: ProcessProgress) -> bool:

@@ -120,7 +120,23 @@ def _job_note(explanation: Standstill) -> str:
         return f"{explanation.waiting} ranks wait in {operation}; {known}."
     if explanation.reason is Reason.NOT_STARTED:
         return f"All ranks called {operation}; no GPU has begun it."
-    return f"All ranks began {operation}, and none ends it: a link, or a GPU."
+    return f"All ranks began {operation}, and none ends it: {_link(explanation.places)}, or a GPU."
+
+
+def _link(places: Sequence[tuple[int, str]]) -> str:
+    """Return the link between two hosts, or two ranks, where an operation has no others."""
+    hosts = sorted({host for _, host in places})
+    if len(hosts) == 2:
+        return "the link between " + " and ".join(f"{host} ({_ranks(host, places)})" for host in hosts)
+    return f"the link between ranks {places[0][0]} and {places[1][0]}" if places else "a link"
+
+
+def _ranks(host: str, places: Sequence[tuple[int, str]]) -> str:
+    """Return the ranks of a host, of many the first and the last."""
+    ranks = [rank for rank, of in places if of == host]
+    if len(ranks) > 4:
+        return f"ranks {ranks[0]} to {ranks[-1]}" if ranks[-1] - ranks[0] < len(ranks) else f"{len(ranks)} ranks"
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def hang_batch(rows: Sequence[HangRow], envelope: dict[str, Any]) -> Batch:

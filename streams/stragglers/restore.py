@@ -14,8 +14,8 @@ from drumline.streams.stragglers.state import JobState
 from drumline.streams.stragglers.step_rows import STEP_ROW
 from drumline.streams.stragglers.step_state import Cells, RankReport
 
-#: Kind of a key -> number of its parts before the `run_key` (state.py, sample_state.py, inspection/sampled_stacks.py).
-_RUN_AT = {"s": 3, "l": 3, "c": 2, "d": 3, "p": 3, "v": 2, "h": 1, "i": 1, "w": 1}
+#: Kind of a key -> number of its parts before the `run_key` (state.py, sample_state.py, links/transfer_state.py).
+_RUN_AT = {"s": 3, "l": 3, "c": 2, "d": 3, "p": 3, "n": 3, "v": 2, "h": 1, "i": 1, "w": 1}
 
 
 def unit_of_key(name: str) -> str | None:
@@ -54,6 +54,8 @@ def restore_key(state: JobState, name: str) -> None:
         state.world_size = max(state.world_size, head["world_size"])
     elif kind in SAMPLE_KINDS:
         state.samples_of(SAMPLE_KINDS[kind]).buckets.setdefault(int(parts[1]), set()).add(int(parts[0]))
+    elif kind == "n":
+        state.transfers.buckets.setdefault(int(parts[1]), set()).add(int(parts[0]))
     elif kind == "i":
         state.stacks.restore()
     elif kind == "v":

@@ -39,10 +39,12 @@ READ_BACK_NS = 20_000_000_000
 #: A rank as Python objects: its source, and what it reported in the open windows. The head of a published verdict,
 #: whose ranks are nearly all alike.
 RANK_BYTES, HEAD_BYTES = 1_000, 4_000
+#: A flow's rate in the head of a published verdict.
+FLOW_BYTES = 250
 
 
 class JobStage(IsolatedStage[str, JobState]):
-    """Evaluates the windows of each run from gpu.lateness.v1, gpu.step.v1, and samples of GPUs, hosts and stacks.
+    """Evaluates the windows of each run: of its steps and lateness, transfers, and samples of GPUs, hosts and stacks.
 
     A `Stage`. Publish the batches that the methods return, keyed by job, then call `mark_sent` for each. `app_id`: the
     worker's; with the steps of a window it identifies the evaluation that verdicts are part of.
@@ -83,7 +85,9 @@ class JobStage(IsolatedStage[str, JobState]):
         return unit_of_key(name)
 
     def _memory_of(self, state: JobState) -> int:
-        return RANK_BYTES * len(state.sources.ranks) + HEAD_BYTES * len(state.published)
+        newest: dict[str, Any] = next(reversed(state.published.values()), {"baseline": {}})
+        flows = len(newest["baseline"].get("flows", ()))
+        return RANK_BYTES * len(state.sources.ranks) + (HEAD_BYTES + FLOW_BYTES * flows) * len(state.published)
 
     def _run_key_of(self, unit: str) -> str:
         return unit
@@ -119,7 +123,9 @@ class JobStage(IsolatedStage[str, JobState]):
             self._state(unit).apply_lateness(table, offsets, now_ns)
         else:
             state = self.states.get(unit)  # samples do not begin a run
-            if state is not None and table.topic == Topic.STACK:
+            if state is not None and table.topic == Topic.TRANSFER:
+                state.apply_transfers(table, offsets)
+            elif state is not None and table.topic == Topic.STACK:
                 state.apply_stacks(table, offsets)
             elif state is not None:
                 state.apply_samples(table, offsets)

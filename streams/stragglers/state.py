@@ -6,8 +6,8 @@ Keys of the store:
 - h|run_key: the horizon. Rows of blocks before it are being deleted one by one, and are incomplete.
 
 Keys of window lengths: lengths.py; of steps: step_state.py; of communicators: communicators.py; of samples:
-sample_state.py; of lateness: lateness_state.py; of stacks: inspection/sampled_stacks.py. The index in memory is rebuilt
-by `restore_jobs`.
+sample_state.py; of transfers: links/transfer_state.py; of lateness: lateness_state.py; of stacks:
+inspection/sampled_stacks.py. The index in memory is rebuilt by `restore_jobs`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ from drumline.streams.stragglers.inspection.sampled_stacks import SampledStacks
 from drumline.streams.stragglers.lateness_rows import KEPT_ROW, NO_LISTS, WHOLE, lateness_rows, lists_of_steps, part_of
 from drumline.streams.stragglers.lateness_state import LatenessState
 from drumline.streams.stragglers.lengths import WindowLengths
+from drumline.streams.stragglers.links.connections import join_connections, with_connections
+from drumline.streams.stragglers.links.flows import TRANSFER_ROW, Flow, join_flows, window_share
+from drumline.streams.stragglers.links.transfer_state import TransferState
 from drumline.streams.stragglers.sample_state import DEVICE, HOST, SAMPLE_KINDS, SampleKind, SampleState
 from drumline.streams.stragglers.sources import Place, Sources
 from drumline.streams.stragglers.step_rows import STEP_ROW, step_rows
@@ -39,19 +42,24 @@ from drumline.streams.stragglers.step_state import AppliedParts, Cells, RankRepo
 Store = MutableMapping[str, bytes]
 #: Kinds of keys as a checkpoint writes them (worker/partition_store.py): the progress of a communicator follows its
 #: rows, and the epoch of a worker the results that came before it (worker/stage_runner.py).
-CHECKPOINT_KINDS = "hlcsdpix"
+CHECKPOINT_KINDS = "hlcsdpnix"
 #: What was published, and in which windows: no record that is read again tells it.
 AT_ONCE_KINDS = "vw"
 #: Kinds whose values are most of the state, and read for some windows only: bytes of their rows.
 ROW_BYTES = {
     "s": STEP_ROW.itemsize,
     "l": KEPT_ROW.itemsize,
+    "n": TRANSFER_ROW.itemsize,
     **{key: of.narrow.itemsize for key, of in SAMPLE_KINDS.items()},
 }
 #: Interval of a sample of a process that still counts, ns; of a longer one nobody knows which part is the window's.
 LONGEST_SAMPLE_NS = 10_000_000_000
 #: Time behind a window whose readings of a GPU are about it too: NVML's are means of up to a second; ns.
 DEVICE_BEHIND_NS = 1_000_000_000
+
+
+#: Time by which the clocks of hosts may differ: rows of transfers are searched so much around a window; ns.
+CLOCKS_NS = 10_000_000_000
 
 
 class Watched(NamedTuple):
@@ -75,17 +83,20 @@ class JobState:
         dirty: windows to evaluate.
         published: window -> head of the verdict that was returned last (`JobStage`).
         watched: window -> the samples that its causes depend on.
+        spans_ns: window -> its host times, about which rows of connections are.
         evaluated_ns: window -> worker's clock when it was evaluated last.
         horizon: first block that still takes rows.
         counts: of the stage; rows for dropped blocks are too old.
         samples: first part of their keys -> samples of GPUs and of processes; made with the first ones.
         stacks: of suspect ranks and their peers.
+        transfers: of ranks over the network.
     """
 
     __slots__ = (
         *("attempt", "blocks", "communicators", "config", "counts", "dirty", "evaluated_ns", "horizon", "lateness"),
-        *("published", "run_key", "samples", "sequence", "settled", "sources", "stacks", "steps", "store", "watched"),
-        *("lengths", "world_size"),
+        *("published", "run_key", "samples", "sequence", "settled", "sources", "spans_ns", "stacks", "steps", "store"),
+        "watched",
+        *("lengths", "transfers", "world_size"),
     )
 
     def __init__(self, store: Store, attempt: Attempt, config: StragglerConfig, counts: InputCounts) -> None:
@@ -103,7 +114,9 @@ class JobState:
         self.lateness = LatenessState(store, run_key, config.window_steps)
         self.samples: dict[str, SampleState] = {}
         self.stacks = SampledStacks(store, run_key)
+        self.transfers = TransferState(store, run_key)
         self.watched: dict[int, Watched] = {}
+        self.spans_ns: dict[int, tuple[int, int]] = {}
         self.evaluated_ns: dict[int, int] = {}
         self.horizon = 0
 
@@ -264,6 +277,36 @@ class JobState:
                 begin = self.lengths.window_of(completed.first_step)
                 self.dirty |= {window for window in self.published if window >= begin and self.has_rows(window)}
 
+    def apply_transfers(self, table: RecordTable, offsets: Ints) -> None:
+        """Apply gpu.transfer.v1: windows that are published, and that the rows are about, are evaluated again."""
+        new = self.transfers.apply(table, offsets)
+        numbered = new[(new["first_step"] >= 0) & (new["last_step"] - new["first_step"] < self.config.max_steps)]
+        if self.lengths.is_decided and len(numbered):
+            spans = np.unique(numbered[["first_step", "last_step"]]).tolist()
+            touched = {
+                window
+                for first, last in spans
+                for window in range(self.lengths.window_of(first), self.lengths.window_of(last) + 1)
+            }
+            self.dirty |= {window for window in touched if window in self.published and self.has_rows(window)}
+        of_connections = new[new["peer"] < 0]
+        for window, (start_ns, end_ns) in self.spans_ns.items() if len(of_connections) else ():
+            begin_ns = of_connections["time_ns"]
+            is_about = (begin_ns < end_ns) & (begin_ns + of_connections["duration_ns"] > start_ns)
+            if is_about.any() and window in self.published and self.has_rows(window):
+                self.dirty.add(window)
+
+    def flows(self, window: int, span_ns: tuple[int, int]) -> list[Flow]:
+        """Return what ranks sent each other in a window. `span_ns`: its host times."""
+        self.spans_ns[window] = span_ns
+        if not self.transfers.buckets:
+            return []
+        (start_ns, end_ns), (first, last) = span_ns, self.lengths.steps_of(window)
+        stored = self.transfers.between(start_ns - CLOCKS_NS, end_ns + CLOCKS_NS)
+        share = window_share(stored.rows, first, last, start_ns, end_ns)
+        least_ns = self.config.suspect * (end_ns - start_ns)
+        return with_connections(join_flows(stored, share), join_connections(stored, share), least_ns)
+
     def samples_of(self, kind: SampleKind) -> SampleState:
         """Return the samples of a kind."""
         if kind.key not in self.samples:
@@ -292,6 +335,7 @@ class JobState:
         first = self.first_window
         self.dirty = {w for w in self.dirty if w >= first}
         self.watched = {w: span for w, span in self.watched.items() if w >= first}
+        self.spans_ns = {w: span for w, span in self.spans_ns.items() if w >= first}
         self.evaluated_ns = {w: at for w, at in self.evaluated_ns.items() if w >= first}
         # The past must outlast a fault of any length: the baseline, of which jobs with jitter keep links, and lateness.
         closed = [w for w in sorted(self.published) if w < first]  # the others may be evaluated again
@@ -331,6 +375,7 @@ class JobState:
                 begin_ns[part] = min(begin, begin_ns.get(part, begin))
         for samples in self.samples.values():
             samples.drop_before(begin_ns)
+        self.transfers.drop_before(begin_ns)
 
     def forget(self) -> None:
         """Delete all state of this run."""
@@ -339,6 +384,7 @@ class JobState:
             self.store.pop(key("v", window, self.run_key), None)
         for samples in self.samples.values():
             samples.forget()
+        self.transfers.forget()
         self.stacks.forget()
         self.communicators.forget(self.sources.communicators)
         self.lengths.forget()

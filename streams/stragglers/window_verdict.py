@@ -45,6 +45,7 @@ def evaluate_stored(state: JobState, window: int) -> tuple[WindowVerdict, tuple[
         inspections={state.lengths.window_of(of.first_step): of for of in state.stacks.inspections},
         inferred=any(source.steps_from == INFERRED for source in state.sources.ranks.values()),
         stages=[head["stages"] for head in earlier if head["stages"]],
+        flows=state.flows(window, span_ns),
     )
     verdict = evaluate_window(data, context, config)
     share = max((row.share for row in verdict.rows if row.rank != WHOLE_JOB), default=0.0)

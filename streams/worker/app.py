@@ -65,7 +65,7 @@ def wirings(settings: Settings) -> list[Wiring]:
     def rolling(reducer: Reducer) -> Callable[[PartitionStore], Stage]:
         return lambda store: ProcessWindows(store, windows, reducer, budget)
 
-    inputs = (Topic.LATENESS, Topic.STEP, Topic.DEVICE, Topic.HOST, Topic.STACK)
+    inputs = (Topic.LATENESS, Topic.STEP, Topic.DEVICE, Topic.HOST, Topic.TRANSFER, Topic.STACK)
     of_processes = CheckpointOrder(processes.CHECKPOINT_KINDS)
     of_communicators = CheckpointOrder(lateness.CHECKPOINT_KINDS)
     of_jobs = CheckpointOrder(jobs.CHECKPOINT_KINDS, jobs.AT_ONCE_KINDS, jobs.ROW_BYTES, block_of_key)

@@ -7,7 +7,7 @@ from drumline.schemas.keys import derived_process_id, record_key
 from drumline.schemas.topics import TOPICS, Topic
 
 ENVELOPE = {"job": "train", "process_id": "p-1", "communicator": "00000000000000ab", "gpu_uuid": "GPU-1", "host": "h"}
-_BY = (Topic.STEP, Topic.DEVICE, Topic.HOST, Topic.PROGRESS, Topic.STACK)
+_BY = (Topic.STEP, Topic.DEVICE, Topic.HOST, Topic.PROGRESS, Topic.TRANSFER, Topic.STACK)
 BY_JOB = (*_BY, Topic.LATENESS, Topic.STRAGGLER, Topic.HANG)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from support.ring_writer import MS, RingWriter
 
-from drumline.producers.rings.ring_file import HeaderField, Kind
+from drumline.producers.rings.ring_file import SENT, TRANSFER_UNIT_NS, TRANSFERS, HeaderField, Kind
 
 
 class FakeRing(RingWriter):
@@ -30,6 +30,20 @@ class FakeRing(RingWriter):
         self.records["progress"][at % self.capacity] &= ~np.uint64(0xFFFFFFFF)
         self.records["seen_ns"][at % self.capacity] = 0
         return int(at[-1])
+
+    def transfer(self, end_ns, peer=2, direction=SENT, channel=0, network_ms=1, busy=(0, 1), **fields):
+        """Write a record of one transfer of 1,000 bytes. `busy`: begin and end by the link's clock; ms."""
+        at = int(self.claim(1)[0])
+        record = self.records.view(TRANSFERS)[at % self.capacity : at % self.capacity + 1]
+        values = {
+            "kind": Kind.TRANSFERS, "direction": direction, "channel": channel, "comm": 0, "peer": peer,
+            "generation": 1, "step": -1, "transfers": 1, "bytes": 1_000, "host_ns": end_ns,
+            "network": network_ms * MS // TRANSFER_UNIT_NS, "busy_from_ns": busy[0] * MS,
+            "busy": (busy[1] - busy[0]) * MS // TRANSFER_UNIT_NS,
+        }  # fmt: skip
+        for name, value in (values | fields).items():
+            record[name] = value
+        record["number"] = at + 1
 
     def train(self, steps, begin_ns, step_ns=10 * MS, operations=4, first=0, untimed=()):
         """Write steps of equal operations, one after the other, and the mark of the next step.

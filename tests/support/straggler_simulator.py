@@ -130,10 +130,11 @@ def simulate(
     step_ns: int = 60 * MS,
     transfer_ns: int = MS // 2,
     slow_link: tuple[int, float, str] = (1 << 30, 1.0, ""),
+    slow_until: int = 1 << 30,
     noise: float = 0.003,
     seed: int = 0,
 ) -> Recording:
-    """`slow_link`: (from step, factor on transfers, of what operations: those whose name begins so)."""
+    """`slow_link`: (from step, factor, of what operations: how their name begins), until step `slow_until`."""
     random = np.random.default_rng(seed)
     now = np.zeros(layout.ranks, np.int64)
     out = Recording(layout, steps={rank: [] for rank in range(layout.ranks)})
@@ -154,7 +155,7 @@ def simulate(
             work = ((step_ns * (1 + noise * random.standard_normal(layout.ranks)) + extra) * share).astype(np.int64)
             now += work
             spent["compute"] += work
-            slow = step >= slow_link[0] and operation.startswith(slow_link[2])
+            slow = slow_link[0] <= step <= slow_until and operation.startswith(slow_link[2])
             transfer = int(transfer_ns * (slow_link[1] if slow else 1.0))
             for group in groups:
                 members = list(group)

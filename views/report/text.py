@@ -16,6 +16,7 @@ from drumline.infra.clickhouse.coverage import is_too_little
 from drumline.infra.guidance.causes import INSUFFICIENT_DATA, guidance
 from drumline.infra.guidance.entry import cause_text
 from drumline.infra.guidance.hangs import hang_guidance
+from drumline.infra.guidance.links import slow_link_text, slow_link_texts
 from drumline.infra.guidance.stages import unequal_stages_text
 from drumline.infra.runtime.terminal import escape_controls
 from drumline.views.report.data import ReportData, Row
@@ -243,7 +244,8 @@ def _sentence(data: ReportData, row: Row) -> str:
             sentence += f", {len(episodes)} times{_period(episodes)}, the most expensive in {steps}"
         text = meaning(worst["cause"], worst["detail"])
         sentence += f". Cause: {cause_text(worst['cause'])}" + (f"; {text}" if text else "")
-        sentence += f" (confidence {worst['confidence']})"
+        link = slow_link_text(worst["evidence"])
+        sentence += (f"; {link}" if link else "") + f" (confidence {worst['confidence']})"
     return sentence + "."
 
 
@@ -288,7 +290,7 @@ def evidence(text: str, steps: int) -> list[str]:
         return []
     if not isinstance(values, dict):
         return []
-    texts = []
+    texts = slow_link_texts(text)
     seen = values.get("inspection")
     if isinstance(seen, dict) and (shares := _numbers(seen)).keys() >= {"share", "peer_share", "peer"}:
         of_peer = f"rank {shares['peer']:.0f} {shares['peer_share']:.0%}"

@@ -55,7 +55,7 @@ WINDOW = _newest_window("")
 RANK_WINDOW = _newest_window("AND rank = {rank:Int32} ")
 
 VERDICTS = f"""
-SELECT rank, host, started, first_step, last_step, state, cause, detail, lost_share, gpu_seconds
+SELECT rank, host, started, first_step, last_step, state, cause, detail, evidence, lost_share, gpu_seconds
 FROM ({first_episodes(_RUN, "max(last_step) DESC, sum(gpu_seconds_lost) DESC", "{most:UInt32}")})
 ORDER BY last_step DESC, gpu_seconds DESC, rank, episode_first_step
 """

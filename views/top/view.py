@@ -13,6 +13,7 @@ from rich.text import Text
 
 from drumline.infra.clickhouse.coverage import is_too_little
 from drumline.infra.guidance.hangs import hang_guidance
+from drumline.infra.guidance.links import slow_link_text
 from drumline.infra.runtime.terminal import escape_controls, terminal_console
 from drumline.views.report.data import Row
 from drumline.views.report.gaps import attempts_text, unreported_text
@@ -256,4 +257,6 @@ def _verdicts(detail: Detail, width: int, web_page: str) -> RenderableType:
     worst = max(detail.verdicts, key=lambda row: (row["last_step"], row["gpu_seconds"]))
     todo = action(worst["cause"], worst["detail"], detail.job, web_page)
     subject = "the job" if worst["rank"] < 0 else f"rank {worst['rank']}"
+    if link := slow_link_text(worst.get("evidence", "")):
+        todo = f"{link}. {todo}"
     return Group(table, Text(f"what to do about {subject}: {escape_controls(todo)}", style="dim")) if todo else table

@@ -75,6 +75,21 @@ def _python() -> str:
     """
 
 
+def _link() -> str:
+    """Return the rows of `_late` for each severity, with who sends to whom over a slow link, "" = not known."""
+    newest = ", argMaxIf((s.cause, s.evidence_json), window_end, @bad) AS present"
+    flow = "JSONExtractArrayRaw(if(present.1 = 'slow_link', present.2, '{}'), 'flows')[1] AS flow"
+    ends = (
+        f"concat('rank ', toString(JSONExtractInt(flow, '{end}')), ' on ', JSONExtractString(flow, '{end}_host'))"
+        for end in ("from", "to")
+    )
+    return f"""
+        SELECT job, run, rank, host, gpu, pod, arrayJoin(['warning', 'critical']) AS severity,
+            if(flow = '', '', concat({", ' to ', ".join(ends)})) AS link, toFloat64(flow != '') AS value
+        FROM (SELECT *, {flow} FROM ({_late("max(@level)", newest, ", present")}))
+    """
+
+
 _CAUSE = causes.number("argMaxIf(cause, window_end, @bad)", "argMaxIf(detail, window_end, @bad)")
 _LATE = (
     of_active(_level()),
@@ -84,6 +99,7 @@ _LATE = (
     Values(_late("sum(s.money_lost)"), "MONEY"),
     Values(_late(_CAUSE), "CAUSE"),
     of_active(_python(), "PYTHON"),
+    of_active(_link(), "LINK"),
 )
 _SUMMARY = (
     "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} costs "
@@ -92,7 +108,8 @@ _SUMMARY = (
 _DESCRIPTION = (
     "Cause: "
     + causes.text("CAUSE", causes.MEANINGS)
-    + ".{{ if gt $values.PYTHON.Value 0.0 }} Its Python: {{ $values.PYTHON.Labels.line }}.{{ end }} GPU: "
+    + ".{{ if gt $values.PYTHON.Value 0.0 }} Its Python: {{ $values.PYTHON.Labels.line }}.{{ end }}"
+    "{{ if gt $values.LINK.Value 0.0 }} Slowest: {{ $values.LINK.Labels.link }}.{{ end }} GPU: "
     "{{ $labels.gpu }}. " + PLACE + "Run {{ $labels.run }}. In the last 15 "
     "minutes, or four windows of steps where those are longer, it cost "
     "{{ humanizeDuration $values.GPU_SECONDS.Value }} of GPU time"

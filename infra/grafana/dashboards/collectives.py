@@ -1,4 +1,4 @@
-"""Panels on the bandwidth of collectives, of the dashboard Collectives and stragglers."""
+"""Panels of the dashboard Collectives and stragglers: bandwidth of collectives, and of what ranks send each other."""
 
 from __future__ import annotations
 
@@ -67,4 +67,79 @@ SIZES = Panel(
         "bytes_per_s": Field("Bps", "Bus bandwidth"),
     },
     empty="no collectives",
+)
+
+#: Least size of what was recorded of a flow in an interval for which its rate is shown: below it is latency.
+LEAST_BYTES = 1 << 20
+
+
+def _flows(time: str) -> str:
+    """Return the query of the rates of flows, by time: that of the end that saw less time on the network."""
+    return f"""
+    SELECT at, communicator, sender, receiver, anyIf(of_rank, sends) AS from_rank, anyIf(of_host, sends) AS from_host,
+        anyIf(of_rank, NOT sends) AS to_rank, anyIf(of_host, NOT sends) AS to_host, anyIf(size, sends) AS sent,
+        max(rate) AS bytes_per_s
+    FROM (
+        SELECT {time} AS at, communicator, direction = 'send' AS sends, if(sends, comm_rank, peer) AS sender,
+            if(sends, peer, comm_rank) AS receiver, any(rank) AS of_rank, any(host) AS of_host,
+            toFloat64(sum(bytes)) AS size, 1e9 * size / greatest(sum(busy_ns), 1) AS rate
+        FROM transfers WHERE @job AND @run AND @start GROUP BY run, at, communicator, sends, sender, receiver
+    ) GROUP BY at, communicator, sender, receiver HAVING count() = 2 AND sent >= {LEAST_BYTES}
+    """
+
+
+RATES = Panel(
+    "timeseries",
+    "Rate between ranks over the network",
+    "What was recorded of the transfers of a rank to another, by the time in which data was on the network: that of "
+    "the end that saw less of it, so that a late sender or receiver does not count. The ten slowest.",
+    PanelQuery(
+        worst(
+            f"""
+            SELECT at AS time, concat('rank ', toString(from_rank), ' to ', toString(to_rank)) AS member,
+                bytes_per_s AS v FROM ({_flows("$__timeInterval_ms(start)")})
+            """,
+            "bytes_per_s",
+            by="-avg(v)",
+            bands=False,
+        ),
+        "time:t series:s member:s bytes_per_s:n",
+    ),
+    series="{series}",
+    unit="Bps",
+    min_interval="5s",
+    key="transfers",
+    empty="no transfers over the network were recorded",
+)
+PAIRS = Panel(
+    "table",
+    "Which link",
+    "Of each rank and the one that it sends to: the newest rate of 10 s, the median of its own, and that of the flows "
+    "of its communicator. The slowest against these first.",
+    PanelQuery(
+        f"""
+        SELECT from_rank, from_host, to_rank, to_host, newest, usual,
+            median(usual) OVER (PARTITION BY communicator, from_host = to_host) AS peers,
+            newest / least(usual, peers) AS part
+        FROM (
+            SELECT communicator, any(from_rank) AS from_rank, any(from_host) AS from_host, any(to_rank) AS to_rank,
+                any(to_host) AS to_host, argMax(bytes_per_s, at) AS newest, median(bytes_per_s) AS usual
+            FROM ({_flows("toStartOfInterval(start, toIntervalSecond(10))")}) GROUP BY communicator, sender, receiver
+        ) ORDER BY part, from_rank, to_rank LIMIT 100
+        """,
+        "from_rank:n from_host:s to_rank:n to_host:s newest:n usual:n peers:n part:n",
+        "table",
+    ),
+    unit="short",
+    fields={
+        "from_rank": Field(header="from", width=70, decimals=0),
+        "from_host": Field(header="on", width=120),
+        "to_rank": Field(header="to", width=70, decimals=0),
+        "to_host": Field(header="on ", width=120),
+        "newest": Field("Bps", "Newest"),
+        "usual": Field("Bps", "Its median"),
+        "peers": Field("Bps", "Others"),
+        "part": Field("percentunit", "Of the lower", decimals=0),
+    },
+    empty="no transfers over the network were recorded",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.bands import worst
-from drumline.infra.grafana.dashboards.collectives import BUS, SIZES
+from drumline.infra.grafana.dashboards.collectives import BUS, PAIRS, RATES, SIZES
 from drumline.infra.grafana.dashboards.status import cause, faults, stat
 from drumline.infra.grafana.dashboards.verdict_panels import (
     ACTION,
@@ -198,6 +198,7 @@ STRAGGLERS = Dashboard(
         (lost_share("@job AND @run AND @ranks AND rank >= 0", key="lost"), WAITING),
         (CHANGES,),
         (BUS, SIZES),
+        (RATES, PAIRS),
     ),
     (*LABELLED, JOB, RUN, RANKS),
     MARKS,

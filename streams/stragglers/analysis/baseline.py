@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.analysis.slow_link import LinkSummary
 from drumline.streams.stragglers.analysis.window_data import Ints, WindowData, step_length
+from drumline.streams.stragglers.links.slow_flows import FlowSummary
 
 #: Budget columns kept of a window.
 KEPT = ("compute_ns", "compute_overlapped_ns", "copy_ns", "idle_ns", "comm_exposed_ns", "kernels", "blocks")
@@ -25,11 +26,15 @@ class Baseline:
         links: floors of collectives (slow_link.py).
         jobs: of each window the mean step (STEP) and the median rank's KEPT columns.
         ranks: lowest rank of a pipeline stage -> the same of that stage's median rank.
+        flows: rates of transfers (links/flows.py), of all windows: a slow flow is in none since it is slow.
+        slow: names of the flows that were slow, by window with transfers.
     """
 
     links: Sequence[LinkSummary] = ()
     jobs: Sequence[Mapping[str, float]] = ()
     ranks: Mapping[int, Sequence[Mapping[str, float]]] = field(default_factory=dict)
+    flows: Sequence[FlowSummary] = ()
+    slow: Sequence[Collection[str]] = ()
 
     def job_step(self, config: StragglerConfig) -> dict[str, float]:
         """Return the job's median step, or {} with fewer than `config.baseline_windows_min` windows."""
@@ -68,8 +73,8 @@ def summarize_window(data: WindowData, stages: Mapping[int, Ints]) -> dict[str, 
 def load_baseline(entries: Iterable[Mapping[str, Any]], config: StragglerConfig, light: bool = False) -> Baseline:
     """Return the baseline of the last `config.baseline_windows` entries of each kind.
 
-    `entries`: of `summarize_window` and `summarize_links`, oldest first; {} for a window that was not healthy. `light`:
-    only light windows count, else only the others.
+    `entries`: of `summarize_window`, `summarize_links` and `summarize_flows`, oldest first; {} for a window that
+    was not healthy. `light`: only light windows count, else only the others.
     """
     kept = [entry for entry in entries if entry and entry.get("light", False) == light]
     last = slice(-config.baseline_windows, None)
@@ -81,6 +86,8 @@ def load_baseline(entries: Iterable[Mapping[str, Any]], config: StragglerConfig,
         links=[entry["links"] for entry in kept if entry.get("links")][last],
         jobs=[entry["job"] for entry in kept if entry.get("job")][last],
         ranks={rank: values[last] for rank, values in ranks.items()},
+        flows=[entry["flows"] for entry in kept if entry.get("flows")],
+        slow=[entry["slow"] for entry in kept if "slow" in entry],
     )
 
 

@@ -1,9 +1,12 @@
-"""Detection of a slow link: no rank is late, yet a communicator's collectives take longer than in earlier windows."""
+"""Detection of a slow link: collectives take longer than in earlier windows, or transfers longer than others.
+
+Durations of collectives show that a link is slow, and what it costs; transfers show which one it is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,11 @@ from numpy.typing import NDArray
 
 from drumline.streams.core.thresholds import OK, StragglerConfig
 from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, Floats, WindowData, step_length
+from drumline.streams.stragglers.links.flows import Flow
+from drumline.streams.stragglers.links.slow_flows import SlowFlows
 
+#: Part of the growth of collectives that a flow has to explain: it overlaps with lateness, and is a mean of all kinds.
+EXPLAINED = 0.4
 #: communicator -> `kinds`: "operation bytes" -> floor of one such collective, ns; `least`: see _least.
 LinkSummary = Mapping[str, Mapping[str, Any]]
 
@@ -25,6 +32,9 @@ class SlowLink:
         operation, bytes: the collectives that lost most.
         ratio: their floor over its history.
         lost_ns, share: lost time over the window, and its share, of all of the communicator's collectives.
+        flows: transfers that are slow; None = not known, or none is.
+        by_floors: the collectives show it, not the transfers alone.
+        growth_ns: mean growth of the communicator's collectives.
     """
 
     communicator: str
@@ -33,6 +43,9 @@ class SlowLink:
     ratio: float
     lost_ns: float
     share: float
+    flows: SlowFlows | None = None
+    by_floors: bool = True
+    growth_ns: float = 0.0
 
 
 def summarize_links(data: WindowData) -> LinkSummary:
@@ -71,8 +84,7 @@ def find_slow_link(data: WindowData, history: Sequence[LinkSummary], config: Str
     for group in (group for group in data.communicators if group.kinds and time > 0.0):
         name, grew = group.name, {}
         for (operation, size), (counts, _) in group.kinds.items():
-            kind = f"{operation} {size}"
-            floors = [entry[name]["kinds"][kind] for entry in history if kind in entry.get(name, {}).get("kinds", ())]
+            floors = _floors(history, name, kind := f"{operation} {size}")
             baseline, floor = float(np.median(floors)) if floors else 0.0, now[name]["kinds"][kind]
             if len(floors) >= config.link_history and floor >= config.link_ratio * baseline > 0.0:
                 grew[(floor - baseline) * float(counts.sum())] = (operation, size, round(floor / baseline, 3))
@@ -81,5 +93,80 @@ def find_slow_link(data: WindowData, history: Sequence[LinkSummary], config: Str
         least = np.median([entry[name]["least"] for entry in history if name in entry])
         lost = max(0.0, min(sum(grew), float(now[name]["least"] - least) * steps, time))
         if config.severity(lost / time) > OK and (worst is None or lost > worst.lost_ns):
-            worst = SlowLink(name, *grew[max(grew)], lost, lost / time)
+            growth_ns = sum(grew) / sum(float(counts.sum()) for counts, _ in group.kinds.values())
+            worst = SlowLink(name, *grew[max(grew)], lost, lost / time, growth_ns=growth_ns)
     return worst
+
+
+def with_lateness(data: WindowData, flows: Sequence[Flow]) -> list[Flow]:
+    """Return flows with the time by which the receiver came later than the sender, as the most that it may have been.
+
+    A rank may be late to one collective of a step, and that one may be what was recorded.
+    """
+    late: dict[str, Floats] = {}  # by communicator and rank of the job; ns a step
+    steps: dict[str, int] = {}
+    names = {flow.communicator for flow in flows}
+    for group in (group for group in data.communicators if group.name in names):
+        seen = np.isfinite(group.lateness_ns)
+        total, counts = np.where(seen, group.lateness_ns, 0.0).sum(1), seen.sum(1)
+        means = np.divide(total, counts, out=np.full(len(total), np.nan), where=counts > 0)
+        late[group.name] = np.full(int(data.ranks.max()) + 1, np.nan)
+        late[group.name][data.ranks[group.members]] = means
+        steps[group.name] = int(counts.max(initial=0))
+    known = ((flow, late.get(flow.communicator), steps.get(flow.communicator, 0)) for flow in flows)
+    return [flow if of is None else _with_lateness(flow, of, count) for flow, of, count in known]
+
+
+def _with_lateness(flow: Flow, late: Floats, steps: int) -> Flow:
+    if max(flow.sender, flow.receiver) >= len(late):
+        return flow
+    later = float(late[flow.receiver] - late[flow.sender]) * min(flow.collectives, steps)
+    return replace(flow, late_ns=later) if later > 0.0 else flow
+
+
+def locate(
+    data: WindowData, link: SlowLink | None, flows: SlowFlows | None, history: Sequence[LinkSummary],
+    config: StragglerConfig,
+) -> SlowLink | None:  # fmt: skip
+    """Return the slow link with the transfers that show which one it is, or one that transfers alone show.
+
+    `link`: found by collectives. Where these could be compared with their history and are as short as ever, a flow that
+    is slower than it was costs nothing. What a flow costs that was never faster, collectives cannot show: at most that
+    part of each member's exposed communication.
+    """
+    if flows is None or link is not None:
+        return link and replace(link, flows=flows if flows is not None and _explains(flows, link) else None)
+    worst = flows.alike[0]
+    name = worst.flow.communicator
+    group = next((group for group in data.communicators if group.name == name), None)
+    kinds = group.kinds if group is not None else {}
+    is_compared = any(len(_floors(history, name, f"{of} {size}")) >= config.link_history for of, size in kinds)
+    if not worst.is_sure or (worst.is_own and is_compared):
+        return None
+    length = step_length(data)
+    time, steps = float(np.nansum(length)), int(np.isfinite(length).sum())
+    exposed = data.budget["comm_exposed_ns"]
+    members = exposed if group is None else exposed[group.members]
+    seen = members[np.isfinite(members).any(1)]
+    if not len(seen) or time <= 0.0:
+        return None
+    least = float(np.nanmin(np.nanmedian(seen, axis=1)))
+    lost = min((1.0 - 1.0 / worst.ratio) * least * steps, time)
+    if config.severity(lost / time) <= OK:
+        return None
+    return SlowLink(name, "", 0, round(worst.ratio, 3), lost, lost / time, flows, by_floors=False)
+
+
+def _explains(flows: SlowFlows, link: SlowLink) -> bool:
+    """Return whether the slowest flow took so much longer that the communicator's collectives had to.
+
+    Kernels buffer what is sent over sockets. Where that hides the link, a sender's times differ by little.
+    """
+    worst = flows.alike[0]
+    is_same = worst.flow.communicator == link.communicator
+    return not is_same or worst.longer_ns >= EXPLAINED * link.growth_ns * worst.flow.collectives
+
+
+def _floors(history: Sequence[LinkSummary], name: str, kind: str) -> list[int]:
+    """Return the floors of a communicator's collectives of a kind in earlier windows."""
+    return [entry[name]["kinds"][kind] for entry in history if kind in entry.get(name, {}).get("kinds", ())]

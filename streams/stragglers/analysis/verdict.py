@@ -29,7 +29,13 @@ from drumline.streams.stragglers.analysis.pipelines import (
 )
 from drumline.streams.stragglers.analysis.rank_naming import LatenessTest
 from drumline.streams.stragglers.analysis.rank_rows import RankRows
-from drumline.streams.stragglers.analysis.slow_link import SlowLink, find_slow_link, summarize_links
+from drumline.streams.stragglers.analysis.slow_link import (
+    SlowLink,
+    find_slow_link,
+    locate,
+    summarize_links,
+    with_lateness,
+)
 from drumline.streams.stragglers.analysis.verdict_rows import (
     NO_SAMPLES,
     Evaluable,
@@ -42,9 +48,13 @@ from drumline.streams.stragglers.analysis.verdict_rows import (
 )
 from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, Floats, Ints, WindowData, step_length
 from drumline.streams.stragglers.inspection.sampled_stacks import Inspection
+from drumline.streams.stragglers.links.flows import Flow, summarize_flows
+from drumline.streams.stragglers.links.slow_flows import find_slow_flows
 
 #: Steps that a rank must have been compared in, but in windows of one step: one shows no health.
 LEAST_STEPS = 2
+#: Slow flows that later windows know.
+MOST_SLOW = 64
 #: Value of gpu.step.v1 `steps_from` for steps that the producer derived from the collectives.
 INFERRED = "inferred"
 
@@ -62,6 +72,7 @@ class WindowContext:
         inspections: the newest ones of the run, by the window that asked for each.
         inferred: the job marks no steps; evidence states it.
         stages: `stages` of the verdicts on the windows before, oldest first.
+        flows: what ranks sent each other in the window, as far as it was recorded.
     """
 
     baseline: Baseline = field(default_factory=Baseline)
@@ -72,6 +83,7 @@ class WindowContext:
     inspections: Mapping[int, Inspection] = field(default_factory=dict)
     inferred: bool = False
     stages: Sequence[Mapping[str, Any]] = ()
+    flows: Sequence[Flow] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +127,10 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         data = replace(data, communicators=[*data.communicators, *groups])
         attribution = _attribute(data, baseline_step, config)
     coverage = _coverage(data, attribution, without_peers, context, config)
+    flows = with_lateness(data, context.flows)
+    slow_flows = find_slow_flows(flows, context.baseline.flows, context.baseline.slow, context.hosts, config)
     link = find_slow_link(data, context.baseline.links, config)
+    link = locate(data, link, slow_flows, context.baseline.links, config)
     link_ns = 0.0 if link is None else link.lost_ns / max(1, np.isfinite(step_length(data)).sum())
     test = LatenessTest(data, attribution, context.lateness, config, context.inspections, link_ns)
     late = _rank_rows(data, attribution, coverage, context, config)
@@ -127,7 +142,8 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
     rows = grouped(tested, data, context.hosts)
     has_late_ranks = any(row.names_rank for row in rows)
     evaluated, regression, jitter = coverage.job_evaluable, None, None
-    link = link if evaluated and not has_late_ranks else None
+    if not evaluated or (has_late_ranks and (link is None or link.flows is None)):
+        link = None  # a late rank may be all that collectives show
     if evaluated and not has_late_ranks:
         evaluated, link, regression = _evaluate_job(data, context.baseline, link, coverage.complete, config)
         regression = None if is_jittery else regression
@@ -142,7 +158,7 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         jitter = find_jitter(data, attribution.behind_ns, config)
     finding = link or regression or jitter
     has_verdict = evaluated and (finding is not None or has_late_ranks or coverage.shows_anything)
-    rows.insert(0, job_row(finding, config) if has_verdict else insufficient_job_row(coverage.reason))
+    rows.insert(0, job_row(finding, context.hosts, config) if has_verdict else insufficient_job_row(coverage.reason))
     may_be_late = has_late_ranks or (len(without_peers) > 0 and test.is_suspect())
     work = stage_work(data) if evaluated and not may_be_late else {}
     kept_stages, evidence = _stages(work, context, config)
@@ -154,6 +170,11 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
     is_healthy = evaluated and not has_late_ranks and link is None
     # Turns move no floor, which is the duration of whoever enters last. A slow GPU does, so no rank may be suspect.
     shows_links = is_healthy and not test.is_suspect()
+    kept = _kept(data, is_norm) if is_healthy and (is_norm or shows_links) else {}
+    if flows and evaluated:  # those that are not slow are as they were, whatever else is found
+        slow_names = [slow.flow.name for slow in slow_flows.flows] if slow_flows else []
+        kept |= {"flows": summarize_flows(flows, slow_names, config.most_flows), "slow": slow_names[:MOST_SLOW]}
+        kept |= {"light": True} if data.light else {}
     length = step_length(data)
     used = int(attribution.steps.max(initial=0))
     return WindowVerdict(
@@ -162,7 +183,7 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         steps_used=used,
         steps_skipped=len(data.steps) - used,
         step_ns=round(float(np.nanmedian(length))) if np.isfinite(length).any() else 0,
-        baseline=_kept(data, is_norm) if is_healthy and (is_norm or shows_links) else {},
+        baseline=kept,
         lateness=lateness,
         stages=kept_stages,
     )
@@ -242,7 +263,8 @@ def _evaluate_job(
 ) -> tuple[bool, SlowLink | None, JobRegression | None]:
     """Return (evaluated, slow link, slower job) of a job without late ranks. `link`: what was found of it."""
     regression = find_job_regression(data, baseline, config) if link is None else None
-    if not complete and (link is not None or regression is not None):  # a silent rank may be late for all
+    is_located = link is not None and link.flows is not None
+    if not complete and not is_located and (link is not None or regression is not None):  # a silent rank may be late
         return False, None, None
     return True, link, regression
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from drumline.infra.guidance.causes import CHANGED_JOB, INSUFFICIENT_DATA, JITTER, SLOW_LINK
 from drumline.streams.core.records import Rows
-from drumline.streams.core.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
+from drumline.streams.core.thresholds import CRITICAL, INSUFFICIENT, OK, SUSPECT, StragglerConfig
 from drumline.streams.stragglers.analysis.cause import NO_CAUSE, Cause
 from drumline.streams.stragglers.analysis.groups import groups_late, labels
 from drumline.streams.stragglers.analysis.jitter import JobJitter
@@ -216,16 +216,23 @@ def insufficient_job_row(detail: str) -> RankVerdict:
     return RankVerdict(WHOLE_JOB, INSUFFICIENT, Cause(INSUFFICIENT_DATA, detail))
 
 
-def job_row(finding: SlowLink | JobRegression | JobJitter | None, config: StragglerConfig) -> RankVerdict:
+def job_row(
+    finding: SlowLink | JobRegression | JobJitter | None, hosts: Mapping[int, str], config: StragglerConfig
+) -> RankVerdict:
     """Return the row of a job that was evaluated: a slow link, a slower job, ranks that are late by turns, or none."""
     if finding is None:
         return RankVerdict(WHOLE_JOB, OK, NO_CAUSE)
     severity, evidence = SUSPECT, dict[str, Any]()
     if isinstance(finding, SlowLink):
-        cause = Cause(SLOW_LINK, "above_own_history", "medium")
-        evidence = {"communicator": finding.communicator, "operation": finding.operation}
-        evidence |= {"bytes": finding.bytes, "ratio": finding.ratio}
-        severity = config.severity(finding.share)
+        flows = finding.flows
+        detail = "above_own_history" if flows is None else flows.extent.detail
+        is_by_peers = flows is not None and not finding.by_floors and not flows.alike[0].is_own
+        confidence = "low" if is_by_peers else "high" if flows and finding.by_floors else "medium"
+        cause = Cause(SLOW_LINK, detail, confidence)
+        evidence = {"communicator": finding.communicator, "ratio": finding.ratio}
+        evidence |= {"operation": finding.operation, "bytes": finding.bytes} if finding.by_floors else {}
+        evidence |= flows.evidence(hosts) if flows else {}
+        severity = min(config.severity(finding.share), SUSPECT if is_by_peers else CRITICAL)  # it may be by design
     elif isinstance(finding, JobRegression):
         cause = Cause(CHANGED_JOB, finding.detail, "medium")
         evidence = {"ratio": finding.ratio, "grew_ns": finding.grew_ns}

@@ -43,6 +43,7 @@ def fill(settings):
         load(client, settings, JobCopy(folder, job, "r1"))
     cookbook.add_stacks(settings)
     cookbook.add_links(settings)
+    cookbook.add_transfers(settings)
     cookbook.add_launches(settings)
     cookbook.add_stalls(settings)
     cookbook.add_launch_counts(settings)
@@ -95,6 +96,31 @@ def test_kernels_of_all_groups_of_steps_add_up_to_the_raw_count(server):
         # the recording does the same in each step of a phase, so rounding takes nothing away
         assert sum(int(row["launches_per_step"]) * group for row in groups) == kernels
         assert all(0 < float(row["busy_percent"]) < 100 for row in groups)
+
+
+def test_the_rate_of_ranks_over_tcp_is_what_the_kernel_counted(server):
+    client = clickhouse.connect(server, database=server.clickhouse.database)
+    clickhouse.command(
+        client,
+        """INSERT INTO transfers (job, run, rank, host, start, duration_ns, communicator, comm_rank, ranks, peer,
+            direction, bytes, busy_ns, network_ns, local, remote, delivery_rate)
+        WITH toStartOfInterval(now(), INTERVAL 10 SECOND) - 60 + second AS at, [(0, 'a', 'b'), (1, 'b', 'a')] AS ends
+        SELECT 'tcp', 'r', end.1, concat('node-', end.2), at, 1000000000, '', -1, 0, -1, way, 400000000,
+            if(way = 'send', 500000000, 0), if(way = 'send', 400000000, 0), concat(end.2, ':', port),
+            concat(end.3, ':', port), if(way = 'send' AND end.1 = 1, 700000000, -1)
+        FROM (SELECT arrayJoin(range(10)) AS second)
+        ARRAY JOIN ends AS end ARRAY JOIN ['1', '2'] AS port ARRAY JOIN ['send', 'receive'] AS way
+        UNION ALL
+        SELECT 'tcp', 'r', end.1, concat('node-', end.2), at, 1000000000, 'c', end.1, 2, 1 - end.1, way, 90000000,
+            1000000, 1000000, '', '', -1
+        FROM (SELECT arrayJoin(range(10)) AS second)
+        ARRAY JOIN ends AS end ARRAY JOIN ['send', 'receive'] AS way""",
+    )
+    names, result = cookbook.asker(server)(dataclasses.replace(queries()["which-link"], example={"job": "tcp"}))
+    flows = [dict(zip(names, row, strict=True)) for row in result]
+    rates = {(int(flow["from_rank"]), int(flow["to_rank"])): float(flow["newest_gb_s"]) for flow in flows}
+    assert rates == {(0, 1): 2.0, (1, 0): 2.0}  # two connections: 0.8 GB in 0.4 s, more than their paths' 1.4 GB/s
+    assert {flow["communicator"] for flow in flows} == {"tcp"}
 
 
 def test_the_rate_of_a_link_is_that_of_intervals_whose_bytes_are_known(server):

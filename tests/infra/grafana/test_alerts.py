@@ -218,6 +218,18 @@ def test_a_straggler_that_is_the_whole_job_has_no_empty_words_in_its_message(db)
     assert "(slow link)" in evaluator.rendered(evaluator.rule.summary, alert)
 
 
+def test_a_slow_link_is_paged_with_its_sender_and_receiver(db):
+    flow = '{"from": 1, "from_host": "a", "to": 2, "to_host": "b", "gb_s": 1.0, "expected_gb_s": 2.0}'
+    db.copy("ledger", "linked")
+    db.copy("stragglers_versions", "linked", "rank = 3", rank="-1", host="''", cause="'slow_link'",
+            detail="'one_flow'", evidence_json=f"'{{\"flows\": [{flow}]}}'")  # fmt: skip
+    end = db.phase("slow_copy")[1] / 1e9
+    evaluator = run(db, "drumline-straggler", end, end)
+    [alert] = fired(evaluator, job="linked", severity="critical")
+    assert "Slowest: rank 1 on a to rank 2 on b." in evaluator.rendered(evaluator.rule.description, alert)
+    assert alert.keys() == dict(fired(evaluator, severity="critical")[0]).keys(), "it is no label"
+
+
 def test_straggler_alert_resolves_when_the_stream_clears_its_level(db):
     evaluator = run(db, "drumline-straggler", db.first, db.last + 30)
     named = {labels["rank"] for labels in map(dict, evaluator.alerts)}

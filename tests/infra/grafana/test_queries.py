@@ -45,6 +45,8 @@ EMPTY = {
     "Restarts",
     "Links of hosts",
     "Faults of links",
+    "Rate between ranks over the network",
+    "Which link",
     "Dead letters by reason",
     "Kernels of one run only",
     "team",

@@ -14,13 +14,14 @@ DAY = 20_000 * 86_400
 S = 10**9
 
 
-def record(*rows, job="j", step_ns=S // 10, evidence="{}"):
-    """`rows`: (rank, severity, changed, lost_ns, host). `evidence`: of the last one."""
+def record(*rows, job="j", step_ns=S // 10, evidence="{}", cause="slow_gpu"):
+    """`rows`: (rank, severity, changed, lost_ns, host). `evidence`, `cause`: of the last one."""
     ranks, severities, changed, lost, hosts = zip(*rows, strict=True)
     names, host = dictionary(hosts)
     columns = {"rank": ranks, "severity": severities, "changed": changed, "lost_ns": lost, "host": host}
     columns["evidence_json"] = [*[0] * (len(rows) - 1), 1]
-    envelope = {"job": job, "run": "r", "hosts": names, "evidence": ["{}", evidence],
+    columns["cause"] = columns["evidence_json"]
+    envelope = {"job": job, "causes": ["", cause], "run": "r", "hosts": names, "evidence": ["{}", evidence],
                 "first_step": 20, "last_step": 39, "step_ns": step_ns, "window_end_ns": (DAY - 2) * S}  # fmt: skip
     return Batch(Topic.STRAGGLER, envelope, {name: np.array(values) for name, values in columns.items()})
 
@@ -94,6 +95,15 @@ def test_a_suspect_rank_makes_all_ranks_measure_all_steps_for_a_minute_once_in_t
     assert VerdictWindows().window(suspect, DAY) is None, "no deep window"
     assert VerdictWindows(TIMES).window(LATE, DAY) is not None, "a named rank, too"
     assert VerdictWindows(TIMES).window(record((-1, 1, 1, 9, ""), (0, 0, 0, 0, "a")), DAY) is None
+
+
+@pytest.mark.parametrize(
+    ("severity", "cause", "requested"), [(2, "slow_link", 1), (0, "slow_link", 0), (2, "jitter", 0)]
+)
+def test_all_transfers_of_a_job_whose_network_is_slow_are_recorded_too(severity, cause, requested):
+    job = record((0, 0, 0, 0, "a"), (-1, severity, 1, 9, ""), cause=cause)
+    assert (VerdictWindows(TIMES).window(job, DAY) is not None) == requested
+    assert VerdictWindows().window(job, DAY) is None
 
 
 def test_a_rank_is_suspect_from_the_odds_of_the_stream_processor_on():

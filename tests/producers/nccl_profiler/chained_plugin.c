@@ -91,7 +91,7 @@ static int begin_v4(void **context, int *mask, const char *name, uint64_t id, in
     log(0, 0, name, nodes + ranks + rank + (int)id, ""); \
     return begin(context, mask, V); \
   }
-INIT_NEW(5) INIT_NEW(6)
+INIT_NEW(5) INIT_NEW(6) INIT_NEW(7)
 
 #define START(V) \
   static int start_v##V(void *context, void **handle, void *opaque) { \
@@ -104,7 +104,8 @@ INIT_NEW(5) INIT_NEW(6)
 #define GROUP_OF_4 NULL
 #define GROUP_OF_5 (d->type == COLL ? d->coll.parentGroup : d->type == P2P ? d->p2p.parentGroup : NULL)
 #define GROUP_OF_6 GROUP_OF_5
-START(1) START(2) START(3) START(4) START(5) START(6)
+#define GROUP_OF_7 GROUP_OF_5
+START(1) START(2) START(3) START(4) START(5) START(6) START(7)
 
 #define OFFER(V) profiler ncclProfiler_v##V = {"chained", (void *)begin_v##V, start_v##V, stop, state, finalize};
 VERSIONS

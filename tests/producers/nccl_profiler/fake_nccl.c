@@ -25,6 +25,7 @@ static profiler *plugin;
 static int mask;
 static int (*record)(int on);
 static void (*time_all)(int on);
+static void (*record_transfers)(int);
 static int (*mark)(int kind, int64_t number, const char *name, uint64_t count);
 static uint64_t (*captured_calls)(void);
 
@@ -68,6 +69,7 @@ static void load(const char *path) {
   mark = dlsym(library, "drumline_mark");
   record = dlsym(library, "drumline_record");
   time_all = dlsym(library, "drumline_time_all");
+  record_transfers = dlsym(library, "drumline_record_transfers");
   captured_calls = dlsym(library, "drumline_captured");
   char symbol[] = "ncclProfiler_v0";
   for (int newest = version; newest >= 1 && !plugin; newest--) { /* this NCCL takes older plugins too */
@@ -94,7 +96,7 @@ static void destroy(struct comm *comm) {
 
 /* Start an event of a kind without members that matter here. */
 static void *start_other(struct comm *comm, uint64_t kind, void *parent) {
-  descriptor_v5 wide = {.type = kind, .parentObj = parent};
+  descriptor_v7 wide = {.type = kind, .parentObj = parent};
   descriptor_v4 narrow = {.type = (uint8_t)kind, .parentObj = parent};
   void *handle = (void *)0x1234567;
   if (kind == PROXY_OP) wide.proxyOp.pid = narrow.proxyOp.pid = getpid() + 1; /* PXN */
@@ -106,9 +108,9 @@ static void *start_other(struct comm *comm, uint64_t kind, void *parent) {
 static void *start_api_call(struct comm *comm, const struct operation *op, bool captured) {
   if (version <= 4 || !(op->mask & (COLL | P2P | KERNEL_CH))) return NULL;
   void *handle = NULL, *group = start_other(comm, GROUP_API, NULL);
-  descriptor_v5 call = {.type = op->is_p2p ? P2P_API : COLL_API, .parentObj = group};
-  if (op->is_p2p) call.p2pApi.graphCaptured = captured;
-  else call.collApi.graphCaptured = captured;
+  descriptor_v7 call = {.type = op->is_p2p ? P2P_API : COLL_API, .parentObj = group};
+  if (op->is_p2p) call.p2pApi.graphCaptured = captured, call.p2pApi.userTag = 9;
+  else call.collApi.graphCaptured = captured, call.collApi.userTag = 9;
   CHECK(plugin->startEvent(comm->context, &handle, &call) == 0);
   if (handle) CHECK(plugin->stopEvent(handle) == 0);
   if (group) CHECK(plugin->stopEvent(group) == 0);
@@ -136,17 +138,22 @@ static void launch(struct comm *comm, struct operation *ops, int count) {
     const char *function = FUNCTIONS[op->function];
     op->handle = NULL;
     if (!group && version <= 4) continue; /* NCCL 2.27 and before */
-    descriptor_v1 d1 = {0}; descriptor_v2 d2 = {0}; descriptor_v3 d3 = {0}; descriptor_v4 d4 = {0}; descriptor_v5 d5 = {0};
-    void *const descriptors[] = {&d1, &d2, &d3, &d4, &d5, &d5};
+    descriptor_v1 d1 = {0}; descriptor_v2 d2 = {0}; descriptor_v3 d3 = {0}; descriptor_v4 d4 = {0}; descriptor_v5 d5 = {0}; descriptor_v7 d7 = {0};
+    void *const descriptors[] = {&d1, &d2, &d3, &d4, &d5, &d5, &d7};
     switch (version) {
     case 1: FILL(d1, (uint8_t)op->function, 7, 1, 2, nMaxChannels); FILL_COMM(d1); break;
     case 2: FILL(d2, function, "ncclFloat32", "RING", "SIMPLE", nMaxChannels); FILL_COMM(d2); break;
     case 3: FILL(d3, function, "ncclFloat32", "RING", "SIMPLE", nMaxChannels); FILL_COMM(d3); break;
     case 4: FILL(d4, function, "ncclFloat32", "RING", "SIMPLE", nChannels); d4.p2p.nChannels = op->is_p2p ? 77 : d4.p2p.nChannels; break;
-    default:
+    case 5: case 6:
       FILL(d5, function, "ncclFloat32", "RING", "SIMPLE", nChannels);
       if (op->is_p2p) d5.p2p.nChannels = (uint8_t)op->channels, d5.p2p.parentGroup = group;
       else d5.coll.parentGroup = group;
+      break;
+    default:
+      FILL(d7, function, "ncclFloat32", "RING", "SIMPLE", nChannels);
+      if (op->is_p2p) d7.p2p.nChannels = (uint8_t)op->channels, d7.p2p.parentGroup = group, d7.p2p.userTag = 9;
+      else d7.coll.parentGroup = group, d7.coll.kernelVariant = "ring", d7.coll.isSymColl = true, d7.coll.userTag = 9;
     }
     CHECK(plugin->startEvent(comm->context, &op->handle, descriptors[version - 1]) == 0);
   }
@@ -156,7 +163,7 @@ static void launch(struct comm *comm, struct operation *ops, int count) {
 
 static void *start_channel(struct comm *comm, void *parent, int channel, uint64_t gpu_ns) {
   if (version <= 3) return NULL;
-  descriptor_v4 d4 = {.type = KERNEL_CH, .parentObj = parent}; descriptor_v5 d5 = {.type = KERNEL_CH, .parentObj = parent};
+  descriptor_v4 d4 = {.type = KERNEL_CH, .parentObj = parent}; descriptor_v7 d5 = {.type = KERNEL_CH, .parentObj = parent};
   d4.kernelCh.channelId = d5.kernelCh.channelId = (uint8_t)channel;
   d4.kernelCh.pTimer = d5.kernelCh.pTimer = gpu_ns;
   void *handle = (void *)0x1234567; /* what was there before: NCCL uses the memory again */
@@ -177,6 +184,63 @@ static void run_channels(struct comm *comm, const struct operation *op) {
   if (!(op->mask & KERNEL_CH)) return;
   for (int i = 0; i < op->channels; i++) handles[i] = start_channel(comm, op->handle, i, 1000 * op->sequence + i);
   for (int i = 0; i < op->channels; i++) stop_channel(handles[i], 1000 * op->sequence + 500 + i);
+}
+
+/* --- the proxy thread, as in src/proxy.cc and src/transport/net.cc --- */
+
+enum { STEPS = 8 }; /* transfers of an operation that are under way at most */
+struct proxy { struct comm *comm; const struct operation *op; void *handle, *steps[STEPS]; bool is_send; };
+
+/* Take up what an operation sends to a peer, or receives from it, on one channel. */
+static struct proxy start_proxy(struct comm *comm, const struct operation *op, int channel, int peer, bool is_send) {
+  struct proxy proxy = {.comm = comm, .op = op, .is_send = is_send};
+  if (!(op->mask & (PROXY_OP | PROXY_STEP))) return proxy;
+  proxy_op about = {.pid = getpid(), .channelId = (uint8_t)channel, .peer = peer, .nSteps = 4, .chunkSize = 1 << 19, .isSend = is_send};
+  descriptor_v4 d4 = {.type = PROXY_OP, .parentObj = op->handle, .rank = comm->rank, .proxyOp = about};
+  descriptor_v7 d5 = {.type = PROXY_OP, .parentObj = op->handle, .rank = comm->rank, .proxyOp = about};
+  CHECK(plugin->startEvent(comm->context, &proxy.handle, version >= 5 ? (void *)&d5 : (void *)&d4) == 0);
+  state_args none = {0};
+  if (proxy.handle) CHECK(plugin->recordEventState(proxy.handle, PROXY_OP_IN_PROGRESS, &none) == 0);
+  return proxy;
+}
+
+/* Begin a transfer; NCCL calls this again where the network took no buffer. */
+static void start_step(struct proxy *proxy, int step) {
+  if (!(proxy->op->mask & PROXY_STEP)) return;
+  descriptor_v4 d4 = {.type = PROXY_STEP, .parentObj = proxy->handle, .proxyStep.step = step};
+  descriptor_v7 d5 = {.type = PROXY_STEP, .parentObj = proxy->handle, .proxyStep.step = step};
+  CHECK(plugin->startEvent(proxy->comm->context, &proxy->steps[step % STEPS], version >= 5 ? (void *)&d5 : (void *)&d4) == 0);
+}
+
+static void step_state(struct proxy *proxy, int step, int state, size_t size) {
+  state_args args = {.proxyStep.transSize = size};
+  if (proxy->handle && proxy->steps[step % STEPS])
+    CHECK(plugin->recordEventState(proxy->steps[step % STEPS], state, &args) == 0);
+}
+
+static void stop_step(struct proxy *proxy, int step) {
+  if (proxy->steps[step % STEPS]) CHECK(plugin->stopEvent(proxy->steps[step % STEPS]) == 0);
+  proxy->steps[step % STEPS] = NULL;
+}
+
+static void stop_proxy(struct proxy *proxy) {
+  if (proxy->handle) CHECK(plugin->stopEvent(proxy->handle) == 0);
+}
+
+/* Send or receive all of an operation on one channel: `count` transfers of `size`, of which the next begins before one ends. */
+static void run_proxy(struct comm *comm, const struct operation *op, int channel, int peer, bool is_send, int count, size_t size) {
+  struct proxy proxy = start_proxy(comm, op, channel, peer, is_send);
+  for (int step = 0; step <= count; step++) {
+    if (step < count) {
+      start_step(&proxy, step);
+      step_state(&proxy, step, is_send ? SEND_GPU_WAIT : RECV_WAIT, 0);
+      if (is_send) step_state(&proxy, step, SEND_PEER_WAIT, 0);
+      step_state(&proxy, step, is_send ? SEND_WAIT : RECV_FLUSH_WAIT, size);
+      if (!is_send) step_state(&proxy, step, RECV_GPU_WAIT, size);
+    }
+    if (step) stop_step(&proxy, step - 1);
+  }
+  stop_proxy(&proxy);
 }
 
 static struct operation make(struct comm *comm, bool is_p2p) {
@@ -249,6 +313,8 @@ static void *proxy_thread(void *argument) {
     for (long thread = me; thread < THREADS; thread += PROXIES) {
       while (!atomic_load(&queues[thread][i].is_ready)) sched_yield();
       run_channels(queues[thread][i].comm, &queues[thread][i].op);
+      for (int direction = 0; direction < 2; direction++)
+        run_proxy(queues[thread][i].comm, &queues[thread][i].op, i % 3, 5 + direction, direction, 1 + i % 9, 1000);
     }
   return NULL;
 }
@@ -293,6 +359,27 @@ static void set_read(const uint64_t *position) { /* NULL: all */
 
 static void read_all(void) { set_read(NULL); }
 
+static int number_of(const char *variable) {
+  const char *value = getenv(variable);
+  return value ? atoi(value) : 0;
+}
+
+/* Ask for all steps of the next ms as the agent does: word 20 of the ring's header. */
+enum { TIMES_REQUESTED = 20 };
+static void request(int ms) {
+  char pattern[4096];
+  snprintf(pattern, sizeof pattern, "%s/*.ring", getenv("DRUMLINE_RINGS__FOLDER"));
+  glob_t rings;
+  CHECK(glob(pattern, 0, NULL, &rings) == 0 && rings.gl_pathc == 1);
+  int descriptor = open(rings.gl_pathv[0], O_WRONLY | O_CLOEXEC);
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  uint64_t until = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec + (uint64_t)ms * 1000000u;
+  CHECK(pwrite(descriptor, &until, sizeof until, TIMES_REQUESTED * 8) == sizeof until);
+  close(descriptor);
+  globfree(&rings);
+}
+
 /* --- scenarios --- */
 
 static void one(void) { /* one of each kind */
@@ -301,6 +388,128 @@ static void one(void) { /* one of each kind */
   do_one(&comm, false);
   do_one(&comm, true);
   destroy(&comm);
+}
+
+static void tick(int ms) { clock_ahead_ms += ms; }
+
+static void transfers(void) { /* two channels send to rank 6, one receives from rank 4; the clock is ours */
+  clock_gettime(CLOCK_REALTIME, &stopped_clock);
+  struct comm comm = create(42, 5, 8, "world");
+  mark(2, 7, NULL, 1);
+  struct operation op = do_one(&comm, false);
+  mark(2, 8, NULL, 1);
+  struct proxy one = start_proxy(&comm, &op, 0, 6, true), two = start_proxy(&comm, &op, 1, 6, true);
+  struct proxy received = start_proxy(&comm, &op, 0, 4, false), empty = start_proxy(&comm, &op, 2, 4, false);
+  start_step(&one, 0);
+  step_state(&one, 0, SEND_GPU_WAIT, 0);
+  tick(2);
+  for (int i = 0; i < 3; i++) { /* the receiver has no room */
+    step_state(&one, 0, SEND_PEER_WAIT, 0);
+    tick(1);
+  }
+  step_state(&one, 0, SEND_WAIT, 1000);
+  start_step(&one, 1);
+  step_state(&one, 1, SEND_GPU_WAIT, 1000);
+  tick(1);
+  step_state(&one, 1, SEND_PEER_WAIT, 1000);
+  step_state(&one, 1, SEND_WAIT, 2000);
+  start_step(&two, 0);
+  step_state(&two, 0, SEND_GPU_WAIT, 0);
+  step_state(&two, 0, SEND_PEER_WAIT, 0);
+  step_state(&two, 0, SEND_WAIT, 500);
+  tick(4);
+  stop_step(&one, 0);
+  tick(1);
+  stop_step(&one, 1);
+  tick(2);
+  stop_step(&two, 0);
+  tick(100); /* nothing is on the network, and NCCL ends the operations of all channels at once */
+  stop_proxy(&one);
+  stop_proxy(&two);
+  start_step(&received, 0);
+  tick(5);
+  start_step(&received, 0); /* the network takes a buffer at the second attempt */
+  step_state(&received, 0, RECV_WAIT, 0);
+  tick(3);
+  step_state(&received, 0, RECV_FLUSH_WAIT, 800);
+  tick(1);
+  step_state(&received, 0, RECV_GPU_WAIT, 800);
+  tick(2);
+  stop_step(&received, 0);
+  stop_proxy(&received);
+  stop_proxy(&empty);
+  destroy(&comm);
+}
+
+/* COUNT operations in each of 100 steps, of which the plugin chooses some; a send to rank 1 of each. */
+static void chosen(void) {
+  struct comm comm = create(42, number_of("RANK"), 2, NULL);
+  for (int step = 0; step < 100; step++) {
+    mark(2, step, NULL, 1);
+    if (getenv("DENSE") && step == 90) request(60000);
+    if (getenv("PAUSE") && step % 50 == 40) record_transfers(0);
+    if (getenv("PAUSE") && step % 50 == 45) record_transfers(1);
+    for (int i = 0; i < number_of("COUNT"); i++) {
+      struct operation op = do_one(&comm, number_of("SENDS"));
+      run_proxy(&comm, &op, 0, 1, true, 1, 1000 + (size_t)op.sequence);
+    }
+    if (!getenv("DENSE")) tick(1000);
+    read_all();
+  }
+}
+
+/* NCCL is aborted while 2,048 operations send; nothing ends. Then another communicator does. */
+static void abandoned(void) {
+  struct comm comm = create(42, 0, 2, NULL);
+  struct operation op = do_one(&comm, false);
+  for (int i = 0; i < 2048; i++) {
+    struct proxy proxy = start_proxy(&comm, &op, 0, 1, true);
+    CHECK(proxy.handle);
+    start_step(&proxy, 0);
+    step_state(&proxy, 0, SEND_GPU_WAIT, 0);
+  }
+  CHECK(!start_proxy(&comm, &op, 0, 1, true).handle);
+  destroy(&comm);
+  struct comm next = create(43, 0, 2, NULL);
+  op = do_one(&next, false);
+  CHECK(!start_proxy(&next, &op, 0, 1, true).handle);
+  tick(11000);
+  for (int i = 0; i < 3000; i++) {
+    if (i % 10 == 0) read_all();
+    run_proxy(&next, &op, 0, 1, true, 1, 1000);
+  }
+}
+
+/* 20,000 communicators, one after the other, with one transfer of 1 ms each: more links than there are places. */
+static void links(void) {
+  clock_gettime(CLOCK_REALTIME, &stopped_clock);
+  for (int i = 0; i < 20000; i++) {
+    struct comm comm = create(1 + (uint64_t)i, 0, 2, NULL);
+    struct operation op = do_one(&comm, false);
+    struct proxy proxy = start_proxy(&comm, &op, 0, 1, true);
+    start_step(&proxy, 0);
+    step_state(&proxy, 0, SEND_WAIT, 1000);
+    tick(1);
+    stop_step(&proxy, 0);
+    stop_proxy(&proxy);
+    destroy(&comm);
+    if (i % 50 == 0) read_all();
+  }
+}
+
+/* A collective by copy engines, one that is captured into a CUDA graph, and one by a kernel. */
+static void copies(void) {
+  struct comm comm = create(42, 5, 8, NULL);
+  for (int captured = 0; captured < 2; captured++) {
+    struct operation op = make(&comm, false);
+    descriptor_v6 event = {.type = CE_COLL, .parentObj = start_api_call(&comm, &op, captured), .rank = 5};
+    event.ceColl.seqNumber = 77; event.ceColl.func = "AllGather"; event.ceColl.count = 900; event.ceColl.root = -1;
+    event.ceColl.datatype = "ncclFloat32"; event.ceColl.syncStrategy = "MC"; event.ceColl.batchSize = 9;
+    void *handle = NULL;
+    if (op.mask & (CE_COLL | CE_SYNC | CE_BATCH)) CHECK(plugin->startEvent(comm.context, &handle, &event) == 0);
+    if (handle) CHECK(plugin->stopEvent(handle) == 0);
+  }
+  do_one(&comm, false);
 }
 
 static void grouped(void) { /* two sends in one kernel, then an operation that is alone */
@@ -450,27 +659,6 @@ static void paused(void) { /* off before NCCL is there, and between call, launch
   do_one(&comm, false);
 }
 
-static int number_of(const char *variable) {
-  const char *value = getenv(variable);
-  return value ? atoi(value) : 0;
-}
-
-/* Ask for all steps of the next ms as the agent does: word 20 of the ring's header. */
-enum { TIMES_REQUESTED = 20 };
-static void request(int ms) {
-  char pattern[4096];
-  snprintf(pattern, sizeof pattern, "%s/*.ring", getenv("DRUMLINE_RINGS__FOLDER"));
-  glob_t rings;
-  CHECK(glob(pattern, 0, NULL, &rings) == 0 && rings.gl_pathc == 1);
-  int descriptor = open(rings.gl_pathv[0], O_WRONLY | O_CLOEXEC);
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  uint64_t until = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec + (uint64_t)ms * 1000000u;
-  CHECK(pwrite(descriptor, &until, sizeof until, TIMES_REQUESTED * 8) == sizeof until);
-  close(descriptor);
-  globfree(&rings);
-}
-
 /* Steps of CALLS operations each, PACE_US after the one before. All are measured in steps ALL_FROM to ALL_TO, and for
  * REQUESTED_MS from step REQUESTED_FROM on. */
 static void pace(void) {
@@ -521,11 +709,21 @@ static void chain(void) { /* each kind of event that a chained plugin may get */
   do_one(&comm, false);
   struct operation op = do_one(&comm, true);
   void *proxy = start_other(&comm, PROXY_OP, op.handle), *step = start_other(&comm, PROXY_STEP, proxy);
-  for (int i = 0; i < 2; i++) {
-    void *handle = i ? proxy : step;
+  void *net = version >= 3 ? start_other(&comm, NET, step) : NULL, *control = start_other(&comm, PROXY_CTRL, NULL);
+  void *copies = version >= 6 ? start_other(&comm, CE_COLL, op.api_call) : NULL;
+  void *sync = version >= 6 ? start_other(&comm, CE_SYNC, copies) : NULL, *batch = version >= 6 ? start_other(&comm, CE_BATCH, copies) : NULL;
+  void *channel = version >= 7 ? start_channel(&comm, op.handle, 0, 3000) : NULL;
+  void *phase = version >= 7 ? start_other(&comm, KERNEL_PHASE, channel) : NULL;
+  void *kernel = version >= 5 ? start_other(&comm, KERNEL_LAUNCH, NULL) : NULL;
+  const struct { void *handle; int state; } events[] = {
+    {net, NET_UPDATE}, {step, SEND_WAIT}, {proxy, PROXY_OP_IN_PROGRESS}, {control, PROXY_CTRL_IDLE}, {sync, 0}, {batch, 0},
+    {copies, CE_COLL_COMPLETE}, {phase, KERNEL_PHASE_STOP}, {kernel, 0}};
+  for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
     state_args args = {0};
-    if (handle) CHECK(plugin->recordEventState(handle, 9, &args) == 0 && plugin->stopEvent(handle) == 0);
+    if (events[i].handle && events[i].state) CHECK(plugin->recordEventState(events[i].handle, events[i].state, &args) == 0);
+    if (events[i].handle) CHECK(plugin->stopEvent(events[i].handle) == 0);
   }
+  stop_channel(channel, 3500);
   destroy(&comm);
 }
 
@@ -649,12 +847,12 @@ static uint64_t cpu_ns(void) {
 }
 
 static void bench(void) { /* prints nanoseconds of CPU a call, the best of 9 rounds */
-  enum { ROUNDS = 9, COUNT = 4000 };
+  enum { ROUNDS = 9, COUNT = 4000, TRANSFERS = 100 };
   static struct operation ops[COUNT];
   struct comm comm = create(42, 0, 8, NULL);
-  double best[4] = {1e9, 1e9, 1e9, 1e9};
+  double best[6] = {1e9, 1e9, 1e9, 1e9, 1e9, 1e9};
   for (int round = 0; round < ROUNDS; round++) {
-    uint64_t times[5] = {cpu_ns()};
+    uint64_t times[7] = {cpu_ns()};
     for (int i = 0; i < COUNT; i++) {
       ops[i] = make(&comm, false);
       ops[i].channels = 24;
@@ -668,19 +866,31 @@ static void bench(void) { /* prints nanoseconds of CPU a call, the best of 9 rou
     times[3] = cpu_ns();
     for (int i = 0; i < COUNT; i++) { struct timespec now; clock_gettime(CLOCK_REALTIME, &now); }
     times[4] = cpu_ns();
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < COUNT; i++) { /* the agent reads: else all are dropped */
+      if (i % 64 == 0) read_all();
+      run_proxy(&comm, &ops[i], 0, 1, true, TRANSFERS, 1 << 19);
+    }
+    times[5] = cpu_ns();
+    for (int i = 0; i < COUNT; i++) { /* of an operation that is not chosen */
+      struct operation other = ops[i];
+      other.handle = NULL;
+      run_proxy(&comm, &other, 0, 1, true, TRANSFERS, 1 << 19);
+    }
+    times[6] = cpu_ns();
+    for (int i = 0; i < 6; i++) {
       double each = (double)(times[i + 1] - times[i]) / COUNT;
       if (each < best[i]) best[i] = each;
     }
     read_all();
   }
-  printf("launch of a collective %.0f ns, its 24 channels %.0f ns (%.1f ns each), mark %.0f ns, clock %.0f ns\n", best[0],
-         best[1], best[1] / 24, best[2], best[3]);
+  printf("launch of a collective %.0f ns, its 24 channels %.0f ns (%.1f ns each), mark %.0f ns, clock %.0f ns, a transfer %.0f ns "
+         "and one of an operation that is not chosen %.1f ns\n",
+         best[0], best[1], best[1] / 24, best[2], best[3], best[4] / TRANSFERS, best[5] / TRANSFERS);
 }
 
 int main(int count, char **arguments) {
   static const struct { const char *name; void (*run)(void); } scenarios[] = {
-    {"one", one}, {"grouped", grouped}, {"drift", drift}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
+    {"one", one}, {"transfers", transfers}, {"copies", copies}, {"abandoned", abandoned}, {"links", links}, {"chosen", chosen}, {"grouped", grouped}, {"drift", drift}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
     {"churn", churn}, {"many", many}, {"reopened", reopened}, {"marks", marks}, {"paused", paused}, {"pace", pace}, {"graph", graph}, {"threads", threads}, {"race", race},
     {"chain", chain}, {"job", job}, {"hang", hang}, {"pipeline", pipeline}, {"bench", bench}};
   if (count != 4) return 3;

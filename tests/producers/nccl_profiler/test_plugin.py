@@ -9,21 +9,21 @@ import time
 
 import numpy as np
 import pytest
-from support.fake_nccl import COMPILER, Programs, Ring, only
+from support.fake_nccl import COMPILER, PROGRAMS, SOURCES, Programs, Ring, only
 
 from drumline.infra.config.settings import RingSettings
 from drumline.producers.identity import Identity
 from drumline.producers.ipc.control import FILE, ControlRequest
 from drumline.producers.rings.control_answer import control_answer
 from drumline.producers.rings.host_rings import RingFolder
-from drumline.producers.rings.ring_file import FUNCTIONS, MARK_UNTIMED, Kind, RingFile
+from drumline.producers.rings.ring_file import COPY_ENGINES, FUNCTIONS, MARK_UNTIMED, Kind, RingFile
 from drumline.producers.spool.frames import SEGMENT_MAGIC, scan
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.schemas.batch import decode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
-VERSIONS = range(1, 7)
+VERSIONS = range(1, 8)
 UNSEEN = 2**64 - 1
 
 
@@ -42,6 +42,12 @@ def ring(programs, tmp_path):
         return only(tmp_path / "rings")
 
     return run
+
+
+def test_each_member_is_read_where_nccls_headers_have_it():
+    command = [*COMPILER, "-fsyntax-only", f"-I{SOURCES}", PROGRAMS / "interface_match.c"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def values(record: np.void, names: str) -> list[int]:
@@ -89,7 +95,7 @@ def test_a_window_is_rejected_by_a_process_whose_policy_is_light(ring, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("kind", "version"), [("plain", 5), *(("address", v) for v in VERSIONS), *(("thread", v) for v in (1, 4, 6))]
+    ("kind", "version"), [("plain", 5), *(("address", v) for v in VERSIONS), *(("thread", v) for v in (1, 4, 6, 7))]
 )
 def test_threads_write_every_operation_once(ring, kind, version):
     result = ring("threads", version, kind)
@@ -112,7 +118,7 @@ def test_threads_write_every_operation_once(ring, kind, version):
 
 
 @pytest.mark.parametrize(
-    ("kind", "version"), [("address", 2), ("address", 5), ("thread", 3), ("thread", 4), ("thread", 6)]
+    ("kind", "version"), [("address", 2), ("address", 5), ("thread", 3), ("thread", 4), ("thread", 6), ("address", 7)]
 )
 def test_the_end_of_communicators_races_with_their_operations(ring, kind, version):
     result = ring("race", version, kind, RECORDS="128")
@@ -282,7 +288,7 @@ def test_where_calls_are_sparse_or_the_setting_is_all_all_steps_are_measured(rin
     assert all(is_measured(ring("pace", **more))[0])
 
 
-@pytest.mark.parametrize("version", [4, 5, 6])
+@pytest.mark.parametrize("version", [4, 5, 6, 7])
 def test_every_replay_of_a_graph_is_recorded_with_the_number_of_its_captured_calls(ring, version):
     result = ring("graph", version)
     names = ("kind", "captured", "plan")
@@ -298,11 +304,21 @@ def test_every_replay_of_a_graph_is_recorded_with_the_number_of_its_captured_cal
     assert result.header["captured"] == max(captured)
 
 
+@pytest.mark.parametrize(("version", "kind"), [(6, "plain"), (7, "plain"), (6, "address"), (7, "thread")])
+def test_a_collective_by_copy_engines_is_recorded_as_a_call_without_times(ring, version, kind):
+    by_copies, by_kernel = ring("copies", version, kind).operations
+    names = "sequence count datatype algorithm protocol channels captured plan"
+    assert FUNCTIONS[by_copies["function"] - 1] == "AllGather"
+    assert values(by_copies, names) == [77, 900, 8, 0, COPY_ENGINES, 0, 0, 0]
+    assert by_copies["gpu_start_ns"] == UNSEEN
+    assert FUNCTIONS[by_kernel["function"] - 1] == "AllReduce"
+
+
 def test_operations_of_one_kernel_have_one_plan(ring):
     assert ring("grouped", 5).operations["plan"].tolist() == [1, 1, 2]
 
 
-@pytest.mark.parametrize("version", [4, 5, 6])
+@pytest.mark.parametrize("version", [4, 5, 6, 7])
 def test_times_of_older_operations_are_left_out_after_copies_to_the_rank_itself(ring, version):
     result = ring("drift", version, RECORDS="512")
     to_itself, to_peer, wide, narrow = (result.operations[i::4] for i in range(4))
@@ -379,20 +395,29 @@ def chained_calls(version: int) -> list[str]:
         if version >= 4:
             lines += [f"start 64 {context} mine group none"] * 2
             lines += [line for time in (1500, 1501) for line in (f"state 22 mine {time}", "stop 64 mine")]
-    lines += [f"start 8 {context} mine group none", f"start 16 {context} mine group none"]
-    return [*lines, "state 9 mine 0", "stop 16 mine", "state 9 mine 0", "stop 8 mine", "finalize mine"]
+    # Kind, first version, whether it has a parent, state; in the order of their begins.
+    more_kinds = [(8, 1, True, 19), (16, 1, True, 9), (128, 3, True, 21), (32, 1, False, 13), (4096, 6, True, 26)]
+    more_kinds += [(8192, 6, True, 0), (16384, 6, True, 0), (64, 7, True, 0), (32768, 7, True, 31), (2048, 5, False, 0)]
+    more_kinds = [other for other in more_kinds if other[1] <= version]
+    lines += [f"start {kind} {context} {'mine' if parent else 'none'} group none" for kind, _, parent, _ in more_kinds]
+    states = {kind: state for kind, _, _, state in more_kinds}
+    for kind in (128, 16, 8, 32, 8192, 16384, 4096, 32768, 2048):
+        if kind in states:
+            lines += [f"state {states[kind]} mine 0"] * bool(states[kind]) + [f"stop {kind} mine"]
+    return [*lines, *["state 22 mine 3500", "stop 64 mine"] * (version >= 7), "finalize mine"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", ["address", "thread"])
 def test_a_chained_plugin_gets_every_call_with_its_handles(programs, tmp_path, version, kind):
-    log, chained = tmp_path / "calls", str(programs.chained("123456"))
-    more = {"CHAIN": chained, "chained_log": str(log), "chained_mask": str(0x7FFF)}
+    log, chained = tmp_path / "calls", str(programs.chained("1234567"))
+    more = {"CHAIN": chained, "chained_log": str(log), "chained_mask": str(0xFFFF)}
     done = programs.run("chain", version, tmp_path / "rings", kind, **more)
     assert (done.returncode, done.stderr) == (0, "")
     assert calls(log) == chained_calls(version)
     result = only(tmp_path / "rings")
-    assert (result.header["chain"], result.header["unknown"], len(result.operations)) == (1, 0, 2)
+    operations = 2 + (version >= 6)  # and a collective by copy engines
+    assert (result.header["chain"], result.header["unknown"], len(result.operations)) == (1, 0, operations)
     assert (result.started == result.stopped).all()
 
 
@@ -405,9 +430,9 @@ def test_a_chained_plugin_gets_no_events_that_only_the_ring_needs(programs, tmp_
     assert len(only(tmp_path / "rings").operations) == 2
 
 
-@pytest.mark.parametrize(("kind", "version"), [("address", 5), ("thread", 4), ("thread", 6)])
+@pytest.mark.parametrize(("kind", "version"), [("address", 5), ("thread", 4), ("thread", 6), ("thread", 7)])
 def test_a_chained_plugin_gets_its_handles_from_all_threads(ring, programs, kind, version):
-    result = ring("threads", version, kind, CHAIN=str(programs.chained("456")), chained_mask=str(0x7FFF))
+    result = ring("threads", version, kind, CHAIN=str(programs.chained("4567")), chained_mask=str(0xFFFF))
     assert (len(result.operations), result.header["unknown"], result.header["dropped"]) == (1_250, 0, 0)
     assert (result.started == result.stopped).all()
 
@@ -439,6 +464,20 @@ def test_a_plugin_that_cannot_be_chained_is_marked_in_the_header_and_the_ring_is
     assert (result.header["chain"], len(result.operations)) == (state, 2)
 
 
+@pytest.mark.parametrize("name", ["STATIC_PLUGIN", "static"])
+def test_a_plugin_that_is_linked_into_the_job_gets_every_call_too(programs, tmp_path, name):
+    log, linked = tmp_path / "calls", str(programs.chained("5"))
+    more = {"CHAIN": name, "chained_log": str(log), "chained_mask": str(0xFFFF), "ld_preload": linked}
+    assert programs.run("chain", 5, tmp_path / "rings", **more).returncode == 0
+    assert calls(log) == chained_calls(5)
+    assert (only(tmp_path / "rings").header["chain"], len(only(tmp_path / "rings").operations)) == (1, 2)
+
+
+def test_nothing_is_chained_where_no_plugin_is_linked_into_the_job(ring):
+    result = ring("chain", 5, CHAIN="STATIC_PLUGIN")
+    assert (result.header["chain"], len(result.operations)) == (2, 2)
+
+
 def test_a_chain_to_drumline_itself_is_none(ring, programs):
     result = ring("chain", 5, CHAIN=str(programs.plugin()))
     assert (result.header["chain"], len(result.operations)) == (0, 2)
@@ -446,7 +485,7 @@ def test_a_chain_to_drumline_itself_is_none(ring, programs):
 
 def test_a_chained_plugin_runs_alone_where_no_ring_can_be_written(programs, tmp_path):
     log = tmp_path / "calls"
-    more = {"CHAIN": str(programs.chained("5")), "chained_log": str(log), "chained_mask": str(0x7FFF)}
+    more = {"CHAIN": str(programs.chained("5")), "chained_log": str(log), "chained_mask": str(0xFFFF)}
     assert programs.run("chain", 5, None, **more).returncode == 0
     assert calls(log) == chained_calls(5)
 
@@ -454,7 +493,7 @@ def test_a_chained_plugin_runs_alone_where_no_ring_can_be_written(programs, tmp_
 @pytest.mark.parametrize("folder", [None, "rings"])
 def test_a_chained_plugin_may_have_no_contexts(programs, tmp_path, folder):
     log = tmp_path / "calls"
-    more = {"CHAIN": str(programs.chained("5")), "chained_log": str(log), "chained_mask": str(0x7FFF)}
+    more = {"CHAIN": str(programs.chained("5")), "chained_log": str(log), "chained_mask": str(0xFFFF)}
     done = programs.run("chain", 5, folder and tmp_path / folder, **more, chained_stateless="1")
     assert done.returncode == 0
     assert calls(log) == chained_calls(5)[:-1]  # NCCL ends no context that is none

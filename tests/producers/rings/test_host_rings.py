@@ -108,6 +108,16 @@ def test_what_the_agent_asks_of_a_process_that_measures_a_part_of_its_steps_reac
     assert int(ring.header[HeaderField.TIMES_REQUESTED]) == until_ns
 
 
+def test_a_process_whose_transfers_are_recorded_in_part_can_be_asked_too(root, reader):
+    ring = FakeRing(root / ".rings", environment=ENVIRONMENT)
+    ring.communicator()
+    ring.train(5, BEGIN)
+    ring.transfer(BEGIN, peer=1)
+    rounds(reader)
+    assert reader.jobs_in_part == {"train"}
+    assert rows(root, Topic.TRANSFER, "peer", "operations") == [(1, 1)]
+
+
 def test_an_operation_that_never_ends_holds_back_no_ring_that_is_larger_than_a_read(root, reader):
     ring = FakeRing(root / ".rings", environment=ENVIRONMENT, capacity=4 * MOST_READ)
     ring.communicator()

@@ -19,7 +19,7 @@ from drumline.producers.nccl_profiler import library
 from drumline.producers.rings.host_rings import RingFolder
 from drumline.producers.rings.peers import MOST_COUNTED
 from drumline.producers.rings.progress import progress_table
-from drumline.producers.rings.ring_file import FUNCTIONS, HeaderField
+from drumline.producers.rings.ring_file import COPY_ENGINES, FUNCTIONS, HeaderField
 from drumline.producers.rings.ring_rows import RingDerivation
 from drumline.producers.rings.state import RingState
 from drumline.producers.rings.step_cuts import RingView
@@ -219,6 +219,19 @@ def test_an_operation_of_which_some_channels_report_older_times_has_not_ended_be
     at = ring.running(BEGIN + 20 * MS, channels=24)
     ring.records["progress"][at] |= np.uint64(16 << 24 | started << 16 | 16 << 8)
     assert counts(reader.round()[0]) == expected
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_collective_by_copy_engines_counts_as_called_and_ended_and_keeps_no_step_from_its_rows(ring, is_read):
+    reader = Reader(ring)
+    ring.train(1, BEGIN)
+    ring.running(BEGIN + 11 * MS, protocol=COPY_ENGINES)
+    assert counts(reader.round()[0]) == (5, 4, 5)
+    ring.train(1, BEGIN + 10 * MS, first=1)
+    if is_read:
+        reader.round()
+        assert reader.state.position == int(ring.header[HeaderField.WRITTEN]), "no step waits for its end"
+    assert counts(reader.round()[0]) == (9, 9, 9)
 
 
 def test_what_was_not_measured_before_a_measured_step_is_known_by_the_mark_before_it(ring):

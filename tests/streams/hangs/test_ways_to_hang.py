@@ -141,6 +141,28 @@ def test_an_operation_that_no_rank_ends_names_the_operation_and_no_rank():
     assert job.states == ["standing", "hung"]
 
 
+@pytest.mark.parametrize(
+    ("ranks", "link"),
+    [
+        ([0, 1, 2, 3], "the link between host-0 (ranks 0, 1) and host-1 (ranks 2, 3), or a GPU"),
+        ([0, 2], "the link between host-0 (rank 0) and host-1 (rank 2), or a GPU"),
+        ([0, 1], "the link between ranks 0 and 1, or a GPU"),
+        ([0, 2, 4, 6], "a link, or a GPU"),
+    ],
+)
+def test_the_link_that_an_operation_of_two_hosts_or_ranks_may_wait_for_is_stated(ranks, link):
+    job = Job({"c0": ranks}).run_for(30)
+    for rank in job.ranks.values():
+        comm = rank.comms["c0"]
+        comm.called.append(("AllReduce", "float32", 1_000))
+        comm.begun = 31
+        rank.host_stalls, rank.gpu_stalls = True, True
+    job.run_for(12)
+    [row] = job.rows[-1]
+    assert row["note"].endswith(f"and none ends it: {link}.")
+    assert row["time_ns"] - (BEGIN + 30 * SECOND) <= 12 * SECOND
+
+
 def test_an_operation_that_no_gpu_begins_names_no_rank_and_pages_after_the_setting():
     job = Job(WORLD).run_for(30)
     for rank in job.ranks.values():

@@ -22,6 +22,7 @@ MODULES = {
     "inferred": "producers.derive.steps.inference",
     "resync": "producers.derive.nccl.resync",
     "verdict": "streams.stragglers.analysis.verdict",
+    "flows": "streams.stragglers.links.flows",
     "shift": "producers.derive.nccl.alignment",
 }
 

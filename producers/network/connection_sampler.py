@@ -1,0 +1,97 @@
+"""Sampling of the TCP connections of this host's recorded processes, into the agent's own spool."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import structlog
+
+from drumline.infra.telemetry import metrics
+from drumline.producers.batching.sample_envelopes import SampleEnvelopes, encoded
+from drumline.producers.host.targets import RecordedProcess
+from drumline.producers.network.connection_rates import ConnectionRates, Row
+from drumline.producers.network.connections import read_connections
+from drumline.producers.network.socket_owners import SocketOwners
+from drumline.producers.spool.writer import SpoolWriter
+from drumline.schemas.batch import Batch
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+log = structlog.get_logger()
+
+#: Polls of the kernel's rate for each row, of which the median is stated: one may meet the end of a burst.
+POLLS = 5
+#: Part of the time that polls may take, 10 us a connection; where one takes more, there is one a period.
+MOST_SHARE = 0.05
+#: Time between two scans of the files of processes, which are many; connections are opened at the start. s.
+FILES_S = 5.0
+
+
+class ConnectionBatches:
+    """Makes the batches of one host's connections, under the agent's process id."""
+
+    def __init__(self, process_id: str, host: str) -> None:
+        self._envelopes = SampleEnvelopes(process_id, host)
+
+    def batch(self, record: Mapping[str, object], rows: Sequence[Row]) -> tuple[str, Batch]:
+        """Return (key, batch) of a process's rows. `record`: fields of its gpu.process.v1 record."""
+        key, last = str(record["job"]), rows[0]
+        envelope = self._envelopes.envelope(key, record, int(last["start_ns"]), len(rows))
+        sent_ns = int(last["start_ns"]) + int(last["duration_ns"])
+        names = {column.name: "" if column.dictionary else 0 for column in model(Topic.TRANSFER).columns}
+        columns, dictionaries = encoded(Topic.TRANSFER, [{**names, **row} for row in rows])
+        times = {"watermark_ns": sent_ns, "sent_ns": sent_ns}
+        return key, Batch(Topic.TRANSFER, envelope | dictionaries | times, columns)
+
+
+class ConnectionSampler(threading.Thread):
+    """Samples connections once a period; `drumline agent` starts it and calls `stop`.
+
+    `processes` returns those that are alive now. The spool is another's, and closed by it.
+    """
+
+    def __init__(
+        self,
+        spool: SpoolWriter,
+        batches: ConnectionBatches,
+        processes: Callable[[], Iterable[RecordedProcess]],
+        period_s: float,
+    ) -> None:
+        super().__init__(name="connections", daemon=True)
+        self._spool, self._batches, self._processes, self._period_s = spool, batches, processes, period_s
+        self._owners, self._rates = SocketOwners(), ConnectionRates()
+        self._halt = threading.Event()
+
+    def stop(self) -> None:
+        """Stop the thread."""
+        self._halt.set()
+        self.join(5.0)
+
+    def run(self) -> None:
+        """Sample until `stop`."""
+        problem, polls, files_due, took_s = "", 0, 0.0, 0.0
+        while not self._halt.wait(self._period_s / POLLS):
+            polls = (polls + 1) % POLLS
+            try:
+                if not polls and time.monotonic() >= files_due:
+                    self._owners.follow(self._processes())
+                    metrics.AGENT_CONNECTIONS_UNSEEN.set(self._owners.left_out)
+                    files_due = time.monotonic() + FILES_S
+                if self._owners.owners and (not polls or took_s <= MOST_SHARE * self._period_s / POLLS):
+                    begin = time.monotonic()
+                    self._rates.refresh(read_connections(self._owners.owners))
+                    took_s = time.monotonic() - begin
+                    if not polls:
+                        self._publish(time.time_ns())
+            except Exception as error:  # nothing that the kernel shows must end the sampling of a host
+                if (text := f"{type(error).__name__}: {error}") != problem:
+                    problem = text
+                    log.warning("connections cannot be sampled now", problem=text)
+
+    def _publish(self, now_ns: int) -> None:
+        rows, left_out = self._rates.take(now_ns, self._owners.owners)
+        metrics.AGENT_CONNECTIONS_LEFT_OUT.inc(left_out)
+        for name, of_process in rows.items():
+            self._spool.append_batch(*self._batches.batch(self._owners.processes[name].record, of_process))

@@ -1,0 +1,114 @@
+"""Flows over TCP: how fast pairs of ranks could send, as the kernels of their hosts count. Pure.
+
+NCCL's own times do not show it: a send is over for it once the kernel has the data, and in a ring all receive at the
+pace of the slowest. A kernel knows for each connection how long data waited for its acknowledgement, and how fast the
+path delivered what was in flight. Both are at most the path's rate: the first has the time of a receiver that reads
+late, too, and the second is a sample of each second. So the faster one is compared.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from drumline.streams.stragglers.links.flows import LEAST_BYTES, Floats, Flow, StoredTransfers
+
+#: A connection that carries less of a pair's bytes than this part of the largest one's has only control messages.
+LEAST_PART = 0.1
+#: Part of what NCCL recorded of a pair that its connections carry at least, if the data goes over them. Some
+#: collectives are recorded only, so it is more as a rule.
+CARRIED = 0.5
+
+
+class Connections(NamedTuple):
+    """Holds what one rank sent another over all their connections in a window.
+
+    Attributes:
+        bytes: what was acknowledged, and `retransmitted`: sent again.
+        network_ns: mean time of a connection with data on the network, by bytes: parallel ones are busy at once.
+        delivery_rate: sum of the rates at which their paths delivered, bytes per ns (GB/s); 0 = unknown.
+    """
+
+    bytes: float
+    retransmitted: float
+    network_ns: float
+    delivery_rate: float
+
+    @property
+    def rate(self) -> float:
+        """Return bytes per ns (GB/s) that the path took at least."""
+        return max(self.bytes / max(self.network_ns, 1.0), self.delivery_rate)
+
+
+def join_connections(stored: StoredTransfers, share: Floats) -> dict[tuple[int, int], Connections]:
+    """Return what ranks sent each other over TCP, by sender and receiver: of connections whose both ends are known.
+
+    `share`: the part of each row that counts.
+    """
+    inside = (share > 0.0) & (stored.rows["peer"] < 0)
+    rows, share = stored.rows[inside], share[inside]
+    holder = {(row["local"], row["remote"]): int(row["rank"]) for row in rows[["local", "remote", "rank"]]}
+    of_connection: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
+    for number in np.flatnonzero(rows["is_send"] == 1).tolist():
+        row = rows[number]
+        receiver = holder.get((row["remote"], row["local"]), -1)
+        if receiver >= 0 and receiver != row["rank"]:
+            of_connection[int(row["rank"]), receiver, int(row["local"]), int(row["remote"])].append(number)
+    pairs: dict[tuple[int, int], list[Connections]] = defaultdict(list)
+    for (sender, receiver, *_), numbers in of_connection.items():
+        of, part = rows[numbers], share[numbers]
+        size, again, network_ns = (float((of[name] * part).sum()) for name in ("bytes", "retransmitted", "network_ns"))
+        known = of["delivery_rate"] > 0.0
+        rate = _median(of["delivery_rate"][known], (of["bytes"] * part)[known]) / 1e9 if known.any() else 0.0
+        pairs[sender, receiver].append(Connections(size, again, network_ns, rate))
+    return {pair: _sum(connections) for pair, connections in pairs.items()}
+
+
+def _median(values: Floats, weights: Floats) -> float:
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
+
+
+def _sum(connections: Sequence[Connections]) -> Connections:
+    largest = max(connection.bytes for connection in connections)
+    used = [connection for connection in connections if connection.bytes >= LEAST_PART * largest]
+    size = sum(connection.bytes for connection in used)
+    busy_ns = sum(connection.bytes * connection.network_ns for connection in used) / max(size, 1.0)
+    again = sum(connection.retransmitted for connection in used)
+    return Connections(size, again, busy_ns, sum(connection.delivery_rate for connection in used))
+
+
+def with_connections(
+    flows: Sequence[Flow], pairs: Mapping[tuple[int, int], Connections], least_ns: float
+) -> list[Flow]:
+    """Return flows, with one that the kernel counted in place of those of a pair of ranks whose data goes over TCP.
+
+    `least_ns`: time that data of a pair is on the network in the window for its rate to be evaluated: a shorter one
+    could not have cost the job what makes a suspect.
+    """
+    of_pair: dict[tuple[int, int], list[Flow]] = defaultdict(list)
+    for flow in flows:
+        of_pair[flow.sender, flow.receiver].append(flow)
+    out = []
+    for pair in of_pair.keys() | pairs.keys():
+        recorded, counted = of_pair.get(pair, []), pairs.get(pair)
+        size = sum(flow.bytes for flow in recorded)
+        if counted is None or counted.bytes < max(LEAST_BYTES, CARRIED * size):
+            out += recorded
+        elif counted.network_ns >= least_ns:
+            out.append(_flow(pair, recorded, counted))
+    return sorted(out, key=lambda flow: (flow.sender, flow.receiver, flow.communicator))
+
+
+def _flow(pair: tuple[int, int], recorded: Sequence[Flow], counted: Connections) -> Flow:
+    known = max(recorded, key=lambda flow: flow.bytes, default=None)
+    names = ("", (), ()) if known is None else (known.communicator, known.nics, known.receiver_nics)
+    busy_ns = counted.bytes / max(counted.rate, 1e-9)
+    return Flow(
+        names[0], *pair, names[1], names[2], counted.bytes, 1.0, 0.0, busy_ns, busy_ns, over_tcp=True,
+        retransmitted=counted.retransmitted,
+    )  # fmt: skip

@@ -1,0 +1,90 @@
+"""Connections of a recorded process of this host, from the kernel to the spool."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from support import connection_sender
+from support.connection_sender import RECORD, certain
+from support.namespaces import hosts
+from support.wait_limit import WAIT_S
+
+from drumline.producers.host.targets import RecordedProcess
+from drumline.producers.network.connection_sampler import ConnectionBatches
+from drumline.producers.network.socket_owners import SocketOwners
+from drumline.schemas.batch import decode, encode
+from drumline.schemas.bounds.check import check
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+SINK = """
+import socket, sys
+server = socket.create_server((sys.argv[1], int(sys.argv[2])))
+connection, _ = server.accept()
+while connection.recv(1 << 20):
+    pass
+"""
+
+
+def test_sockets_of_a_process_are_known_by_its_files():
+    owners = SocketOwners()
+    with socket.socket() as opened:
+        owners.follow([certain(os.getpid())])
+        assert owners.owners[os.fstat(opened.fileno()).st_ino] == ["p"]
+    owners.follow([])
+    assert (owners.owners, owners.left_out) == ({}, 0)
+
+
+def test_a_process_that_is_not_there_is_counted():
+    owners = SocketOwners()
+    owners.follow([RecordedProcess(RECORD, os.getpid(), os.geteuid(), 1)])
+    assert (owners.owners, owners.left_out) == ({}, 1)
+
+
+def test_a_process_in_another_network_namespace_is_counted():
+    if os.geteuid():
+        pytest.skip("network namespaces need root")
+    with hosts(["node"]) as of:
+        owners = SocketOwners()
+        owners.follow([certain(of.of["node"].pid)])
+        assert (owners.owners, owners.left_out) == ({}, 1)
+
+
+def test_a_batch_is_within_the_contract():
+    row = {"start_ns": 10**18, "duration_ns": 10**9, "local": "a:1", "remote": "b:2", "direction": "receive",
+           "communicator": "", "nic": "", "comm_rank": -1, "peer": -1, "slowest_channel": -1, "first_step": -1,
+           "last_step": -1, "bytes": 5, "retransmitted": -1, "delivery_rate": -1}  # fmt: skip
+    batches = ConnectionBatches("agent", "node")
+    for sequence in range(2):
+        key, batch = batches.batch(RECORD, [row, row])
+        check(batch, int(batch.envelope["sent_ns"]) // 10**6)
+        known = decode(model(Topic.TRANSFER), encode(model(Topic.TRANSFER), batch))
+        assert (key, known.rows, known.envelope["sequence"], known.envelope["rank"]) == ("job", 2, sequence, 3)
+        assert known.strings("remote", "remotes").tolist() == ["b:2", "b:2"]
+
+
+def test_what_a_process_sends_to_another_host_is_in_the_spool():
+    if os.geteuid():
+        pytest.skip("network namespaces need root")
+    with hosts(["a", "b"]) as of:
+        address = [of.address("b", "a"), "7001"]
+        of.limit("a", "b", 5e6)
+        sink = subprocess.Popen([*of.inside("b"), sys.executable, "-c", SINK, *address])
+        try:
+            sender = subprocess.run(
+                [*of.inside("a"), sys.executable, connection_sender.__file__, *address, "3"],
+                capture_output=True, text=True, timeout=WAIT_S,
+            )  # fmt: skip
+        finally:
+            sink.kill()
+            sink.wait()
+    lines = [line.split() for line in sender.stdout.splitlines()]
+    assert len(lines) >= 3, sender.stderr
+    for key, rank, direction, remote, *_ in lines:
+        assert (key, rank, direction, remote) == ("job", "3", "send", ":".join(address))
+    size, rates, network_ns = (sorted(int(line[at]) for line in lines[1:]) for at in (4, 5, 6))
+    middle = len(size) // 2
+    assert 3e6 <= rates[middle] <= 1e7
+    assert size[middle] / network_ns[middle] < 2 * 5e6 / 1e9
