@@ -12,9 +12,10 @@ from drumline.schemas.bounds.merged_check import is_inside
 from drumline.schemas.compatibility import unreadable
 from drumline.schemas.confluent import HEADER, header, schema_id
 from drumline.schemas.dead_letters import Header
+from drumline.schemas.envelope import JOB_ENVELOPE
 from drumline.schemas.epochs import EPOCH_HEADER, is_ahead, read_epoch
 from drumline.schemas.errors import BadRecord, ForeignJob, OutOfBounds, UnknownSchema, WrongSchema
-from drumline.schemas.model import JOB_ENVELOPE, RecordModel, model
+from drumline.schemas.model import RecordModel, model
 from drumline.schemas.parts.encoded import part_values
 from drumline.schemas.parts.merged import MERGED, SHARED, merged
 from drumline.schemas.parts.parts import JOINED_BY_AGENTS, PARTS, joined, split

@@ -1,14 +1,34 @@
-"""Check envelope values before writing and after reading: neither the Avro writer nor the reader does."""
+"""Fields that every record starts with, and the check of their values, which neither Avro writer nor reader does."""
 
 from __future__ import annotations
 
 import copy
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drumline.schemas.errors import Unencodable
-from drumline.schemas.model import RecordModel
 
+if TYPE_CHECKING:
+    from drumline.schemas.model import RecordModel
+
+#: The source of a batch: part of every envelope, except OF_ONE_RANK where the batch is about a whole job.
+IDENTITY = ("job", "run", "rank", "local_rank", "world_size", "host", "gpu_uuid", "process_id")
+#: Avro types of the fields that every record starts with, in this order; see any .avsc for their meaning.
+ENVELOPE: dict[str, str] = {
+    **dict.fromkeys(IDENTITY, "string"),
+    "rank": "int",
+    "local_rank": "int",
+    "world_size": "int",
+    "sequence": "long",
+    "dropped_before": "long",
+    "rows": "int",
+    "base_time_ns": "long",
+    "watermark_ns": "long",
+    "sent_ns": "long",
+}
+#: Envelope fields about one rank. Records about a whole job have columns of these names instead, where rows need them.
+OF_ONE_RANK = ("rank", "local_rank", "host", "gpu_uuid")
+JOB_ENVELOPE = {name: kind for name, kind in ENVELOPE.items() if name not in OF_ONE_RANK}
 LIMITS = {"int": (-(1 << 31), (1 << 31) - 1), "long": (-(1 << 63), (1 << 63) - 1)}
 
 

@@ -15,28 +15,11 @@ import fastavro
 import numpy as np
 
 from drumline.schemas.columns import DTYPES, LOGICAL_TYPE, Column
+from drumline.schemas.envelope import ENVELOPE, JOB_ENVELOPE
 from drumline.schemas.errors import BadSchema
 
 AVRO = Path(str(resources.files("drumline.schemas"))) / "avro"
 
-#: The source of a batch: part of every envelope, except OF_ONE_RANK where the batch is about a whole job.
-IDENTITY = ("job", "run", "rank", "local_rank", "world_size", "host", "gpu_uuid", "process_id")
-#: Avro types of the fields that every record starts with, in this order; see any .avsc for their meaning.
-ENVELOPE: dict[str, str] = {
-    **dict.fromkeys(IDENTITY, "string"),
-    "rank": "int",
-    "local_rank": "int",
-    "world_size": "int",
-    "sequence": "long",
-    "dropped_before": "long",
-    "rows": "int",
-    "base_time_ns": "long",
-    "watermark_ns": "long",
-    "sent_ns": "long",
-}
-#: Envelope fields about one rank. Records about a whole job have columns of these names instead, where rows need them.
-OF_ONE_RANK = ("rank", "local_rank", "host", "gpu_uuid")
-JOB_ENVELOPE = {name: kind for name, kind in ENVELOPE.items() if name not in OF_ONE_RANK}
 #: Avro types that an envelope field may have: a scalar, or "array<...>", "map<...>" of one.
 SCALARS = ("string", "int", "long", "double", "boolean")
 

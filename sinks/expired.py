@@ -14,9 +14,9 @@ from drumline.infra.clickhouse.client import Client, rows
 from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.infra.telemetry import metrics
 from drumline.schemas.topics import COMPACTED_TOPICS, DAY_MS
+from drumline.sinks.ranges.disposition import Disposition
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.pending_range import PendingRange
-from drumline.sinks.ranges.record import Disposition
 
 log = structlog.get_logger()
 

@@ -21,10 +21,10 @@ from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.kafka.dead_letters import REJECTED
 from drumline.sinks.kafka.single_record import read_again
 from drumline.sinks.ranges.dead_letter_limit import FLOOD_RUN
+from drumline.sinks.ranges.disposition import Disposition
+from drumline.sinks.ranges.failed_insert import Action, decide, gives_up_rollups
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.pending_range import PendingRange, RangeStage
-from drumline.sinks.ranges.record import Disposition
-from drumline.sinks.ranges.rejection import Action, decide, gives_up_rollups
 from drumline.sinks.telemetry import SinkCounts, code_text
 
 log = structlog.get_logger()

@@ -17,7 +17,7 @@ from drumline.infra.telemetry import metrics
 from drumline.schemas.errors import RegistryUnavailable
 from drumline.schemas.parts.parts import place_of
 from drumline.sinks.kafka.dead_letters import DeadLettersFailed
-from drumline.sinks.ranges.record import Disposition
+from drumline.sinks.ranges.disposition import Disposition
 
 if TYPE_CHECKING:
     from drumline.infra.telemetry.health import Health

@@ -17,7 +17,7 @@ from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED
 from drumline.infra.runtime.terminal import echo, escape_controls, terminal_console
 
 if TYPE_CHECKING:
-    from drumline.infra.kafka.topics import Step
+    from drumline.infra.kafka.topic_admin import Step
     from drumline.infra.kafka.verification import ProducerAccount
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Create, check and read the Kafka topics.")
@@ -48,7 +48,7 @@ def apply(
     from confluent_kafka import KafkaException
 
     from drumline.infra.kafka.connect import BrokerUnreachable
-    from drumline.infra.kafka.topics import TopicsAdmin, checked, declared_topics, plan
+    from drumline.infra.kafka.topic_admin import TopicsAdmin, checked, declared_topics, plan
 
     with exit_on_error("topics", BrokerUnreachable, KafkaException):
         admin = TopicsAdmin(settings())
@@ -85,7 +85,7 @@ def list_topics(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per topic.")] = False,
 ) -> None:
     """Print the declared topics: key, retention, record and dead-letter topic. Needs no broker."""
-    from drumline.infra.kafka.topics import declared_topics
+    from drumline.infra.kafka.topic_admin import declared_topics
     from drumline.schemas.model import has_schema, model
     from drumline.schemas.topics import DAY_MS, TOPICS, dlq
 

@@ -81,7 +81,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
     from drumline.producers.agent.own_samples import OwnSamples
     from drumline.producers.agent.producer import KafkaSender
     from drumline.producers.ipc.plain_file import real_folder
-    from drumline.producers.spool.layout import IDENTITY
+    from drumline.producers.spool.folder_layout import IDENTITY
     from drumline.producers.spool.location import make_root
     from drumline.schemas.topics import RAW_TOPICS
 
@@ -152,10 +152,10 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
 def _stages(config: Settings) -> MakeStages:
     """Return what makes the stream worker's window stages, which count the rows that stay on this host."""
     from drumline.streams.core.budget import StateBudget, StateLimits
+    from drumline.streams.windows.config import WindowConfig
     from drumline.streams.windows.kernel_frequency import KernelFrequency
     from drumline.streams.windows.memcpy_bandwidth import MemcpyBandwidth
     from drumline.streams.windows.stage import ProcessWindows
-    from drumline.streams.windows.watermark import WindowConfig
 
     windows, budget = WindowConfig.of(config.stream), StateBudget(StateLimits(worker_bytes=STATE_BYTES))
     return {

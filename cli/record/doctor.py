@@ -76,7 +76,7 @@ def doctor(
 
 def kafka() -> tuple[str, str, str]:
     """Return state, finding and fix."""
-    from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
+    from drumline.infra.kafka.topic_admin import TopicsAdmin, declared_topics, plan
 
     chosen = settings()
     try:

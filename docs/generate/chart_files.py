@@ -14,7 +14,7 @@ from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.unknown_variables import setting_names
 from drumline.infra.grafana.provisioning.files import data_source
-from drumline.infra.kafka.topics import declared_topics
+from drumline.infra.kafka.topic_admin import declared_topics
 from drumline.schemas.topics import DERIVED_TOPICS, JOINED_TOPICS, RAW_TOPICS, TOPICS, WINDOW_TOPICS, Topic, dlq
 
 CHART = Path(__file__).parents[2] / "infra" / "helm" / "drumline"

@@ -17,8 +17,9 @@ from drumline.infra.kafka.config import client_config
 from drumline.infra.kafka.connect import TIMEOUT_S, BrokerUnreachable, ConnectionProbe, to_error
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec, Received
+from drumline.schemas.envelope import IDENTITY
 from drumline.schemas.errors import BadRecord
-from drumline.schemas.model import IDENTITY, has_schema, model
+from drumline.schemas.model import has_schema, model
 
 #: Never joined: librdkafka requires a name, and queries its coordinator.
 GROUP = "drumline-tail"

@@ -24,7 +24,7 @@ from drumline.infra.config.clickhouse_settings import ClickHouseSettings
 from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.settings import LocalSettings, Settings, SinkSettings, SpoolSettings
 from drumline.infra.config.validation import JsonSetting, is_setting
-from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
+from drumline.infra.kafka.topic_admin import TopicsAdmin, declared_topics, plan
 from drumline.infra.localstack import stack as local_stack
 from drumline.infra.localstack.ports import is_free
 

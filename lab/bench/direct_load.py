@@ -18,19 +18,19 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.inserts.kernel_names import KernelNames
+from drumline.sinks.ranges.disposition import Disposition, RangeEntry, Record
 from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.pending_range import PendingRange
-from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.blocks import row_count, time_span
 from drumline.sinks.tables.tables import TABLES, table
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.offline import results
 from drumline.streams.stragglers.stage import JobStage
+from drumline.streams.windows.config import WindowConfig
 from drumline.streams.windows.kernel_frequency import KernelFrequency
 from drumline.streams.windows.memcpy_bandwidth import MemcpyBandwidth
 from drumline.streams.windows.stage import ProcessWindows
-from drumline.streams.windows.watermark import WindowConfig
 
 FLUSH_ROWS = SinkSettings().flush_rows
 PROCESSES = table(Topic.PROCESS).target

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.lab.chaos.progress import ProgressSnapshot
-from drumline.producers.spool.layout import IDENTITY
+from drumline.producers.spool.folder_layout import IDENTITY
 
 #: Lag of sink or worker in records, or bytes in the spool that the agent could delete, at which the replay is
 #: suspended; and the share of that at which it resumes. A record has about 700 rows on average.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from drumline.lab.evaluate.scoring import WARNING
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.rows import Derived, derive
 from drumline.producers.replay.recording import measured_from
 from drumline.producers.replay.trace import Trace, read_trace

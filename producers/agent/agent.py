@@ -31,7 +31,7 @@ from drumline.producers.agent.tailer import SpoolTailer
 from drumline.producers.host.targets import RecordedProcess, recorded_process
 from drumline.producers.rings.host_rings import RingFolder
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.layout import BadSpool
+from drumline.producers.spool.folder_layout import BadSpool
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.reader import Segment
 from drumline.schemas.codec import Codec

@@ -27,7 +27,7 @@ from drumline.infra.telemetry import metrics
 from drumline.producers.agent.object_store import Store
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.files import agent_folder, opened
-from drumline.producers.spool.layout import IDENTITY, OPEN, BadSpool, segment_name
+from drumline.producers.spool.folder_layout import IDENTITY, OPEN, BadSpool, segment_name
 from drumline.producers.spool.quota import bounds
 from drumline.producers.spool.reader import Segment
 

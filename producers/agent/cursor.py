@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from drumline.producers.spool.files import agent_folder, open_file
-from drumline.producers.spool.layout import AGENT_FOLDER, BadSpool
+from drumline.producers.spool.folder_layout import AGENT_FOLDER, BadSpool
 
 FILE, SCRATCH_FILE = "cursor.json", "cursor.tmp"
 #: folder -> segment number -> offset up to which Kafka has everything.

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.layout import IDENTITY, BadSpool
+from drumline.producers.spool.folder_layout import IDENTITY, BadSpool
 from drumline.producers.spool.quota import MOST_OF_USER
 from drumline.producers.spool.root import folders
 

@@ -18,7 +18,7 @@ from drumline.infra.telemetry import metrics
 from drumline.producers.agent.messages import losses, sent_and_first_ns, values
 from drumline.producers.agent.old_rows import OLD_ROWS, is_old
 from drumline.producers.agent.producer import PERMANENT_ERRORS
-from drumline.producers.spool.frames import LOSS, PULLED, Frame
+from drumline.producers.spool.segment_format import LOSS, PULLED, Frame
 from drumline.schemas.codec import Codec
 from drumline.schemas.dead_letters import COUNTED, Header
 

@@ -23,10 +23,10 @@ from drumline.producers.rollup.host_windows import HostWindows, MakeStages
 from drumline.producers.rollup.kept_segments import MOST_SEGMENT, KeptSegments, writer_model
 from drumline.producers.rollup.puller import Puller
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.frames import Frame
-from drumline.producers.spool.layout import BadSpool, ProcessIdentity
+from drumline.producers.spool.folder_layout import BadSpool, ProcessIdentity
 from drumline.producers.spool.quota import PROCESSES, SpoolLimits
 from drumline.producers.spool.reader import Segment
+from drumline.producers.spool.segment_format import Frame
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.errors import UnknownSchema
 from drumline.schemas.model import RecordModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from drumline.producers.spool.envelope import read_envelope
-from drumline.producers.spool.frames import LOSS, Frame
+from drumline.producers.spool.segment_format import LOSS, Frame
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import header

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from drumline.infra.config.clickhouse_settings import RetentionSettings
 from drumline.producers.agent.messages import sent_and_first_ns
-from drumline.producers.spool.frames import LOSS, Frame
-from drumline.producers.spool.layout import BadSpool, segment_name
+from drumline.producers.spool.folder_layout import BadSpool, segment_name
 from drumline.producers.spool.reader import Segment
 from drumline.producers.spool.root import folders
+from drumline.producers.spool.segment_format import LOSS, Frame
 from drumline.schemas.bounds.limits import PAST_NS
 
 #: Retention counts from when Kafka gets a row, so none is lost.

@@ -17,9 +17,9 @@ from drumline.infra.telemetry import metrics
 from drumline.producers.agent.inflight import InFlightBatches, InFlightFrame, Send
 from drumline.producers.agent.kept_rows import KeptRows
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.frames import KEPT, Damage, Frame
-from drumline.producers.spool.layout import BadSpool, ProcessIdentity, read_identity
+from drumline.producers.spool.folder_layout import BadSpool, ProcessIdentity, read_identity
 from drumline.producers.spool.reader import Segment
+from drumline.producers.spool.segment_format import KEPT, Damage, Frame
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import Unencodable

@@ -11,7 +11,7 @@ import numpy as np
 from drumline.producers.activity.table import Table
 from drumline.producers.batching.builder import BatchHeader, make_batch
 from drumline.producers.batching.cuts import HEARTBEAT_NS, MAX_ROWS
-from drumline.producers.derive.nccl.names import hash_text
+from drumline.producers.derive.nccl.kernel_names import hash_text
 from drumline.producers.identity import Identity
 from drumline.schemas.batch import Batch
 from drumline.schemas.bounds.check import rows_inside

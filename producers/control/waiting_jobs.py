@@ -10,7 +10,7 @@ from pathlib import Path
 
 from drumline.producers.collector.late import WAITING, mark
 from drumline.producers.spool.files import open_file, opened
-from drumline.producers.spool.layout import BadSpool
+from drumline.producers.spool.folder_layout import BadSpool
 from drumline.producers.spool.location import make_root
 
 #: Characters of a name that are its job's mark.

@@ -18,7 +18,7 @@ from drumline.producers.activity.table import Table
 from drumline.producers.decoder import cupti_layout as cupti
 from drumline.producers.decoder.remote_memory import RemoteMemory
 from drumline.producers.decoder.string_cache import StringCache
-from drumline.producers.derive.nccl.names import payload_fields
+from drumline.producers.derive.nccl.kernel_names import payload_fields
 from drumline.schemas.columns import Array
 
 #: CUPTI_ACTIVITY_FLAG_MEMCPY_ASYNC, CUPTI_ACTIVITY_FLAG_MEMSET_ASYNC.

@@ -13,7 +13,7 @@ import numpy as np
 
 from drumline.producers.activity.intervals import union
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.nccl.calls import ordinals
 from drumline.producers.derive.steps.budget import gpu_intervals, intervals, unknown_budgets
 from drumline.producers.derive.steps.host_columns import UNKNOWN, host_columns

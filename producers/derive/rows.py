@@ -9,7 +9,7 @@ import numpy as np
 from drumline.producers.activity.activity import Activity, end_ns
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import kernel_matching as matching
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.nccl.calls import NcclCalls, grouped, groups, nccl_calls, until_launched
 from drumline.producers.derive.nccl.kernels import KnownMatches, NcclKernels
 from drumline.producers.derive.nvtx import ranges as nested_ranges

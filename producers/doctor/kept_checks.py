@@ -9,7 +9,7 @@ from pathlib import Path
 
 from drumline.producers.doctor.checks import FAIL, OK, WARN, Check
 from drumline.producers.rollup.folder import ROWS, name_of
-from drumline.producers.spool.layout import AGENT_FOLDER
+from drumline.producers.spool.folder_layout import AGENT_FOLDER
 
 SETTING = "DRUMLINE_AGENT__KEPT_FOLDER"
 

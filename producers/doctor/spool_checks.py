@@ -15,11 +15,11 @@ from drumline.producers.ipc.control import FILE
 from drumline.producers.ipc.plain_file import untrusted
 from drumline.producers.ipc.policy import BadPolicy, parse, read_policy_text
 from drumline.producers.launcher import unwritable
-from drumline.producers.spool.frames import LOSS, Frame
-from drumline.producers.spool.layout import AGENT_FOLDER, OPEN, TAKEN, BadSpool, segment_name
+from drumline.producers.spool.folder_layout import AGENT_FOLDER, OPEN, TAKEN, BadSpool, segment_name
 from drumline.producers.spool.quota import bounds
 from drumline.producers.spool.reader import Segment
 from drumline.producers.spool.root import folders
+from drumline.producers.spool.segment_format import LOSS, Frame
 
 #: A segment of losses is smaller; bytes.
 MOST_LOSSES = 1 << 20

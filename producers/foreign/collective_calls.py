@@ -13,7 +13,7 @@ import numpy as np
 
 from drumline.producers.activity.activity import MARKER_END, MARKER_START
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.schemas.columns import Array
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from drumline.producers.activity.activity import Activity
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.nvtx import ranges
 from drumline.producers.derive.steps.steps import marked_steps
 from drumline.producers.foreign.process_trace import ProcessTrace

@@ -16,7 +16,7 @@ import numpy as np
 
 from drumline.producers.activity.activity import MARKER_START, end_ns
 from drumline.producers.activity.table import Table, compact_dictionary
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.nccl.calls import NcclCalls, joined, nccl_calls
 from drumline.producers.derive.nccl.kernel_matching import CLOCK_SLACK_NS
 from drumline.producers.ipc.timing import REQUEST_NS

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.nccl.kernels import KnownMatches
 from drumline.schemas.columns import Array
 

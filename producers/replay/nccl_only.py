@@ -9,7 +9,7 @@ import numpy as np
 from drumline.producers.activity.activity import Activity, empty, end_ns
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.light import Operations, light_rows
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.rows import Derived, derive
 from drumline.producers.derive.steps.steps import Steps
 from drumline.schemas.topics import Topic

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from drumline.producers.activity.activity import MEMSET
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl.names import payload_fields
+from drumline.producers.derive.nccl.kernel_names import payload_fields
 from drumline.schemas.columns import Array
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from drumline.producers.activity.table import Table, concatenate_tables
-from drumline.producers.derive.nccl.names import hash_text
+from drumline.producers.derive.nccl.kernel_names import hash_text
 from drumline.producers.derive.rows import Derived, DerivedCounts
 from drumline.producers.replay.trace import Rank
 from drumline.schemas.columns import Array

@@ -9,7 +9,7 @@ from pathlib import Path
 from drumline.producers.replay.recording import TimedBatch
 from drumline.producers.spool.quota import HostSpools, SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
-from drumline.schemas.model import IDENTITY
+from drumline.schemas.envelope import IDENTITY
 from drumline.schemas.topics import Topic
 
 

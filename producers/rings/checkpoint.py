@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from drumline.producers.rings.ring_file import RingFile
 from drumline.producers.spool.files import LISTED, agent_folder, open_file
-from drumline.producers.spool.frames import DATA, Frame, head, scan
-from drumline.producers.spool.layout import BadSpool
+from drumline.producers.spool.folder_layout import BadSpool
+from drumline.producers.spool.segment_format import DATA, Frame, head, scan
 
 FOLDER, PENDING, DONE, SCRATCH = "rings", ".pending", ".done", ".tmp"
 

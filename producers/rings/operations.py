@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from drumline.producers.derive.light import UNTRUSTED, Operations
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.nccl.exchanges import with_all_to_all
 from drumline.producers.rings.ring_file import DATATYPE_BYTES, FUNCTIONS, MAX_COMMS, RECORD, RECORD_BYTES
 from drumline.producers.rings.trusted_times import untrusted

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl.names import hash_text
+from drumline.producers.derive.nccl.kernel_names import hash_text
 from drumline.producers.rings.operations import are_drifted, channel_counts, outcomes, taken
 from drumline.producers.rings.peers import IS_PEER, are_counted, description_of, forget_peers, note_peers, peer_counts
 from drumline.producers.rings.ring_file import DATATYPE_BYTES, DATATYPES, FUNCTIONS, MAX_COMMS, Kind, written

@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 
 from drumline.producers.spool.files import open_file
-from drumline.producers.spool.layout import BadSpool
+from drumline.producers.spool.folder_layout import BadSpool
 from drumline.schemas.columns import Array
 
 LAYOUT, MAGIC = 1, 0x676E69725F6C6D64

@@ -19,7 +19,7 @@ import numpy as np
 
 from drumline.producers.activity.table import Table
 from drumline.producers.batching.sample_envelopes import UNKNOWN
-from drumline.producers.derive.nccl.names import hash_text
+from drumline.producers.derive.nccl.kernel_names import hash_text
 from drumline.producers.rings.ring_file import (
     MAX_COMMS,
     RECEIVED,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from drumline.producers.rollup.folder import ROWS, name_of
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.layout import BadSpool
+from drumline.producers.spool.folder_layout import BadSpool
 from drumline.producers.spool.root import folders
 
 

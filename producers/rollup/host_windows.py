@@ -21,7 +21,7 @@ import structlog
 from drumline.infra.runtime.stage import Stage, open_windows
 from drumline.infra.telemetry import metrics
 from drumline.producers.rollup.saved_state import StateFile
-from drumline.producers.spool.frames import Frame
+from drumline.producers.spool.segment_format import Frame
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import Batch, decode
 from drumline.schemas.bounds.check import check

@@ -4,8 +4,8 @@
                               deleted         until when rows may be missing; ns since the epoch
                               <number>-<first ns>-<last ns>-<complete ns>-<first step>-<last step>.kept
 
-The name has the times and steps in it. The content is a segment (spool/frames.py) of the process's kept batches and
-steps, compressed with zstd. Beyond the bound the oldest are deleted, of whatever process.
+The name has the times and steps in it. The content is a segment (spool/segment_format.py) of the process's kept batches
+and steps, compressed with zstd. Beyond the bound the oldest are deleted, of whatever process.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from drumline.infra.telemetry import metrics
 from drumline.producers.rollup.folder import write_private
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.envelope import read_envelope
-from drumline.producers.spool.frames import DATA, KEPT, SEGMENT_MAGIC, Frame, head, scan
-from drumline.producers.spool.layout import IDENTITY, BadSpool, ProcessIdentity
+from drumline.producers.spool.folder_layout import IDENTITY, BadSpool, ProcessIdentity
 from drumline.producers.spool.quota import bounds
 from drumline.producers.spool.reader import Segment
+from drumline.producers.spool.segment_format import DATA, KEPT, SEGMENT_MAGIC, Frame, head, scan
 from drumline.schemas.batch import Batch, decode
 from drumline.schemas.model import RecordModel, model
 from drumline.schemas.registry import lock_file_registry

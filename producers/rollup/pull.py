@@ -23,8 +23,8 @@ from drumline.producers.rollup.kept_segments import KeptSegment, KeptSegments
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.envelope import read_envelope
 from drumline.producers.spool.files import PASSED, agent_folder, opened
-from drumline.producers.spool.frames import KEPT, PULLED, SEGMENT_MAGIC, Frame, head
-from drumline.producers.spool.layout import IDENTITY, BadSpool, ProcessIdentity, read_identity, segment_name
+from drumline.producers.spool.folder_layout import IDENTITY, BadSpool, ProcessIdentity, read_identity, segment_name
+from drumline.producers.spool.segment_format import KEPT, PULLED, SEGMENT_MAGIC, Frame, head
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 

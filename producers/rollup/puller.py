@@ -13,7 +13,7 @@ import structlog
 
 from drumline.producers.rollup.kept_segments import KeptSegments
 from drumline.producers.rollup.pull import Pulled, is_pulling, pull, remove_unfinished
-from drumline.producers.spool.layout import BadSpool
+from drumline.producers.spool.folder_layout import BadSpool
 from drumline.schemas.control import Control
 from drumline.schemas.errors import BadRecord
 

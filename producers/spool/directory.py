@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from drumline.producers.spool.files import LISTED, PASSED, open_file, opened
-from drumline.producers.spool.layout import (
+from drumline.producers.spool.folder_layout import (
     IDENTITY,
     LOCK,
     OPEN,

@@ -7,7 +7,7 @@ from typing import Any
 
 import fastavro
 
-from drumline.schemas.model import ENVELOPE
+from drumline.schemas.envelope import ENVELOPE
 
 _SHARED: Any = fastavro.parse_schema(
     {"type": "record", "name": "Shared", "fields": [{"name": n, "type": k} for n, k in ENVELOPE.items()]},

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from drumline.producers.ipc.plain_file import NotPlainFile, open_plain
-from drumline.producers.spool.layout import AGENT_FOLDER, BadSpool
+from drumline.producers.spool.folder_layout import AGENT_FOLDER, BadSpool
 
 #: Flags of a folder that is listed, and of one whose files alone are opened.
 LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

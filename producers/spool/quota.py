@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from drumline.infra.runtime import spool_defaults
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.eviction import evict_oldest_segments
-from drumline.producers.spool.layout import IDENTITY, LOCK, RESERVE_BYTES, BadSpool
+from drumline.producers.spool.exited_eviction import evict_oldest_segments
+from drumline.producers.spool.folder_layout import IDENTITY, LOCK, RESERVE_BYTES, BadSpool
 
 #: Largest part of the file system for all spools; part that they leave free, and its upper bound in bytes.
 SHARE, FREE, MAX_FREE = 1 / 8, 1 / 4, 4 << 30

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.frames import HEADER, MAX_BODY, SEGMENT_MAGIC, Damage, Frame, scan
+from drumline.producers.spool.segment_format import HEADER, MAX_BODY, SEGMENT_MAGIC, Damage, Frame, scan
 
 #: Bytes read at once.
 CHUNK = 1 << 20

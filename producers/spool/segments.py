@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.frames import SEGMENT_MAGIC, Losses, add_losses, loss_frames
-from drumline.producers.spool.layout import REPLACED, SCRATCH, segment_name
+from drumline.producers.spool.folder_layout import REPLACED, SCRATCH, segment_name
+from drumline.producers.spool.segment_format import SEGMENT_MAGIC, Losses, add_losses, loss_frames
 
 
 @dataclass(slots=True, eq=False)

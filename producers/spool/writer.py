@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from drumline.producers.spool.frames import DATA, KEPT, Losses, add_losses, head, loss_frames, lost
 from drumline.producers.spool.quota import HostSpools, SpoolLimits
+from drumline.producers.spool.segment_format import DATA, KEPT, Losses, add_losses, head, loss_frames, lost
 from drumline.producers.spool.writer_files import WriterFiles
 from drumline.schemas.batch import Batch, encode
 from drumline.schemas.model import model

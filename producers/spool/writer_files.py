@@ -15,9 +15,8 @@ from typing import Any
 
 from drumline.producers.ipc.plain_file import real_folder
 from drumline.producers.spool.directory import MOST_SEGMENTS, SpoolDirectory
-from drumline.producers.spool.eviction import read_segment
-from drumline.producers.spool.frames import SEGMENT_MAGIC
-from drumline.producers.spool.layout import (
+from drumline.producers.spool.exited_eviction import read_segment
+from drumline.producers.spool.folder_layout import (
     IDENTITY,
     LOCK,
     OPEN,
@@ -30,6 +29,7 @@ from drumline.producers.spool.layout import (
 )
 from drumline.producers.spool.location import make_root
 from drumline.producers.spool.quota import HostSpools, SpoolLimits, SpoolQuota
+from drumline.producers.spool.segment_format import SEGMENT_MAGIC
 from drumline.producers.spool.segments import SegmentFile, WrittenSegments
 
 

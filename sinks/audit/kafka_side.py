@@ -24,8 +24,8 @@ from drumline.infra.kafka.connect import (
 )
 from drumline.sinks.errors import TransientKafkaError
 from drumline.sinks.kafka.record_times import Place, reader, record_times
+from drumline.sinks.ranges.disposition import published_ms
 from drumline.sinks.ranges.intent import BadIntent, read_metadata
-from drumline.sinks.ranges.record import published_ms
 from drumline.sinks.ranges.stored_tail import kafka_topic_id
 
 REQUEST_S = 15.0

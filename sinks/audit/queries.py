@@ -17,8 +17,8 @@ from drumline.schemas.parts.parts import JOINED_BY_AGENTS, MOST_PARTS
 from drumline.schemas.topics import DAY_MS
 from drumline.sinks.audit.rollups import Rollup, comparison
 from drumline.sinks.inserts.ledger import Ledger
+from drumline.sinks.ranges.disposition import UNREADABLE
 from drumline.sinks.ranges.offset_ranges import Intervals
-from drumline.sinks.ranges.record import UNREADABLE
 from drumline.sinks.ranges.stored_tail import StoredTail
 from drumline.sinks.tables.tables import SinkTable
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from drumline.infra.clickhouse.client import Client, PermanentError, command, rows
 from drumline.schemas.topics import Topic
-from drumline.sinks.ranges.record import Disposition
+from drumline.sinks.ranges.disposition import Disposition
 
 LEDGER, FORGOTTEN_JOBS, NOTICES = "ledger", "forgotten_jobs", "offender_notices_versions"
 #: Of a key of a fault: it is of the job.

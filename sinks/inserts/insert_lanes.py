@@ -15,8 +15,8 @@ import structlog
 from drumline.infra.clickhouse.client import ClickHouseFailed, Client, TransientError
 from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.inserts.kernel_names import KernelNames
+from drumline.sinks.ranges.failed_insert import VALUES
 from drumline.sinks.ranges.pending_range import PendingRange, RangeStage
-from drumline.sinks.ranges.rejection import VALUES
 
 log = structlog.get_logger()
 #: Inserts in flight at a time. Two keep a disk and two cores busy; ClickHouse works best with few and large inserts.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from drumline.schemas.topics import Topic
-from drumline.sinks.ranges.record import RangeEntry
+from drumline.sinks.ranges.disposition import RangeEntry
 
 #: Topics whose dictionary `names` holds kernel names.
 NAMED_TOPICS = frozenset({Topic.KERNEL, Topic.KERNEL_FREQUENCY, Topic.LAUNCH_COUNT})

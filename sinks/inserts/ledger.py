@@ -10,9 +10,9 @@ import structlog
 
 from drumline.infra.clickhouse.client import Client, failure, insert_once, rows
 from drumline.sinks.inserts.stored_check import StoredRows, find_stored
+from drumline.sinks.ranges.disposition import Disposition, RangeEntry, key_texts
 from drumline.sinks.ranges.duplicates import History, Place, StoredBatches
 from drumline.sinks.ranges.offset_ranges import Intervals, OffsetRange
-from drumline.sinks.ranges.record import Disposition, RangeEntry, key_texts
 from drumline.sinks.ranges.stored_tail import StoredTail, kafka_topic_id, losses
 from drumline.sinks.tables import native_format as native
 from drumline.sinks.tables.native_format import Texts

@@ -25,9 +25,9 @@ from drumline.sinks.kafka.fencing import is_sole_member
 from drumline.sinks.kafka.log_check import LogCheck
 from drumline.sinks.kafka.record_times import reader
 from drumline.sinks.kafka.topic_ids import topic_ids
+from drumline.sinks.ranges.disposition import Record
 from drumline.sinks.ranges.intent import write_done
 from drumline.sinks.ranges.partition import PartitionState
-from drumline.sinks.ranges.record import Record
 from drumline.sinks.ranges.stored_tail import kafka_topic_id
 
 log = structlog.get_logger()

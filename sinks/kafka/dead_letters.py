@@ -17,7 +17,7 @@ from drumline.schemas.confluent import framed_schema_id
 from drumline.schemas.dead_letters import OMITTED, Header, Origin, Rejection, write_headers
 from drumline.schemas.tenants import is_signed
 from drumline.schemas.topics import dlq
-from drumline.sinks.ranges.record import Disposition, RangeEntry
+from drumline.sinks.ranges.disposition import Disposition, RangeEntry
 
 log = structlog.get_logger()
 #: Errors of a record that its topic never takes: the limit is for the compressed size, as this producer compresses.

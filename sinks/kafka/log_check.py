@@ -5,8 +5,8 @@ from __future__ import annotations
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from drumline.sinks.errors import LostRecords, TailLost, TransientKafkaError
+from drumline.sinks.ranges.disposition import Record
 from drumline.sinks.ranges.partition import PartitionState
-from drumline.sinks.ranges.record import Record
 from drumline.sinks.ranges.resume import removed
 from drumline.sinks.ranges.stored_tail import expected_end, replaced
 

@@ -12,7 +12,7 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import FETCH_BYTES, UNPACKED_BYTES, client_config
 from drumline.infra.kafka.connect import silence_librdkafka
 from drumline.sinks.errors import TransientKafkaError
-from drumline.sinks.ranges.record import published_ms
+from drumline.sinks.ranges.disposition import published_ms
 
 Place = tuple[str, int]
 TIMEOUT_S = 30.0

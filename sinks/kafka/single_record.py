@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from drumline.sinks.errors import TransientKafkaError
 from drumline.sinks.kafka.errors import REQUEST_S
 from drumline.sinks.kafka.record_times import OUT_OF_RANGE
-from drumline.sinks.ranges.record import Record
+from drumline.sinks.ranges.disposition import Record
 
 
 def read_again(consumer: Consumer, record: Record) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from drumline.sinks.ranges.disposition import Disposition, RangeEntry
 from drumline.sinks.ranges.offset_ranges import Intervals
-from drumline.sinks.ranges.record import Disposition, RangeEntry
 
 #: Error of a record that decodes, but is a dead letter in the intent.
 KNOWN_DEAD_LETTER = "KnownDeadLetter"

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from drumline.infra.runtime.retry import Retry
 from drumline.schemas.epochs import is_fenced
 from drumline.schemas.model import model
+from drumline.sinks.ranges.disposition import Disposition, RangeEntry, Record
 from drumline.sinks.ranges.duplicates import Duplicates, Place
 from drumline.sinks.ranges.intent import MAX_BYTES, Intent, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.pending_range import LISTED, PendingRange, RangeStage
 from drumline.sinks.ranges.rebuild import rebuild
-from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
 from drumline.sinks.tables.tables import SinkTable
 

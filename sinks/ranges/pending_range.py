@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
+from drumline.sinks.ranges.disposition import Disposition, RangeEntry
+from drumline.sinks.ranges.failed_insert import InsertRejection
 from drumline.sinks.ranges.intent import Intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
-from drumline.sinks.ranges.record import Disposition, RangeEntry
-from drumline.sinks.ranges.rejection import InsertRejection
 from drumline.sinks.tables.tables import SinkTable
 
 #: Dispositions whose offsets an intent lists, in the order of its fields.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from drumline.sinks.ranges.disposition import Disposition, RangeEntry
 from drumline.sinks.ranges.duplicates import KNOWN_DEAD_LETTER
 from drumline.sinks.ranges.intent import Intent
 from drumline.sinks.ranges.pending_range import PendingRange, RangeStage, count_records
-from drumline.sinks.ranges.record import Disposition, RangeEntry
 from drumline.sinks.tables.tables import SinkTable
 
 

@@ -13,7 +13,7 @@ from drumline.schemas.codec import Codec, OpenRecord
 from drumline.schemas.errors import BadRecord
 from drumline.schemas.parts.encoded import part_values
 from drumline.schemas.parts.table import MergedTable
-from drumline.sinks.ranges.record import PART_BYTES, RangeEntry, Record, read_all, received, stored
+from drumline.sinks.ranges.disposition import PART_BYTES, RangeEntry, Record, read_all, received, stored
 from drumline.sinks.tables.blocks import spans
 from drumline.sinks.tables.tables import SinkTable
 

@@ -13,7 +13,7 @@ from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.keys import derived_process_id
 from drumline.schemas.topics import Topic
 from drumline.streams.core.records import run_key
-from drumline.streams.hangs.explanation import NamedRank, Reason, Standstill
+from drumline.streams.hangs.named_ranks import NamedRank, Reason, Standstill
 from drumline.streams.hangs.snapshot import ProgressRow
 from drumline.streams.hangs.waiting import UNNAMED
 

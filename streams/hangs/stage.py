@@ -30,8 +30,8 @@ from drumline.streams.core.records import (
     unpack_rows,
 )
 from drumline.streams.hangs.config import HangConfig
-from drumline.streams.hangs.explanation import Reason, Standstill, explain
 from drumline.streams.hangs.hang_batch import WHOLE_JOB, HangRow, digest, hang_batch, standing_rows
+from drumline.streams.hangs.named_ranks import Reason, Standstill, explain
 from drumline.streams.hangs.snapshot import ProcessProgress, Report, processes_of
 
 #: Kind of a key -> number of its parts before the `run_key`: h|run_key, what is published; e|process|run_key, a process

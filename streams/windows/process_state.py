@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.model import IDENTITY
+from drumline.schemas.envelope import IDENTITY
 from drumline.streams.core.batch_dedup import CONTENT, AppliedBatches
 from drumline.streams.core.records import key, pack_rows, unpack_rows
 

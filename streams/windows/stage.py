@@ -19,9 +19,10 @@ from drumline.streams.core.batch_dedup import Arrival
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.isolation import IsolatedStage, Work, by_unit
 from drumline.streams.core.records import key, run_key, run_keys, unit_parts
+from drumline.streams.windows.config import WindowConfig
 from drumline.streams.windows.panes import Array, Pane, coarsen, combine, pack_pane, unpack_pane
 from drumline.streams.windows.process_state import Names, ProcessState, RollingWindow, Store, identity_of, load_process
-from drumline.streams.windows.watermark import WindowConfig, accepted, advanced, latest_plausible
+from drumline.streams.windows.watermark import accepted, advanced, latest_plausible
 
 Key = tuple[str, str]
 #: A kernel name as Python objects: a text, and its entries in a list and a dictionary. Measured.

@@ -21,10 +21,10 @@ from drumline.streams.stragglers import state as jobs
 from drumline.streams.stragglers.restore import block_of_key
 from drumline.streams.stragglers.stage import JobStage
 from drumline.streams.windows import process_state as processes
+from drumline.streams.windows.config import WindowConfig
 from drumline.streams.windows.kernel_frequency import KernelFrequency
 from drumline.streams.windows.memcpy_bandwidth import MemcpyBandwidth
 from drumline.streams.windows.stage import ProcessWindows, Reducer
-from drumline.streams.windows.watermark import WindowConfig
 from drumline.streams.worker.checks.preflight import preflight
 from drumline.streams.worker.faust_app import StreamWorker, Wiring
 from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore

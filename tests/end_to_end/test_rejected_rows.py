@@ -10,7 +10,7 @@ from drumline.sinks import rejected_ranges
 from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.kafka.dead_letters import DeadLetterProducer
-from drumline.sinks.ranges import rejection
+from drumline.sinks.ranges import failed_insert as rejection
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.rejected_ranges import RejectedRanges
 
@@ -75,7 +75,7 @@ def live(pipeline, monkeypatch, records, *steps):
 
 
 def test_the_record_is_a_dead_letter_and_the_others_are_stored_once_whatever_is_killed(pipeline, monkeypatch):
-    monkeypatch.setattr("drumline.sinks.ranges.rejection.IN_FLIGHT_S", 0.0)
+    monkeypatch.setattr("drumline.sinks.ranges.failed_insert.IN_FLIGHT_S", 0.0)
     table = f"{pipeline.settings.clickhouse.database}.kernels"
     pipeline.client().command(f"ALTER TABLE {table} ADD CONSTRAINT ranks CHECK rank != {REJECTED}")
     pipeline.publish(*(any_batch(Topic.KERNEL, 100, process_id(0), n) for n in range(12)))

@@ -24,8 +24,8 @@ from pathlib import Path
 from sampled_ranks import sampled
 
 from drumline.producers.launcher import LaunchOptions, environment
-from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, head, scan
 from drumline.producers.spool.location import make_rings
+from drumline.producers.spool.segment_format import DATA, SEGMENT_MAGIC, head, scan
 
 OUT = Path(sys.argv[1])
 BEGAN = time.monotonic()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, scan
+from drumline.producers.spool.segment_format import DATA, SEGMENT_MAGIC, scan
 from drumline.schemas.batch import decode
 from drumline.schemas.model import model
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from drumline.producers.control.requests_in_force import as_file
 from drumline.producers.ipc.control import FILE
-from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, scan
+from drumline.producers.spool.segment_format import DATA, SEGMENT_MAGIC, scan
 from drumline.schemas.batch import decode
 from drumline.schemas.control import WINDOW, Control
 from drumline.schemas.model import model

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, Frame, head, scan
+from drumline.producers.spool.segment_format import DATA, SEGMENT_MAGIC, Frame, head, scan
 from drumline.schemas.batch import Batch, decode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic

@@ -15,7 +15,7 @@ import numpy as np
 
 from drumline.producers.replay.anonymise import fake_uuid
 from drumline.producers.replay.published import write_published
-from drumline.producers.spool.frames import scan
+from drumline.producers.spool.segment_format import scan
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import header

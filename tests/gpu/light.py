@@ -25,13 +25,13 @@ from statistics import mean
 import numpy as np
 
 from drumline.lab.bench.overhead import ddp, ratios
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.ipc.policy import LIGHT, Policy
 from drumline.producers.launcher import LaunchOptions, environment, load_plugin
 from drumline.producers.rings.operations import channel_counts
 from drumline.producers.rings.ring_file import COMM, FUNCTIONS, HEADER_BYTES, MAX_COMMS, RECORD, HeaderField, Kind
-from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, scan
 from drumline.producers.spool.location import make_rings
+from drumline.producers.spool.segment_format import DATA, SEGMENT_MAGIC, scan
 from drumline.schemas.batch import decode
 from drumline.schemas.model import model
 

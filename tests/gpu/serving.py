@@ -27,9 +27,9 @@ import numpy as np
 from drumline.lab.bench.overhead.ratios import mean_ratio
 from drumline.producers.launcher import LaunchOptions, environment
 from drumline.producers.rings.host_rings import RingFolder
-from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, scan
 from drumline.producers.spool.location import make_rings, rings_folder
 from drumline.producers.spool.quota import SpoolLimits
+from drumline.producers.spool.segment_format import DATA, SEGMENT_MAGIC, scan
 from drumline.schemas.batch import decode
 from drumline.schemas.model import model
 from drumline.streams import offline

@@ -22,7 +22,7 @@ from drumline.producers.rings.checkpoint import Checkpoint
 from drumline.producers.rings.host_rings import ROUND_S
 from drumline.producers.rings.publication import RingProcess
 from drumline.producers.rings.ring_file import MOST_READ, HeaderField, RingFile, RingHeader
-from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, Frame, head, scan
+from drumline.producers.spool.segment_format import DATA, SEGMENT_MAGIC, Frame, head, scan
 from drumline.schemas.batch import decode, encode
 from drumline.schemas.model import model
 

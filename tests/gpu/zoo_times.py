@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from drumline.producers.spool.frames import Frame, scan
+from drumline.producers.spool.segment_format import Frame, scan
 from drumline.schemas.batch import decode
 from drumline.schemas.model import model
 

@@ -14,7 +14,7 @@ from drumline.infra.config.replica_settings import of_each
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.validation import server_address
 from drumline.infra.grafana.provisioning.files import data_source
-from drumline.infra.kafka.topics import declared_topics
+from drumline.infra.kafka.topic_admin import declared_topics
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).parents[2]

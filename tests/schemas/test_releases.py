@@ -11,8 +11,9 @@ import pytest
 from drumline.schemas import release as lock
 from drumline.schemas.batch import Batch, decode, encode
 from drumline.schemas.codec import Codec
+from drumline.schemas.envelope import ENVELOPE
 from drumline.schemas.errors import REASONS, BadSchema
-from drumline.schemas.model import AVRO, ENVELOPE, model, parse_model
+from drumline.schemas.model import AVRO, model, parse_model
 from drumline.schemas.registry import LockFileRegistry
 
 ROOT = Path(__file__).parents[2]

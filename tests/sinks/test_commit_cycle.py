@@ -9,11 +9,11 @@ from drumline.infra.clickhouse.client import TransientError
 from drumline.infra.config.settings import Settings
 from drumline.schemas.topics import Topic
 from drumline.sinks.commit_cycle import CommitCycle
+from drumline.sinks.ranges.disposition import Disposition, RangeEntry, Record
 from drumline.sinks.ranges.intent import read_metadata
 from drumline.sinks.ranges.offset_ranges import Intervals
 from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState
 from drumline.sinks.ranges.pending_range import RangeStage
-from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.tables import table
 from drumline.sinks.telemetry import SinkCounts
 

@@ -11,8 +11,8 @@ from drumline.schemas.topics import Topic
 from drumline.sinks import intake as intake_module
 from drumline.sinks.intake import Intake
 from drumline.sinks.ranges.dead_letter_limit import FLOOD_S, RUN_S
+from drumline.sinks.ranges.disposition import Record
 from drumline.sinks.ranges.partition import PartitionState
-from drumline.sinks.ranges.record import Record
 from drumline.sinks.tables.tables import table
 from drumline.sinks.telemetry import SinkCounts
 

@@ -18,10 +18,10 @@ from drumline.schemas.parts.parts import position
 from drumline.schemas.tenants import SIGNATURE_HEADER, Tenant, TenantGuard
 from drumline.schemas.topics import Topic
 from drumline.sinks.intake import Intake
+from drumline.sinks.ranges.disposition import Disposition, Record
 from drumline.sinks.ranges.intent import Intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.partition import PartitionState
-from drumline.sinks.ranges.record import Disposition, Record
 from drumline.sinks.tables.blocks import DAY_NS
 from drumline.sinks.tables.tables import table
 from drumline.sinks.telemetry import SinkCounts

@@ -14,11 +14,11 @@ from drumline.schemas.topics import Topic
 from drumline.sinks import rejected_ranges
 from drumline.sinks.inserts.stored_check import StoredRows
 from drumline.sinks.kafka.dead_letters import DeadLetterProducer
+from drumline.sinks.ranges.disposition import Disposition, RangeEntry, Record
+from drumline.sinks.ranges.failed_insert import LARGE_BLOCK, ROLLUP_ATTEMPTS, ROLLUP_S
 from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.pending_range import PendingRange, RangeStage
-from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
-from drumline.sinks.ranges.rejection import LARGE_BLOCK, ROLLUP_ATTEMPTS, ROLLUP_S
 from drumline.sinks.rejected_ranges import RejectedRanges
 from drumline.sinks.tables.tables import table
 from drumline.sinks.telemetry import SinkCounts, observe

@@ -7,8 +7,8 @@ import pytest
 from drumline.infra.config.settings import Settings
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
+from drumline.sinks.ranges.disposition import OBJECT_BYTES, Record
 from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState
-from drumline.sinks.ranges.record import OBJECT_BYTES, Record
 from drumline.sinks.ranges.write_order import PRESSURE
 from drumline.sinks.sink import Sink
 from drumline.sinks.tables.tables import table

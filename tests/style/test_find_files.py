@@ -43,7 +43,7 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     "emit rows of a live process once": (("live", "emit"), "producers/live_matching/emitter.py"),
     # spool, agent, replay
     "limit how much disk the spool takes": (("spool", "quota|limit|size"), "producers/spool/quota.py"),
-    "remove spools of exited processes": (("spool", "evict|clean"), "producers/spool/eviction.py"),
+    "remove spools of exited processes": (("spool", "evict|clean"), "producers/spool/exited_eviction.py"),
     "write frames into the spool": (("spool", "writer"), "producers/spool/writer.py"),
     "remember what the agent has delivered": (("agent", "cursor|position"), "producers/agent/cursor.py"),
     "produce batches to Kafka on a host": (("agent", "producer|kafka"), "producers/agent/producer.py"),

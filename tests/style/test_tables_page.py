@@ -9,7 +9,8 @@ from support import migrated_database
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import rows
 from drumline.infra.clickhouse.migrate import migrate
-from drumline.schemas.model import ENVELOPE, model
+from drumline.schemas.envelope import ENVELOPE
+from drumline.schemas.model import model
 from drumline.sinks.tables.tables import TABLES, ColumnSource
 
 pytestmark = pytest.mark.stack

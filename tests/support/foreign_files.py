@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from drumline.producers.activity.activity import MEMSET
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.nvtx import ranges as nested_ranges
 from drumline.producers.derive.rows import derive
 from drumline.producers.replay.recording import measured_from

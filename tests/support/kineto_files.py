@@ -7,8 +7,8 @@ import json
 import numpy as np
 
 from drumline.producers.activity.activity import end_ns
-from drumline.producers.derive.nccl import names as nccl
-from drumline.producers.derive.nccl.names import hash_text
+from drumline.producers.derive.nccl import kernel_names as nccl
+from drumline.producers.derive.nccl.kernel_names import hash_text
 from drumline.producers.derive.rows import derive
 
 #: Times in a file count from here; ns since the epoch, as baseTimeNanoseconds.

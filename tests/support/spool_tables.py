@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, Frame, scan
+from drumline.producers.spool.segment_format import DATA, SEGMENT_MAGIC, Frame, scan
 from drumline.schemas.batch import decode
 from drumline.schemas.model import model
 

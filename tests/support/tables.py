@@ -4,7 +4,7 @@ import numpy as np
 
 from drumline.schemas.codec import Codec, Received
 from drumline.schemas.record_table import BatchTable
-from drumline.sinks.ranges.record import read_all
+from drumline.sinks.ranges.disposition import read_all
 from drumline.streams.offline import applied
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from drumline.producers.activity.activity import MARKER_START
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 
 #: Columns that hold times of the process's own clock.
 CLOCK = ("start_ns", "time_ns")

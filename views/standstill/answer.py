@@ -10,7 +10,7 @@ from typing import Any
 from drumline.infra.guidance.entry import Entry
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.producers.foreign.dumps.dumped_calls import DumpedCall, StackFrame
-from drumline.streams.hangs.explanation import NamedRank, Reason, Standstill, explain
+from drumline.streams.hangs.named_ranks import NamedRank, Reason, Standstill, explain
 from drumline.streams.hangs.waiting import UNNAMED, Awaited, Rendezvous, find_rendezvous
 from drumline.views.standstill import sentences
 from drumline.views.standstill.standing_job import StandingJob

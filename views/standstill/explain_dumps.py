@@ -14,7 +14,7 @@ from drumline.producers.foreign.dumps.flight_recorder import read_flight_recorde
 from drumline.producers.foreign.dumps.ras import RasReport, read_ras
 from drumline.producers.foreign.recognise import HANG_DUMPS, Format, recognise
 from drumline.producers.replay.parquet import BadTrace
-from drumline.streams.hangs.explanation import Reason
+from drumline.streams.hangs.named_ranks import Reason
 from drumline.views.standstill.answer import StandstillAnswer, answer
 from drumline.views.standstill.dump_job import job_of_dumps
 from drumline.views.standstill.group_progress import RankProgress, progress_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence, Sized
 from itertools import groupby
 
-from drumline.streams.hangs.explanation import NamedRank, Reason, Standstill
+from drumline.streams.hangs.named_ranks import NamedRank, Reason, Standstill
 from drumline.streams.hangs.waiting import Awaited, Rendezvous
 from drumline.views.report.gaps import spans
 from drumline.views.standstill.standing_job import StandingJob

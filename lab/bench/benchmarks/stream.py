@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import producer_config
-from drumline.infra.kafka.topics import DeclaredTopic, TopicsAdmin, plan
+from drumline.infra.kafka.topic_admin import DeclaredTopic, TopicsAdmin, plan
 from drumline.lab.bench.benchmarks.sink import publish
 from drumline.lab.bench.processes.child_process import add_common, child
 from drumline.lab.bench.processes.ephemeral_stack import private_stack

@@ -26,7 +26,7 @@ from drumline.infra.kafka.registry import codec
 from drumline.lab.bench.processes.profiling import profiled
 from drumline.lab.bench.processes.self_sampling import SelfSampler
 from drumline.schemas.topics import JOINED_TOPICS
-from drumline.streams.windows.watermark import WindowConfig
+from drumline.streams.windows.config import WindowConfig
 from drumline.streams.worker.app import WRITTEN, wirings
 from drumline.streams.worker.checks.preflight import preflight
 from drumline.streams.worker.faust_app import StreamWorker

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from drumline.producers.derive.nccl.names import OPERATIONS
+from drumline.producers.derive.nccl.kernel_names import OPERATIONS
 from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array
 from drumline.schemas.model import model

@@ -11,7 +11,7 @@ from drumline.lab.evaluate.curve.injection import Delays
 from drumline.lab.evaluate.curve.job_rows import COLLECTIVE_COLUMNS, STEP_COLUMNS, Floats
 from drumline.lab.evaluate.curve.replayed_job import ReplayedJob
 from drumline.lab.evaluate.curve.timings import StepTimings
-from drumline.producers.derive.nccl.names import OPERATIONS
+from drumline.producers.derive.nccl.kernel_names import OPERATIONS
 from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array, filled, fit
 from drumline.schemas.model import model

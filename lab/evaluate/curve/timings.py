@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 
 from drumline.lab.evaluate.curve.job_rows import STEP_COLUMNS, Floats, JobRows
-from drumline.producers.derive.nccl.names import OPERATIONS
+from drumline.producers.derive.nccl.kernel_names import OPERATIONS
 from drumline.schemas.columns import Array
 
 #: Communicator, operation, ordinal or count, and rank of the sender; -1 where all members meet.

@@ -8,7 +8,7 @@ import numpy as np
 
 from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.nccl.exchanges import with_all_to_all
 from drumline.schemas.columns import Array
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.schemas.columns import Array
 
 _SEND, _RECV, _ALL_TO_ALL = (nccl.OPERATIONS.index(name) for name in ("Send", "Recv", "AllToAll"))

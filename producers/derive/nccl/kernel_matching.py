@@ -19,7 +19,7 @@ import numpy as np
 from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.intervals import IntervalUnion
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.nccl.calls import NcclCalls, grouped, guessed, joined, ordinals
 from drumline.producers.derive.nccl.kernels import KnownMatches, NcclKernels
 from drumline.producers.derive.nccl.launch_records import calls_of

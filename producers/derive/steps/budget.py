@@ -17,7 +17,7 @@ import numpy as np
 from drumline.producers.activity.activity import HOST_COPIES, HOST_TO_HOST, end_ns
 from drumline.producers.activity.intervals import IntervalUnion, union
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.steps.host_columns import UNKNOWN, host_columns
 from drumline.producers.derive.steps.steps import Steps
 from drumline.schemas.columns import Array

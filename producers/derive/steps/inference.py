@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.nccl.calls import NcclCalls
 from drumline.producers.derive.steps.steps import Steps
 from drumline.schemas.columns import Array

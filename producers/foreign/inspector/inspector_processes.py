@@ -10,7 +10,7 @@ import numpy as np
 
 from drumline.producers.activity.activity import Activity, empty
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.foreign.collective_calls import CollectiveCalls, call_markers
 from drumline.producers.foreign.inspector.records import BadLine, InspectorRecord, read_record
 from drumline.producers.foreign.process_trace import ProcessTrace

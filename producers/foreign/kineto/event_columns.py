@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.foreign.kineto.copy_names import copied
 from drumline.producers.foreign.kineto.typed_events import Args, Event
 from drumline.schemas.columns import Array

@@ -11,7 +11,7 @@ import numpy as np
 from drumline.producers.activity.activity import MARKER_END, MARKER_START, Activity, empty
 from drumline.producers.activity.intervals import union
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.steps.steps import API_DOMAIN
 from drumline.producers.foreign.bounded_file import BoundedFile
 from drumline.producers.foreign.collective_calls import call_markers, joined_markers

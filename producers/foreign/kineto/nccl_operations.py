@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.foreign.collective_calls import CollectiveCalls, communicator_hash
 from drumline.producers.foreign.kineto.event_columns import NcclArgs
 from drumline.producers.foreign.kineto.typed_events import GroupConfig

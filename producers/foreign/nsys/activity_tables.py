@@ -10,7 +10,7 @@ import numpy as np
 
 from drumline.producers.activity.activity import MARKER_END, MARKER_START, MEMSET, Activity, empty
 from drumline.producers.activity.table import Table, concatenate_tables
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.foreign.nsys.database import NsysDatabase
 from drumline.schemas.columns import Array
 from drumline.schemas.model import model

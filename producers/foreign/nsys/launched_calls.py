@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.nccl.calls import NcclCalls, grouped, groups, nccl_calls, until_launched
 from drumline.producers.derive.nccl.launch_records import calls_of
 from drumline.producers.derive.nvtx import ranges as nested_ranges

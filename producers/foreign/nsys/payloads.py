@@ -12,7 +12,7 @@ from collections import defaultdict
 import numpy as np
 
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl.names import payload_fields
+from drumline.producers.derive.nccl.kernel_names import payload_fields
 from drumline.producers.foreign.nsys.activity_tables import PUSH_POP, RANGES, START_END, THREAD_BITS
 from drumline.producers.foreign.nsys.database import NsysDatabase
 from drumline.schemas.columns import Array

@@ -11,7 +11,7 @@ import numpy as np
 from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.intervals import IntervalUnion, union
 from drumline.producers.batching.builder import BatchHeader, make_batch
-from drumline.producers.derive.nccl.names import hash_text
+from drumline.producers.derive.nccl.kernel_names import hash_text
 from drumline.producers.derive.steps.steps import MARKER, Steps
 from drumline.producers.identity import Identity, process_id
 from drumline.producers.replay.operation_table.kinds import KINDS, WITHOUT_PEERS, Scope

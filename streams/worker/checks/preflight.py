@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.acls import require_acls
-from drumline.infra.kafka.topics import DeclaredTopic, TopicsAdmin, plan
+from drumline.infra.kafka.topic_admin import DeclaredTopic, TopicsAdmin, plan
 from drumline.schemas.topics import TOPICS, dlq
 
 #: Changelogs are compacted soon and often: recovery reads all of them, 10,000 records a second. Never add "delete":

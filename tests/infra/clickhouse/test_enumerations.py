@@ -9,14 +9,14 @@ from support import migrated_database
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import rows
 from drumline.infra.clickhouse.kernel_names import FAMILIES, OTHER
-from drumline.producers.derive.nccl.names import OPERATIONS
+from drumline.producers.derive.nccl.kernel_names import OPERATIONS
 from drumline.producers.derive.steps.steps import API, INFERRED, MARKER, OPTIMIZER
 from drumline.producers.identity import CUPTI, NCCL
 from drumline.producers.rings.progress import STATES as PROCESS_STATES
 from drumline.producers.rings.ring_file import DATATYPES, FUNCTIONS
 from drumline.schemas.counters import CLOCK_REASONS
 from drumline.sinks.tables.tables import SEVERITIES
-from drumline.streams.hangs.explanation import Reason
+from drumline.streams.hangs.named_ranks import Reason
 from drumline.streams.lateness.collective_join import EXCHANGE, PIPELINE
 from drumline.streams.lateness.collective_join import OPERATIONS as COMPARED
 from drumline.streams.stragglers.alarm import STATES

@@ -7,7 +7,7 @@ import pytest
 from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.partition_counts import remedies
-from drumline.infra.kafka.topics import ActualTopic, declared_topics, plan
+from drumline.infra.kafka.topic_admin import ActualTopic, declared_topics, plan
 from drumline.schemas.topics import JOINED_TOPICS, TOPICS, Topic, dlq
 
 GROWN = (Topic.STEP, Topic.COLLECTIVE, Topic.KERNEL)

@@ -19,8 +19,8 @@ from drumline.schemas.model import model, parse_model
 from drumline.schemas.registry import lock_file_registry
 from drumline.schemas.topics import Topic
 from drumline.sinks.intake import Intake
+from drumline.sinks.ranges.disposition import Record
 from drumline.sinks.ranges.partition import PartitionState
-from drumline.sinks.ranges.record import Record
 from drumline.sinks.tables.tables import table
 from drumline.sinks.telemetry import SinkCounts
 

@@ -30,7 +30,7 @@ from drumline.infra.kafka import tail as topics_tail
 from drumline.infra.kafka.config import client_config, producer_config
 from drumline.infra.kafka.connect import BrokerUnreachable
 from drumline.infra.kafka.tail import entries, jsonable
-from drumline.infra.kafka.topics import (
+from drumline.infra.kafka.topic_admin import (
     IN_SYNC,
     ActualTopic,
     DeclaredTopic,

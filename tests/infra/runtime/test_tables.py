@@ -86,8 +86,8 @@ def topic_steps(monkeypatch):
     step = SimpleNamespace(topic=LONG, action="error", drift={"retention.ms": ("1", "2")}, problem=PROSE,
                            remedy="")  # fmt: skip
     admin = SimpleNamespace(existing=lambda _: {})
-    monkeypatch.setattr("drumline.infra.kafka.topics.TopicsAdmin", lambda _: admin)
-    monkeypatch.setattr("drumline.infra.kafka.topics.plan", lambda *_: [step])
+    monkeypatch.setattr("drumline.infra.kafka.topic_admin.TopicsAdmin", lambda _: admin)
+    monkeypatch.setattr("drumline.infra.kafka.topic_admin.plan", lambda *_: [step])
     with pytest.raises(Exception, match="1"):
         topics.apply(dry_run=True, partitions=None, as_json=False)
     topics.list_topics(as_json=False)

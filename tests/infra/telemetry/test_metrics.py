@@ -14,14 +14,14 @@ from drumline.infra.telemetry import metrics
 from drumline.schemas.record_table import BatchTable
 from drumline.schemas.topics import Topic
 from drumline.sinks.errors import TransientKafkaError
+from drumline.sinks.ranges.disposition import Disposition, RangeEntry, Record
 from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.pending_range import PendingRange
-from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.tables import table
 from drumline.sinks.telemetry import count_range, failed_dependency
+from drumline.streams.windows.config import WindowConfig
 from drumline.streams.windows.kernel_frequency import KernelFrequency
 from drumline.streams.windows.stage import ProcessWindows
-from drumline.streams.windows.watermark import WindowConfig
 from drumline.streams.worker.telemetry import Drops, count_drops, count_input
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import migrated_database
 
-from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
+from drumline.infra.kafka.topic_admin import TopicsAdmin, declared_topics, plan
 from drumline.lab.bench.benchmarks import agent, pipeline, queries, scale, sink, soak, stream
 from drumline.lab.bench.benchmarks.recorded_speed import Course
 from drumline.lab.bench.processes import child_process as children

@@ -13,8 +13,8 @@ from drumline.infra.telemetry import metrics
 from drumline.producers.agent import discovery, inflight
 from drumline.producers.spool import directory
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.frames import LOSS, SEGMENT_MAGIC, envelope_end, head
 from drumline.producers.spool.root import folders
+from drumline.producers.spool.segment_format import LOSS, SEGMENT_MAGIC, envelope_end, head
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import encode
 from drumline.schemas.codec import Codec

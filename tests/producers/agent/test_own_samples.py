@@ -6,11 +6,12 @@ from types import SimpleNamespace
 from support.fakes.nvml import FakeNvml, wait_until
 from support.job_process import process
 
-from drumline.infra.config.settings import AgentSettings, Settings
+from drumline.infra.config.agent_settings import AgentSettings
+from drumline.infra.config.settings import Settings
 from drumline.producers.agent.own_samples import OwnSamples
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.frames import Frame
 from drumline.producers.spool.reader import Segment
+from drumline.producers.spool.segment_format import Frame
 from drumline.schemas.batch import decode
 from drumline.schemas.codec import Codec
 from drumline.schemas.model import model

@@ -11,7 +11,7 @@ from drumline.producers.control.requests_in_force import as_file
 from drumline.producers.control.shared_file import ControlFile
 from drumline.producers.ipc.control import FILE, read_requests
 from drumline.producers.ipc.plain_file import AGENT_USER
-from drumline.producers.spool.layout import AGENT_FOLDER
+from drumline.producers.spool.folder_layout import AGENT_FOLDER
 from drumline.schemas.control import POLICY, Control
 
 FOREIGN, AGENT = 4_301, 4_302

@@ -13,7 +13,7 @@ from drumline.producers.decoder.buffer_reader import BufferReader
 from drumline.producers.decoder.cupti_decode import EPOCH_NS, UNFINISHED, Decoder, UnknownSize, find_records
 from drumline.producers.decoder.remote_memory import RemoteMemory
 from drumline.producers.decoder.string_cache import StringCache
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.rows import derive
 from drumline.producers.ipc.buffer_pool import DONE, HEADER_BYTES, STATE, BufferPool
 

@@ -12,7 +12,7 @@ from support.tables import apply_batch
 from support.wait_limit import WAIT_S
 
 from drumline.producers.decoder.progress_output import INTERVAL_NS
-from drumline.producers.spool.frames import SEGMENT_MAGIC, Frame, scan
+from drumline.producers.spool.segment_format import SEGMENT_MAGIC, Frame, scan
 from drumline.schemas.batch import decode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic

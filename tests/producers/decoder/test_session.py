@@ -26,7 +26,7 @@ from drumline.producers.live_matching.launch_rows import LaunchRows
 from drumline.producers.rings.ring_file import HeaderField
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.envelope import read_envelope
-from drumline.producers.spool.frames import DATA, KEPT
+from drumline.producers.spool.segment_format import DATA, KEPT
 from drumline.schemas.topics import KEPT_TOPICS, Topic
 
 RAW = RawBuffer("ddp_steps").relocate()

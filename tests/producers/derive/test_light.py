@@ -3,7 +3,7 @@
 import numpy as np
 
 from drumline.producers.derive.light import Operations, light_rows
-from drumline.producers.derive.nccl.names import OPERATIONS
+from drumline.producers.derive.nccl.kernel_names import OPERATIONS
 from drumline.producers.derive.steps.steps import Steps
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic

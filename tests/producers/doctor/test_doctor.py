@@ -14,7 +14,8 @@ from support.labs.spool import KERNEL, PROCESS, body
 from typer.testing import CliRunner
 
 from drumline.cli.record import doctor as command_doctor
-from drumline.infra.config.settings import AgentSettings, Settings, SpoolSettings
+from drumline.infra.config.agent_settings import AgentSettings
+from drumline.infra.config.settings import Settings, SpoolSettings
 from drumline.producers.agent.cursor import Cursor
 from drumline.producers.doctor import checks, kept_checks, nccl_checks
 from drumline.producers.doctor import spool_checks as checks_spool

@@ -16,7 +16,7 @@ from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.table import Table
 from drumline.producers.batching.live import BatchWriter
 from drumline.producers.derive.nccl.calls import nccl_calls
-from drumline.producers.derive.nccl.names import is_kernel
+from drumline.producers.derive.nccl.kernel_names import is_kernel
 from drumline.producers.derive.rows import derive
 from drumline.producers.identity import Identity
 from drumline.producers.ipc.timing import REQUEST_NS

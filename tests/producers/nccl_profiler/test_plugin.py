@@ -17,8 +17,8 @@ from drumline.producers.ipc.control import FILE, ControlRequest
 from drumline.producers.rings.control_answer import control_answer
 from drumline.producers.rings.host_rings import RingFolder
 from drumline.producers.rings.ring_file import COPY_ENGINES, FUNCTIONS, MARK_UNTIMED, Kind, RingFile
-from drumline.producers.spool.frames import SEGMENT_MAGIC, scan
 from drumline.producers.spool.quota import SpoolLimits
+from drumline.producers.spool.segment_format import SEGMENT_MAGIC, scan
 from drumline.schemas.batch import decode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic

@@ -8,8 +8,8 @@ from support.fake_nccl import Programs, Ring, only
 
 from drumline.producers.rings.host_rings import RingFolder
 from drumline.producers.rings.ring_file import RECEIVED, SENT, TRANSFER_UNIT_NS, TRANSFERS, Kind
-from drumline.producers.spool.frames import SEGMENT_MAGIC, scan
 from drumline.producers.spool.quota import SpoolLimits
+from drumline.producers.spool.segment_format import SEGMENT_MAGIC, scan
 from drumline.schemas.batch import decode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic

@@ -6,7 +6,7 @@ import pytest
 from support.fake_sysfs import FakeSysfs
 from support.wait_limit import WAIT_S
 
-from drumline.infra.config.settings import AgentSettings
+from drumline.infra.config.agent_settings import AgentSettings
 from drumline.producers.network.link_sampler import LinkBatches, LinkSampler
 from drumline.producers.network.link_samples import LinkSamples, expected_speeds
 from drumline.producers.spool.directory import SpoolDirectory

@@ -5,8 +5,8 @@ import pytest
 from drumline.producers.nvml.batches import DeviceBatches
 from drumline.producers.nvml.sampler import DeviceSampler, SamplerOptions
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.frames import Frame
 from drumline.producers.spool.reader import Segment
+from drumline.producers.spool.segment_format import Frame
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import decode
 from drumline.schemas.model import model

@@ -13,8 +13,8 @@ from support.fake_ring import MS, FakeRing
 from drumline.producers.ipc.control import FILE
 from drumline.producers.rings.host_rings import RingFolder
 from drumline.producers.rings.ring_file import HEADER_BYTES, MOST_READ, HeaderField
-from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, Frame, scan
 from drumline.producers.spool.quota import SpoolLimits
+from drumline.producers.spool.segment_format import DATA, SEGMENT_MAGIC, Frame, scan
 from drumline.schemas.batch import decode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic

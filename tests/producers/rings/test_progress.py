@@ -23,8 +23,8 @@ from drumline.producers.rings.ring_file import COPY_ENGINES, FUNCTIONS, HeaderFi
 from drumline.producers.rings.ring_rows import RingDerivation
 from drumline.producers.rings.state import RingState
 from drumline.producers.rings.step_cuts import RingView
-from drumline.producers.spool.frames import SEGMENT_MAGIC, Frame, scan
 from drumline.producers.spool.quota import SpoolLimits
+from drumline.producers.spool.segment_format import SEGMENT_MAGIC, Frame, scan
 from drumline.schemas.batch import decode
 from drumline.schemas.bounds.check import check
 from drumline.schemas.model import model

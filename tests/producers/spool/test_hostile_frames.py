@@ -5,10 +5,10 @@ import zlib
 import pytest
 from support.labs.spool import KERNEL, body
 
-from drumline.producers.spool import frames
+from drumline.producers.spool import segment_format as frames
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.frames import DATA, HEADER, LOSS, SEGMENT_MAGIC, Damage, Frame, head, scan
 from drumline.producers.spool.reader import Segment
+from drumline.producers.spool.segment_format import DATA, HEADER, LOSS, SEGMENT_MAGIC, Damage, Frame, head, scan
 
 GOOD = head(DATA, KERNEL, "k", 10, 1, body(1)) + body(1)
 

@@ -16,10 +16,10 @@ from support.labs.spool import KERNEL, PROCESS, Follower, body
 
 from drumline.producers.spool import quota
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.eviction import evict_oldest_segments
-from drumline.producers.spool.frames import DATA, LOSS
+from drumline.producers.spool.exited_eviction import evict_oldest_segments
 from drumline.producers.spool.quota import HostSpools, SpoolLimits, share
 from drumline.producers.spool.root import folders
+from drumline.producers.spool.segment_format import DATA, LOSS
 from drumline.producers.spool.writer import SpoolWriter
 
 MB = 1 << 20
@@ -289,7 +289,7 @@ def test_folders_of_exited_processes_are_not_read_again_and_again(tmp_path, monk
 EVICT = """
 import random, sys, time
 from pathlib import Path
-from drumline.producers.spool.eviction import evict_oldest_segments
+from drumline.producers.spool.exited_eviction import evict_oldest_segments
 folder = Path(sys.argv[1])
 while folder.exists():
     evict_oldest_segments(folder, random.randrange(1, 6_000))

@@ -16,7 +16,12 @@ from support.wait_limit import WAIT_S
 
 from drumline.producers.spool import quota, writer_files
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.frames import (
+from drumline.producers.spool.folder_layout import IDENTITY, SCRATCH, BadSpool
+from drumline.producers.spool.location import make_root
+from drumline.producers.spool.quota import SpoolLimits
+from drumline.producers.spool.reader import Segment
+from drumline.producers.spool.root import folders
+from drumline.producers.spool.segment_format import (
     DATA,
     LOSS,
     SEGMENT_MAGIC,
@@ -27,11 +32,6 @@ from drumline.producers.spool.frames import (
     loss_frames,
     scan,
 )
-from drumline.producers.spool.layout import IDENTITY, SCRATCH, BadSpool
-from drumline.producers.spool.location import make_root
-from drumline.producers.spool.quota import SpoolLimits
-from drumline.producers.spool.reader import Segment
-from drumline.producers.spool.root import folders
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
@@ -110,7 +110,7 @@ def test_losses_of_an_outage_of_any_length_take_no_space(tmp_path):
 #: What the code of a child may use.
 NAMES = """
 import os, resource, signal
-from drumline.producers.spool.frames import DATA, head
+from drumline.producers.spool.segment_format import DATA, head
 from drumline.producers.spool.location import make_root
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter

@@ -18,10 +18,10 @@ from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.offline import results
 from drumline.streams.stragglers.stage import JobStage
+from drumline.streams.windows.config import WindowConfig
 from drumline.streams.windows.kernel_frequency import KernelFrequency
 from drumline.streams.windows.memcpy_bandwidth import MemcpyBandwidth
 from drumline.streams.windows.stage import ProcessWindows
-from drumline.streams.windows.watermark import WindowConfig
 
 CODEC = Codec()
 WITH_SCHEMA = [topic for topic in Topic if has_schema(topic)]

@@ -16,6 +16,7 @@ from drumline.schemas.bounds.limits import bounds
 from drumline.schemas.bounds.merged_check import is_inside
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER
+from drumline.schemas.envelope import JOB_ENVELOPE
 from drumline.schemas.errors import (
     BadColumn,
     BadEnvelope,
@@ -26,7 +27,7 @@ from drumline.schemas.errors import (
     Unsigned,
     WrongSchema,
 )
-from drumline.schemas.model import JOB_ENVELOPE, model
+from drumline.schemas.model import model
 from drumline.schemas.parts.encoded import encoded
 from drumline.schemas.parts.merged import MERGED, merged
 from drumline.schemas.parts.parts import JOINED_BY_AGENTS, MOST_PARTS

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError
 from drumline.schemas.topics import Topic
 from drumline.sinks.errors import TransientKafkaError
 from drumline.sinks.kafka.single_record import read_again
-from drumline.sinks.ranges.record import Record
+from drumline.sinks.ranges.disposition import Record
 
 OFFSET = 7
 

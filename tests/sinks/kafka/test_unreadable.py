@@ -16,8 +16,8 @@ from drumline.schemas.topics import Topic
 from drumline.sinks import sink as sink_loop
 from drumline.sinks.errors import TransientKafkaError
 from drumline.sinks.kafka.unreadable import MOST_BATCHES, UnreadableBatches, batches_in_a_row, next_batch
+from drumline.sinks.ranges.disposition import Disposition, RangeEntry, Record
 from drumline.sinks.ranges.partition import PartitionState
-from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.tables import table
 
 #: Unpacked, more than UNPACKED_BYTES.

@@ -18,13 +18,13 @@ from drumline.schemas.epochs import write_epoch
 from drumline.schemas.topics import Topic
 from drumline.sinks import commit_cycle as cycle
 from drumline.sinks.ranges import partition as partition_module
+from drumline.sinks.ranges.disposition import Disposition, RangeEntry, Record
 from drumline.sinks.ranges.duplicates import StoredBatches
 from drumline.sinks.ranges.intent import MAX_BYTES, read_metadata, write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import Intervals
 from drumline.sinks.ranges.partition import MAX_NAMES_PER_RANGE, RANGE_BYTES, PartitionState
 from drumline.sinks.ranges.pending_range import RangeStage
 from drumline.sinks.ranges.rebuild import ReplayImpossible
-from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
 from drumline.sinks.tables.tables import table
 from drumline.sinks.telemetry import SinkCounts

@@ -25,11 +25,11 @@ from drumline.sinks import intake as intake_module
 from drumline.sinks.inserts.ledger import ledger_block
 from drumline.sinks.intake import Intake
 from drumline.sinks.ranges import together as together_module
+from drumline.sinks.ranges.disposition import OBJECT_BYTES, Disposition, Record
 from drumline.sinks.ranges.duplicates import StoredBatches
 from drumline.sinks.ranges.intent import write_intent
 from drumline.sinks.ranges.offset_ranges import Intervals
 from drumline.sinks.ranges.partition import PartitionState
-from drumline.sinks.ranges.record import OBJECT_BYTES, Disposition, Record
 from drumline.sinks.tables.blocks import DAY_NS, rows_block
 from drumline.sinks.tables.tables import table
 from drumline.sinks.telemetry import SinkCounts, count_conflicts

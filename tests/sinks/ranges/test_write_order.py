@@ -5,8 +5,8 @@ import pytest
 from drumline.infra.clickhouse.replicas import BEHIND_S
 from drumline.infra.config.settings import SinkSettings
 from drumline.schemas.topics import Topic
+from drumline.sinks.ranges.disposition import Disposition, RangeEntry, Record
 from drumline.sinks.ranges.partition import PartitionState
-from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.ranges.write_order import (
     FIRST,
     LARGEST,

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drumline.schemas.batch import Batch
-from drumline.streams.windows.watermark import SECOND_NS, WindowConfig, accepted, advanced, latest_plausible
+from drumline.streams.windows.config import SECOND_NS, WindowConfig
+from drumline.streams.windows.watermark import accepted, advanced, latest_plausible
 
 CONFIG = WindowConfig(grace_ns=3 * SECOND_NS)
 NOW = 1_000_000 * SECOND_NS

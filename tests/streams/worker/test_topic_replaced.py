@@ -16,9 +16,9 @@ from drumline.streams.core.records import pack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.stragglers.stage import JobStage
+from drumline.streams.windows.config import WindowConfig
 from drumline.streams.windows.kernel_frequency import KernelFrequency
 from drumline.streams.windows.stage import ProcessWindows
-from drumline.streams.windows.watermark import WindowConfig
 from drumline.streams.worker.checks.preflight import WorkerTopics
 from drumline.streams.worker.checks.topic_watch import POLL_S, TopicWatch, find_change
 from drumline.streams.worker.offsets import OFFSETS, TopicPositions, stored_topic, was_replaced

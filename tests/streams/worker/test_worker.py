@@ -19,7 +19,7 @@ from drumline.infra.config.kafka_settings import KafkaSettings
 from drumline.infra.kafka.config import client_config, producer_config
 from drumline.infra.kafka.drain import wait_drained
 from drumline.infra.kafka.signing import signer
-from drumline.infra.kafka.topics import TopicsAdmin
+from drumline.infra.kafka.topic_admin import TopicsAdmin
 from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic, dlq

@@ -7,7 +7,8 @@ from confluent_kafka import KafkaError, KafkaException
 from support.labs.sink import any_batch
 from support.tables import parts_of
 
-from drumline.infra.config.settings import AgentSettings, Settings, SpoolSettings
+from drumline.infra.config.agent_settings import AgentSettings
+from drumline.infra.config.settings import Settings, SpoolSettings
 from drumline.infra.telemetry.health import Health
 from drumline.producers.agent.agent import Agent, AgentOptions
 from drumline.producers.agent.cursor import Cursor

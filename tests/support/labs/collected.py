@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 
-from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, scan
+from drumline.producers.spool.segment_format import DATA, SEGMENT_MAGIC, scan
 from drumline.schemas.batch import decode
 from drumline.schemas.model import model
 

@@ -20,7 +20,7 @@ from support.wait_limit import WAIT_S
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import producer_config
-from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
+from drumline.infra.kafka.topic_admin import TopicsAdmin, declared_topics, plan
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.model import model

@@ -5,11 +5,11 @@ from functools import cache
 from support.labs.sink import any_batch
 
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.frames import (
+from drumline.producers.spool.reader import Segment
+from drumline.producers.spool.segment_format import (
     Damage,
     Frame,
 )
-from drumline.producers.spool.reader import Segment
 from drumline.schemas.batch import encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic

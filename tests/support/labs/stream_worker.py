@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from support.wait_limit import WAIT_S
 
 from drumline.infra.kafka.config import client_config, producer_config
-from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
+from drumline.infra.kafka.topic_admin import TopicsAdmin, declared_topics, plan
 from drumline.schemas.codec import Codec
 
 TESTS = Path(__file__).parents[2]

@@ -9,11 +9,11 @@ from drumline.schemas.batch import Batch
 from drumline.schemas.bounds.limits import DAY_NS
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
+from drumline.streams.windows.config import SECOND_NS as S
+from drumline.streams.windows.config import WindowConfig
 from drumline.streams.windows.kernel_frequency import KernelFrequency
 from drumline.streams.windows.memcpy_bandwidth import MemcpyBandwidth
 from drumline.streams.windows.stage import ProcessWindows
-from drumline.streams.windows.watermark import SECOND_NS as S
-from drumline.streams.windows.watermark import WindowConfig
 
 #: The beginning of the day before yesterday: times of rows are compared with the time at which Kafka takes them in.
 T0 = (time.time_ns() // DAY_NS - 2) * DAY_NS

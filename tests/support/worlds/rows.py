@@ -6,7 +6,7 @@ import numpy as np
 from support.worlds.engine import Run
 
 from drumline.producers.derive.light import Operations, light_rows
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.steps.steps import Steps
 from drumline.producers.identity import CUPTI, NCCL, Identity
 from drumline.producers.replay.operation_table.job import FIRST_NS, job_batches

@@ -17,7 +17,7 @@ from drumline.schemas.tenants import SIGNATURE_HEADER
 from drumline.schemas.topics import DLQ_RETENTION_MS
 from drumline.sinks.kafka.dead_letters import REJECTED, DeadLetterProducer, DeadLettersFailed
 from drumline.sinks.kafka.dead_letters import headers as sink_headers
-from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
+from drumline.sinks.ranges.disposition import Disposition, RangeEntry, Record
 from drumline.streams.worker.output import headers as stream_headers
 from drumline.views.deadletters import replay as deadletters_replay
 from drumline.views.deadletters.listing import Origins, due, grouped, parse_dead_letter, when

@@ -13,7 +13,7 @@ from support.metrics_scraper import free_port, get, of, samples, until
 from support.otlp_receiver import receiving
 from support.verdict_worlds import SECOND, hang, late_job, moved, process, simulated
 
-from drumline.infra.kafka.topics import TopicsAdmin
+from drumline.infra.kafka.topic_admin import TopicsAdmin
 from drumline.schemas.epochs import write_epoch
 from drumline.schemas.keys import record_key
 

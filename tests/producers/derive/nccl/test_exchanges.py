@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.nccl.exchanges import with_all_to_all
 
 SEND, RECV, SEND_RECV, ALL_TO_ALL, ALL_REDUCE = (

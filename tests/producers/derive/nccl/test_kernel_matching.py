@@ -3,7 +3,7 @@
 import pytest
 from support.activity_builder import ALL_GATHER, ALL_REDUCE, GEMM, SEND_RECV, WORLD, Recorder, column
 
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.rows import derive
 
 US = 1_000

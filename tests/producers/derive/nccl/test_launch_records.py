@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.nccl.calls import NcclCalls, until_launched
 from drumline.producers.derive.nccl.launch_records import MOST_NS, PAUSE_NS, LaunchRecordRequest, calls_of
 

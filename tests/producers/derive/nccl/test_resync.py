@@ -11,7 +11,7 @@ from support import trace_mutations as mutations
 from support.recordings import jobs_to_damage, trace
 
 from drumline.lab.demo_recording import DEMO_RECORDING
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.nccl.kernels import NcclKernels
 from drumline.producers.derive.nccl.resync import whole_steps
 from drumline.producers.derive.rows import derive

@@ -7,7 +7,7 @@ import pytest
 from support.activity_builder import ALL_GATHER, ALL_REDUCE, GEMM, Recorder, column
 
 from drumline.producers.batching.recorded import feeds
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.nccl.calls import NcclCalls
 from drumline.producers.derive.rows import derive
 from drumline.producers.derive.steps.inference import find_period, inferred_steps

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.foreign_files import beginning, inspector_lines
 
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.foreign.inspector.inspector_processes import read_inspector
 from drumline.producers.foreign.inspector.records import BadLine, read_record
 from drumline.producers.foreign.recognise import Format, recognise

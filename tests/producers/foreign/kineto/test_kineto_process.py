@@ -7,7 +7,7 @@ import pytest
 from support.kineto_files import BASE_NS, event, kernel, trace_file
 
 from drumline.producers.activity.activity import MEMSET
-from drumline.producers.derive.nccl.names import OPERATIONS
+from drumline.producers.derive.nccl.kernel_names import OPERATIONS
 from drumline.producers.derive.rows import derive
 from drumline.producers.foreign.kineto.kineto_process import read_kineto
 from drumline.producers.foreign.kineto.nccl_operations import operation_code

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.foreign_files import beginning, write_nsys
 
-from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.rows import derive
 from drumline.producers.foreign.nsys.nsys_processes import read_nsys
 from drumline.producers.replay.parquet import BadTrace

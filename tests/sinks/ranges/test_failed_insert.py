@@ -3,7 +3,7 @@
 import pytest
 
 from drumline.infra.clickhouse.error_codes import ErrorCode
-from drumline.sinks.ranges.rejection import (
+from drumline.sinks.ranges.failed_insert import (
     IN_FLIGHT_S,
     LARGE_BLOCK,
     MEMORY_ATTEMPTS,

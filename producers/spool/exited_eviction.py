@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.frames import LOSS, SEGMENT_MAGIC, Damage, Loss, add_losses, lost, scan
-from drumline.producers.spool.layout import OPEN, RESERVE_BYTES, RESERVED, BadSpool, own_schemas, segment_name
+from drumline.producers.spool.folder_layout import OPEN, RESERVE_BYTES, RESERVED, BadSpool, own_schemas, segment_name
+from drumline.producers.spool.segment_format import LOSS, SEGMENT_MAGIC, Damage, Loss, add_losses, lost, scan
 from drumline.producers.spool.segments import SegmentFile, WrittenSegments
 
 

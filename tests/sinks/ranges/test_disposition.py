@@ -8,7 +8,7 @@ from drumline.schemas.bounds.limits import MAX_KEY_BYTES
 from drumline.schemas.codec import Codec
 from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
 from drumline.schemas.topics import Topic
-from drumline.sinks.ranges.record import Disposition, Record
+from drumline.sinks.ranges.disposition import Disposition, Record
 from drumline.sinks.tables.tables import table
 
 TOPIC, SECRET = Topic.STEP, b"k" * 32

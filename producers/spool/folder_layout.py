@@ -3,7 +3,7 @@
     <root>/<process id>-<random>/lock           held (flock) while the writer runs
                                  identity.json  the process's gpu.process.v1 record, and its schemas
                                  reserve        space for the final losses, in case the disk is full then
-                                 000000000000.seg, ...   segments (frames.py); the last one is being written
+                                 000000000000.seg, ...   segments (segment_format.py); the last one is being written
 
 The agent renames a segment to .taken before it reads it; the writer may evict the others. A rename succeeds for one of
 the two, so every batch is either published or counted as lost, never both.

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from drumline.schemas.model import ENVELOPE
+from drumline.schemas.envelope import ENVELOPE
 
 SEGMENT_MAGIC = b"DRUMSPL1"
 FRAME_MAGIC = b"DRF1"
