@@ -190,10 +190,10 @@ def test_what_slow_flows_have_in_common(is_slow, expected):
     assert (extent.detail, extent.direction, extent.host, extent.to_host, extent.nic) == expected
 
 
-@pytest.mark.parametrize(("there", "back", "named"), [(2.5, 4.3, [(0, 1)]), (5.0, 5.2, [(0, 1), (1, 0)])])
-def test_a_direction_that_is_slow_by_the_queue_of_the_other_is_not_named(there, back, named):
+@pytest.mark.parametrize(("sent", "returned", "named"), [(2.5, 4.3, [(0, 1)]), (5.0, 5.2, [(0, 1), (1, 0)])])
+def test_a_direction_that_is_slow_by_the_queue_of_the_other_is_not_named(sent, returned, named):
     known = [flow(0, 1), flow(1, 0)]
-    slow = find_slow_flows([at(known[0], there), at(known[1], back)], history(*known), [], HOSTS, CONFIG)
+    slow = find_slow_flows([at(known[0], sent), at(known[1], returned)], history(*known), [], HOSTS, CONFIG)
     assert slow is not None
     assert sorted((result.flow.sender, result.flow.receiver) for result in slow.alike) == named
     assert len(slow.flows) == 2, "both are no past"
