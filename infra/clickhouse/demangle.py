@@ -51,11 +51,14 @@ def main() -> None:
     except OSError:  # the names stay as they are
         return
     demangle.restype = ctypes.c_void_p
+    free = ctypes.CDLL(None).free
+    free.argtypes = (ctypes.c_void_p,)
     for line in sys.stdin:
         name = line.rstrip("\n")
-        plain = demangle(name.encode(errors="surrogateescape"), None, None, None)  # to malloc's memory, until the end
+        plain = demangle(name.encode(errors="surrogateescape"), None, None, None)
         if plain:
             name = ctypes.string_at(plain).decode(errors="replace")
+            free(plain)
         print(json.dumps(name[:MOST]), flush=True)
 
 

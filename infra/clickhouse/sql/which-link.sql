@@ -26,7 +26,7 @@ WITH ends AS (
     SELECT communicator, sender, receiver, at, anyIf(of_rank, sends) AS from_rank, anyIf(of_host, sends) AS from_host, anyIf(nics, sends) AS from_nic,
         anyIf(of_rank, NOT sends) AS to_rank, anyIf(of_host, NOT sends) AS to_host, anyIf(nics, NOT sends) AS to_nic, anyIf(size, sends) AS sent, max(rate) AS gb_s
     FROM ends GROUP BY communicator, sender, receiver, at
-    HAVING count() = 2 AND sent >= 1048576 AND (from_rank, to_rank) NOT IN (SELECT from_rank, to_rank FROM pairs)
+    HAVING count() = 2 AND sent >= 1048576 AND (from_rank, to_rank, at) NOT IN (SELECT from_rank, to_rank, at FROM pairs)
     UNION ALL
     SELECT 'tcp', from_rank, to_rank, at, from_rank, from_host, '', to_rank, to_host, '', sent, gb_s FROM pairs
 ), links AS (
@@ -45,5 +45,5 @@ FROM (
 ) AS f
 LEFT ANY JOIN links AS a ON a.host = f.from_host
 LEFT ANY JOIN links AS b ON b.host = f.to_host
-ORDER BY f.newest / least(f.usual, peers_gb_s), from_rank, to_rank
+ORDER BY f.newest / greatest(f.usual, peers_gb_s), from_rank, to_rank
 LIMIT {limit:UInt32}

@@ -102,6 +102,9 @@ def fetch(scratch: Path, folder: Path) -> None:
         try:
             for jar in running:
                 jar.result()
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
         except (OSError, http.client.HTTPException, ValueError) as error:
             pool.shutdown(cancel_futures=True)
             raise StackError(

@@ -36,7 +36,7 @@ def find_java() -> str:
     if java_home := os.environ.get("JAVA_HOME"):
         program = str(Path(java_home) / "bin" / "java")
         if reason := _unusable(program):
-            raise StackError(f"{reason}, and JAVA_HOME points there; {INSTALL}")
+            raise StackError(f"{reason}, and JAVA_HOME points there: unset it, or let it name Java {OLDEST} or newer")
         return program
     on_path = shutil.which("java")
     reason = _unusable(on_path) if on_path else "there is no `java` on PATH"

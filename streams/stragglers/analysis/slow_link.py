@@ -138,9 +138,15 @@ def locate(
         return link and replace(link, flows=flows if flows is not None and _explains(flows, link) else None)
     worst = flows.alike[0]
     name = worst.flow.communicator
-    group = next((group for group in data.communicators if group.name == name), None)
-    kinds = group.kinds if group is not None else {}
-    is_compared = any(len(_floors(history, name, f"{of} {size}")) >= config.link_history for of, size in kinds)
+    groups = [
+        group for group in data.communicators if group.name == name or (not name and _has_both(data, group, worst.flow))
+    ]
+    group = next((group for group in groups if group.name == name), None)
+    is_compared = any(
+        len(_floors(history, group.name, f"{of} {size}")) >= config.link_history
+        for group in groups
+        for of, size in group.kinds or {}
+    )
     if not worst.is_sure or (worst.is_own and is_compared):
         return None
     length = step_length(data)
@@ -157,14 +163,23 @@ def locate(
     return SlowLink(name, "", 0, round(worst.ratio, 3), lost, lost / time, flows, by_floors=False)
 
 
+def _has_both(data: WindowData, group: CommunicatorWindow, flow: Flow) -> bool:
+    """Return whether both ranks of a flow are members: traffic that NCCL did not record may be for any of these."""
+    return {flow.sender, flow.receiver} <= set(data.ranks[group.members].tolist())
+
+
 def _explains(flows: SlowFlows, link: SlowLink) -> bool:
     """Return whether the slowest flow took so much longer that the communicator's collectives had to.
 
-    Kernels buffer what is sent over sockets. Where that hides the link, a sender's times differ by little.
+    Kernels buffer what is sent over sockets. Where that hides the link, a sender's times differ by little. Of TCP all
+    bytes of the window are counted; of another communicator it is not known how many collectives they belong to.
     """
     worst = flows.alike[0]
-    is_same = worst.flow.communicator == link.communicator
-    return not is_same or worst.longer_ns >= EXPLAINED * link.growth_ns * worst.flow.collectives
+    if worst.flow.over_tcp:
+        return worst.longer_ns >= EXPLAINED * link.lost_ns
+    if worst.flow.communicator != link.communicator:
+        return worst.is_sure
+    return worst.longer_ns >= EXPLAINED * link.growth_ns * worst.flow.collectives
 
 
 def _floors(history: Sequence[LinkSummary], name: str, kind: str) -> list[int]:

@@ -26,6 +26,9 @@ TRANSFER_ROW = np.dtype(
     + [(name, "<f4") for name in ("transfers", "collectives", "bytes", "busy_ns")]
     + [(name, "<f4") for name in ("network_ns", "retransmitted", "delivery_rate")]
 )
+#: Part of a sender's time that may be the receiver's lateness, in flows that others are compared with: with more the
+#: rate is a bound, not a measure.
+MOST_LATE = 0.2
 #: Bytes of a flow in a window below which its rate is not evaluated: latency, not bandwidth.
 LEAST_BYTES = 1 << 20
 #: Stands for the communicator in the name of a flow that the kernel counted.
@@ -79,6 +82,11 @@ class Flow:
     def rate(self) -> float:
         """Return bytes per ns (GB/s) while data was on the network, by the end that saw less of it."""
         return self.bytes / max(min(self.send_ns - self.late_ns, self.receive_ns), 1.0)
+
+    @property
+    def is_norm(self) -> bool:
+        """True where the rate may be what others, and later windows, are compared with."""
+        return self.bytes >= LEAST_BYTES and self.late_ns <= MOST_LATE * self.send_ns
 
     @property
     def name(self) -> str:
@@ -146,5 +154,5 @@ def summarize_flows(flows: Sequence[Flow], left_out: Collection[str], most: int)
     `left_out`: names of those that are slow. `most`: flows; of more none is kept, as each window's are read again.
     """
     slow = set(left_out)
-    kept = [flow for flow in flows if flow.bytes >= LEAST_BYTES and flow.name not in slow]
+    kept = [flow for flow in flows if flow.is_norm and flow.name not in slow]
     return {flow.name: [round(flow.rate, 4), round(flow.transfer_bytes)] for flow in kept} if len(kept) <= most else {}

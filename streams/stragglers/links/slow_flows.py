@@ -140,7 +140,7 @@ def _slow(
     config: StragglerConfig,
 ) -> list[SlowFlow]:
     kinds: dict[tuple[str, bool], list[float]] = defaultdict(list)
-    for flow in evaluated:
+    for flow in (flow for flow in evaluated if flow.is_norm):
         kinds[_kind(flow, hosts)].append(flow.rate)
     always = set.intersection(*map(set, before[-LASTING:])) if len(before) >= LASTING else set[str]()
     of_kinds = {kind: _logs(rates) for kind, rates in kinds.items() if len(rates) > LEAST_PEERS}

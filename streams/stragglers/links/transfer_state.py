@@ -15,6 +15,8 @@ from drumline.streams.core.records import Rows, key, pack_rows, stacked, unpack_
 from drumline.streams.stragglers.links.flows import NO_TRANSFERS, TRANSFER_ROW, StoredTransfers
 from drumline.streams.stragglers.slices import cut
 
+#: Rows of a value: with more it would not fit into a message of the changelog. Those with most bytes are kept.
+MOST_ROWS = 32_768
 #: Time that one stored value covers, in ns, and the number of values kept of a slice of ranks.
 BUCKET_NS, BUCKETS = 10_000_000_000, 32
 SEND = "send"
@@ -23,6 +25,14 @@ _NAMES = ("communicators", "nics", "addresses")
 _COLUMNS = (("communicator",), ("nic",), ("local", "remote"))
 #: Of TCP connections.
 _OF_KERNEL = ("network_ns", "retransmitted", "delivery_rate")
+
+
+def _with_most(stored: StoredTransfers) -> StoredTransfers:
+    """Return at most MOST_ROWS rows, in their order: an all-to-all over a thousand hosts has more, each of little."""
+    if len(stored.rows) <= MOST_ROWS:
+        return stored
+    largest = np.argsort(-stored.rows["bytes"], kind="stable")[:MOST_ROWS]
+    return stored._replace(rows=stored.rows[np.sort(largest)])
 
 
 class TransferState:
@@ -49,7 +59,7 @@ class TransferState:
             if not len(new):
                 continue
             taken.append(new)
-            merged = _merged([old, StoredTransfers(new, *names)])
+            merged = _with_most(_merged([old, StoredTransfers(new, *names)]))
             head = dict(zip(_NAMES, merged[1:], strict=True))
             self._store[place] = pack_rows(int(offsets[of_rows].max()), head, merged.rows)
             kept = self.buckets.setdefault(part, set())

@@ -211,6 +211,13 @@ def test_slow_flows_are_no_past_and_of_too_many_none_is_kept():
     assert summarize_flows(ring, [], 7) == {}
 
 
+@pytest.mark.parametrize(("late_share", "is_kept"), [(0.1, True), (0.5, False), (2.0, False)])
+def test_a_rate_that_a_late_receiver_hides_is_no_past(late_share, is_kept):
+    known = flow(0, 1)
+    late = replace(known, late_ns=late_share * known.send_ns)
+    assert (known.name in summarize_flows([late], [], 100)) == is_kept
+
+
 @pytest.mark.parametrize(("growth_ns", "is_located"), [(80_000, True), (200_000, True), (800_000, False)])
 def test_a_flow_that_explains_no_growth_of_collectives_is_not_the_slow_link(growth_ns, is_located):
     """Over sockets a kernel may take all that is sent at once: what a sender sees is then no link."""

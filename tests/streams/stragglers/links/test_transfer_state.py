@@ -8,6 +8,7 @@ from support.straggler_simulator import MS
 
 from drumline.schemas.record_table import BatchTable
 from drumline.schemas.topics import Topic
+from drumline.streams.stragglers.links import transfer_state
 from drumline.streams.stragglers.links.transfer_state import BUCKETS, TransferState
 
 UNIT = "job|run"
@@ -64,3 +65,12 @@ def test_time_bounds_what_is_kept():
     newest = max(state.buckets[0])
     state.drop_before({0: newest * 10 * 10**9})
     assert state.buckets == {0: {newest}}
+
+
+def test_of_more_rows_than_a_value_holds_those_with_most_bytes_are_kept(monkeypatch):
+    monkeypatch.setattr(transfer_state, "MOST_ROWS", 5)
+    state = TransferState({}, UNIT)
+    rows = np.concatenate(applied(state, tables(seconds=1)))
+    stored = [state._load(state._key(bucket, part)).rows for part, kept in state.buckets.items() for bucket in kept]
+    assert all(len(kept) <= 5 for kept in stored)
+    assert max(kept["bytes"].max() for kept in stored) == rows["bytes"].max()
