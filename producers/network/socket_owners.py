@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -28,9 +28,9 @@ class SocketOwners:
         self._pids: dict[str, int] = {}
         self._left_out: set[str] = set()
         self._logged: set[str] = set()
-        #: Inode of a socket -> ids of the processes that hold it.
+        #: Inode of a socket -> names of the processes that hold it.
         self.owners: dict[int, list[str]] = {}
-        #: Process id -> process, of those whose sockets are known.
+        #: Name (user:process id; any user may state any id) -> process, of those whose sockets are known.
         self.processes: dict[str, RecordedProcess] = {}
         #: Number of recorded processes whose connections are not seen.
         self.left_out = 0
@@ -41,7 +41,7 @@ class SocketOwners:
         for process in processes:
             users[process.user] += 1
             if users[process.user] <= MOST_OF_USER:
-                offered[str(process.record["process_id"])] = process
+                offered[f"{process.user}:{process.record['process_id']}"] = process
         self._left_out &= offered.keys()
         self._logged &= offered.keys()
         boot_times = BOOT_TIMES.observed()
@@ -69,10 +69,6 @@ class SocketOwners:
                 owners.setdefault(inode, []).append(name)
         self._pids, self.owners = pids, owners
         self.left_out = len({_place(process) for process in offered.values()} - seen)
-
-    def records(self) -> Mapping[str, Mapping[str, object]]:
-        """Return the record of each process, by its id."""
-        return {name: process.record for name, process in self.processes.items()}
 
     def _is_in_own_network(self, pid: int) -> bool:
         return os.readlink(self._proc / str(pid) / "ns/net") == os.readlink(self._proc / "self/ns/net")

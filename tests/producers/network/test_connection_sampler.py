@@ -30,12 +30,15 @@ while connection.recv(1 << 20):
     pass
 """
 
+#: Name of this process.
+THIS_PROCESS = f"{os.geteuid()}:p"
+
 
 def test_sockets_of_a_process_are_known_by_its_files():
     owners = SocketOwners()
     with socket.socket() as opened:
         owners.follow([certain(os.getpid())])
-        assert owners.owners[os.fstat(opened.fileno()).st_ino] == ["p"]
+        assert owners.owners[os.fstat(opened.fileno()).st_ino] == [THIS_PROCESS]
     owners.follow([])
     assert (owners.owners, owners.left_out) == ({}, 0)
 
@@ -53,23 +56,23 @@ def test_a_second_source_of_a_process_is_followed_where_the_first_cannot_be_read
             owners.follow(
                 [RecordedProcess(RECORD | {"process_id": "q"}, os.getpid(), os.geteuid(), 1), certain(os.getpid())]
             )
-            assert owners.owners[os.fstat(opened.fileno()).st_ino] == ["p"]
+            assert owners.owners[os.fstat(opened.fileno()).st_ino] == [THIS_PROCESS]
             assert owners.left_out == 0
 
 
-def test_a_process_of_another_user_with_the_same_rank_keeps_none_from_being_followed():
+def test_a_process_of_another_user_with_the_same_rank_or_id_keeps_none_from_being_followed():
     if os.geteuid():
         pytest.skip("processes of other users need root")
-    owners, nobody = SocketOwners(), 65_534
-    with subprocess.Popen(["sleep", "60"], user=nobody) as other:
+    owners, uid = SocketOwners(), 65_534
+    with subprocess.Popen(["sleep", "60"], user=uid) as other:
         try:
             start = certain(other.pid).start_ticks
-            owners.follow(
-                [RecordedProcess(RECORD | {"process_id": "q"}, other.pid, nobody, start), certain(os.getpid())]
-            )
+            foreign = (RecordedProcess(RECORD | {"rank": rank, "process_id": name}, other.pid, uid, start)
+                      for rank, name in ((3, "q"), (4, "p")))  # fmt: skip
+            owners.follow([*foreign, certain(os.getpid())])
         finally:
             other.kill()
-    assert (set(owners.processes), owners.left_out) == ({"q", "p"}, 0)
+    assert (set(owners.processes), owners.left_out) == ({f"{uid}:q", f"{uid}:p", THIS_PROCESS}, 0)
 
 
 def test_a_process_is_followed_again_when_the_agent_has_descriptors_again():
@@ -81,7 +84,7 @@ def test_a_process_is_followed_again_when_the_agent_has_descriptors_again():
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert (owners.owners, owners.left_out) == ({}, 1)
     owners.follow([process])
-    assert (set(owners.processes), owners.left_out) == ({"p"}, 0)
+    assert (set(owners.processes), owners.left_out) == ({THIS_PROCESS}, 0)
 
 
 def test_slow_answers_of_the_kernel_take_a_small_part_of_the_time(monkeypatch):
