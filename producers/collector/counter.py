@@ -35,6 +35,8 @@ RETRY_S = 10.0
 #: once for callbacks, of new contexts, and keeps them when it has ended; without them it records all kernels as before
 #: (docs/results/gpu-sessions.md).
 RETURNED_VERSIONS = (130_001,)
+#: CUptiResult of an attempt while the one subscriber is another.
+_TAKEN = (cupti_library.MAX_LIMIT_REACHED, cupti_library.MULTIPLE_SUBSCRIBERS)
 #: CUPTI_CB_DOMAIN_DRIVER_API.
 _DRIVER_API = 1
 _MOST_CALLS = 256
@@ -67,6 +69,8 @@ class LaunchCounter:
 
         While records count, graphs are still followed. A rejection by CUPTI is tried again every RETRY_S.
         """
+        if not policy.counts:
+            self._lent = 0  # whoever has the subscriber later may use it
         if policy.counts and not (self.begun or self.needs_mark) and time.monotonic() >= self._retry_at:
             self._retry_at = time.monotonic() + RETRY_S
             result = self._begin()
@@ -108,7 +112,8 @@ class LaunchCounter:
         lent, self._lent = self._lent, 0
         place = ctypes.addressof(self._subscriber)
         result = self._cupti.subscribe_exclusive(place, callbacks.called, None)
-        if result and lent and self._cupti.version() in RETURNED_VERSIONS and not self._cupti.cuptiUnsubscribe(lent):
+        is_returned = result in _TAKEN and lent and self._cupti.version() in RETURNED_VERSIONS
+        if is_returned and not self._cupti.cuptiUnsubscribe(lent):
             result = self._cupti.subscribe_exclusive(place, callbacks.called, None)
         if not result:
             for call in callbacks.calls:  # a CUPTI rejects those that it does not have

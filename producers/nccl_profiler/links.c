@@ -8,6 +8,7 @@
 /* Links, and places that are looked at for one: an all_to_all of a thousand ranks has two thousand. */
 enum { LINKS = 1 << 14, MOST_PROBED = 8 };
 static struct link links[LINKS];
+static _Atomic bool is_used;
 
 uint64_t mixed(uint64_t value) { /* the finalizer of MurmurHash3 */
   value = (value ^ value >> 33) * 0xff51afd7ed558ccdull;
@@ -16,6 +17,7 @@ uint64_t mixed(uint64_t value) { /* the finalizer of MurmurHash3 */
 }
 
 void forget_links(void) {
+  if (!atomic_exchange(&is_used, false)) return; /* a table that was never used: a child needs no memory for it */
   for (int i = 0; i < LINKS; i++) atomic_store(&links[i].key, 0);
 }
 
@@ -27,6 +29,7 @@ struct link *find_link(uint64_t key) {
       uint64_t holder = atomic_load_explicit(&link->key, memory_order_acquire);
       if (holder == key) return link;
       if (holder && !(pass && !is_open_context(holder >> 33))) continue;
+      atomic_store_explicit(&is_used, true, memory_order_relaxed);
       if (atomic_compare_exchange_strong(&link->key, &holder, key)) {
         atomic_store(&link->under_way, 0);
         return link;

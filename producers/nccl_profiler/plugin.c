@@ -417,7 +417,8 @@ static result start(void *opaque, void **result_handle, struct descriptor *event
   else if (kind == KIND_COLL_API || kind == KIND_P2P_API) ours = start_api_call(event, kind);
   /* A kernel. NCCL 2.27 and before tells of no operation whose group has no handle. */
   else if (kind == KIND_GROUP) ours = pack(OF_GROUP, atomic_fetch_add(&plans, 1) + 1);
-  if (ours && theirs) keep_theirs(ours, theirs);
+  /* a step's handle comes again 8 steps later: then theirs of before, which has ended, must not stay */
+  if (ours && (theirs || (plugin && kind == KIND_PROXY_STEP))) keep_theirs(ours, theirs);
   *result_handle = ours ? (void *)ours : theirs;
   return 0;
 }

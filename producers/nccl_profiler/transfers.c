@@ -80,6 +80,7 @@ int transfers_mask(int version) {
 }
 
 void forget_transfers(void) {
+  if (!atomic_exchange(&next_place, 0)) return; /* of places that were never used a child needs no memory */
   for (int i = 0; i < PLACES; i++) atomic_store(&operations[i].state, atomic_load(&operations[i].state) & ~3ull);
 }
 
@@ -126,15 +127,24 @@ static uint64_t take_place(uint64_t context, uint64_t now) {
   return 0;
 }
 
+/* True if the record is that of the operation at `parent`: the agent has not read it, so it is not in use again. While it
+ * is refilled its number is the old one still, and its progress is not. */
+static bool is_of(const struct record *record, uint64_t parent) {
+  return atomic_load_explicit(&record->number, memory_order_acquire) == parent + 1 &&
+         (uint32_t)(atomic_load_explicit(&record->progress, memory_order_acquire) >> 32) == (uint32_t)(parent + 1);
+}
+
 uint64_t transfers_start(uint64_t parent, const struct descriptor *event) {
   uint8_t *base = ring();
   struct record *record = base ? record_at(base, parent) : NULL;
-  if (!record || atomic_load_explicit(&record->number, memory_order_acquire) != parent + 1) return 0;
-  uint64_t context = (uint64_t)record->generation << INDEX_BITS | record->comm;
+  if (!record || !is_of(record, parent)) return 0;
+  const uint32_t comm = *(volatile uint16_t *)&record->comm; /* read once: it may change */
+  if (comm >= MAX_COMMS) return 0;
+  uint64_t context = (uint64_t)record->generation << INDEX_BITS | comm;
   int64_t step = record->step;
-  bool chosen = is_chosen(base, record, atomic_load_explicit(&comm_table(base)[record->comm].id, memory_order_relaxed));
-  /* else the record is in use again meanwhile: the agent has read it, and all after it */
-  if (!chosen || atomic_load_explicit(&record->number, memory_order_acquire) != parent + 1) return 0;
+  bool chosen = is_chosen(base, record, atomic_load_explicit(&comm_table(base)[comm].id, memory_order_relaxed));
+  atomic_thread_fence(memory_order_acquire); /* what was read is older than the second look */
+  if (!chosen || !is_of(record, parent)) return 0;
   uint64_t key = link_key(context, event->proxy_op.peer, event->proxy_op.is_send);
   struct link *link = find_link(key);
   uint64_t number = link ? take_place(context, now_ns()) : 0;

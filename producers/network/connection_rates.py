@@ -14,7 +14,8 @@ from statistics import median_low
 from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.network.connections import TcpConnection
 
-#: Bytes in an interval below which a direction of a connection has no row: control messages.
+#: Bytes in an interval below which a direction of a connection has no row: control messages. A send that waited for
+#: the network half of the interval has one all the same: the path may be stalled.
 LEAST_BYTES = 1 << 16
 #: Rows of a process in an interval: those that carried most. Rings and trees need a few for each channel.
 MOST_ROWS = 256
@@ -82,11 +83,11 @@ def _rows(known: _Followed, begin_ns: int, now_ns: int) -> Iterable[Row]:
         "nic": "", "comm_rank": -1, "peer": -1, "slowest_channel": -1, "first_step": -1, "last_step": -1,
     }  # fmt: skip
     sent, received = now.acknowledged - begin.acknowledged, now.received - begin.received
-    if sent >= LEAST_BYTES:
-        busy_ns = min(max(0, now.busy_us - begin.busy_us) * 1_000, length_ns)
-        waited_ns = min(max(0, now.receiver_us - begin.receiver_us) * 1_000, busy_ns)
+    busy_ns = min(max(0, now.busy_us - begin.busy_us) * 1_000, length_ns)
+    waited_ns = min(max(0, now.receiver_us - begin.receiver_us) * 1_000, busy_ns)
+    if sent >= LEAST_BYTES or busy_ns - waited_ns >= length_ns // 2:
         yield common | {
-            "direction": SEND, "bytes": sent, "busy_ns": busy_ns, "peer_wait_ns": waited_ns,
+            "direction": SEND, "bytes": max(0, sent), "busy_ns": busy_ns, "peer_wait_ns": waited_ns,
             "network_ns": busy_ns - waited_ns, "retransmitted": max(0, now.retransmitted - begin.retransmitted),
             "delivery_rate": median_low(known.rates) if known.rates else UNKNOWN,
         }  # fmt: skip

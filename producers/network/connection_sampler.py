@@ -23,7 +23,8 @@ log = structlog.get_logger()
 
 #: Polls of the kernel's rate for each row, of which the median is stated: one may meet the end of a burst.
 POLLS = 5
-#: Part of the time that polls may take, 10 us a connection; where one takes more, there is one a period.
+#: Part of the time that polls may take, 10 us a connection, and scans of files. Where one poll takes more, there is one
+#: a period, or one in several.
 MOST_SHARE = 0.05
 #: Time between two scans of the files of processes, which are many; connections are opened at the start. s.
 FILES_S = 5.0
@@ -42,8 +43,7 @@ class ConnectionBatches:
         sent_ns = int(last["start_ns"]) + int(last["duration_ns"])
         names = {column.name: "" if column.dictionary else 0 for column in model(Topic.TRANSFER).columns}
         columns, dictionaries = encoded(Topic.TRANSFER, [{**names, **row} for row in rows])
-        times = {"watermark_ns": sent_ns, "sent_ns": sent_ns}
-        return key, Batch(Topic.TRANSFER, envelope | dictionaries | times, columns)
+        return key, Batch(Topic.TRANSFER, envelope | dictionaries | {"sent_ns": sent_ns}, columns)
 
 
 class ConnectionSampler(threading.Thread):
@@ -71,18 +71,19 @@ class ConnectionSampler(threading.Thread):
 
     def run(self) -> None:
         """Sample until `stop`."""
-        problem, polls, files_due, took_s = "", 0, 0.0, 0.0
+        problem, polls, files_due, read_due, took_s = "", 0, 0.0, 0.0, 0.0
         while not self._halt.wait(self._period_s / POLLS):
             polls = (polls + 1) % POLLS
             try:
-                if not polls and time.monotonic() >= files_due:
+                if not polls and (begin := time.monotonic()) >= files_due:
                     self._owners.follow(self._processes())
                     metrics.AGENT_CONNECTIONS_UNSEEN.set(self._owners.left_out)
-                    files_due = time.monotonic() + FILES_S
-                if self._owners.owners and (not polls or took_s <= MOST_SHARE * self._period_s / POLLS):
-                    begin = time.monotonic()
+                    files_due = (end := time.monotonic()) + max(FILES_S, (end - begin) / MOST_SHARE)
+                wanted = self._owners.owners and (not polls or took_s <= MOST_SHARE * self._period_s / POLLS)
+                if wanted and (begin := time.monotonic()) >= read_due:
                     self._rates.refresh(read_connections(self._owners.owners))
-                    took_s = time.monotonic() - begin
+                    took_s = (end := time.monotonic()) - begin
+                    read_due = end + took_s / MOST_SHARE
                     if not polls:
                         self._publish(time.time_ns())
             except Exception as error:  # nothing that the kernel shows must end the sampling of a host

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -27,26 +27,28 @@ class SocketOwners:
         self._proc = proc
         self._pids: dict[str, int] = {}
         self._left_out: set[str] = set()
-        #: Inode of a socket -> ids of the processes that hold it.
+        self._logged: set[str] = set()
+        #: Inode of a socket -> names of the processes that hold it.
         self.owners: dict[int, list[str]] = {}
-        #: Process id -> process.
+        #: Name (user:process id; any user may state any id) -> process, of those whose sockets are known.
         self.processes: dict[str, RecordedProcess] = {}
+        #: Number of recorded processes whose connections are not seen.
+        self.left_out = 0
 
     def follow(self, processes: Iterable[RecordedProcess]) -> None:
-        """Read the sockets of these processes; what may not be read is logged once."""
-        places, users = set(), Counter[int]()
-        self.processes = {}
+        """Read the sockets of these processes. What may not be read is left out; other failures are tried again."""
+        offered, users = dict[str, RecordedProcess](), Counter[int]()
         for process in processes:
-            place = process.record["job"], process.record["run"], process.record["rank"]
             users[process.user] += 1
-            if place not in places and users[process.user] <= MOST_OF_USER:  # a process with two sources has one row
-                places.add(place)
-                self.processes[str(process.record["process_id"])] = process
-        self._left_out &= self.processes.keys()
+            if users[process.user] <= MOST_OF_USER:
+                offered[f"{process.user}:{process.record['process_id']}"] = process
+        self._left_out &= offered.keys()
+        self._logged &= offered.keys()
         boot_times = BOOT_TIMES.observed()
+        self.processes, seen = {}, set()
         pids, owners = {}, dict[int, list[str]]()
-        for name, process in self.processes.items():
-            if name in self._left_out:
+        for name, process in offered.items():
+            if (place := _place(process)) in seen or name in self._left_out:  # one with two sources has one row
                 continue
             try:
                 pid = self._pids.get(name) or find_pid(process, self._proc, boot_times, os.geteuid())
@@ -54,25 +56,27 @@ class SocketOwners:
                     raise NotReadable("it is in another network namespace than the agent")
                 inodes = _sockets(self._proc / str(pid) / "fd")
             except (NotReadable, OSError, ValueError, IndexError, StopIteration) as error:
-                self._left_out.add(name)
-                log.warning("no connections of a process", process=name, rank=process.record["rank"], why=str(error))
+                if isinstance(error, NotReadable | PermissionError):
+                    self._left_out.add(name)
+                if name not in self._logged:
+                    self._logged.add(name)
+                    rank = process.record["rank"]
+                    log.warning("no connections of a process", process=name, rank=rank, why=str(error))
                 continue
-            pids[name] = pid
+            seen.add(place)
+            self.processes[name], pids[name] = process, pid
             for inode in inodes:
                 owners.setdefault(inode, []).append(name)
         self._pids, self.owners = pids, owners
-
-    @property
-    def left_out(self) -> int:
-        """Return the number of recorded processes whose connections are not seen."""
-        return len(self._left_out)
-
-    def records(self) -> Mapping[str, Mapping[str, object]]:
-        """Return the record of each process, by its id."""
-        return {name: process.record for name, process in self.processes.items()}
+        self.left_out = len({_place(process) for process in offered.values()} - seen)
 
     def _is_in_own_network(self, pid: int) -> bool:
         return os.readlink(self._proc / str(pid) / "ns/net") == os.readlink(self._proc / "self/ns/net")
+
+
+def _place(process: RecordedProcess) -> tuple[object, ...]:
+    """Return what the sources of one process have in common; another user may state the same job and rank."""
+    return process.user, *(process.record[name] for name in ("job", "run", "rank"))
 
 
 def _sockets(folder: Path) -> list[int]:

@@ -44,10 +44,10 @@ class RingDerivation:
         state = self.state
         self._note_losses(view)
         records = view.records[: self._readable(view)]
-        self._write_transfers(records, view)
         at, hashes = self._operations(records, view.communicators)
         called = taken(records, at)
         segments, unmarked = marked_segments(records, state), None
+        self._write_transfers(records, segments, view)
         if not len(segments.begin) and state.steps_from in ("", INFERRED):
             unmarked = UnmarkedCalls(called, at, state, view)
             segments = unmarked.segments
@@ -114,12 +114,15 @@ class RingDerivation:
         is_operation &= (records["comm"] < MAX_COMMS) & (records["generation"] == communicators["generation"][comm])
         return np.flatnonzero(is_operation), np.append(communicators["id"], np.uint64(0))
 
-    def _write_transfers(self, records: Array, view: RingView) -> None:
+    def _write_transfers(self, records: Array, segments: Segments, view: RingView) -> None:
         """Write the rows of all transfers that are readable: they do not wait for the end of their step."""
-        state = self.state
-        new = records[max(0, state.transfers_until - state.position) :]
-        state.transfers_until = state.position + len(records)
-        table = transfer_rows(new, view.communicators, state.offset)
+        state, at = self.state, np.flatnonzero(written(records, self.state.position))
+        at = at[at >= state.transfers_until - state.position]
+        state.transfers_until = max(state.transfers_until, state.position + len(records))
+        segment, step = segments.of(at), records["step"][at]
+        number, offset = segments.number[segment], segments.offset[segment]
+        is_earlier = (number >= 0) & (step > number - offset)  # a call from before the job's numbers started again
+        table = transfer_rows(records[at], view.communicators, np.where(is_earlier, state.offset, offset))
         if table.rows:
             ended = np.append(view.records["host_ns"][len(records) :].astype(np.int64), view.now_ns - REPORT_NS)
             watermark_ns = max(0, int(ended.min())) // SECOND_NS * SECOND_NS

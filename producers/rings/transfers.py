@@ -39,15 +39,16 @@ DIRECTIONS = ("send", "receive")
 _SUMS = ("transfers", "bytes", "gpu_wait_ns", "peer_wait_ns", "network_ns", "flush_ns")
 
 
-def transfer_rows(records: Array, communicators: Array, step_offset: int) -> Table:
+def transfer_rows(records: Array, communicators: Array, step_offset: int | Array) -> Table:
     """Return the rows of records of a ring (ring_file.RECORD), of which others than transfers are passed over.
 
-    `step_offset`: added to the job's own numbers of steps.
+    `step_offset`: added to the job's own numbers of steps; one for all, or of each record.
     """
-    matched = _known(records, communicators)
+    matched, known = _known(records, communicators)
+    offset = np.broadcast_to(step_offset, len(records))[known]
     second, comm = matched["host_ns"].astype(np.int64) // SECOND_NS, matched["comm"]
     order = np.lexsort((matched["channel"], matched["direction"], matched["peer"], comm, second))
-    matched, second, comm = matched[order], second[order], comm[order]
+    matched, second, comm, offset = matched[order], second[order], comm[order], offset[order]
     keys = (second, comm, matched["peer"], matched["direction"])
     first = _starts(*keys)
     values = _values(matched)
@@ -55,7 +56,7 @@ def transfer_rows(records: Array, communicators: Array, step_offset: int) -> Tab
     group = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(matched))))
     of_channel = _starts(*keys, matched["channel"])
     slowest = _slowest(matched, values, group, of_channel)
-    steps = np.where(matched["step"] < 0, -1, np.minimum(matched["step"], MOST_STEPS - step_offset) + step_offset)
+    steps = np.where(matched["step"] < 0, -1, np.minimum(matched["step"], MOST_STEPS - offset) + offset)
     used, place = np.unique(comm[first], return_inverse=True)
     columns = {
         "start_ns": second[first] * SECOND_NS,
@@ -83,14 +84,15 @@ def transfer_rows(records: Array, communicators: Array, step_offset: int) -> Tab
     )
 
 
-def _known(records: Array, communicators: Array) -> Array:
-    """Return the records of transfers of known communicators (ring_file.TRANSFERS)."""
-    matched = np.ascontiguousarray(records).view(f"V{RECORD_BYTES}")[records["kind"] == Kind.TRANSFERS].view(TRANSFERS)
+def _known(records: Array, communicators: Array) -> tuple[Array, Array]:
+    """Return the records of transfers of known communicators (ring_file.TRANSFERS), and their positions."""
+    at = np.flatnonzero(records["kind"] == Kind.TRANSFERS)
+    matched = np.ascontiguousarray(records).view(f"V{RECORD_BYTES}")[at].view(TRANSFERS)
     comm = matched["comm"] % MAX_COMMS
     is_known = (matched["comm"] < MAX_COMMS) & (matched["generation"] == communicators["generation"][comm])
     is_known &= (matched["direction"] == SENT) | (matched["direction"] == RECEIVED)
     is_known &= (matched["peer"] >= 0) & (matched["peer"] < communicators["ranks"][comm])
-    return np.asarray(matched[is_known])
+    return matched[is_known], at[is_known]
 
 
 def _starts(*keys: Array) -> Array:

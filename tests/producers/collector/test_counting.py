@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.fakes import launches as calls
-from support.fakes.cupti import FakeCupti
+from support.fakes.cupti import INVALID_PARAMETER, MAX_LIMIT, MULTIPLE_SUBSCRIBERS, FakeCupti
 from support.fakes.launches import FakeDriver, Node, numbers
 from support.labs.collected import batches, rows, sequences_are_whole
 from support.wait_limit import WAIT_S
@@ -325,6 +325,24 @@ def test_records_and_other_policies_stop_the_counting(process):
     assert [(event["on"], event["rejected"]) for event in process.events] == [
         (True, False), (False, False), (True, False)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("result", "is_taken_back"), [(MAX_LIMIT, True), (MULTIPLE_SUBSCRIBERS, True), (INVALID_PARAMETER, False)]
+)
+def test_a_subscriber_that_was_lent_is_taken_back_where_the_profiler_keeps_it(process, result, is_taken_back):
+    process.counter.lend("a profiler")
+    process.cupti.holder = result
+    process.counter.follow(Policy(COUNTS), False)
+    assert (process.counter.begun, process.cupti.holder) == (is_taken_back, 0 if is_taken_back else result)
+
+
+def test_a_subscriber_that_was_lent_stays_the_other_ones_after_a_policy_without_counts(process):
+    process.counter.lend("a profiler")
+    process.counter.follow(Policy(OFF), False)
+    process.cupti.holder = MULTIPLE_SUBSCRIBERS
+    process.counter.follow(Policy(COUNTS), False)
+    assert (process.counter.begun, process.cupti.holder) == (False, MULTIPLE_SUBSCRIBERS)
 
 
 def test_graphs_of_a_time_in_which_records_counted_are_known(process):

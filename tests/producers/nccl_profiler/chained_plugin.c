@@ -2,7 +2,7 @@
  * and writes a line for each call to the file CHAINED_LOG; without one it ends the process when a handle is not its own.
  *
  * -DVERSIONS='OFFER(5) OFFER(4)': the versions that it has. CHAINED_MASK: what it asks for. CHAINED_LATER: what it asks
- * for after the first operation. CHAINED_STATELESS: it has no contexts. CHAINED_FAILS: init fails. */
+ * for after the first operation. CHAINED_ONCE: a kind of which it takes the first event alone. CHAINED_STATELESS: it has no contexts. CHAINED_FAILS: init fails. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,6 +49,11 @@ static int begin(void **context, int *mask, int version) {
 }
 
 static int start(void *context, void **handle, uint64_t kind, void *parent, void *group) {
+  static _Atomic int taken;
+  if (getenv("CHAINED_ONCE") && kind == (uint64_t)atoi(getenv("CHAINED_ONCE")) && taken++) {
+    *handle = NULL;
+    return 0;
+  }
   struct event *event = &events[used++];
   event->kind = kind;
   *handle = event;

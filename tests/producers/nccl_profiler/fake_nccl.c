@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -345,16 +346,21 @@ static void run_threads(bool race) {
 
 /* --- the agent's word --- */
 
-static void set_read(const uint64_t *position) { /* NULL: all */
+static const char *ring_name(char *name, size_t size) {
   glob_t found;
-  char pattern[4096];
+  snprintf(name, size, "%s/%d-*.ring", getenv("DRUMLINE_RINGS__FOLDER"), (int)getpid());
+  CHECK(!glob(name, 0, NULL, &found) && found.gl_pathc == 1);
+  snprintf(name, size, "%s", found.gl_pathv[0]);
+  globfree(&found);
+  return name;
+}
+
+static void set_read(const uint64_t *position) { /* NULL: all */
+  char name[4096];
   uint64_t written;
-  snprintf(pattern, sizeof pattern, "%s/%d-*.ring", getenv("DRUMLINE_RINGS__FOLDER"), (int)getpid());
-  CHECK(!glob(pattern, 0, NULL, &found) && found.gl_pathc == 1);
-  int file = open(found.gl_pathv[0], O_RDWR);
+  int file = open(ring_name(name, sizeof name), O_RDWR);
   CHECK(pread(file, &written, 8, 5 * 8) == 8 && pwrite(file, position ? position : &written, 8, 6 * 8) == 8);
   close(file);
-  globfree(&found);
 }
 
 static void read_all(void) { set_read(NULL); }
@@ -442,6 +448,43 @@ static void transfers(void) { /* two channels send to rank 6, one receives from 
 }
 
 /* COUNT operations in each of 100 steps, of which the plugin chooses some; a send to rank 1 of each. */
+static void steps(void) { /* each handle of a transfer comes several times */
+  struct comm comm = create(42, 5, 8, "world");
+  struct operation op = do_one(&comm, false);
+  run_proxy(&comm, &op, 0, 6, true, 4 * STEPS, 1000);
+  destroy(&comm);
+}
+
+static void refilled(void) { /* the proxy thread comes while its operation's record is filled for another one */
+  enum { FIRST = 4096 + 1024 * 96, PROGRESS = FIRST + 8 + 4, COMM = FIRST + 22 };
+  struct comm comm = create(42, 5, 8, "world");
+  struct operation op = do_one(&comm, false);
+  const uint16_t none = 0xffff, comm_index = 0;
+  const uint32_t first = 1, later = 65;
+  char name[4096];
+  int file = open(ring_name(name, sizeof name), O_RDWR);
+  CHECK(pwrite(file, &none, sizeof none, COMM) == sizeof none);
+  CHECK(!start_proxy(&comm, &op, 0, 6, true).handle);
+  CHECK(pwrite(file, &comm_index, sizeof comm_index, COMM) == sizeof comm_index);
+  CHECK(pwrite(file, &later, sizeof later, PROGRESS) == sizeof later);
+  CHECK(!start_proxy(&comm, &op, 0, 6, true).handle);
+  CHECK(pwrite(file, &first, sizeof first, PROGRESS) == sizeof first);
+  CHECK(start_proxy(&comm, &op, 0, 6, true).handle);
+  close(file);
+}
+
+static void light_fork(void) { /* a data loader: it begins with some 40 page faults, without a write to unused tables */
+  mark(2, 0, NULL, 1);
+  pid_t child = fork();
+  if (!child) {
+    struct rusage used;
+    CHECK(getrusage(RUSAGE_SELF, &used) == 0 && used.ru_minflt < 150);
+    _exit(0);
+  }
+  int status;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 static void chosen(void) {
   struct comm comm = create(42, number_of("RANK"), 2, NULL);
   for (int step = 0; step < 100; step++) {
@@ -890,7 +933,8 @@ static void bench(void) { /* prints nanoseconds of CPU a call, the best of 9 rou
 
 int main(int count, char **arguments) {
   static const struct { const char *name; void (*run)(void); } scenarios[] = {
-    {"one", one}, {"transfers", transfers}, {"copies", copies}, {"abandoned", abandoned}, {"links", links}, {"chosen", chosen}, {"grouped", grouped}, {"drift", drift}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
+    {"one", one}, {"transfers", transfers}, {"copies", copies}, {"abandoned", abandoned}, {"links", links}, {"chosen", chosen}, {"steps", steps}, {"refilled", refilled}, {"light_fork", light_fork},
+    {"grouped", grouped}, {"drift", drift}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
     {"churn", churn}, {"many", many}, {"reopened", reopened}, {"marks", marks}, {"paused", paused}, {"pace", pace}, {"graph", graph}, {"threads", threads}, {"race", race},
     {"chain", chain}, {"job", job}, {"hang", hang}, {"pipeline", pipeline}, {"bench", bench}};
   if (count != 4) return 3;

@@ -123,6 +123,24 @@ def test_links_of_closed_communicators_make_room_for_others(ring):
     assert set(transfers(result)["busy"].tolist()) == {MS // TRANSFER_UNIT_NS}
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_chained_plugin_gets_no_event_again_that_has_ended(ring, programs, tmp_path, version):
+    """A transfer's handle comes again 8 transfers later, also where the plugin has none for it."""
+    log = tmp_path / "calls"
+    more = {"CHAIN": str(programs.chained("4567")), "chained_log": str(log), "chained_mask": str(0xFFFF)}
+    ring("steps", version, TIMES="all", **more, chained_once="16")
+    assert [line.split()[0] for line in log.read_text().splitlines() if line.split()[1:3] == ["16", "mine"]] == ["stop"]
+
+
+@pytest.mark.parametrize("kind", ["plain", "address"])
+def test_a_record_that_is_being_filled_again_is_no_parent_of_a_transfer(ring, kind):
+    assert ring("refilled", kind=kind, TIMES="all", RECORDS="64").header["unknown"] == 0
+
+
+def test_a_child_of_a_process_without_transfers_writes_to_no_table_of_them(ring):
+    ring("light_fork")
+
+
 @pytest.mark.parametrize(
     ("kind", "version"), [("plain", 5), *(("address", v) for v in VERSIONS), *(("thread", v) for v in VERSIONS)]
 )
@@ -136,7 +154,7 @@ def test_proxy_threads_record_every_operation_beside_the_threads_that_call(ring,
 
 
 @pytest.mark.parametrize("kind", ["address", "thread"])
-@pytest.mark.parametrize("scenario", ["transfers", "race", "forked", "churn"])
+@pytest.mark.parametrize("scenario", ["transfers", "race", "forked", "churn", "steps"])
 def test_sanitizers_find_nothing(programs, tmp_path, scenario, kind):
     done = programs.run(scenario, 6, tmp_path, kind, TIMES="all", RECORDS="128")
     assert (done.returncode, done.stderr) == (0, "")

@@ -49,6 +49,13 @@ def test_small_and_foreign_and_new_connections_have_no_rows():
     assert sampled([], [OPENED._replace(acknowledged=MB)])[0] == {}
 
 
+def test_a_stalled_connection_has_a_row_of_what_it_waited_for_the_network():
+    stalled = OPENED._replace(acknowledged=100, busy_us=900_000, receiver_us=200_000)
+    [row] = sampled([OPENED], [stalled])[0]["p"]
+    assert (row["bytes"], row["busy_ns"], row["network_ns"]) == (100, 900_000_000, 700_000_000)
+    assert sampled([OPENED], [stalled._replace(receiver_us=500_000)])[0] == {}, "the receiver had no room"
+
+
 def test_another_connection_with_the_same_ends_is_a_new_one():
     assert sampled([OPENED], [OPENED._replace(inode=12, acknowledged=MB)], owners={11: ["p"], 12: ["p"]})[0] == {}
 

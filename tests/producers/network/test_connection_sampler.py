@@ -1,9 +1,11 @@
 """Connections of a recorded process of this host, from the kernel to the spool."""
 
 import os
+import resource
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from support import connection_sender
@@ -12,7 +14,8 @@ from support.namespaces import hosts
 from support.wait_limit import WAIT_S
 
 from drumline.producers.host.targets import RecordedProcess
-from drumline.producers.network.connection_sampler import ConnectionBatches
+from drumline.producers.network import connection_sampler
+from drumline.producers.network.connection_sampler import ConnectionBatches, ConnectionSampler
 from drumline.producers.network.socket_owners import SocketOwners
 from drumline.schemas.batch import decode, encode
 from drumline.schemas.bounds.check import check
@@ -27,12 +30,15 @@ while connection.recv(1 << 20):
     pass
 """
 
+#: Name of this process.
+THIS_PROCESS = f"{os.geteuid()}:p"
+
 
 def test_sockets_of_a_process_are_known_by_its_files():
     owners = SocketOwners()
     with socket.socket() as opened:
         owners.follow([certain(os.getpid())])
-        assert owners.owners[os.fstat(opened.fileno()).st_ino] == ["p"]
+        assert owners.owners[os.fstat(opened.fileno()).st_ino] == [THIS_PROCESS]
     owners.follow([])
     assert (owners.owners, owners.left_out) == ({}, 0)
 
@@ -41,6 +47,63 @@ def test_a_process_that_is_not_there_is_counted():
     owners = SocketOwners()
     owners.follow([RecordedProcess(RECORD, os.getpid(), os.geteuid(), 1)])
     assert (owners.owners, owners.left_out) == ({}, 1)
+
+
+def test_a_second_source_of_a_process_is_followed_where_the_first_cannot_be_read():
+    owners = SocketOwners()
+    with socket.socket() as opened:
+        for _ in range(2):
+            owners.follow(
+                [RecordedProcess(RECORD | {"process_id": "q"}, os.getpid(), os.geteuid(), 1), certain(os.getpid())]
+            )
+            assert owners.owners[os.fstat(opened.fileno()).st_ino] == [THIS_PROCESS]
+            assert owners.left_out == 0
+
+
+def test_a_process_of_another_user_with_the_same_rank_or_id_keeps_none_from_being_followed():
+    if os.geteuid():
+        pytest.skip("processes of other users need root")
+    owners, uid = SocketOwners(), 65_534
+    with subprocess.Popen(["sleep", "60"], user=uid) as other:
+        try:
+            start = certain(other.pid).start_ticks
+            foreign = (RecordedProcess(RECORD | {"rank": rank, "process_id": name}, other.pid, uid, start)
+                      for rank, name in ((3, "q"), (4, "p")))  # fmt: skip
+            owners.follow([*foreign, certain(os.getpid())])
+        finally:
+            other.kill()
+    assert (set(owners.processes), owners.left_out) == ({f"{uid}:q", f"{uid}:p", THIS_PROCESS}, 0)
+
+
+def test_a_process_is_followed_again_when_the_agent_has_descriptors_again():
+    owners, process, limits = SocketOwners(), certain(os.getpid()), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        owners.follow([process])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert (owners.owners, owners.left_out) == ({}, 1)
+    owners.follow([process])
+    assert (set(owners.processes), owners.left_out) == ({THIS_PROCESS}, 0)
+
+
+def test_slow_answers_of_the_kernel_take_a_small_part_of_the_time(monkeypatch):
+    began = []
+
+    def read_slowly(owners):
+        began.append(time.monotonic())
+        time.sleep(0.1)
+        return []
+
+    monkeypatch.setattr(connection_sampler, "read_connections", read_slowly)
+    with socket.socket():
+        sampler = ConnectionSampler(None, ConnectionBatches("agent", "node"), lambda: [certain(os.getpid())], 0.1)
+        sampler.start()
+        until = time.monotonic() + WAIT_S
+        while len(began) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        sampler.stop()
+    assert began[1] - began[0] >= 0.1 / connection_sampler.MOST_SHARE
 
 
 def test_a_process_in_another_network_namespace_is_counted():
@@ -59,6 +122,7 @@ def test_a_batch_is_within_the_contract():
     batches = ConnectionBatches("agent", "node")
     for sequence in range(2):
         key, batch = batches.batch(RECORD, [row, row])
+        assert batch.envelope["watermark_ns"] == 10**18, "later batches may start there"
         check(batch, int(batch.envelope["sent_ns"]) // 10**6)
         known = decode(model(Topic.TRANSFER), encode(model(Topic.TRANSFER), batch))
         assert (key, known.rows, known.envelope["sequence"], known.envelope["rank"]) == ("job", 2, sequence, 3)

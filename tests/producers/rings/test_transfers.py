@@ -107,3 +107,38 @@ def test_rows_do_not_wait_for_their_step_and_come_once_however_the_ring_is_read(
     assert all(
         later[0] >= mark for later, mark in zip(reader.rows(Topic.TRANSFER, "start_ns")[1:], watermarks, strict=False)
     )
+
+
+def test_transfers_have_the_numbers_of_the_steps_of_a_job_whose_steps_start_again(ring):
+    ring.train(3, BEGIN)
+    reader = Reader(ring)
+    reader.round()
+    ring.mark(0, BEGIN + S)
+    ring.transfer(BEGIN + S, step=0)
+    ring.transfer(BEGIN + S, peer=3, step=3)  # called before
+    reader.round(BEGIN + S + MS)
+    assert sorted(reader.rows(Topic.TRANSFER, "peer", "first_step", "last_step")) == [(2, 4, 4), (3, 3, 3)]
+
+
+def test_a_record_that_was_never_finished_is_no_transfer_of_an_earlier_lap(tmp_path):
+    ring = FakeRing(tmp_path, capacity=64)
+    ring.communicator(rank=1, ranks=4)
+    reader = Reader(ring)
+    ring.mark(0, BEGIN)
+    for _ in range(62):
+        ring.transfer(BEGIN)
+    ring.mark(1, BEGIN)
+    reader.round()
+    ring.claim(2)  # the places of a mark and a transfer
+    assert reader.round(ended=True).position == 66
+    assert reader.rows(Topic.TRANSFER, "operations") == [(62,)]
+
+
+def test_a_shorter_look_at_the_ring_publishes_no_transfer_again(ring):
+    ring.mark(0, BEGIN)
+    for _ in range(3):
+        ring.transfer(BEGIN)
+    reader = Reader(ring)
+    for most in (None, 1, None):
+        reader.round(BEGIN + MS, most=most)
+    assert reader.rows(Topic.TRANSFER, "operations") == [(3,)]
