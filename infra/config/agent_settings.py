@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from drumline.infra.config.validation import SettingsModel
 from drumline.schemas.topics import Topic
-
-#: Least interval of the rows of connections, which the kernel is polled several times in; s.
-LEAST_CONNECTIONS_S = 0.5
 
 
 class AgentSettings(SettingsModel):
@@ -20,12 +17,9 @@ class AgentSettings(SettingsModel):
     gpu_s: float = Field(1.0, ge=0, description="interval of the NVML samples of a GPU; s; 0 = none")
     host_s: float = Field(1.0, ge=0, description="interval of the samples of a recorded process (/proc); s; 0 = none")
     network_s: float = Field(
-        10.0, ge=0, description="interval of the samples of InfiniBand, RoCE and Ethernet links; s; 0 = none"
-    )
-    connections_s: float = Field(
-        1.0,
+        10.0,
         ge=0,
-        description="interval of the rows of TCP connections of recorded processes; s; 0 = none, else 0.5 or more",
+        description="interval of the samples of links; s; 0 = none, and no rows of TCP connections either",
     )
     links: str = Field(
         "",
@@ -53,10 +47,3 @@ class AgentSettings(SettingsModel):
     kept_mb: int = Field(
         8_192, ge=16, description="most of these rows, compressed; the oldest are deleted beyond it; MB"
     )
-
-    @field_validator("connections_s")
-    @classmethod
-    def _not_too_often(cls, seconds: float) -> float:
-        if 0 < seconds < LEAST_CONNECTIONS_S:
-            raise ValueError(f"{seconds} s, neither 0 nor at least {LEAST_CONNECTIONS_S} s")
-        return seconds

@@ -67,11 +67,8 @@ class OwnSamples:
             samples = LinkSamples(expected_speeds(settings.agent.links))
             links = LinkBatches(identity.process_id, host)
             self._threads.append(LinkSampler(self._spool, links, samples, settings.agent.network_s))
-        if settings.agent.connections_s:
             connections = ConnectionBatches(identity.process_id, host)
-            self._threads.append(
-                ConnectionSampler(self._spool, connections, lambda: program.recorded, settings.agent.connections_s)
-            )
+            self._threads.append(ConnectionSampler(self._spool, connections, lambda: program.recorded))
         if settings.agent.stacks:
             self._threads.append(
                 stack_sampler(

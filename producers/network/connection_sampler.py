@@ -21,6 +21,8 @@ from drumline.schemas.topics import Topic
 
 log = structlog.get_logger()
 
+#: Length of a row; s.
+PERIOD_S = 1.0
 #: Polls of the kernel's rate for each row, of which the median is stated: one may meet the end of a burst.
 POLLS = 5
 #: Part of the time that polls may take, 10 us a connection, and scans of files. Where one poll takes more, there is one
@@ -57,7 +59,7 @@ class ConnectionSampler(threading.Thread):
         spool: SpoolWriter,
         batches: ConnectionBatches,
         processes: Callable[[], Iterable[RecordedProcess]],
-        period_s: float,
+        period_s: float = PERIOD_S,
     ) -> None:
         super().__init__(name="connections", daemon=True)
         self._spool, self._batches, self._processes, self._period_s = spool, batches, processes, period_s

@@ -120,7 +120,7 @@ PAIRS = Panel(
         f"""
         SELECT from_rank, from_host, to_rank, to_host, newest, usual,
             median(usual) OVER (PARTITION BY communicator, from_host = to_host) AS peers,
-            newest / least(usual, peers) AS part
+            newest / greatest(usual, peers) AS part
         FROM (
             SELECT communicator, any(from_rank) AS from_rank, any(from_host) AS from_host, any(to_rank) AS to_rank,
                 any(to_host) AS to_host, argMax(bytes_per_s, at) AS newest, median(bytes_per_s) AS usual
@@ -133,13 +133,13 @@ PAIRS = Panel(
     unit="short",
     fields={
         "from_rank": Field(header="from", width=70, decimals=0),
-        "from_host": Field(header="on", width=120),
+        "from_host": Field(header="on", width=90),
         "to_rank": Field(header="to", width=70, decimals=0),
-        "to_host": Field(header="on ", width=120),
+        "to_host": Field(header="on ", width=90),
         "newest": Field("Bps", "Newest"),
         "usual": Field("Bps", "Its median"),
         "peers": Field("Bps", "Others"),
-        "part": Field("percentunit", "Of the lower", decimals=0),
+        "part": Field("percentunit", "Of best", decimals=0),
     },
     empty="no transfers over the network were recorded",
 )
