@@ -53,8 +53,7 @@ class TransferState:
         taken = [np.zeros(0, TRANSFER_ROW)]
         for (bucket, part), new, of_rows in cut(rows, rows["time_ns"] // BUCKET_NS, table.part_of):
             place = self._key(bucket, part)
-            old = self._load(place)
-            known = unpack_rows(self._store[place], TRANSFER_ROW).offset if place in self._store else -1
+            old, known = self._load(place)
             new = new[offsets[of_rows] > known]
             if not len(new):
                 continue
@@ -77,7 +76,7 @@ class TransferState:
             for bucket in sorted(kept)
             if first <= bucket <= last
         ]
-        return _merged([self._load(name) for name in names]) if names else NO_TRANSFERS
+        return _merged([self._load(name)[0] for name in names]) if names else NO_TRANSFERS
 
     def drop_before(self, begin_ns: Mapping[int, int]) -> None:
         """Delete buckets that end before a time. `begin_ns`: slice of ranks -> time; others keep what they have."""
@@ -95,13 +94,13 @@ class TransferState:
         self.buckets[part].discard(bucket)
         self._store.pop(self._key(bucket, part), None)
 
-    def _load(self, name: str) -> StoredTransfers:
-        data = self._store.get(name)
+    def _load(self, place: str) -> tuple[StoredTransfers, int]:
+        """Return the rows of a bucket, and the offset up to which it has records; -1 = it has none."""
+        data = self._store.get(place)
         if data is None:
-            return NO_TRANSFERS
+            return NO_TRANSFERS, -1
         record = unpack_rows(data, TRANSFER_ROW)
-        head = record.head
-        return StoredTransfers(record.rows, *(head[name] for name in _NAMES))
+        return StoredTransfers(record.rows, *(record.head[name] for name in _NAMES)), record.offset
 
     def _key(self, bucket: int, part: int) -> str:
         return key("n", bucket, part, self._run_key)

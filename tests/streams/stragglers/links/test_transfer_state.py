@@ -71,6 +71,6 @@ def test_of_more_rows_than_a_value_holds_those_with_most_bytes_are_kept(monkeypa
     monkeypatch.setattr(transfer_state, "MOST_ROWS", 5)
     state = TransferState({}, UNIT)
     rows = np.concatenate(applied(state, tables(seconds=1)))
-    stored = [state._load(state._key(bucket, part)).rows for part, kept in state.buckets.items() for bucket in kept]
+    stored = [state._load(state._key(bucket, part))[0].rows for part, kept in state.buckets.items() for bucket in kept]
     assert all(len(kept) <= 5 for kept in stored)
     assert max(kept["bytes"].max() for kept in stored) == rows["bytes"].max()
