@@ -83,7 +83,8 @@ def _flows(time: str) -> str:
         SELECT {time} AS at, communicator, direction = 'send' AS sends, if(sends, comm_rank, peer) AS sender,
             if(sends, peer, comm_rank) AS receiver, any(rank) AS of_rank, any(host) AS of_host,
             toFloat64(sum(bytes)) AS size, 1e9 * size / greatest(sum(busy_ns), 1) AS rate
-        FROM transfers WHERE @job AND @run AND @start GROUP BY run, at, communicator, sends, sender, receiver
+        FROM transfers WHERE @job AND @run AND @start AND local = ''
+        GROUP BY run, at, communicator, sends, sender, receiver
     ) GROUP BY at, communicator, sender, receiver HAVING count() = 2 AND sent >= {LEAST_BYTES}
     """
 
