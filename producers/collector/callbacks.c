@@ -9,12 +9,14 @@
 #include <stdint.h>
 #include <time.h>
 
+#include "pool.h"
+
 #define EXPORT __attribute__((visibility("default")))
 
 enum { VERSION = 1, BUFFERS, BUFFER_BYTES, REQUESTED, COMPLETED, DENIED, CUPTI_DROPPED, CALLBACK_NS, CALLBACK_MAX_NS,
-       FOREIGN, DENIED_SEEN = 23, DENIED_FIRST_NS, DENIED_LAST_NS, STATE = 96, PER_BUFFER = 3, HEADER_BYTES = 4096 };
+       FOREIGN, LAUNCHES_LOST = 14, DENIED_SEEN = 23, DENIED_FIRST_NS, DENIED_LAST_NS, STATE = 96, PER_BUFFER = 3, HEADER_BYTES = 4096 };
 enum { FREE, LENT, DONE };
-enum { LAYOUT = 4 }; /* LAYOUT_VERSION */
+enum { LAYOUT = 5 }; /* LAYOUT_VERSION */
 
 typedef int (*get_dropped)(void *context, uint32_t stream, size_t *records);
 
@@ -46,23 +48,46 @@ EXPORT int drumline_open(void *pool, void *function) {
 /* Give CUPTI no more buffers, and ignore those that it returns. */
 EXPORT void drumline_close(void) { atomic_store(&alive, 0); }
 
+size_t pool_buffer_bytes(void) { return words[BUFFER_BYTES]; }
+
+uint8_t *pool_buffer(unsigned number) { return (uint8_t *)words + HEADER_BYTES + number * words[BUFFER_BYTES]; }
+
+int pool_lend(void) {
+  if (!atomic_load(&alive)) return -1;
+  for (uint64_t i = 0, count = words[BUFFERS]; i < count; i++) {
+    uint64_t expected = FREE;
+    if (atomic_compare_exchange_strong(&words[STATE + PER_BUFFER * i], &expected, LENT)) {
+      words[STATE + PER_BUFFER * i + 1] = clock_ns(CLOCK_REALTIME);
+      return (int)i;
+    }
+  }
+  return -1;
+}
+
+void pool_return(unsigned number, size_t valid) {
+  _Atomic uint64_t *state = &words[STATE + PER_BUFFER * number];
+  if (!atomic_load(&alive)) return;
+  state[1] = valid;
+  state[2] = words[COMPLETED]++;
+  atomic_store(state, valid ? DONE : FREE);
+}
+
+void pool_count_lost_launch(void) {
+  if (atomic_load(&alive)) words[LAUNCHES_LOST]++;
+}
+
 /* Lend a free buffer (CUpti_BuffersCallbackRequestFunc). Without one CUPTI drops records, and counts them. */
 EXPORT void drumline_request(uint8_t **buffer, size_t *size, size_t *most) {
   *buffer = NULL;
   *size = *most = 0;
   if (!atomic_load(&alive)) return;
-  uint64_t begin = clock_ns(CLOCK_MONOTONIC), count = words[BUFFERS];
+  uint64_t begin = clock_ns(CLOCK_MONOTONIC);
   words[REQUESTED]++;
-  for (uint64_t i = 0; i < count; i++) {
-    uint64_t expected = FREE;
-    if (atomic_compare_exchange_strong(&words[STATE + PER_BUFFER * i], &expected, LENT)) {
-      words[STATE + PER_BUFFER * i + 1] = clock_ns(CLOCK_REALTIME);
-      *buffer = (uint8_t *)words + HEADER_BYTES + i * words[BUFFER_BYTES];
-      *size = words[BUFFER_BYTES];
-      break;
-    }
-  }
-  if (!*buffer) {
+  int number = pool_lend();
+  if (number >= 0) {
+    *buffer = pool_buffer((unsigned)number);
+    *size = words[BUFFER_BYTES];
+  } else {
     uint64_t now = clock_ns(CLOCK_REALTIME);
     if (words[DENIED] == words[DENIED_SEEN]) words[DENIED_FIRST_NS] = now;
     words[DENIED_LAST_NS] = now;
@@ -83,10 +108,7 @@ EXPORT void drumline_complete(void *context, uint32_t stream, uint8_t *buffer, s
   if (offset % words[BUFFER_BYTES] || i >= words[BUFFERS]) {
     if (valid) words[FOREIGN]++; /* another profiler's, from before; its records are lost */
   } else {
-    _Atomic uint64_t *state = &words[STATE + PER_BUFFER * i];
-    state[1] = valid;
-    state[2] = words[COMPLETED]++;
-    atomic_store(state, valid ? DONE : FREE);
+    pool_return((unsigned)i, valid);
   }
   took(begin);
 }

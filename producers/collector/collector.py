@@ -48,7 +48,8 @@ class Collector:
     `send_event`: takes events for the decoder (JSON values); must not raise or block.
     `revive_decoder`: restarts a decoder that has died, and returns whether it did.
     `sample_stacks`: begins or ends to sample the stacks of the process's threads.
-    `pc_sampler`: samples the GPU while the decoder asks for it. `counter`: counts launches while the policy wants it.
+    `pc_sampler`: samples the GPU while the decoder asks for it. `counter`: counts launches while the policy wants
+    it, and records them while the decoder does.
     `may_finalize`: whether CUPTI may go after a deep window; `resume` brings it back.
     `state`: "off", "on", "counting", "yielded" (to another profiler), "decoder_stalled", "failed: REASON" or
     "closed".
@@ -239,7 +240,7 @@ class Collector:
             self._switch(False, "the decoder does not move" if stalled else str(policy))
         self._count(policy)
         self._pool.reclaim(now)
-        self._recorder.record_launches(bool(self._pool.header[Header.LAUNCHES]) and self._recorder.on)
+        self._recorder.record_calls(self._recorder.on and self._lacks_launches())
         self._sample_stacks(bool(self._pool.header[Header.STACKS]) and self._recorder.on)
         if self._pc_sampler and self._recorder.on:
             self._pc_sampler.switch(int(self._pool.header[Header.PC]) - 1)
@@ -284,11 +285,13 @@ class Collector:
             return
         result = 0
         if on:
-            result = self._recorder.start(bool(self._pool.header[Header.LAUNCHES]))
+            result = self._recorder.start(self._lacks_launches())
         else:
             if self._pc_sampler:
                 self._pc_sampler.switch(-1)
             self._recorder.stop()
+        if not self._recorder.on and self._counter:
+            self._counter.rest()
         if result:
             self._retry_at = time.monotonic() + RETRY_S
             held = result == cupti_library.MULTIPLE_SUBSCRIBERS
@@ -312,6 +315,14 @@ class Collector:
         """Count launches where the policy wants it and no record does. `self._lock` is held."""
         if self._counter and not self._active_profilers:
             self._counter.follow(policy, self._recorder.on)
+
+    def _lacks_launches(self) -> bool:
+        """Record launches if the decoder wants them; return whether only CUPTI's records of calls can show them.
+
+        The decoder wants them in deep windows that ask for them, and after a loss (derive/nccl/launch_records.py).
+        """
+        wanted = bool(self._pool.header[Header.LAUNCHES])
+        return not (self._counter and self._counter.record_launches(wanted)) and wanted
 
     def _end_window(self, may_finalize: bool) -> None:
         """Let CUPTI go where it may, and with it the callbacks until the job's next mark. `self._lock` is held."""

@@ -1,8 +1,8 @@
-"""Counting of launches without records: CUPTI calls C at each call of CUDA's driver that launches or copies.
+"""Counting and recording of launches: CUPTI calls C at each call of CUDA's driver that launches or copies.
 
-Nothing is counted here: see counts/*.c. The counts lie behind the activity buffers (ipc/count_layout.py), where the
-decoder reads them. CUPTI gives callbacks to one subscriber of a process, so another profiler that wants some, as
-PyTorch's, is rejected until `end` or `lend`.
+Nothing is counted or recorded here: see counts/*.c and launches.c. The counts lie behind the activity buffers
+(ipc/count_layout.py), records of launches in these, where the decoder reads them. CUPTI gives callbacks to one
+subscriber of a process, so another profiler that wants some, as PyTorch's, is rejected until `end` or `lend`.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ RETURNED_VERSIONS = (130_001,)
 _TAKEN = (cupti_library.MAX_LIMIT_REACHED, cupti_library.MULTIPLE_SUBSCRIBERS)
 #: CUPTI_CB_DOMAIN_DRIVER_API.
 _DRIVER_API = 1
-_MOST_CALLS = 256
 
 
 class LaunchCounter:
-    """Subscribes to CUPTI's callbacks of launches and copies, and lets the C code count them.
+    """Subscribes to CUPTI's callbacks of launches and copies, and lets the C code count or record them.
 
     Owned by Collector, which calls it under its lock, from any thread. CUPTI calls may block while a GPU hangs.
     `load_driver`: returns CUDA's driver, or raises OSError. `send_event`: takes events for the decoder.
-    `begun`: CUPTI calls back; only then anything is counted. `needs_mark`: CUPTI has gone until a mark of the job.
+    `begun`: launches are counted, or graphs followed while records count. `needs_mark`: CUPTI has gone until a mark of
+    the job.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class LaunchCounter:
         load_driver: Callable[[], Any],
         send_event: Callable[[dict[str, Any]], None],
     ) -> None:
-        self.begun = self.needs_mark = False
+        self.begun = self.needs_mark = self._subscribed = self._records = False
         self._cupti, self._pool, self._load_driver, self._send_event = cupti, pool, load_driver, send_event
-        self._callbacks: cupti_library.CountCallbacks | None = None
+        self._callbacks: cupti_library.LaunchCallbacks | None = None
         self._subscriber = ctypes.c_void_p()
         self._lent = 0  # the handle of the subscriber that a profiler took, until it has ended
         self._retry_at = 0.0
@@ -73,61 +73,97 @@ class LaunchCounter:
             self._lent = 0  # whoever has the subscriber later may use it
         if policy.counts and not (self.begun or self.needs_mark) and time.monotonic() >= self._retry_at:
             self._retry_at = time.monotonic() + RETRY_S
-            result = self._begin()
+            result = self._begin(launches=False)
+            self.begun = not result
             reason = f"CUPTI gives its callbacks to one profiler, and another has them (CUptiResult {result})"
             self._send_event({"event": "counting", "on": self.begun, "why": reason, "rejected": not self.begun})
         if self.begun and policy.uses_cupti and self._callbacks is not None:
-            self._callbacks.run(policy.counts and not is_recording)
+            self._callbacks.count(policy.counts and not is_recording)
         elif self.begun:
             self.end(str(policy))
+
+    def record_launches(self, on: bool) -> bool:
+        """Record launches from now on, or no more; return whether they are, False if another profiler has callbacks.
+
+        Raises NoCupti.
+        """
+        if on and not (self._records or self._subscribed):
+            self._begin(launches=True)
+        if on != self._records and self._subscribed and self._callbacks is not None:
+            if not self.begun:
+                self._enable(on, self._callbacks.calls(launches=True))
+            self._callbacks.record(on)
+        self._records = on
+        return on and self._subscribed
+
+    def rest(self) -> None:
+        """Give the subscriber back if nothing is counted.
+
+        Call it while records are off: with CUPTI 13.4 and later they would end with it (docs/design/cupti-issues.md).
+        """
+        self.record_launches(False)
+        if not self.begun:
+            self._unsubscribe()
 
     def end(self, reason: str) -> None:
         """Give the subscriber back, which another profiler may need."""
         self._retry_at = 0.0
-        if self.begun and self._callbacks is not None:
-            self._callbacks.run(0)
+        if self._callbacks is not None:
+            self._callbacks.record(0)
+            self._callbacks.count(0)
+        self._records = False
+        self._unsubscribe()
+        if self.begun:
             self.begun = False
-            self._cupti.cuptiUnsubscribe(self._subscriber)
             self._send_event({"event": "counting", "on": False, "why": reason, "rejected": False})
 
     def lend(self, profiler: str) -> None:
         """Give the subscriber to a profiler that keeps it when it has ended; the next `follow` takes it back."""
-        if self.begun:
+        if self._subscribed:
             self._lent = self._subscriber.value or 0
         self.end(f"{profiler} uses CUPTI")
 
     def forget(self) -> None:
         """Count nothing in the child of a fork."""
-        self.begun = False
+        self.begun = self._subscribed = False
         if self._callbacks is not None:
             self._callbacks.close()
 
-    def _begin(self) -> int:
-        """Subscribe, and return the CUptiResult, 0 = success. Raises NoCupti.
+    def _unsubscribe(self) -> None:
+        if self._subscribed:
+            self._subscribed = False
+            self._cupti.cuptiUnsubscribe(self._subscriber)
+
+    def _begin(self, launches: bool) -> int:
+        """Subscribe to calls, `launches`: to those alone. Return the CUptiResult, 0 = success. Raises NoCupti.
 
         Graphs and names that were known before are forgotten: nobody has followed them since.
         """
         callbacks = self._opened()
         callbacks.forget()
         lent, self._lent = self._lent, 0
-        place = ctypes.addressof(self._subscriber)
-        result = self._cupti.subscribe_exclusive(place, callbacks.called, None)
-        is_returned = result in _TAKEN and lent and self._cupti.version() in RETURNED_VERSIONS
-        if is_returned and not self._cupti.cuptiUnsubscribe(lent):
+        place, result = ctypes.addressof(self._subscriber), 0
+        if not self._subscribed:
             result = self._cupti.subscribe_exclusive(place, callbacks.called, None)
-        if not result:
-            for call in callbacks.calls:  # a CUPTI rejects those that it does not have
-                self._cupti.cuptiEnableCallback(1, self._subscriber, _DRIVER_API, call)
-            self.begun = True
+            is_returned = result in _TAKEN and lent and self._cupti.version() in RETURNED_VERSIONS
+            if is_returned and not self._cupti.cuptiUnsubscribe(lent):
+                result = self._cupti.subscribe_exclusive(place, callbacks.called, None)
+            self._subscribed = not result
+        if self._subscribed:
+            self._enable(True, callbacks.calls(launches))
         return result
 
-    def _opened(self) -> cupti_library.CountCallbacks:
+    def _enable(self, on: bool, calls: list[int]) -> None:
+        for call in calls:  # a CUPTI rejects those that it does not have
+            self._cupti.cuptiEnableCallback(int(on), self._subscriber, _DRIVER_API, call)
+
+    def _opened(self) -> cupti_library.LaunchCallbacks:
         if self._callbacks is None:
             try:
                 driver = self._load_driver()
             except OSError:  # then names and graphs are not known
                 driver = None
-            callbacks = cupti_library.CountCallbacks(_MOST_CALLS)
+            callbacks = cupti_library.LaunchCallbacks()
             first = ctypes.addressof(ctypes.c_char.from_buffer(self._pool.memory))
             callbacks.open(first + self._pool.counts_at, [_address(driver, names) for names in DRIVER])
             self._callbacks = callbacks

@@ -38,6 +38,7 @@ SUCCESS, MAX_LIMIT_REACHED, MULTIPLE_SUBSCRIBERS = 0, 12, 39
 #: Versions (cuptiGetVersion) that go after a deep window. 13.0.85: 334 times, each followed by a window without a lost
 #: kernel (docs/results/gpu-sessions.md); 13.5.25: 61 times, each next one with kernels. Others were not tried.
 FINALIZED_VERSIONS = (130_001, 130_500)
+_MOST_CALLS = 256
 _NAME = re.compile(r"libcupti\.so[.0-9]*$")
 
 
@@ -119,8 +120,8 @@ class Callbacks:
             ctypes.cast(getattr(library, f"drumline_{name}"), ctypes.c_void_p).value
             for name in ("request", "complete", "now")
         )
-        self._open, self.close, self.count_dropped = (
-            getattr(library, f"drumline_{name}") for name in ("open", "close", "count_dropped")
+        self._open, self.close, self.count_dropped, self.flush_launches = (
+            getattr(library, f"drumline_{name}") for name in ("open", "close", "count_dropped", "launches_flush")
         )
         self._open.argtypes, self._open.restype = (_VOID, _VOID), ctypes.c_int
 
@@ -134,27 +135,33 @@ class Callbacks:
             raise NoCupti("drumline's callbacks are of another release: pip install it again")
 
 
-class CountCallbacks:
-    """Loads the C code that counts launches (counts/*.c), built with callbacks.c. Raises NoCupti.
+class LaunchCallbacks:
+    """Loads the C code that counts launches (counts/*.c) or records them (launches.c), built with callbacks.c.
 
-    `called`: address of the function that CUPTI calls, valid until the process ends. `calls`: numbers of the calls that
-    it looks at (CUPTI's cbids), at most `most`.
+    `called`: address of the function that CUPTI calls, valid until the process ends. `count`, `record`: begin or end
+    either. `forget`: forgets graphs and names, `close`: ignores all calls from then on.
+
+    Raises NoCupti.
     """
 
-    def __init__(self, most: int) -> None:
-        library = _built()
+    def __init__(self) -> None:
+        library = self._library = _built()
         self.called = ctypes.cast(library.drumline_called, ctypes.c_void_p).value
-        numbers = (ctypes.c_uint32 * most)()
-        self.calls = list(numbers[: library.drumline_counts_calls(numbers, most)])
-        self.run, self.forget, self.close = (
+        self.count, self.forget, self.close = (
             getattr(library, f"drumline_counts_{name}") for name in ("run", "forget", "close")
         )
+        self.record = library.drumline_launches_run
         self._open = library.drumline_counts_open
         self._open.argtypes = (_VOID, _VOID)
 
     def open(self, table: int, functions: list[int]) -> None:
         """Let it count into the table at an address. `functions`: addresses of the driver's, 0 = it has none."""
         self._open(table, (_VOID * len(functions))(*functions))
+
+    def calls(self, launches: bool) -> list[int]:
+        """Return the numbers of the calls that it looks at (CUPTI's cbids). `launches`: of those that launch alone."""
+        numbers = (ctypes.c_uint32 * _MOST_CALLS)()
+        return list(numbers[: self._library.drumline_counts_calls(numbers, _MOST_CALLS, launches)])
 
 
 def _built() -> ctypes.CDLL:

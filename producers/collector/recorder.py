@@ -23,7 +23,8 @@ KINDS = (10, 1, 2, 12, 13)
 KEPT = 22
 #: CUPTI_ACTIVITY_KIND_DRIVER, CUPTI_ACTIVITY_KIND_RUNTIME: a kernel has the correlation id of the call of the program,
 #: of the runtime where it used that (PyTorch), else of the driver (NCCL, cuBLAS). CUPTI 13.0 records nothing where only
-#: calls that launch are enabled (cuptiActivityEnableRuntimeApi), so all are recorded.
+#: calls that launch are enabled (cuptiActivityEnableRuntimeApi), so all are recorded, of which few launch. They are
+#: recorded where another profiler has CUPTI's callbacks, which show the same for a fifth of the price (launches.c).
 CALLS = (4, 5)
 #: Longest time at the end of the process for the sizes of kinds that were in none of the first buffers; s.
 LEARN_S = 0.3
@@ -50,7 +51,7 @@ class ActivityRecorder:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool.memory))
         self._base = begin + HEADER_BYTES
         callbacks.open(begin, cupti.address("cuptiActivityGetNumDroppedRecords"))
-        self._launches = self._subscribed = False
+        self._calls = self._subscribed = False
         self._expected_kinds: tuple[int, ...] = (*KINDS, KEPT)
         self._drain_until = 0.0
 
@@ -100,12 +101,12 @@ class ActivityRecorder:
             return True
         return self._pool.has_outstanding(time.time_ns()) and not self._pool.done()
 
-    def start(self, launches: bool = False) -> int:
-        """Switch recording on and return the CUptiResult, 0 = success. `launches`: a recorded kernel has its launch."""
+    def start(self, calls: bool = False) -> int:
+        """Switch recording on and return the CUptiResult, 0 = success. `calls`: with CUPTI's records of calls."""
         result = self._register_callbacks()
         if not result:
             self._cupti.cuptiActivityEnable(KEPT)  # an error does not matter: a CUPTI may lack this kind
-            self.record_launches(launches)
+            self.record_calls(calls)
         for kind in KINDS:
             result = result or self._cupti.cuptiActivityEnable(kind)
         if result:
@@ -129,20 +130,17 @@ class ActivityRecorder:
             return
         for kind in reversed(KINDS):
             self._cupti.cuptiActivityDisable(kind)
-        self.record_launches(False)
+        self.record_calls(False)
         self.flush()
         self._drain_until = time.monotonic() + DRAIN_S
         self.on = False
 
-    def record_launches(self, on: bool) -> None:
-        """Switch the recording of launches on or off; without them if CUPTI rejects it.
-
-        The decoder needs them in deep windows that ask for them, and after a loss (derive/nccl/launch_records.py).
-        """
-        if on != self._launches:
+    def record_calls(self, on: bool) -> None:
+        """Switch CUPTI's records of calls on or off; without them if CUPTI rejects it."""
+        if on != self._calls:
             for kind in CALLS:
                 (self._cupti.cuptiActivityEnable if on else self._cupti.cuptiActivityDisable)(kind)
-            self._launches, self._expected_kinds = on, (*KINDS, KEPT, *CALLS)
+            self._calls, self._expected_kinds = on, (*KINDS, KEPT, *CALLS)
 
     def flush(self, flag: int = 0) -> None:
         """Make CUPTI return completed buffers, or all of them (FLUSH_FORCED)."""
@@ -150,6 +148,7 @@ class ActivityRecorder:
             return
         begin, cpu = time.monotonic_ns(), time.thread_time_ns()
         self._cupti.cuptiActivityFlushAll(flag)
+        self._callbacks.flush_launches()
         took = time.monotonic_ns() - begin
         header = self._pool.header
         if threading.current_thread() is self._thread:

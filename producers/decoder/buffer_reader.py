@@ -51,6 +51,7 @@ class BufferReader:
         size on count as dropped.
         """
         header, sizes = self._pool.header, self._pool.sizes.tolist()
+        sizes[cupti_layout.DRIVER] = cupti_layout.LAYOUTS[cupti_layout.DRIVER].sizes[0]  # launches.c writes them too
         view = self._pool.valid(number)
         data, behind = np.frombuffer(view, np.uint8), 0
         try:

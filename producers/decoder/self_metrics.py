@@ -43,6 +43,7 @@ def collect_metrics(
         "records_dropped": header[Header.CUPTI_DROPPED],
         "foreign_buffers": header[Header.FOREIGN],
         "events_lost": header[Header.EVENTS_LOST],
+        "launches_lost": header[Header.LAUNCHES_LOST],
         "callback_s": header[Header.CALLBACK_NS] / 1e9,
         "callback_max_s": header[Header.CALLBACK_MAX_NS] / 1e9,
         "flush_max_s": header[Header.FLUSH_NS] / 1e9,

@@ -28,6 +28,7 @@ STATUS_KEYS: dict[str, str] = {
     "late_markers": "markers that arrived after their step was published",
     "given_up_kernels": "pending kernels and calls that were dropped because there were too many",
     "kernels_without_call": "NCCL kernels whose calls were not recorded, as recording began between the two",
+    "launches_lost": "launches of deep windows without a record, as no buffer was free",
     "kernels_without_launch": "kernels of deep windows with launches whose launch was not recorded",
     "endless_ranges": "ranges dropped because their end was lost",
     "skipped_steps": "steps published with `skipped = 1`",

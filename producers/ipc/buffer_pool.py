@@ -20,7 +20,7 @@ from drumline.producers.ipc.policy import Policy
 from drumline.producers.ipc.timing import LOST_NS, REQUEST_NS
 
 MAGIC = 0x6472_756D_6C69_6E65
-LAYOUT_VERSION = 4
+LAYOUT_VERSION = 5
 HEADER_BYTES = 4096
 MAX_BUFFERS = 128
 #: Megabytes of all buffers of a process (DRUMLINE_COLLECT__BUFFER_MB).
@@ -44,6 +44,7 @@ class Header(IntEnum):
     EVENTS_LOST = 11  # G events and marks that could not be sent
     WANTED_KIND = 12  # D record kind whose size the decoder needs; 0 = none
     MODE = 13  # D collection mode (policy.py)
+    LAUNCHES_LOST = 14  # G launches without a record, as no buffer was free
     TICKS = 16  # D counts while the decoder is alive
     FLUSH_NS = 17  # G longest flush; duration
     THREAD_NS = 18  # G CPU time of the collector's thread; duration

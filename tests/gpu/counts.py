@@ -4,7 +4,7 @@ Parts, in this order; one that fails is reported, and the next begins:
 
     price     steps of two DDP ranks, a decode loop, replays of a graph and small kernels: none, light and counts
               live at once and run blocks in turn; and counting on against off in one process, three steps each in turn
-    cores     DDP steps with 1, 2 and 4 cores a rank: counting, and recording of all operations of NCCL, on against off
+    cores     DDP steps with 1, 2 and 4 cores a rank: recording of all operations of NCCL on against off
     right     counts beside records of the same runs, by kernel, shape and kind of copy; rows beside the table
     orders    PyTorch's profiler before, between, in and after windows: who loses data, and does the status say so
     left      counting on against off in one process, before and after deep windows
@@ -100,17 +100,13 @@ def prices(until: float) -> None:
 
 
 def cores(until: float) -> None:
-    """DDP steps with few cores a rank: counting, and the recording of NCCL's operations, on against off."""
-    started("pairs", "light, all")
-    ways = {"counting": ("pairs", "pairs"), "operations": ("light, all", "rings")}
-    sides: dict[str, list] = {f"{way}, {count} cores": [] for count in (4, 2, 1) for way in ways}
-    number = 0
-    while time.monotonic() < until - 16 or number < 1:
+    """DDP steps with few cores a rank: the recording of NCCL's operations on against off."""
+    started("light, all")
+    sides: dict[str, list] = {f"operations, {count} cores": [] for count in (4, 2, 1)}
+    while time.monotonic() < until - 16 or not all(sides.values()):
         for count in (4, 2, 1):
-            for way, (name, command) in ways.items():
-                tiers[name].request(f"cores {count}", both=True)
-                sides[f"{way}, {count} cores"] += tiers[name].request(f"{command} ddp 8")[0]["pairs"]
-        number += 1
+            tiers["light, all"].request(f"cores {count}", both=True)
+            sides[f"operations, {count} cores"] += tiers["light, all"].request("rings ddp 8")[0]["pairs"]
     rows_of_pairs("cores", sides)
 
 

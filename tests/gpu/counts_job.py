@@ -127,7 +127,7 @@ def switched(on: bool) -> None:
     with collecting._lock:
         attachment().pool.header[Header.MODE] = mode
         collecting._counter.follow(Policy(mode), False)
-        assert collecting._counter.begun == on
+        assert collecting._counter.begun == on, (on, attachment().collector.state)
         if not on and "replays" not in workloads:
             assert collecting._counter._cupti.cuptiFinalize() == 0
 

@@ -5,6 +5,8 @@
 #   pc        CUPTI's PC sampling: which calls succeed, beside which records, what it shows and costs (deep_probe.py)
 #   pcend     ways to end PC sampling beside a training loop, each in a process: which hang (deep_probe.py)
 #   launches  a launch-bound DDP job before, in and after deep windows; launches, scopes and threads of its kernels (deep_launches.py)
+#   switched  the recording of launches switched on and off beside threads that launch: does the process go on
+#             (deep_switched.py)
 #   hot       a Hugging Face job with a planted slow function; hot.tar.xz is its spool (deep_hot.py)
 #   hook      jobs that only `drumline hook install` knows, and a change of their host's policy (deep_hot.py)
 #   sass      SASS instruction metrics beside kernel records (deep_probe.py)
@@ -15,7 +17,7 @@ here=$(dirname "$0")
 . "$here/environment.sh"
 prepare "$1" "$2" --no-deps "$1"/*.whl
 shift 2
-[ $# -gt 0 ] || set -- pc pcend launches hot hook sass
+[ $# -gt 0 ] || set -- pc pcend launches switched hot hook sass
 export DRUMLINE_KAFKA__BOOTSTRAP=127.0.0.1:9 NCCL_NVLS_ENABLE=0 PYTHONFAULTHANDLER=1 PYTHONUNBUFFERED=1 TMPDIR="${TMPDIR:-/dev/shm}"
 DEEP_GPUS=$(DRUMLINE_ATTACH=0 python -c 'import torch; print(min(2, torch.cuda.device_count()))')
 export DEEP_GPUS LIGHT_RANKS="$DEEP_GPUS"
@@ -36,6 +38,7 @@ for name in "$@"; do
     pcend) part pcend 240 python "$here/deep_probe.py" "$out" pcend ;;
     sass) part sass 70 python "$here/deep_probe.py" "$out" sass ;;
     launches) part launches 190 python "$here/deep_launches.py" "$out" ;;
+    switched) part switched 90 python "$here/deep_switched.py" "$out" ;;
     hot) part hot 90 python "$here/deep_hot.py" "$out" hot ;;
     hook) part hook 80 python "$here/deep_hot.py" "$out" hook ;;
     esac

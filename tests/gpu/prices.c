@@ -50,12 +50,39 @@ static void request(uint8_t **buffer, size_t *size, size_t *most) {
   if (posix_memalign((void **)buffer, 8, buffer_bytes)) *buffer = NULL, *size = 0;
 }
 
+/* Calls that launched, timed by callbacks: what a window with launches records of each. */
+enum { TIMED = 1 << 20 };
+static struct { uint64_t begin, end; uint32_t correlation, thread; } timed[TIMED];
+static _Atomic uint64_t timed_calls, launched; /* `launched`: kernel records whose call is among them */
+
+static uint64_t clock_ns(clockid_t clock) {
+  struct timespec now;
+  clock_gettime(clock, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void timed_callback(void *data, CUpti_CallbackDomain domain, CUpti_CallbackId id, const void *info) {
+  const CUpti_CallbackData *call = info;
+  (void)data, (void)domain, (void)id;
+  if (call->callbackSite == CUPTI_API_ENTER) {
+    *call->correlationData = clock_ns(CLOCK_REALTIME);
+    return;
+  }
+  uint32_t at = call->correlationId % TIMED;
+  timed[at].begin = *call->correlationData, timed[at].end = clock_ns(CLOCK_REALTIME);
+  timed[at].thread = (uint32_t)pthread_self(), timed[at].correlation = call->correlationId;
+  atomic_fetch_add_explicit(&timed_calls, 1, memory_order_relaxed);
+}
+
 static void walk(uint8_t *buffer, size_t valid) {
   CUpti_Activity *record = NULL;
   while (!(subscriber && record_size ? CUPTI(cuptiActivityGetNextRecord_v2, subscriber, buffer, valid, &record)
                                      : CUPTI(cuptiActivityGetNextRecord, buffer, valid, &record))) {
     records++;
-    kernels += record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL || record->kind == CUPTI_ACTIVITY_KIND_KERNEL;
+    if (record->kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL && record->kind != CUPTI_ACTIVITY_KIND_KERNEL) continue;
+    kernels++;
+    uint32_t correlation = ((CUpti_ActivityKernel9 *)record)->correlationId;
+    launched += timed_calls && timed[correlation % TIMED].correlation == correlation;
   }
 }
 
@@ -128,7 +155,7 @@ static const int runtime_launches[] = {CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel
                                        CUPTI_RUNTIME_TRACE_CBID_cudaGraphLaunch_v10000};
 
 static int callbacks(CUpti_CallbackFunc function, CUpti_CallbackDomain domain, const int *ids) {
-  TRY(CUPTI(cuptiSubscribe, &subscriber, function, NULL));
+  if (!subscriber) TRY(CUPTI(cuptiSubscribe, &subscriber, function, NULL));
   for (int i = 0; ids && i < 3; i++) TRY(CUPTI(cuptiEnableCallback, 1, subscriber, domain, (CUpti_CallbackId)ids[i]));
   return 0;
 }
@@ -207,6 +234,22 @@ int price_begin(const char *mode, const char *library) {
   MODE("runtime calls") return CLASSIC(CUPTI_ACTIVITY_KIND_RUNTIME);
   MODE("as recorded today")
     return CLASSIC(CUPTI_ACTIVITY_KIND_MEMCPY2, kernel, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MARKER);
+  MODE("kernels and calls") return CLASSIC(kernel, CUPTI_ACTIVITY_KIND_DRIVER, CUPTI_ACTIVITY_KIND_RUNTIME);
+  MODE("kernels and driver calls") return CLASSIC(kernel, CUPTI_ACTIVITY_KIND_DRIVER);
+  MODE("kernels and runtime calls") return CLASSIC(kernel, CUPTI_ACTIVITY_KIND_RUNTIME);
+  MODE("kernels and timed driver launches") {
+    TRY(callbacks(timed_callback, CUPTI_CB_DOMAIN_DRIVER_API, driver_launches));
+    return CLASSIC(kernel);
+  }
+  MODE("kernels and timed runtime launches") {
+    TRY(callbacks(timed_callback, CUPTI_CB_DOMAIN_RUNTIME_API, runtime_launches));
+    return CLASSIC(kernel);
+  }
+  MODE("kernels and timed launches of both") {
+    TRY(callbacks(timed_callback, CUPTI_CB_DOMAIN_DRIVER_API, driver_launches));
+    TRY(callbacks(timed_callback, CUPTI_CB_DOMAIN_RUNTIME_API, runtime_launches));
+    return CLASSIC(kernel);
+  }
   MODE("hardware times") {
     TRY(CUPTI(cuptiActivityEnableHWTrace, 1));
     return CLASSIC(kernel);
@@ -231,10 +274,11 @@ int price_end(int how) {
                     : CUPTI(cuptiActivityDisable, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
 }
 
-/* Flush and fill: buffers, bytes, drops, launches seen, records, kernel records, size of a user-defined record. */
+/* Flush and fill: buffers, bytes, drops, launches seen, records, kernel records, those of timed calls, timed calls, size
+ * of a user-defined record. */
 void price_counts(uint64_t *out) {
   if (cupti) CUPTI(cuptiActivityFlushAll, 0);
-  uint64_t now[] = {buffers, bytes, drops, launches, records, kernels, record_size};
+  uint64_t now[] = {buffers, bytes, drops, launches, records, kernels, launched, timed_calls, record_size};
   memcpy(out, now, sizeof now);
 }
 
@@ -248,12 +292,6 @@ static CUstream stream;
 static __typeof__(&cuLaunchKernel) launch;
 static __typeof__(&cuGraphLaunch) replay;
 static __typeof__(&cuStreamSynchronize) wait_for;
-
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 #define CUDA(name, symbol, ...) ((__typeof__(&name))find(cuda, symbol))(__VA_ARGS__)
 
@@ -285,12 +323,12 @@ double price_launches(int count, int replays) {
   uint64_t a = 0;
   uint32_t b = 0;
   void *arguments[] = {&a, &b, &b};
-  uint64_t begin = now_ns();
+  uint64_t begin = clock_ns(CLOCK_MONOTONIC);
   for (int i = 0; i < count; i++) {
     if (replays) replay(graph, stream);
     else launch(empty, 1, 1, 1, 32, 1, 1, 0, stream, arguments, NULL);
     if (i % 512 == 511) wait_for(stream);
   }
   wait_for(stream);
-  return (double)(now_ns() - begin) / count;
+  return (double)(clock_ns(CLOCK_MONOTONIC) - begin) / count;
 }

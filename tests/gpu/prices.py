@@ -27,13 +27,17 @@ RANKS = min(2, torch.cuda.device_count())
 #: Steps of a block.
 WORKLOADS = {"launches": 10, "replays": 20, "ddp": 12, "decode": 25}
 #: Modes of prices.c: with PyTorch's CUPTI, and with the wheel's.
-OLD = ("kernels", "as recorded today", "driver callbacks")
+LAUNCHES = (
+    "kernels and calls", "kernels and driver calls", "kernels and runtime calls", "kernels and timed driver launches",
+    "kernels and timed runtime launches", "kernels and timed launches of both",
+)  # fmt: skip
+OLD = ("kernels", "as recorded today", "driver callbacks", *LAUNCHES)
 NEW = (
     "plain", "subscriber", "driver callbacks", "runtime callbacks", "kernels", "kernels, serial",
     "kernels, buffers of 64 KB", "kernels, buffers of 8 MB", "kernels, one buffer of all threads",
     "kernels, graphs whole", "copies", "markers", "runtime calls", "as recorded today", "hardware times",
     "no times", "4 fields", "8 fields", "17 fields", "17 fields, several subscribers", "17 fields, graphs whole",
-    "all fields",
+    "all fields", *LAUNCHES,
 )  # fmt: skip
 #: Student's t by degrees of freedom from 1; the last one holds beyond.
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)

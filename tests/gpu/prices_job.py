@@ -22,7 +22,7 @@ from launch_bound import ddp, decode, pin_threads, timed
 mode, rank = sys.argv[1], int(os.environ["RANK"])
 prices = ctypes.CDLL(sys.argv[2])
 prices.price_launches.restype = ctypes.c_double
-COUNTS = ("buffers", "bytes", "drops", "launches", "records", "kernels", "record_bytes")
+COUNTS = ("buffers", "bytes", "drops", "launches", "records", "kernels", "launched", "timed", "record_bytes")
 #: Launches and replays of a step of prices.c's loops.
 LOOP = {"launches": 2000, "replays": 20}
 

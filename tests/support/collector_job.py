@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.fakes.cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer, record
+from support.fakes.launches import LAUNCH, SMALL, FakeDriver, numbers
 from support.fakes.pc_sampling import INVALID_OPERATION, NO_PRIVILEGE, FakePcSampling
 
 from drumline.producers.collector import (
@@ -63,7 +64,11 @@ def print_decoder() -> None:
 
 
 def gap(steps: int) -> None:
-    """The host is ahead of the GPU all the time; of the steps CUPTI drops an eighth."""
+    """The host is ahead of the GPU all the time; of the steps CUPTI drops an eighth.
+
+    Another profiler has CUPTI's callbacks, so that it records calls, whose times are made up too.
+    """
+    fake.holder = MULTIPLE_SUBSCRIBERS
     for step in range(steps + job.behind):
         time.sleep(max(0.0, (job.begin_ns + (step + 1) * STEP_NS - time.time_ns()) / 1e9))
         data, places = job.records(step)
@@ -230,11 +235,14 @@ def resumed() -> None:
     assert (fake.finalized, fake.kept) == (1, True)
 
 
-def launches() -> None:
+def launches(how: str) -> None:
     """A deep window with launches and stacks, as the agent's file asks; each function launches a kernel in each step.
 
-    A function launches when it was sampled while it ran, however long that takes.
+    A function launches when it was sampled while it ran, however long that takes. `launches_taken`: another profiler
+    has CUPTI's callbacks, so CUPTI records calls.
     """
+    is_taken, driver = how == "launches_taken", FakeDriver(fake)
+    fake.holder = MULTIPLE_SUBSCRIBERS if is_taken else 0
     rounds, sample = [0], stack_samples.ThreadSampler.sample
 
     def counted(*arguments) -> None:
@@ -249,11 +257,11 @@ def launches() -> None:
              "stacks": True}  # fmt: skip
     file.write_text(json.dumps([window]))
     assert attach.attach("off", cupti=fake.bound())
-    while len(fake.enabled) < 7 or rounds[0] < 1:
+    while len(fake.enabled) < 5 + 2 * is_taken or bool(fake.callbacks) == is_taken or rounds[0] < 1:
         os.utime(file)
         time.sleep(0.01)
     name = int(raw.data.view("<u8")[raw.field(KERNEL, 104, "<u8")[0]])
-    numbers = iter(range(1, 1_000))
+    correlations = iter(range(1, 1_000))
 
     def wait_for_samples() -> None:
         until = rounds[0] + 2
@@ -262,8 +270,9 @@ def launches() -> None:
             time.sleep(0.001)
 
     def launch(gpu_ns: int, kind: int) -> None:
-        number, now, thread = next(numbers), time.time_ns(), thread_name(threading.get_ident())
+        number, now, thread = next(correlations), time.time_ns(), thread_name(threading.get_ident())
         fake.play(record(kind, start=now, end=now + 2_000, thread_id=thread, correlation_id=number), [(kind, 0)])
+        driver.call(LAUNCH, numbers(0x1000, *SMALL), correlation=number)  # the runtime calls the driver too
         times = {"start": now + 5_000, "end": now + 5_000 + gpu_ns}
         fake.play(record(KERNEL, **times, name=name, correlation_id=number), [(KERNEL, 0)])
 
@@ -285,6 +294,7 @@ def launches() -> None:
     while fake.enabled or any(thread.name == "drumline samples" for thread in threading.enumerate()):
         time.sleep(0.01)
     settled()
+    assert fake._called is None, "the subscriber was given back"
     print_decoder()
 
 
@@ -361,8 +371,11 @@ def main() -> None:
     if how.startswith("pc"):
         pc(how)
         return
-    if how in ("auto", "windows", "resumed", "captured", "launches"):
-        {"auto": auto, "windows": windows, "resumed": resumed, "captured": captured, "launches": launches}[how]()
+    if how.startswith("launches"):
+        launches(how)
+        return
+    if how in ("auto", "windows", "resumed", "captured"):
+        {"auto": auto, "windows": windows, "resumed": resumed, "captured": captured}[how]()
         return
     policy, profiler = "off" if how in ("late", "refused_off") else "", "a profiler" if how == "yielded" else ""
     assert attach.attach(policy, cupti=fake.bound(), active_profiler=profiler)

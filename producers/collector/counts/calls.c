@@ -3,6 +3,7 @@
  * Only calls of the driver are looked at: the runtime makes them too, so each launch is one call, whoever made it. A
  * call counts once it has succeeded, and not while its stream is captured into a graph: nothing runs then. Numbers and
  * parameters are those of CUPTI's and CUDA's headers; both only ever append. */
+#include "../launches.h"
 #include "table.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -15,6 +16,10 @@ struct call { /* CUpti_CallbackData */
   const void *params;
   const int *result;
   const char *symbol;
+  void *context;
+  uint32_t context_uid;
+  void *shared; /* a word of the call, of which nothing is known where its begin was not reported */
+  uint32_t correlation;
 };
 
 enum action { NONE, LAUNCH, LAUNCH_EX, LAUNCH_MANY, REPLAY, GRAPH_MADE, GRAPH_UPDATED, GRAPH_ENDED, UNLOADED,
@@ -143,6 +148,9 @@ static void counted(const struct kind_of_call *kind, const struct call *call) {
   }
 }
 
+/* Return 1 for a call that launches kernels or copies. */
+static int puts_work(enum action action) { return (action >= LAUNCH && action <= REPLAY) || action >= COPY; }
+
 /* Take a call of the driver (CUpti_CallbackFunc). */
 EXPORT void drumline_called(void *unused, int domain, uint32_t id, const void *data) {
   const struct call *call = data;
@@ -152,6 +160,7 @@ EXPORT void drumline_called(void *unused, int domain, uint32_t id, const void *d
   if (call->site == ENTER) { /* a handle is used again as soon as its call returns */
     if (kind->action == GRAPH_ENDED) graph_ended(*(const uint64_t *)call->params);
     if (kind->action == UNLOADED) names_changed();
+    if (puts_work(kind->action)) launch_begin(call->correlation);
     return;
   }
   int result = call->result ? *call->result : 0;
@@ -163,6 +172,7 @@ EXPORT void drumline_called(void *unused, int domain, uint32_t id, const void *d
   else if (kind->action == GRAPH_MADE) graph_made(*(const uint64_t *)words[0], (void *)words[1]);
   else if (kind->action == GRAPH_UPDATED) graph_made(words[0], (void *)words[1]);
   else if (atomic_load_explicit(&is_counting, memory_order_relaxed)) counted(kind, call);
+  if (puts_work(kind->action)) launch_end(id, call->correlation);
 }
 
 /* Count into a table of zeros, or one that this process has used; `functions`: enum of struct driver. */
@@ -189,8 +199,11 @@ EXPORT void drumline_counts_forget(void) {
 /* Ignore all calls from now on. */
 EXPORT void drumline_counts_close(void) { atomic_store(&is_open, 0); }
 
-/* Write the numbers of the calls that are looked at (CUPTI's cbids), and return how many there are. */
-EXPORT int drumline_counts_calls(uint32_t *ids, int most) {
-  for (int i = 0; i < CALLS && i < most; i++) ids[i] = calls[i].id;
-  return CALLS;
+/* Write the numbers of the calls that are looked at (CUPTI's cbids), or of those among them that launch kernels or
+ * copies; return how many there are. */
+EXPORT int drumline_counts_calls(uint32_t *ids, int most, int launches) {
+  int count = 0;
+  for (int i = 0; i < CALLS && count < most; i++)
+    if (!launches || puts_work(calls[i].action)) ids[count++] = calls[i].id;
+  return count;
 }

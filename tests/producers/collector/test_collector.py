@@ -475,8 +475,9 @@ def test_a_process_that_captured_a_graph_keeps_cupti_whose_end_would_break_it(tm
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_each_kernel_of_a_window_with_launches_has_its_launch_its_scope_and_its_line(tmp_path):
-    done, _report = run(tmp_path, "launches")
+@pytest.mark.parametrize("how", ["launches", "launches_taken"])
+def test_each_kernel_of_a_window_with_launches_has_its_launch_its_scope_and_its_line(tmp_path, how):
+    done, _report = run(tmp_path, how)
     assert (done.returncode, done.stderr) == (0, "")
     (folder,) = (path.parent for path in (tmp_path / "spool").glob("*/identity.json"))
     published, process = batches(tmp_path, folder)

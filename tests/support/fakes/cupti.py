@@ -332,12 +332,13 @@ class FakeCupti:
 
     def _unsubscribe(self, subscriber):
         assert subscriber == 0x5AB5
+        self.silent |= self.version >= 130_400 and layout.KERNEL in self.enabled
         self._called, self.callbacks, self.holder = None, set(), 0  # the handle is the same, whoever has subscribed
         return 0
 
     def _enable_callback(self, on, subscriber, domain, number):
-        assert (on, subscriber, domain) == (1, 0x5AB5, 1)
-        self.callbacks.add(number)
+        assert (subscriber, domain) == (0x5AB5, 1)
+        (self.callbacks.add if on else self.callbacks.discard)(number)
         return 0
 
     def _version(self, version):

@@ -91,11 +91,13 @@ class FakeDriver:
         }.items():
             setattr(self, name, ctypes.CFUNCTYPE(INT, *arguments)(getattr(self, "_" + name[2:].lower())))
 
-    def call(self, number: int, params: ctypes.Array, symbol: bytes | None = None, result: int = OK) -> None:
+    def call(
+        self, number: int, params: ctypes.Array, symbol: bytes | None = None, result: int = OK, correlation: int = 0
+    ) -> None:
         """Make a call of the driver, which CUPTI reports at its begin and its end."""
         returned = INT(result)
         for site in (0, 1):
-            data = CallbackData(site=site, params=ctypes.addressof(params), symbol=symbol)
+            data = CallbackData(site=site, params=ctypes.addressof(params), symbol=symbol, correlation=correlation)
             data.result = ctypes.addressof(returned) if site else None
             self.cupti.call_back(number, ctypes.addressof(data))
 
