@@ -47,7 +47,6 @@ def doctor(
         results += checks.environment_checks(os.environ)
         results.append(checks.safely("NCCL plugin", nccl_checks.plugin))
         results += nccl_checks.users_plugin(os.environ)
-        results.append(nccl_checks.cores())
         results.append(checks.safely("rings", lambda: nccl_checks.rings(chosen.rings_folder)))
     together = PROCESSES * (chosen.spool.max_mb << 20)
     results.append(checks.safely("spool", lambda: checks_spool.spool(chosen.spool.root, together)))

@@ -16,23 +16,6 @@ from drumline.producers.launcher import CHAIN, PLUGIN
 from drumline.producers.nccl_profiler import library
 from drumline.producers.rings.ring_file import HEADER_BYTES, LAYOUT, MAGIC, SUFFIX, HeaderField
 
-#: The kernel's list of GPUs, a folder each.
-GPUS = Path("/proc/driver/nvidia/gpus")
-#: Cores that a rank needs: for the thread that launches, and for NCCL's proxy thread, which polls while a call is
-#: measured (docs/guide/record-a-job.md, what it costs).
-RANK_CORES = 2
-
-
-def cores(gpus: Path = GPUS) -> Check:
-    """Check that there are cores for the thread of NCCL that polls while calls are measured."""
-    count, available = len(list(gpus.glob("*"))), len(os.sched_getaffinity(0))
-    text = f"{available} for {count} GPUs"
-    if available >= RANK_CORES * count:
-        return Check("cores", OK, text)
-    reason = "NCCL's proxy thread polls up to a core of each rank while calls are measured, and slows steps"
-    fix = f"{RANK_CORES} cores or more for each rank; leave DRUMLINE_RINGS__TIMES unset: one step in four is measured"
-    return Check("cores", WARN, f"{text}: {reason}", fix)
-
 
 def plugin() -> Check:
     """Check that drumline's plugin is there and loads, and which versions of NCCL's interface it has."""

@@ -36,8 +36,8 @@ def child(way: str, seconds: float) -> None:
     import torch
 
     from drumline.producers.collector import cupti as library
-    from drumline.producers.collector.pc_sampling import load_driver
     from drumline.producers.collector.counter import LaunchCounter
+    from drumline.producers.collector.pc_sampling import load_driver
     from drumline.producers.ipc.buffer_pool import BufferPool
 
     torch.zeros(1, device="cuda")
@@ -67,7 +67,8 @@ def child(way: str, seconds: float) -> None:
     halt.set()
     for thread in threads:
         thread.join()
-    print(json.dumps({"cycles": cycles, "records": records, "rejected": rejected, "cupti": cupti.version()}), flush=True)
+    counts = {"cycles": cycles, "records": records, "rejected": rejected, "cupti": cupti.version()}
+    print(json.dumps(counts), flush=True)
     os._exit(0)
 
 
