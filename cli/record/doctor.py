@@ -27,7 +27,7 @@ def doctor(
 
     \b
     GPU        driver, NVML, CUPTI as the jobs' PyTorch loads it, reading between processes, the compiled callbacks
-    NCCL       drumline's plugin and the user's, NCCL's interface, the rings of running processes, cores
+    NCCL       drumline's plugin and the user's, NCCL's interface, the rings of running processes
     spool      write permission of jobs, backlog of the agent, validity of the policy
     kept rows  the folder of policy rollup, where DRUMLINE_AGENT__KEPT_FOLDER names one: rights and room
     Kafka      connection, topics

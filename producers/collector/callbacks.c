@@ -14,7 +14,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 enum { VERSION = 1, BUFFERS, BUFFER_BYTES, REQUESTED, COMPLETED, DENIED, CUPTI_DROPPED, CALLBACK_NS, CALLBACK_MAX_NS,
-       FOREIGN, LAUNCHES_LOST = 14, DENIED_SEEN = 23, DENIED_FIRST_NS, DENIED_LAST_NS, STATE = 96, PER_BUFFER = 3, HEADER_BYTES = 4096 };
+       FOREIGN, LAUNCHES_LOST = 14, RETURNED, DENIED_SEEN = 23, DENIED_FIRST_NS, DENIED_LAST_NS, STATE = 96, PER_BUFFER = 3, HEADER_BYTES = 4096 };
 enum { FREE, LENT, DONE };
 enum { LAYOUT = 5 }; /* LAYOUT_VERSION */
 
@@ -66,15 +66,12 @@ int pool_lend(void) {
 
 void pool_return(unsigned number, size_t valid) {
   _Atomic uint64_t *state = &words[STATE + PER_BUFFER * number];
-  if (!atomic_load(&alive)) return;
   state[1] = valid;
-  state[2] = words[COMPLETED]++;
+  state[2] = words[RETURNED]++;
   atomic_store(state, valid ? DONE : FREE);
 }
 
-void pool_count_lost_launch(void) {
-  if (atomic_load(&alive)) words[LAUNCHES_LOST]++;
-}
+void pool_count_lost_launch(void) { words[LAUNCHES_LOST]++; }
 
 /* Lend a free buffer (CUpti_BuffersCallbackRequestFunc). Without one CUPTI drops records, and counts them. */
 EXPORT void drumline_request(uint8_t **buffer, size_t *size, size_t *most) {
@@ -108,6 +105,7 @@ EXPORT void drumline_complete(void *context, uint32_t stream, uint8_t *buffer, s
   if (offset % words[BUFFER_BYTES] || i >= words[BUFFERS]) {
     if (valid) words[FOREIGN]++; /* another profiler's, from before; its records are lost */
   } else {
+    words[COMPLETED]++;
     pool_return((unsigned)i, valid);
   }
   took(begin);

@@ -111,9 +111,7 @@ class Collector:
             self._active_profilers = [*(name for name in self._active_profilers if name != profiler), profiler]
             self._recorder.displaced = self._is_shared = True
             if first and self._alive and not self._broken:  # on a second call CUPTI is the other's already
-                if self._counter and not _torn_down():
-                    self._counter.lend(profiler)
-                self._release(f"{profiler} uses CUPTI")
+                self._release(f"{profiler} uses CUPTI", "" if _torn_down() else profiler)
                 self.state = "yielded"
 
     def resume_after(self, profiler: str) -> None:
@@ -197,7 +195,7 @@ class Collector:
         if not self._active_profilers:
             self._release("end of the process")
         self._recorder.learn_sizes(last=True)
-        self._recorder.close()  # Python is about to end, CUPTI is not
+        self._recorder.finish()  # Python is about to end, CUPTI is not
         self._alive = False
 
     def _run(self) -> None:
@@ -247,6 +245,8 @@ class Collector:
             self._pc_sampler.take()
         if self._recorder.on or (self._recorder.draining and not self._active_profilers):
             self._recorder.flush()
+        elif self._counter and not self._recorder.rests:
+            self._counter.rest()
         self._recorder.learn_sizes()
         is_over = not (policy.records or self._recorder.on or self._active_profilers)
         if is_over and self._has_begun_window and not (self._recorder.draining or self._pool.done()):
@@ -290,8 +290,8 @@ class Collector:
             if self._pc_sampler:
                 self._pc_sampler.switch(-1)
             self._recorder.stop()
-        if not self._recorder.on and self._counter:
-            self._counter.rest()
+            if self._counter:
+                self._counter.record_launches(False)
         if result:
             self._retry_at = time.monotonic() + RETRY_S
             held = result == cupti_library.MULTIPLE_SUBSCRIBERS
@@ -322,7 +322,9 @@ class Collector:
         The decoder wants them in deep windows that ask for them, and after a loss (derive/nccl/launch_records.py).
         """
         wanted = bool(self._pool.header[Header.LAUNCHES])
-        return not (self._counter and self._counter.record_launches(wanted)) and wanted
+        # A profiler on demand takes CUPTI without a notice, and then the subscriber, which nobody lends it.
+        counter = None if self._profiler_on_demand else self._counter
+        return not (counter and counter.record_launches(wanted)) and wanted
 
     def _end_window(self, may_finalize: bool) -> None:
         """Let CUPTI go where it may, and with it the callbacks until the job's next mark. `self._lock` is held."""
@@ -336,13 +338,18 @@ class Collector:
             self._counter.needs_mark = self._recorder.rests
         self._has_begun_window = False
 
-    def _release(self, reason: str) -> None:
-        """Switch everything off and fetch all that CUPTI has. `self._lock` is held."""
-        if self._counter:
-            self._counter.end(reason)
+    def _release(self, reason: str, borrower: str = "") -> None:
+        """Switch everything off and fetch all that CUPTI has. `self._lock` is held.
+
+        `borrower`: a profiler that gets CUPTI's subscriber until it has ended.
+        """
         self._recorder.release()
         self._switch(False, reason)
         self._recorder.flush(cupti_library.FLUSH_FORCED)
+        if self._counter and borrower:
+            self._counter.lend(borrower)
+        elif self._counter:
+            self._counter.end(reason)
 
     def _fail(self, reason: str) -> None:
         with self._lock:
@@ -350,11 +357,11 @@ class Collector:
             self._send_event({"event": "failed", "time_ns": time.time_ns(), "why": reason})
             try:
                 if not self._active_profilers:
-                    if self._counter:
-                        self._counter.end(reason)
                     self._switch(False, reason)
                     self._recorder.stop()  # what was switched on before the error
                     self._recorder.release()
+                    if self._counter:
+                        self._counter.end(reason)
             except Exception:
                 self._alive = False
             self.state = f"failed: {reason}"

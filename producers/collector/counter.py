@@ -35,6 +35,8 @@ RETRY_S = 10.0
 #: once for callbacks, of new contexts, and keeps them when it has ended; without them it records all kernels as before
 #: (docs/results/gpu-sessions.md).
 RETURNED_VERSIONS = (130_001,)
+#: From this version (cuptiGetVersion) on cuptiUnsubscribe ends the process's records (docs/design/cupti-issues.md).
+ENDS_RECORDS = 130_400
 #: CUptiResult of an attempt while the one subscriber is another.
 _TAKEN = (cupti_library.MAX_LIMIT_REACHED, cupti_library.MULTIPLE_SUBSCRIBERS)
 #: CUPTI_CB_DOMAIN_DRIVER_API.
@@ -57,7 +59,8 @@ class LaunchCounter:
         load_driver: Callable[[], Any],
         send_event: Callable[[dict[str, Any]], None],
     ) -> None:
-        self.begun = self.needs_mark = self._subscribed = self._records = False
+        self.begun = self.needs_mark = self._subscribed = self._is_open = False
+        self._records = self._wants_records = False
         self._cupti, self._pool, self._load_driver, self._send_event = cupti, pool, load_driver, send_event
         self._callbacks: cupti_library.LaunchCallbacks | None = None
         self._subscriber = ctypes.c_void_p()
@@ -73,8 +76,7 @@ class LaunchCounter:
             self._lent = 0  # whoever has the subscriber later may use it
         if policy.counts and not (self.begun or self.needs_mark) and time.monotonic() >= self._retry_at:
             self._retry_at = time.monotonic() + RETRY_S
-            result = self._begin(launches=False)
-            self.begun = not result
+            result = self._begin()
             reason = f"CUPTI gives its callbacks to one profiler, and another has them (CUptiResult {result})"
             self._send_event({"event": "counting", "on": self.begun, "why": reason, "rejected": not self.begun})
         if self.begun and policy.uses_cupti and self._callbacks is not None:
@@ -85,36 +87,38 @@ class LaunchCounter:
     def record_launches(self, on: bool) -> bool:
         """Record launches from now on, or no more; return whether they are, False if another profiler has callbacks.
 
-        Raises NoCupti.
+        CUPTI's first use must be over. Such a profiler is met once, until `on` is False again. Raises NoCupti.
         """
-        if on and not (self._records or self._subscribed):
-            self._begin(launches=True)
-        if on != self._records and self._subscribed and self._callbacks is not None:
-            if not self.begun:
-                self._enable(on, self._callbacks.calls(launches=True))
-            self._callbacks.record(on)
-        self._records = on
-        return on and self._subscribed
+        if on and not (self._wants_records or self._subscribed):
+            self._subscribe(self._cupti.cuptiSubscribe)
+        self._wants_records = on
+        records = on and self._subscribed
+        if records != self._records:
+            self._records = records
+            callbacks = self._loaded()
+            if self._subscribed and not self.begun:
+                self._enable(records, callbacks.calls(launches=True))
+            callbacks.record(records)
+        if not on and self._subscribed and self._cupti.version() < ENDS_RECORDS:
+            self._rest()
+        return records
 
     def rest(self) -> None:
-        """Give the subscriber back if nothing is counted.
+        """Record no launches, and give the subscriber back if nothing is counted.
 
-        Call it while records are off: with CUPTI 13.4 and later they would end with it (docs/design/cupti-issues.md).
+        Call it while records are off and CUPTI holds none: with ENDS_RECORDS and later they would be lost.
         """
         self.record_launches(False)
-        if not self.begun:
-            self._unsubscribe()
+        self._rest()
 
     def end(self, reason: str) -> None:
-        """Give the subscriber back, which another profiler may need."""
+        """Give the subscriber back, which another profiler may need. Records are off, as for `rest`."""
         self._retry_at = 0.0
-        if self._callbacks is not None:
-            self._callbacks.record(0)
+        if self.begun and self._callbacks is not None:
             self._callbacks.count(0)
-        self._records = False
-        self._unsubscribe()
-        if self.begun:
-            self.begun = False
+        was_begun, self.begun = self.begun, False
+        self.rest()
+        if was_begun:
             self._send_event({"event": "counting", "on": False, "why": reason, "rejected": False})
 
     def lend(self, profiler: str) -> None:
@@ -124,49 +128,57 @@ class LaunchCounter:
         self.end(f"{profiler} uses CUPTI")
 
     def forget(self) -> None:
-        """Count nothing in the child of a fork."""
+        """Count and record nothing in the child of a fork."""
         self.begun = self._subscribed = False
         if self._callbacks is not None:
             self._callbacks.close()
 
-    def _unsubscribe(self) -> None:
-        if self._subscribed:
+    def _rest(self) -> None:
+        if self._subscribed and not self.begun:
             self._subscribed = False
             self._cupti.cuptiUnsubscribe(self._subscriber)
 
-    def _begin(self, launches: bool) -> int:
-        """Subscribe to calls, `launches`: to those alone. Return the CUptiResult, 0 = success. Raises NoCupti.
+    def _begin(self) -> int:
+        """Subscribe to all calls that matter to counts. Return the CUptiResult, 0 = success. Raises NoCupti.
 
         Graphs and names that were known before are forgotten: nobody has followed them since.
         """
-        callbacks = self._opened()
+        callbacks = self._loaded()
+        if not self._is_open:
+            try:
+                driver = self._load_driver()
+            except OSError:  # then names and graphs are not known
+                driver = None
+            first = ctypes.addressof(ctypes.c_char.from_buffer(self._pool.memory))
+            callbacks.open(first + self._pool.counts_at, [_address(driver, names) for names in DRIVER])
+            self._is_open = True
         callbacks.forget()
+        result = self._subscribe(self._cupti.subscribe_exclusive)
+        if not result:
+            self._enable(True, callbacks.calls(launches=False))
+            self.begun = True
+        return result
+
+    def _subscribe(self, subscribe: Callable[..., int]) -> int:
+        """Become CUPTI's subscriber; return the CUptiResult, 0 = success."""
         lent, self._lent = self._lent, 0
-        place, result = ctypes.addressof(self._subscriber), 0
-        if not self._subscribed:
-            result = self._cupti.subscribe_exclusive(place, callbacks.called, None)
-            is_returned = result in _TAKEN and lent and self._cupti.version() in RETURNED_VERSIONS
-            if is_returned and not self._cupti.cuptiUnsubscribe(lent):
-                result = self._cupti.subscribe_exclusive(place, callbacks.called, None)
-            self._subscribed = not result
         if self._subscribed:
-            self._enable(True, callbacks.calls(launches))
+            return 0
+        place, called = ctypes.addressof(self._subscriber), self._loaded().called
+        result = subscribe(place, called, None)
+        is_returned = result in _TAKEN and lent and self._cupti.version() in RETURNED_VERSIONS
+        if is_returned and not self._cupti.cuptiUnsubscribe(lent):
+            result = subscribe(place, called, None)
+        self._subscribed = not result
         return result
 
     def _enable(self, on: bool, calls: list[int]) -> None:
         for call in calls:  # a CUPTI rejects those that it does not have
             self._cupti.cuptiEnableCallback(int(on), self._subscriber, _DRIVER_API, call)
 
-    def _opened(self) -> cupti_library.LaunchCallbacks:
+    def _loaded(self) -> cupti_library.LaunchCallbacks:
         if self._callbacks is None:
-            try:
-                driver = self._load_driver()
-            except OSError:  # then names and graphs are not known
-                driver = None
-            callbacks = cupti_library.LaunchCallbacks()
-            first = ctypes.addressof(ctypes.c_char.from_buffer(self._pool.memory))
-            callbacks.open(first + self._pool.counts_at, [_address(driver, names) for names in DRIVER])
-            self._callbacks = callbacks
+            self._callbacks = cupti_library.LaunchCallbacks()
         return self._callbacks
 
 

@@ -115,14 +115,8 @@ class Callbacks:
     """
 
     def __init__(self) -> None:
-        library = _built()
-        self.request, self.complete, self.now = (
-            ctypes.cast(getattr(library, f"drumline_{name}"), ctypes.c_void_p).value
-            for name in ("request", "complete", "now")
-        )
-        self._open, self.close, self.count_dropped, self.flush_launches = (
-            getattr(library, f"drumline_{name}") for name in ("open", "close", "count_dropped", "launches_flush")
-        )
+        self._library = _built()
+        self._open = self._library.drumline_open
         self._open.argtypes, self._open.restype = (_VOID, _VOID), ctypes.c_int
 
     def open(self, pool: int, dropped: int) -> None:
@@ -131,15 +125,23 @@ class Callbacks:
         `pool`: address of its header; `dropped`: address of cuptiActivityGetNumDroppedRecords.
         """
         if self._open(pool, dropped) != LAYOUT_VERSION:
-            self.close()
+            self._library.drumline_close()
             raise NoCupti("drumline's callbacks are of another release: pip install it again")
+        self.request, self.complete, self.now = (
+            ctypes.cast(getattr(self._library, f"drumline_{name}"), ctypes.c_void_p).value
+            for name in ("request", "complete", "now")
+        )
+        self.close, self.count_dropped, self.flush_launches = (
+            getattr(self._library, f"drumline_{name}") for name in ("close", "count_dropped", "launches_flush")
+        )
 
 
 class LaunchCallbacks:
     """Loads the C code that counts launches (counts/*.c) or records them (launches.c), built with callbacks.c.
 
-    `called`: address of the function that CUPTI calls, valid until the process ends. `count`, `record`: begin or end
-    either. `forget`: forgets graphs and names, `close`: ignores all calls from then on.
+    `called`: address of the function that CUPTI calls, valid until the process ends. `record`: begins or ends to
+    record.
+    After `open` only: `count` begins or ends to count, `forget` forgets graphs and names. `close`: ignores all calls.
 
     Raises NoCupti.
     """
@@ -147,10 +149,9 @@ class LaunchCallbacks:
     def __init__(self) -> None:
         library = self._library = _built()
         self.called = ctypes.cast(library.drumline_called, ctypes.c_void_p).value
-        self.count, self.forget, self.close = (
-            getattr(library, f"drumline_counts_{name}") for name in ("run", "forget", "close")
-        )
-        self.record = library.drumline_launches_run
+        self.count, self.forget = library.drumline_counts_run, library.drumline_counts_forget
+        self.record, self.close = library.drumline_launches_run, library.drumline_calls_close
+        library.drumline_calls_open()
         self._open = library.drumline_counts_open
         self._open.argtypes = (_VOID, _VOID)
 

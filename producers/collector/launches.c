@@ -1,8 +1,8 @@
 /* Records when the host launched each kernel and copy, by CUPTI's callbacks for calls of the driver.
  *
  * A record is the one that CUPTI writes of a call (CUpti_ActivityAPI), in a buffer of the shared pool, so the decoder
- * reads both alike. CUPTI's own records cover all calls of runtime and driver, of which few launch, and cost a job five
- * times as much (docs/results/gpu-sessions.md, prices). The correlation id of the driver's call is that of the kernel,
+ * reads both alike. CUPTI's own records cover all calls of runtime and driver, of which few launch, and cost far more
+ * (docs/results/gpu-sessions.md, prices). The correlation id of the driver's call is that of the kernel,
  * also where the runtime made the call. Threads launch at once, so no lock is taken: a record's place is reserved in
  * one word, and a buffer is given back by whoever writes the last record that it has. */
 #include "launches.h"
@@ -30,7 +30,7 @@ static _Atomic uint32_t written[MOST_BUFFERS], closed[MOST_BUFFERS]; /* bytes; `
 static _Atomic int is_on;
 /* The call that this thread is in. CUPTI offers a word of each call for that, whose address is any where callbacks were
  * switched on within the call (13.0.85). */
-static _Thread_local struct {
+static _Thread_local __attribute__((tls_model("initial-exec"))) struct { /* no allocation at a thread's first launch */
   uint64_t at; /* ns; 0 = none */
   uint32_t correlation;
 } begun;
@@ -72,6 +72,8 @@ static void add(const struct record *record) {
     }
     int number = pool_lend();
     if (number < 0) {
+      uint64_t full = taken;
+      if ((taken = atomic_load(&place)) != full) continue; /* another thread has the last one, for all */
       pool_count_lost_launch();
       return;
     }

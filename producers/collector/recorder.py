@@ -21,10 +21,11 @@ KINDS = (10, 1, 2, 12, 13)
 #: 379 processes, none with another GPU kind left on. With 13.4 and 13.5 that one must be on before the others: 25 of
 #: 240 runs where it was not, 0 of 320 where it was (docs/design/cupti-issues.md, tests/gpu/missing_kernels.c).
 KEPT = 22
-#: CUPTI_ACTIVITY_KIND_DRIVER, CUPTI_ACTIVITY_KIND_RUNTIME: a kernel has the correlation id of the call of the program,
-#: of the runtime where it used that (PyTorch), else of the driver (NCCL, cuBLAS). CUPTI 13.0 records nothing where only
+#: CUPTI_ACTIVITY_KIND_DRIVER, CUPTI_ACTIVITY_KIND_RUNTIME: a kernel has the correlation id of the call that launched
+#: it; CUPTI records that of the runtime where there is one (PyTorch), else of the driver (NCCL, cuBLAS). Both have the
+#: same id. CUPTI 13.0 records nothing where only
 #: calls that launch are enabled (cuptiActivityEnableRuntimeApi), so all are recorded, of which few launch. They are
-#: recorded where another profiler has CUPTI's callbacks, which show the same for a fifth of the price (launches.c).
+#: recorded where another profiler has CUPTI's callbacks, which show the same for far less (launches.c).
 CALLS = (4, 5)
 #: Longest time at the end of the process for the sizes of kinds that were in none of the first buffers; s.
 LEARN_S = 0.3
@@ -181,3 +182,8 @@ class ActivityRecorder:
     def close(self) -> None:
         """Make CUPTI's callbacks do nothing from now on."""
         self._callbacks.close()
+
+    def finish(self) -> None:
+        """Do as `close`, and give the decoder what a launch wrote meanwhile; not in the child of a fork."""
+        self.close()
+        self._callbacks.flush_launches()

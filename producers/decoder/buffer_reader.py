@@ -51,7 +51,8 @@ class BufferReader:
         size on count as dropped.
         """
         header, sizes = self._pool.header, self._pool.sizes.tolist()
-        sizes[cupti_layout.DRIVER] = cupti_layout.LAYOUTS[cupti_layout.DRIVER].sizes[0]  # launches.c writes them too
+        # launches.c writes them too, and CUPTI may have none.
+        sizes[cupti_layout.DRIVER] = sizes[cupti_layout.DRIVER] or cupti_layout.LAYOUTS[cupti_layout.DRIVER].sizes[0]
         view = self._pool.valid(number)
         data, behind = np.frombuffer(view, np.uint8), 0
         try:

@@ -45,6 +45,7 @@ class Header(IntEnum):
     WANTED_KIND = 12  # D record kind whose size the decoder needs; 0 = none
     MODE = 13  # D collection mode (policy.py)
     LAUNCHES_LOST = 14  # G launches without a record, as no buffer was free
+    RETURNED = 15  # G buffers that were given back, by CUPTI or with launches
     TICKS = 16  # D counts while the decoder is alive
     FLUSH_NS = 17  # G longest flush; duration
     THREAD_NS = 18  # G CPU time of the collector's thread; duration

@@ -175,14 +175,19 @@ EXPORT void drumline_called(void *unused, int domain, uint32_t id, const void *d
   if (puts_work(kind->action)) launch_end(id, call->correlation);
 }
 
-/* Count into a table of zeros, or one that this process has used; `functions`: enum of struct driver. */
-EXPORT void drumline_counts_open(uint8_t *memory, const struct driver *functions) {
+/* Look at calls from now on. */
+EXPORT void drumline_calls_open(void) {
   for (unsigned i = 0; i < CALLS; i++) number_of[calls[i].id] = (uint8_t)(i + 1);
+  atomic_store(&is_open, 1);
+}
+
+/* Count into a table of zeros, or one that this process has used; `functions`: enum of struct driver. Calls that make
+ * graphs or unload modules may be reported from then on. */
+EXPORT void drumline_counts_open(uint8_t *memory, const struct driver *functions) {
   driver = *functions;
   table_open(memory);
   graphs_open();
   atomic_store(&captures, 0);
-  atomic_store(&is_open, 1);
 }
 
 /* Count launches from now on (1), or follow graphs and names only (0). */
@@ -190,14 +195,13 @@ EXPORT void drumline_counts_run(int on) { atomic_store(&is_counting, on); }
 
 /* Forget what may change while no call is seen. */
 EXPORT void drumline_counts_forget(void) {
-  if (!atomic_load(&is_open)) return;
   names_changed();
   graphs_forgotten();
   atomic_store(&captures, 0);
 }
 
 /* Ignore all calls from now on. */
-EXPORT void drumline_counts_close(void) { atomic_store(&is_open, 0); }
+EXPORT void drumline_calls_close(void) { atomic_store(&is_open, 0); }
 
 /* Write the numbers of the calls that are looked at (CUPTI's cbids), or of those among them that launch kernels or
  * copies; return how many there are. */

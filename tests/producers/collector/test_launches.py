@@ -130,6 +130,30 @@ def test_threads_lose_no_launch_while_buffers_are_taken_from_them(process):
     assert process.states() == [FREE] * BUFFERS
 
 
+def test_launches_are_recorded_once_counting_has_got_the_callbacks_that_another_profiler_had(process):
+    process.cupti.holder = MULTIPLE_SUBSCRIBERS
+    process.launches.follow(Policy(COUNTS), True)
+    assert not process.launches.record_launches(True)
+    process.cupti.holder, process.launches._retry_at = 0, 0.0
+    process.launches.follow(Policy(COUNTS), True)
+    assert process.launches.record_launches(True)
+    process.launch(1)
+    assert process.correlations() == [1]
+
+
+def test_what_is_written_at_the_end_of_the_process_reaches_the_decoder_or_is_counted(process):
+    process.launches.record_launches(True)
+    process.launch(1)
+    process.callbacks.close()
+    process.launch(2)  # it still fits into the open buffer
+    process.callbacks.flush_launches()
+    process.launch(3)
+    process.read()
+    assert [record[6] for record in process.records] == [1, 2]
+    assert process.pool.header[Header.LAUNCHES_LOST] == 1
+    assert process.states() == [FREE] * BUFFERS
+
+
 def test_counting_goes_on_beside_and_after_recording(process):
     process.launches.follow(Policy(COUNTS), False)
     assert process.launches.record_launches(True)
@@ -142,10 +166,12 @@ def test_counting_goes_on_beside_and_after_recording(process):
     assert process.cupti.callbacks == set()
 
 
-def test_callbacks_end_with_recording_and_the_subscriber_only_when_records_are_off(process):
+@pytest.mark.parametrize(("version", "is_kept"), [(130_001, False), (130_500, True)])
+def test_the_subscriber_stays_until_records_are_off_where_these_would_end_with_it(process, version, is_kept):
+    process.cupti.version = version
     process.launches.record_launches(True)
     process.launches.record_launches(False)
-    assert (process.cupti.callbacks, process.cupti._called is None) == (set(), False)
+    assert (process.cupti.callbacks, process.cupti._called is not None) == (set(), is_kept)
     process.launches.rest()
     assert process.cupti._called is None
 
