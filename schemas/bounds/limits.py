@@ -137,7 +137,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (LAUNCH_STACKS, f"scopes {Topic.LAUNCH}:stacks"),
     (NAMES, "names domains"),
     (OPERATIONS, "operations datatypes last_operations last_datatypes"),
-    (EVIDENCE, "evidence"),
+    (EVIDENCE, "evidence ras_answers"),
     (NOTE, "policy"),
     (NOTES, "labels versions collector"),
     (RANK, "rank local_rank gpu_index gpu_instance comm_rank peer named_rank lead_rank"),

@@ -57,6 +57,7 @@ def standing_rows(explanation: Standstill, most_named: int) -> list[HangRow]:
     note = " ".join(row.note for row in rows[:4]) if rows else _job_note(explanation)
     if len(named) > 4:
         note += f" {len(named)} ranks are named."
+    note = " ".join((note, *explanation.notes))
     known: dict[str, Any] = {} if row is None else _shown(row)
     known |= {"number": explanation.number, "waiting": explanation.waiting}
     return [HangRow(WHOLE_JOB, reason=explanation.reason, note=note, **known), *rows]
@@ -95,6 +96,7 @@ def _sentence(named: NamedRank) -> str:
         Reason.DEADLOCK: f"waits in {operation} for a rank that waits for it",
         Reason.NOT_CALLED: f"has not called {operation}; {peers} in it",
         Reason.NOT_STARTED: f"called {operation}, but its GPU is busy and has not begun it; {peers} in it",
+        Reason.SILENT: f"does not answer NCCL's RAS; {peers} for it in {operation}",
         Reason.NOT_ENDED: f"does not end {operation}, which others have ended: its GPU or link",
     }[named.reason]
 

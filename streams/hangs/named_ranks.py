@@ -61,6 +61,7 @@ class Standstill:
         row, number, waiting: the operation that most ranks wait in, its number, and how many do; None = none do.
         known, ranks: of the ranks of its communicator, those whose progress is known, and all.
         places: rank and host of those that meet in it, if they are on two hosts, or two ranks.
+        notes: what else is known, sentences.
     """
 
     reason: Reason
@@ -71,6 +72,7 @@ class Standstill:
     known: int = 0
     ranks: int = 0
     places: tuple[tuple[int, str], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 #: id of a process -> rendezvous that it waits in.

@@ -32,6 +32,7 @@ from drumline.streams.core.records import (
 from drumline.streams.hangs.config import HangConfig
 from drumline.streams.hangs.hang_batch import WHOLE_JOB, HangRow, digest, hang_batch, standing_rows
 from drumline.streams.hangs.named_ranks import Reason, Standstill, explain
+from drumline.streams.hangs.ras_statements import informed
 from drumline.streams.hangs.snapshot import ProcessProgress, Report, processes_of
 
 #: Kind of a key -> number of its parts before the `run_key`: h|run_key, what is published; e|process|run_key, a process
@@ -193,7 +194,9 @@ class HangStage(IsolatedStage[str, JobProgress]):
             return self._publish_end(unit, state, OVER, Reason.SILENT, now_ns) if is_over else []
         is_ending = state.stands and now_ns - state.ended_ns < config.ending_ns  # who is ended first is not the reason
         if state.explained is None or (not is_ending and (state.changed or state.explained[1] != len(known))):
-            state.explained, state.changed = (explain(known), len(known)), False
+            silent = [process for name, process in state.processes.items() if name in state.silent]
+            explained = informed(explain(known), known, silent, state.world_size)
+            state.explained, state.changed = (explained, len(known)), False
         explanation, _ = state.explained
         is_unknown = explanation.reason is Reason.INSUFFICIENT or quiet_ns < config.hung_ns
         if explanation.row is None and is_unknown:  # nobody waits, as far as is known: they may compute
