@@ -180,7 +180,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (SHARE_NS, "interval_ns sample_age_ns"),
     (READING, "measured expected"),
     (HOST_READING, f"{Topic.ITERATION}:waiting"),
-    (HOST_READING, "retransmitted delivery_rate"),
+    (HOST_READING, "retransmitted delivery_rate queued"),
     (SHARE_NS, f"{Topic.ITERATION}:gpu_ns {Topic.REQUEST}:gpu_ns gap_ns schedule_ns gpu_idle_ns"),
     (SHARE_NS, "queue_ns ttft_ns prefill_gpu_ns host_ns"),
     (SIZE_32, "grid_x grid_y grid_z block_x block_y block_z shared_static shared_dynamic"),
