@@ -52,7 +52,8 @@ def agent(
     samples the host's links (sysfs, gpu.network.v1, DRUMLINE_AGENT__NETWORK_S), and the recorded processes (/proc,
     gpu.host.v1, DRUMLINE_AGENT__HOST_S), where their user is its own or it is root. When
     a verdict names one of them, it samples the Python stacks of it and of a peer without stopping them (gpu.stack.v1,
-    DRUMLINE_AGENT__STACKS). It makes these processes follow `drumline policy` and `drumline capture`
+    DRUMLINE_AGENT__STACKS), and when a job stands still, it reads what NCCL's RAS knows. It makes these processes
+    follow `drumline policy` and `drumline capture`
     (drumline.control.v1, DRUMLINE_AGENT__CONTROL). With
     DRUMLINE_ARCHIVE__URL=s3://bucket/prefix it archives published segments, compressed.
 

@@ -54,7 +54,7 @@ HANGS: tuple[Entry, ...] = (
     ),
     Entry(
         "hung", "silent",
-        "no data of it has come since",
+        "no data of it has come since, or it does not answer NCCL's RAS",
         "Does its host answer? Is the agent there up (`/readyz`)?",
         "Bring host or agent back; if the host is lost, end the job.",
         HOST,

@@ -275,6 +275,12 @@ AGENT_STACKS = _counter(
     "samplings of Python stacks for a verdict, by outcome: sampled, denied, failed, old, budget, off",
     "outcome",
 )
+AGENT_RAS = _counter(
+    "agent",
+    "ras_requests_total",
+    "requests to NCCL's RAS about standing jobs, by outcome: answered, none (or an older NCCL), failed, left_out",
+    "outcome",
+)
 AGENT_ARCHIVED = _counter("agent", "archived_bytes_total", "compressed bytes accepted by the storage")
 AGENT_ARCHIVE_BACKLOG = _gauge("agent", "archive_backlog_bytes", "bytes of segments that wait for the storage")
 AGENT_ARCHIVE_DROPPED = _counter(

@@ -30,6 +30,7 @@ from drumline.producers.agent.producer import KafkaSender
 from drumline.producers.agent.tailer import SpoolTailer
 from drumline.producers.host.targets import RecordedProcess, recorded_process
 from drumline.producers.rings.host_rings import RingFolder
+from drumline.producers.rings.progress import RasAnswer
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.folder_layout import BadSpool
 from drumline.producers.spool.quota import SpoolLimits
@@ -90,6 +91,7 @@ class Agent:
     Attributes:
         tails: by folder name.
         gpus: uuid and model by process, from NVML's thread.
+        ras: what NCCL's RAS stated of the run of a process, by process id, from its reader's thread.
         processes: envelopes of the processes that are alive on this host; other threads may read it.
         recorded: the same, with what may be read of them.
     """
@@ -114,7 +116,8 @@ class Agent:
         spool = settings.spool
         limits = SpoolLimits(max_bytes=spool.max_mb << 20)
         self.gpus: dict[int, dict[str, str]] = {}
-        self._rings = RingFolder(settings.rings_folder, self._root, limits, self._clock, self.gpus)
+        self.ras: dict[str, RasAnswer] = {}
+        self._rings = RingFolder(settings.rings_folder, self._root, limits, self._clock, self.gpus, self.ras)
         self._kept = self._options.kept
         self._is_caught_up = False
         self._finished = self._start = 0

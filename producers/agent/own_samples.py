@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from drumline.infra.config.settings import Settings
@@ -18,15 +19,18 @@ from drumline.producers.control.control_mirror import ControlMirror, control_mir
 from drumline.producers.control.waiting_jobs import make_folder, waiting_jobs
 from drumline.producers.health.check_at_start import CheckAtStart
 from drumline.producers.host.process_sampler import HostBatches, HostSampler
+from drumline.producers.host.targets import RecordedProcess
 from drumline.producers.identity import host_identity
 from drumline.producers.network.connection_sampler import ConnectionBatches, ConnectionSampler
 from drumline.producers.network.link_sampler import LinkBatches, LinkSampler
 from drumline.producers.network.link_samples import LinkSamples, expected_speeds
 from drumline.producers.nvml.batches import DeviceBatches
 from drumline.producers.nvml.sampler import DeviceSampler, SamplerOptions
+from drumline.producers.ras.request_thread import RasReader
+from drumline.producers.spool.location import control_file
 from drumline.producers.spool.quota import PROCESSES, SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
-from drumline.producers.stacks.stack_sampler import StackSampler, stack_sampler
+from drumline.producers.stacks.stack_sampler import StackSampler, is_off, stack_sampler
 from drumline.producers.stacks.verdicts import CAPTURE, Verdict
 from drumline.schemas.codec import Codec
 from drumline.schemas.control import PULL, Control
@@ -51,7 +55,14 @@ class OwnSamples:
         self._captures: SimpleQueue[Control] = SimpleQueue()
         self._kept = kept
         self._threads: list[
-            CheckAtStart | ConnectionSampler | ControlMirror | DeviceSampler | HostSampler | LinkSampler | StackSampler
+            CheckAtStart
+            | ConnectionSampler
+            | ControlMirror
+            | DeviceSampler
+            | HostSampler
+            | LinkSampler
+            | RasReader
+            | StackSampler
         ] = []
         if settings.agent.gpu_s:
             options = SamplerOptions(settings.agent.gpu_s, identity.versions)
@@ -70,11 +81,12 @@ class OwnSamples:
             connections = ConnectionBatches(identity.process_id, host)
             self._threads.append(ConnectionSampler(self._spool, connections, lambda: program.recorded))
         if settings.agent.stacks:
-            self._threads.append(
-                stack_sampler(
-                    settings, codec, self._spool, identity.process_id, lambda: program.recorded, self._next_capture
-                )
-            )
+            control = control_file({"DRUMLINE_SPOOL__ROOT": str(settings.spool.root)})
+            ras = RasReader(program.ras, lambda: program.recorded, lambda: is_off(control))
+            self._threads += [ras, stack_sampler(
+                settings, codec, self._spool, identity.process_id, lambda: program.recorded, self._next_capture,
+                partial(_request_ras, ras, lambda: program.recorded),
+            )]  # fmt: skip
         if settings.agent.control:
             make_folder(settings.spool.root)
             kept_jobs: Callable[[], set[str]] = kept.segments.jobs if kept is not None else set
@@ -122,3 +134,13 @@ class OwnSamples:
         for thread in self._threads:
             thread.stop()
         self._spool.close()
+
+
+def _request_ras(ras: RasReader, processes: Callable[[], Sequence[RecordedProcess]], verdict: Verdict) -> None:
+    """Let RAS be requested about a run that stands still, if one of the ranks whose hosts do it is on this one."""
+    run = verdict.job, verdict.run
+    on_host = {
+        process.record["rank"] for process in processes() if (process.record["job"], process.record["run"]) == run
+    }
+    if not on_host.isdisjoint(verdict.requesting):
+        ras.request(run)

@@ -89,7 +89,13 @@ def _rows(known: _Followed, begin_ns: int, now_ns: int) -> Iterable[Row]:
         yield common | {
             "direction": SEND, "bytes": max(0, sent), "busy_ns": busy_ns, "peer_wait_ns": waited_ns,
             "network_ns": busy_ns - waited_ns, "retransmitted": max(0, now.retransmitted - begin.retransmitted),
-            "delivery_rate": median_low(known.rates) if known.rates else UNKNOWN,
+            "delivery_rate": median_low(known.rates) if known.rates else UNKNOWN, "queued": now.queued,
         }  # fmt: skip
     if received >= LEAST_BYTES:
-        yield common | {"direction": RECEIVE, "bytes": received, "retransmitted": UNKNOWN, "delivery_rate": UNKNOWN}
+        yield common | {
+            "direction": RECEIVE,
+            "bytes": received,
+            "retransmitted": UNKNOWN,
+            "delivery_rate": UNKNOWN,
+            "queued": UNKNOWN,
+        }

@@ -18,8 +18,8 @@ REQUEST, DUMP = 0x1, 0x300
 ERROR, DONE = 2, 3
 _HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
 _REQUEST = struct.Struct("=BBBxI48x")
-#: struct inet_diag_msg: family, state; ports; addresses; inode.
-_SOCKET = struct.Struct("=BBxx2s2s16s16s28xI")
+#: struct inet_diag_msg: family, state; ports; addresses; queue of what is to be sent; inode.
+_SOCKET = struct.Struct("=BBxx2s2s16s16s20xI4xI")
 INFO = 2  # INET_DIAG_INFO
 #: States of TCP in which a connection may still send: established, and closed by the other end (net/tcp_states.h).
 _STATES = 1 << 1 | 1 << 8
@@ -46,6 +46,7 @@ class TcpConnection(NamedTuple):
         retransmitted: bytes that were sent again.
         delivery_rate: bytes a second at which the last bytes in flight arrived, 0 = none yet; slower ones that the
             sender itself caused are passed over by the kernel.
+        queued: bytes that were given to the kernel and are not acknowledged; -1 = unknown.
     """
 
     local: str
@@ -57,6 +58,7 @@ class TcpConnection(NamedTuple):
     receiver_us: int
     retransmitted: int
     delivery_rate: int
+    queued: int = -1
 
 
 def read_connections(inodes: Container[int]) -> list[TcpConnection]:
@@ -102,7 +104,7 @@ def _connection(body: bytes, inodes: Container[int]) -> TcpConnection | None:
     """Return a connection; None for one that is not wanted, within this host, or of a kernel that does not count."""
     if len(body) < _SOCKET.size:
         return None
-    family, _, local_port, remote_port, local, remote, inode = _SOCKET.unpack_from(body)
+    family, _, local_port, remote_port, local, remote, queued, inode = _SOCKET.unpack_from(body)
     if inode not in inodes:
         return None
     info = next((value for kind, value in _attributes(body[_SOCKET.size :]) if kind == INFO), b"")
@@ -119,7 +121,7 @@ def _connection(body: bytes, inodes: Container[int]) -> TcpConnection | None:
         segment, segments = _SEGMENTS.unpack_from(info)
         again = segment * segments
     names = [f"{address}:{port}" for address, _, port in ends]
-    return TcpConnection(names[0], names[1], inode, acknowledged, received, busy, receiver, again, rate)
+    return TcpConnection(names[0], names[1], inode, acknowledged, received, busy, receiver, again, rate, queued)
 
 
 def _end(family: int, address: bytes, port: bytes) -> tuple[str, bool, int]:

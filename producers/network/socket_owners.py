@@ -54,7 +54,7 @@ class SocketOwners:
                 pid = self._pids.get(name) or find_pid(process, self._proc, boot_times, os.geteuid())
                 if name not in self._pids and not self._is_in_own_network(pid):
                     raise NotReadable("it is in another network namespace than the agent")
-                inodes = _sockets(self._proc / str(pid) / "fd")
+                inodes = sockets_of(self._proc / str(pid) / "fd")
             except (NotReadable, OSError, ValueError, IndexError, StopIteration) as error:
                 if isinstance(error, NotReadable | PermissionError):
                     self._left_out.add(name)
@@ -79,7 +79,7 @@ def _place(process: RecordedProcess) -> tuple[object, ...]:
     return process.user, *(process.record[name] for name in ("job", "run", "rank"))
 
 
-def _sockets(folder: Path) -> list[int]:
+def sockets_of(folder: Path) -> list[int]:
     """Return the inodes of the sockets of a process. Raises OSError."""
     inodes = []
     with os.scandir(folder) as entries:

@@ -23,6 +23,7 @@ from drumline.producers.host.targets import RingWriter
 from drumline.producers.ipc.control import read_requests, times_requested
 from drumline.producers.rings.checkpoint import Checkpoint
 from drumline.producers.rings.control_answer import control_answer
+from drumline.producers.rings.progress import RasAnswer
 from drumline.producers.rings.publication import Gpus, RingProcess
 from drumline.producers.rings.ring_file import SUFFIX, BadRing, NotReady, RingFile
 from drumline.producers.spool.files import LISTED, opened
@@ -57,9 +58,10 @@ class RingFolder:
         limits: SpoolLimits,
         clock: Callable[[], float],
         gpus: Gpus = MappingProxyType({}),
+        ras: Mapping[str, RasAnswer] = MappingProxyType({}),
     ) -> None:
         self._folder, self._root, self._limits, self._clock = folder, root, limits, clock
-        self._gpus = gpus
+        self._gpus, self._ras = gpus, ras
         self._rings: dict[str, RingProcess] = {}
         self._spools = HostSpools(root)
         self._due = float("-inf")
@@ -125,6 +127,7 @@ class RingFolder:
                     self._open_spool,
                     self._gpus,
                     partial(control_answer, self._root),
+                    self._ras,
                 )
                 self.blocked.pop(name, None)
             except (FileNotFoundError, NotReady):

@@ -7,6 +7,7 @@ of a communicator: NCCL's own numbers repeat in replays of CUDA graphs, and are 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,18 @@ CLOSED_NS = 900_000_000_000
 OLDEST_NS = 365 * 86_400_000_000_000
 #: Operations by code, as NCCL names them; "" = none.
 OPERATIONS = ("", *FUNCTIONS)
+#: Texts of RAS in a record, so that an index has 8 bits.
+MOST_TEXTS = 255
+
+
+class RasAnswer(NamedTuple):
+    """Holds what NCCL's RAS stated at a time (ns since the epoch): of each communicator (16 hex digits) a JSON text."""
+
+    time_ns: int
+    texts: Mapping[str, str]
+
+
+NO_ANSWER = RasAnswer(0, {})
 
 
 def last_moved_ns(records: Array, state: RingState) -> int:
@@ -64,10 +77,11 @@ def note_passed(records: Array, communicators: Array, state: RingState) -> None:
         state.passed = {name: value for name, value in state.passed.items() if name in known}
 
 
-def progress_table(view: RingView, state: RingState, process: str) -> Table:
+def progress_table(view: RingView, state: RingState, process: str, ras: RasAnswer = NO_ANSWER) -> Table:
     """Return the rows: one for each communicator, and those of sends and receives (peers.py).
 
     `process`: its state (STATES). Whoever writes a ring may write any number: what the contract does not allow is cut.
+    `ras`: counts while the process has not moved since.
     """
     comms = view.communicators
     at = np.flatnonzero(_is_operation(view.records, comms, state))
@@ -105,7 +119,8 @@ def progress_table(view: RingView, state: RingState, process: str) -> Table:
             rows.append(its | row | _described(counts.record) | _last())
     for row in rows:
         row["start_ns"] = min(max(row["start_ns"], view.now_ns - OLDEST_NS), view.now_ns)
-    return progress_rows(rows, [hash_text(int(comms["id"][index])) for index in published])
+    texts = ras.texts if ras.time_ns >= moved_ns else {}
+    return progress_rows(rows, [hash_text(int(comms["id"][index])) for index in published], texts)
 
 
 def _is_operation(records: Array, communicators: Array, state: RingState) -> Array:
@@ -172,14 +187,27 @@ def _last(function: int = 0, datatype: int = 0, elements: int = 0) -> dict[str, 
     }
 
 
-def progress_rows(rows: Sequence[Mapping[str, int]], communicators: Sequence[str]) -> Table:
-    """Return rows, by their columns, as a table. `communicators`: of the rows of collectives; what a row lacks is 0."""
+def progress_rows(
+    rows: Sequence[Mapping[str, int]], communicators: Sequence[str], ras: Mapping[str, str] = NO_ANSWER.texts
+) -> Table:
+    """Return rows, by their columns, as a table. `communicators`: of the rows of collectives; what a row lacks is 0.
+
+    `ras`: what NCCL's RAS stated, by communicator.
+    """
     limits = bounds(Topic.PROGRESS)
+    answers = ["", *(ras[name] for name in dict.fromkeys(communicators) if name in ras)][: MOST_TEXTS + 1]
     places = np.cumsum([0, *(row["peer"] < 0 for row in rows)])[1:] - 1  # of each row's communicator
     columns: dict[str, Array] = {}
     for column in model(Topic.PROGRESS).columns:
         if column.name == "communicator":
             columns[column.name] = places.astype(column.dtype)
+            continue
+        if column.name == "ras_json":
+            names = (
+                communicators[at] if row["peer"] < 0 else "" for row, at in zip(rows, places.tolist(), strict=True)
+            )
+            numbers = [_answer(name, ras, answers) for name in names]
+            columns[column.name] = np.array(numbers, column.dtype)
             continue
         limit = limits[column.name]
         low, high = (0, len(OPERATIONS)) if column.dictionary else (int(limit.low), int(limit.high))
@@ -187,4 +215,9 @@ def progress_rows(rows: Sequence[Mapping[str, int]], communicators: Sequence[str
         columns[column.name] = np.array(values, column.dtype)
     texts = {"operations": OPERATIONS, "datatypes": DATATYPES, "last_operations": OPERATIONS}
     texts |= {"last_datatypes": DATATYPES, "states": STATES}
-    return Table(columns, {"communicators": communicators, **texts})
+    return Table(columns, {"communicators": communicators, "ras_answers": answers, **texts})
+
+
+def _answer(communicator: str, ras: Mapping[str, str], answers: Sequence[str]) -> int:
+    text = ras.get(communicator, "")
+    return answers.index(text) if text in answers else 0

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from drumline.producers.nccl_profiler.library import TIMED_INTERFACE
 from drumline.producers.rings.checkpoint import Checkpoint, SpoolFrame
 from drumline.producers.rings.identity_of_ring import ring_identity, ring_record
 from drumline.producers.rings.process_state import process_state
-from drumline.producers.rings.progress import progress_table
+from drumline.producers.rings.progress import NO_ANSWER, RasAnswer, progress_table
 from drumline.producers.rings.ring_file import COMM, MAX_COMMS, BadRing, HeaderField, RingFile, RingHeader
 from drumline.producers.rings.ring_rows import RingDerivation
 from drumline.producers.rings.state import RingState
@@ -50,7 +51,7 @@ class RingProcess:
 
     A round publishes what has become complete: it saves the state and the batches, appends the batches to the spool,
     and only then lets the process use the records again. `open_spool`: creates a process's spool. `gpus`: of
-    this host's processes; another thread adds to it.
+    this host's processes; another thread adds to it, as to `ras`, what NCCL's RAS stated, by process id.
 
     `finished`: all is in the spool, and the process has ended. `behind`: records that are not published yet.
     `is_still`: the process neither called nor ended an operation in the last seconds.
@@ -63,9 +64,11 @@ class RingProcess:
         open_spool: OpenSpool,
         gpus: Gpus,
         answer: Answer = lambda process, environment: "",
+        ras: Mapping[str, RasAnswer] = MappingProxyType({}),
     ) -> None:
         self._answer, self._answered = answer, ""
         self.ring, self._checkpoint, self._open_spool, self._gpus = ring, checkpoint, open_spool, gpus
+        self._ras = ras
         self._frames: list[SpoolFrame] = []
         self._spool: SpoolWriter | None = None
         self._derivation: RingDerivation | None = None
@@ -152,7 +155,7 @@ class RingProcess:
         """Publish how far the process is, before the other rows: then all that is not published is in the view."""
         assert self._derivation is not None
         state = process_state(self.ring, header, view.ended, self.is_still)
-        table = progress_table(view, self._state, state)
+        table = progress_table(view, self._state, state, self._ras.get(self.process_id, NO_ANSWER))
         self.is_still = table.rows > 0 and int(table["quiet_ns"][0]) > STILL_NS
         if table.rows:
             self._derivation.writer.write(Topic.PROGRESS, table, FeedProgress(view.now_ns, 0))

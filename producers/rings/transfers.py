@@ -75,7 +75,7 @@ def transfer_rows(records: Array, communicators: Array, step_offset: int | Array
         "first_step": np.minimum.reduceat(steps, first) if len(first) else steps,
         "last_step": np.maximum.reduceat(steps, first) if len(first) else steps,
         **{name: np.zeros(len(first), np.uint32) for name in ("local", "remote")},
-        **{name: np.full(len(first), UNKNOWN) for name in ("retransmitted", "delivery_rate")},
+        **{name: np.full(len(first), UNKNOWN) for name in ("retransmitted", "delivery_rate", "queued")},
     }
     names = [hash_text(int(communicators["id"][index])) for index in used.tolist()]
     return Table(

@@ -62,7 +62,7 @@ class SamplingPlan:
         """Return what this host samples for a verdict, culprits first. `now_s`: since the epoch, of this host."""
         if verdict.kind == CAPTURE:
             return self._within_budget(_captured(verdict, processes), now_s)
-        if not self._accepts(verdict):
+        if not verdict.named or not self._accepts(verdict):
             return []
         role = OF_SUSPECT if verdict.kind == SUSPECT else CULPRIT
         roles = [(rank, role, rank) for rank in verdict.named]

@@ -32,7 +32,7 @@ from drumline.producers.stacks.sampling_run import (
     py_spy,
 )
 from drumline.producers.stacks.stack_batches import StackBatches
-from drumline.producers.stacks.verdicts import SUSPECT, Verdict
+from drumline.producers.stacks.verdicts import HANG, SUSPECT, Verdict
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 
@@ -54,6 +54,7 @@ class StackSources:
         is_off: returns whether the host's policy forbids to record.
         length_s, suspect_length_s: of a sampling, and of one of a suspect at least.
         captures: returns the next deep window that asks for stacks, None without one.
+        stands: takes each verdict on a job that stands still, at once.
     """
 
     follower: VerdictFollower
@@ -63,6 +64,7 @@ class StackSources:
     length_s: int = LENGTH_S
     suspect_length_s: int = SUSPECT_LENGTH_S
     captures: Callable[[], Verdict | None] = lambda: None
+    stands: Callable[[Verdict], None] = lambda verdict: None
 
 
 class StackSampler(threading.Thread):
@@ -80,20 +82,25 @@ class StackSampler(threading.Thread):
         self.join(3.0)
 
     def run(self) -> None:
-        """Sample until `stop`; ends without it where py-spy is missing."""
+        """Sample until `stop`; where py-spy is missing, only pass on which jobs stand still."""
+        program = None
         try:
-            self._follow(py_spy())
+            program = py_spy()
         except NoPySpy as error:
             log.info("no stacks are sampled", reason=str(error))
+        try:
+            self._follow(program)
         except Exception as error:  # the agent publishes without stacks
             log.error("no stacks are sampled any more", error=f"{type(error).__name__}: {error}")
         finally:
             self._sources.follower.close()
 
-    def _follow(self, program: str) -> None:
+    def _follow(self, program: str | None) -> None:
         while not self._halt.is_set():
             verdict = self._sources.captures() or self._sources.follower.poll(POLL_S)
-            if verdict is None:
+            if verdict is not None and verdict.kind == HANG:
+                self._sources.stands(verdict)
+            if verdict is None or program is None:
                 continue
             samplings = self._plan.samplings(verdict, self._sources.processes(), time.time())
             while self._plan.skipped:
@@ -163,8 +170,9 @@ def stack_sampler(
     process_id: str,
     processes: Callable[[], Sequence[RecordedProcess]],
     captures: Callable[[], Verdict | None] = lambda: None,
+    stands: Callable[[Verdict], None] = lambda verdict: None,
 ) -> StackSampler:
-    """Return the sampler of this host. `spool`: the agent's own; `process_id`: the agent's; `captures`: as of
+    """Return the sampler of this host. `spool`: the agent's own; `process_id`: the agent's; `captures`, `stands`: as of
     StackSources."""
 
     def emit(batch: Batch) -> None:
@@ -175,5 +183,5 @@ def stack_sampler(
 
     control = control_file({"DRUMLINE_SPOOL__ROOT": str(settings.spool.root)})
     follower = VerdictFollower(settings, codec, jobs)
-    sources = StackSources(follower, processes, emit, lambda: is_off(control), captures=captures)
+    sources = StackSources(follower, processes, emit, lambda: is_off(control), captures=captures, stands=stands)
     return StackSampler(SamplingPlan(), StackBatches(process_id), sources)

@@ -37,7 +37,8 @@ class Verdict:
     """Ranks that one record names. That of a window names none where it is about all: then `of_all` is set.
 
     `at_s`: when Kafka took the record; s since the epoch. `named`: ranks, those that cost most first. `peer`: the rank
-    for comparison, -1 = none. `odds`, `step_ns`: of a suspect rank.
+    for comparison, -1 = none. `odds`, `step_ns`: of a suspect rank. `requesting`: of a job that stands still, those
+    whose hosts request what NCCL's RAS knows.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Verdict:
     of_all: bool = False
     odds: float = 0.0
     step_ns: int = 0
+    requesting: tuple[int, ...] = ()
 
 
 def straggler(batch: Batch, at_s: float) -> Verdict | None:
@@ -113,20 +115,24 @@ def suspect(batch: Batch, at_s: float) -> Verdict | None:
 
 
 def hang(batch: Batch, at_s: float) -> Verdict | None:
-    """Return what a record of gpu.hang.v1 asks for, None for nothing: its rows are the ranks that it names."""
+    """Return what a record of gpu.hang.v1 asks for, None for nothing: its rows are the ranks that it names.
+
+    RAS is requested where those are that it names, and the first and the last of the others: both sides of a link that
+    is cut, and not on thousands of hosts, since each request goes to all processes of the job.
+    """
     envelope = batch.envelope
     if envelope["state"] not in ("standing", "hung"):
         return None
     reasons = batch.strings("reason", "reasons").tolist()
     ranks = zip(batch.columns["rank"].tolist(), reasons, strict=True)
     listed = sorted({rank for rank, reason in ranks if rank >= 0 and reason not in ("", EXITED)})
-    if not listed:
-        return None
-    named = set(listed)
-    peer = next((rank for rank in range(min(int(envelope["world_size"]), MOST_RANKS)) if rank not in named), -1)
+    named, ranks_of_job = set(listed), range(min(int(envelope["world_size"]), MOST_RANKS))
+    peer = next((rank for rank in ranks_of_job if rank not in named), -1)
+    last = next((rank for rank in reversed(ranks_of_job) if rank not in named), -1)
+    requesting = (*listed[:MOST_NAMED], *dict.fromkeys(rank for rank in (peer, last) if rank >= 0))
     return Verdict(
         HANG, str(envelope["job"]), str(envelope["run"]), at_s, tuple(listed[:MOST_NAMED]), peer,
-        window_start_ns=int(envelope["start_ns"]),
+        window_start_ns=int(envelope["start_ns"]), requesting=requesting,
     )  # fmt: skip
 
 

@@ -141,7 +141,7 @@ _RULES: dict[Topic, _Rule] = {
         nullable=frozenset({"measured", "expected"}),
         plain=frozenset({"text"}),
     ),
-    Topic.PROGRESS: _Rule(upsert=True),
+    Topic.PROGRESS: _Rule(upsert=True, plain=frozenset({"ras_json"})),
     Topic.TRANSFER: _Rule(clock="start_ns"),
     Topic.STACK: _Rule(clock="time_ns", plain=frozenset({"stack"})),
     Topic.LAUNCH: _Rule(clock="start_ns", nullable=frozenset({"sample_age_ns"})),

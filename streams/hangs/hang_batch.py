@@ -13,11 +13,13 @@ from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.keys import derived_process_id
 from drumline.schemas.topics import Topic
 from drumline.streams.core.records import run_key
-from drumline.streams.hangs.named_ranks import NamedRank, Reason, Standstill
+from drumline.streams.hangs.named_ranks import NamedRank, Reason, StalledLink, Standstill
 from drumline.streams.hangs.snapshot import ProgressRow
 from drumline.streams.hangs.waiting import UNNAMED
 
 WHOLE_JOB = -1
+#: Links that a note names.
+MOST_LINKS = 4
 #: column -> its dictionary.
 _TEXTS = {
     "host": "hosts",
@@ -55,8 +57,11 @@ def standing_rows(explanation: Standstill, most_named: int) -> list[HangRow]:
     named, row = explanation.named, explanation.row
     rows = [_row(rank) for rank in named[:most_named]]
     note = " ".join(row.note for row in rows[:4]) if rows else _job_note(explanation)
+    if rows and explanation.links:
+        note += f" Besides, {_stalled(explanation.links)}."
     if len(named) > 4:
         note += f" {len(named)} ranks are named."
+    note = " ".join((note, *explanation.notes))
     known: dict[str, Any] = {} if row is None else _shown(row)
     known |= {"number": explanation.number, "waiting": explanation.waiting}
     return [HangRow(WHOLE_JOB, reason=explanation.reason, note=note, **known), *rows]
@@ -95,6 +100,7 @@ def _sentence(named: NamedRank) -> str:
         Reason.DEADLOCK: f"waits in {operation} for a rank that waits for it",
         Reason.NOT_CALLED: f"has not called {operation}; {peers} in it",
         Reason.NOT_STARTED: f"called {operation}, but its GPU is busy and has not begun it; {peers} in it",
+        Reason.SILENT: f"does not answer NCCL's RAS; {peers} for it in {operation}",
         Reason.NOT_ENDED: f"does not end {operation}, which others have ended: its GPU or link",
     }[named.reason]
 
@@ -106,6 +112,8 @@ def _running(gpus: int) -> str:
 
 
 def _job_note(explanation: Standstill) -> str:
+    if explanation.row is None and explanation.links:
+        return f"No rank calls an operation of NCCL, and none that is measured is open: {_stalled(explanation.links)}."
     if explanation.row is None:
         return "No rank waits in an operation of NCCL, and none calls one."
     if explanation.row.communicator == UNNAMED:
@@ -117,10 +125,32 @@ def _job_note(explanation: Standstill) -> str:
         return f"{explanation.waiting} ranks wait in {operation}; {known}."
     if explanation.reason is Reason.INSUFFICIENT:
         known = f"the progress of {explanation.known} of its {explanation.ranks} ranks is known"
-        return f"{explanation.waiting} ranks wait in {operation}; {known}."
+        stalled = f" Besides, {_stalled(explanation.links)}." if explanation.links else ""
+        return f"{explanation.waiting} ranks wait in {operation}; {known}.{stalled}"
     if explanation.reason is Reason.NOT_STARTED:
         return f"All ranks called {operation}; no GPU has begun it."
+    if explanation.links:
+        return f"All ranks began {operation}, and it does not end: {_stalled(explanation.links)}."
     return f"All ranks began {operation}, and none ends it: {_link(explanation.places)}, or a GPU."
+
+
+def _stalled(links: Sequence[StalledLink]) -> str:
+    """Return the links that deliver nothing, by hosts; those of both directions once."""
+    ranks: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for link in links:
+        ranks.setdefault((link.host, link.to_host), []).append((link.sender, link.receiver))
+    texts = []
+    for (host, to_host), pairs in ranks.items():
+        back = ranks.get((to_host, host), [])
+        if back and host != to_host and (host, to_host) > (to_host, host):
+            continue  # it stands at the other direction
+        senders, receivers = ([(rank, host) for rank in sorted(set(of))] for of in zip(*pairs, strict=True))
+        ends = f"{host} ({_ranks(host, senders)})", f"{to_host} ({_ranks(host, receivers)})"
+        texts.append(f"between {' and '.join(ends)}" if back and host != to_host else f"from {' to '.join(ends)}")
+    more = f" and {len(texts) - MOST_LINKS} more" if len(texts) > MOST_LINKS else ""
+    s, do = ("", "s") if len(texts) == 1 else ("s", "")
+    named = f"the link{s} {', '.join(texts[:MOST_LINKS])}{more}"
+    return f"{named} deliver{do} nothing, since what was sent is not acknowledged"
 
 
 def _link(places: Sequence[tuple[int, str]]) -> str:

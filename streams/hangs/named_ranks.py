@@ -9,9 +9,10 @@ other.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from drumline.streams.hangs.snapshot import ProcessProgress, ProgressRow
 from drumline.streams.hangs.waiting import UNNAMED, Awaited, Participant, Rendezvous, find_rendezvous
@@ -51,6 +52,15 @@ class NamedRank:
         return self.row.communicator != UNNAMED, self.waiting
 
 
+class StalledLink(NamedTuple):
+    """Names a connection that delivers nothing: the rank that sends over it and the one that receives, with hosts."""
+
+    sender: int
+    host: str
+    receiver: int
+    to_host: str
+
+
 @dataclass(frozen=True)
 class Standstill:
     """Explains a standstill.
@@ -61,6 +71,8 @@ class Standstill:
         row, number, waiting: the operation that most ranks wait in, its number, and how many do; None = none do.
         known, ranks: of the ranks of its communicator, those whose progress is known, and all.
         places: rank and host of those that meet in it, if they are on two hosts, or two ranks.
+        notes: what else is known, sentences.
+        links: sender and receiver, with their hosts, between which nothing is delivered.
     """
 
     reason: Reason
@@ -71,6 +83,8 @@ class Standstill:
     known: int = 0
     ranks: int = 0
     places: tuple[tuple[int, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    links: tuple[StalledLink, ...] = ()
 
 
 #: id of a process -> rendezvous that it waits in.
@@ -103,6 +117,27 @@ def explain(processes: Sequence[ProcessProgress]) -> Standstill:
         reason, ordered, point.row, point.number, waiting, members, members + max(0, point.missing),
         places if is_pair else (),
     )  # fmt: skip
+
+
+def with_stalled_links(
+    explanation: Standstill, pairs: Sequence[tuple[int, int]], processes: Iterable[ProcessProgress]
+) -> Standstill:
+    """Return an explanation with the pairs of ranks between which nothing is delivered.
+
+    They are the reason where no rank can be named, and where one that does not end is at an end of such a link: others
+    have ended once the kernel had their data. NCCL may not have measured the operation.
+    """
+    if not pairs:
+        return explanation
+    hosts = {process.rank: process.host for process in processes}
+    links = tuple(StalledLink(a, hosts.get(a, ""), b, hosts.get(b, "")) for a, b in pairs)
+    ends = {rank for pair in pairs for rank in pair}
+    named = tuple(
+        rank for rank in explanation.named if rank.reason is not Reason.NOT_ENDED or rank.process.rank not in ends
+    )
+    is_unknown = explanation.row is None and not named
+    reason = Reason.NOT_ENDED if is_unknown else named[0].reason if named else explanation.reason
+    return replace(explanation, named=named, links=links, reason=reason)
 
 
 def _works(process: ProcessProgress) -> bool:

@@ -17,12 +17,15 @@ from drumline.schemas.record_table import Ints, RecordTable
 ENDED = frozenset({"killed", "exited"})
 #: Columns that change when a process moves, or another one has to be named.
 _MOVING = ("called", "begun", "ended", "closed", "peer", "communicator")
+#: Dictionaries of which the same holds.
+_MARKING = ("communicators", "states", "ras_answers")
 _TEXTS = {
     "communicator": "communicators",
     "operation": "operations",
     "datatype": "datatypes",
     "last_operation": "last_operations",
     "last_datatype": "last_datatypes",
+    "ras_json": "ras_answers",
 }
 
 
@@ -46,6 +49,7 @@ class ProgressRow(NamedTuple):
     last_datatype: str
     last_elements: int
     step: int
+    ras_json: str = ""
 
 
 @dataclass(slots=True)
@@ -125,7 +129,7 @@ def processes_of(parts: RecordTable, now_ns: int, standing_ns: int) -> Iterator[
         quiet, first = _quiet(parts)
     columns, ends = parts.columns, parts.ends
     numbers = (parts.number(name).tolist() for name in ("rank", "sequence"))
-    texts = (parts.text(name) for name in ("host", "gpu_uuid", "process_id", "communicators", "states"))
+    texts = (parts.text(name) for name in ("host", "gpu_uuid", "process_id", *_MARKING))
     of_rows = quiet.tolist(), columns["state"][first].tolist(), ends[:-1], ends[1:]
     states_of = parts.lists("states")
     of_parts = zip(range(parts.parts), counts.tolist(), *numbers, *texts, *of_rows, strict=True)

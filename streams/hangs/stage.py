@@ -16,6 +16,7 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.schemas.parts.parts import allowance_ns
 from drumline.schemas.record_table import Ints, RecordTable
+from drumline.schemas.topics import Topic
 from drumline.streams.core.attempts import Attempts
 from drumline.streams.core.budget import StateBudget, Store
 from drumline.streams.core.in_flight import InFlight
@@ -31,8 +32,10 @@ from drumline.streams.core.records import (
 )
 from drumline.streams.hangs.config import HangConfig
 from drumline.streams.hangs.hang_batch import WHOLE_JOB, HangRow, digest, hang_batch, standing_rows
-from drumline.streams.hangs.named_ranks import Reason, Standstill, explain
+from drumline.streams.hangs.named_ranks import Reason, Standstill, explain, with_stalled_links
+from drumline.streams.hangs.ras_statements import informed
 from drumline.streams.hangs.snapshot import ProcessProgress, Report, processes_of
+from drumline.streams.hangs.stalled_connections import END_BYTES, StalledConnections, StalledPair
 
 #: Kind of a key -> number of its parts before the `run_key`: h|run_key, what is published; e|process|run_key, a process
 #: that ended.
@@ -40,6 +43,7 @@ _RUN_AT = {"h": 1, "e": 2}
 #: A process and a row of its record, as Python objects. Estimated.
 PROCESS_BYTES, ROW_BYTES = 1_500, 120
 MOVING, STANDING, HUNG, OVER = "moving", "standing", "hung", "over"
+_STATED = (STANDING, HUNG)
 
 
 @dataclass(slots=True)
@@ -53,7 +57,8 @@ class JobProgress:
         head: what was published last: episode, revision, state, start_ns, named ranks, digest, sequence.
         first_seen_ns: worker's clock at the first record or tick since the restart.
         changed: the explanation may be another one.
-        explained: the last explanation, and the processes that were silent then.
+        explained: the last explanation, the number of processes that were known then, and what was stalled.
+        connections: of its ranks over TCP; those that are stalled show a link that delivers nothing.
         ended_ns: worker's clock when a process was last found to have ended; 0 = none since the restart.
         rows: of all processes.
     """
@@ -65,14 +70,15 @@ class JobProgress:
     head: dict[str, Any] = field(default_factory=lambda: {"episode": 0, "revision": 0, "state": MOVING, "sequence": 0})
     first_seen_ns: int = 0
     changed: bool = True
-    explained: tuple[Standstill, int] | None = None
+    explained: tuple[Standstill, int, tuple[StalledPair, ...]] | None = None
+    connections: StalledConnections = field(default_factory=StalledConnections)
     ended_ns: int = 0
     rows: int = 0
 
     @property
     def stands(self) -> bool:
         """Return whether it stands still, as published."""
-        return self.head["state"] in (STANDING, HUNG)
+        return self.head["state"] in _STATED
 
 
 class HangStage(IsolatedStage[str, JobProgress]):
@@ -99,7 +105,8 @@ class HangStage(IsolatedStage[str, JobProgress]):
         return None if parts is None else parts[0]
 
     def _memory_of(self, state: JobProgress) -> int:
-        return PROCESS_BYTES * len(state.processes) + ROW_BYTES * state.rows
+        ends = END_BYTES * len(state.connections.ends)
+        return PROCESS_BYTES * len(state.processes) + ROW_BYTES * state.rows + ends
 
     def _run_key_of(self, unit: str) -> str:
         return unit
@@ -108,14 +115,25 @@ class HangStage(IsolatedStage[str, JobProgress]):
         state, head = self.states.setdefault(unit, JobProgress()), unpack_rows(self.store[name], NO_ROWS).head
         if name[0] == "h":
             state.head, state.world_size = head["published"], head["world_size"]
+            state.connections.ends = {(local, remote): rank for local, remote, rank in state.head.get("ends", ())}
             self.attempts.of_unit(unit).published_ns = head["published"]["attempt"]
         else:
             process = ProcessProgress.from_json(head["process"])
             state.processes[key_parts(name, 3)[1]], state.rows = process, state.rows + process.size
 
     def _work_of(self, table: RecordTable, offsets: Ints, now_ns: int) -> Iterator[Work[str]]:
+        if table.topic == Topic.TRANSFER:
+            for unit, parts, _, records in by_unit(table, offsets, self.attempts.units_at(table)):
+                if (state := self.states.get(unit)) is not None:  # connections begin no run
+                    yield Work(unit, parts.rows, partial(self._note_connections, state, parts, now_ns), records)
+            return
         for unit, parts, of_parts, records in by_unit(table, offsets, self.attempts.units_of_ranks(table)):
             yield Work(unit, parts.rows, partial(self._apply, unit, parts, of_parts, now_ns), records)
+
+    def _note_connections(self, state: JobProgress, table: RecordTable, now_ns: int) -> list[Batch]:
+        """Take in what the kernels count; the next tick evaluates it."""
+        state.connections.apply(table, now_ns)
+        return []
 
     def _apply(self, unit: str, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:
         """Take in the newest progress of all parts."""
@@ -192,13 +210,22 @@ class HangStage(IsolatedStage[str, JobProgress]):
             is_over = silent_ns > config.over_ns
             return self._publish_end(unit, state, OVER, Reason.SILENT, now_ns) if is_over else []
         is_ending = state.stands and now_ns - state.ended_ns < config.ending_ns  # who is ended first is not the reason
-        if state.explained is None or (not is_ending and (state.changed or state.explained[1] != len(known))):
-            state.explained, state.changed = (explain(known), len(known)), False
-        explanation, _ = state.explained
+        pairs, before = state.connections.pairs(now_ns), state.explained
+        is_same = before is not None and not state.changed and before[1:] == (len(known), pairs)
+        if before is None or not (is_ending or is_same):
+            silent = [process for name, process in state.processes.items() if name in state.silent]
+            explained = informed(explain(known), known, silent, state.world_size)
+            explained = with_stalled_links(explained, pairs, state.processes.values())
+            state.explained, state.changed = (explained, len(known), pairs), False
+        assert state.explained is not None
+        explanation, *_ = state.explained
         is_unknown = explanation.reason is Reason.INSUFFICIENT or quiet_ns < config.hung_ns
-        if explanation.row is None and is_unknown:  # nobody waits, as far as is known: they may compute
+        if (
+            explanation.row is None and not explanation.links and is_unknown
+        ):  # nobody waits, as far as is known: they may compute
             return self._publish_end(unit, state, MOVING, "", now_ns)
-        name = HUNG if quiet_ns >= config.hung_ns and explanation.waiting else STANDING
+        is_awaited = explanation.waiting or explanation.links
+        name = HUNG if quiet_ns >= config.hung_ns and is_awaited else STANDING
         rows = standing_rows(explanation, config.most_named)
         start_ns = state.head["start_ns"] if state.stands else now_ns - quiet_ns
         return self._publish(unit, state, name, rows, start_ns, now_ns)
@@ -227,6 +254,7 @@ class HangStage(IsolatedStage[str, JobProgress]):
             "start_ns": start_ns,
             "sequence": before["sequence"] + 1,
             "digest": now,
+            "ends": state.connections.known_ends(state.explained[2] if state.explained and name in _STATED else ()),
             "named": [[row.rank, row.host, row.gpu_uuid] for row in rows if row.rank != WHOLE_JOB],
         }
         job, run = split_run_key(unit)

@@ -78,7 +78,7 @@ def wirings(settings: Settings) -> list[Wiring]:
         Wiring("memcpy-bandwidth", (Topic.MEMCPY,), rolling(MemcpyBandwidth()), of_processes),
         Wiring("communicator", (Topic.COLLECTIVE,), communicators, of_communicators),
         Wiring("job", inputs, lambda store: JobStage(store, stragglers, budget, settings.stream.app_id), of_jobs),
-        Wiring("hangs", (Topic.PROGRESS,), lambda store: HangStage(store, hangs, budget)),
+        Wiring("hangs", (Topic.PROGRESS, Topic.TRANSFER), lambda store: HangStage(store, hangs, budget)),
     ]
 
 

@@ -1,6 +1,7 @@
 """Hangs end to end: processes that stall, NCCL's plugin, agent, Kafka, worker, sink, the row in `hangs`."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -19,9 +20,9 @@ from drumline.infra.runtime.processes import ManagedProcess
 RANKS, STEPS, STEP_S = 3, 40, 0.05
 #: Ranks of one job, below one `drumline run`; rank 1 hangs.
 LAUNCHER = f"""
-begin=$(($(date +%s%3N) + 10000)) ranks=
+begin=$(($(date +%s%3N) + 10000)) ranks= world=${{WORLD:-{RANKS}}}
 for rank in {" ".join(map(str, range(RANKS)))}; do
-    RANK=$rank LOCAL_RANK=$rank WORLD_SIZE={RANKS} BEGIN_MS=$begin STEPS={STEPS} HOW=$0 "$@" & ranks="$ranks $!"
+    RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=$world BEGIN_MS=$begin STEPS={STEPS} HOW=$0 "$@" & ranks="$ranks $!"
 done
 trap "kill -9 $ranks 2> /dev/null; exit 0" TERM
 wait
@@ -36,6 +37,7 @@ WAYS = PYTHON_WAYS | NCCL_WAYS
 LABS = Path(__file__).parents[1] / "support" / "labs"
 #: Ranks that a fake NCCL runs, and ranks that only a fake CUPTI records.
 HANGING, ON_GPU = LABS / "hanging_python.py", LABS / "hanging_cupti.py"
+WITH_RAS = LABS / "hanging_with_ras.py"
 #: The function of a way, where its name is another.
 FUNCTIONS = {"exception": "retry"}
 #: Most time from the last operation until a job stands still, by the worker's clock; s. The target is 12 s: 10 s and a
@@ -70,7 +72,7 @@ class Watched(Pipeline):
     def hangs(self, state):
         """Return the named ranks of a state, by run and rank."""
         rows = self.query(
-            "SELECT run, rank, reason, operation, number, dateDiff('millisecond', start, time) / 1e3 AS took_s "
+            "SELECT run, rank, reason, operation, number, note, dateDiff('millisecond', start, time) / 1e3 AS took_s "
             f"FROM hangs WHERE state = '{state}' AND rank >= 0 "
             "ORDER BY run, revision, rank"
         )
@@ -182,3 +184,36 @@ def test_a_hanging_rank_that_cupti_alone_records_is_named_with_its_line_and_no_h
         for rows in (pipeline.hangs("standing"), hung, pipeline.hangs("hung")):
             assert {key: row["reason"] for key, row in rows.items()} == {("sleep", 1): "not_called"}
         pipeline.wait_clean("sleep")
+
+
+@pytest.mark.long  # a worker, a sink and an agent
+@pytest.mark.stack
+@pytest.mark.timeout(900)
+def test_a_rank_without_records_is_named_by_what_nccls_ras_counts(clean_stack, environment_of, tmp_path):
+    library = tmp_path / "fake-nccl.so"
+    subprocess.run([*COMPILER, "-shared", "-fPIC", "-o", library, PROGRAMS / "fake_nccl.c", *FAKE[:2]], check=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    pipeline = Watched(clean_stack, environment_of(clean_stack), tmp_path, "20")
+    environment = pipeline.environment | {
+        "WORLD": str(RANKS + 1), "NCCL_RAS_ADDR": f"localhost:{port}", "PYTHONPATH": str(HANGING.parents[2]),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "drumline.cli.app", "run", "--policy", "light", "--job", "ras", "--run", "ras"]
+    command += ["--", "sh", "-c", LAUNCHER, "wait", sys.executable, str(WITH_RAS), str(library), port, str(RANKS)]
+    with pipeline.running():
+        job = subprocess.Popen(command, env=environment)
+        try:
+            [row] = wait_for(partial(pipeline.hangs, "standing"), {("ras", RANKS)}).values()
+            assert (row["reason"], row["operation"], row["number"]) == ("not_called", "AllReduce", STEPS + 1)
+            print(f"named by RAS after {row['took_s']:.1f} s")
+            wait_for(partial(pipeline.hangs, "hung"), {("ras", RANKS)})
+            shown = " ".join(pipeline.drumline("top", "--once", "--job", "ras").split())
+            assert f"Rank {RANKS} has not called AllReduce {STEPS + 1}" in shown
+        finally:
+            job.terminate()
+        wait_for(partial(pipeline.hangs, "over"), {("ras", RANKS)})
+        pipeline.wait_clean("ras")
+    page = tmp_path / "report.html"
+    report = pipeline.drumline("report", "--job", "ras", "-o", str(page))
+    assert f"Rank {RANKS} has not called AllReduce {STEPS + 1}" in report
+    assert f"counts {STEPS} of {STEPS + 1} AllReduce of rank {RANKS}" in page.read_text()

@@ -50,6 +50,7 @@ class Rank:
     #: and then with 0 if it is not exact.
     peers: list[tuple[str | int, ...]] = field(default_factory=list)
     sequence: int = 0
+    ras: dict[str, str] = field(default_factory=dict)  # what RAS states, by communicator
     blocks: bool = True  # the host waits for each collective; else for those of the step before
 
 
@@ -154,6 +155,7 @@ class Job:
         names, types = dictionary(texts["operation"]), dictionary(texts["datatype"])
         last_names = dictionary(row["last"][0] for row in rows)
         last_types = dictionary(row["last"][1] for row in rows)
+        answers = dictionary(["", *(rank.ras.get(row["communicator"], "") for row in rows)])
         columns = {
             name: np.array([row[name] for row in rows], column.dtype)
             for name, column in ((c.name, c) for c in model("gpu.progress.v1").columns)
@@ -170,6 +172,7 @@ class Job:
             "datatype": np.array(types[1], "<u1"),
             "last_datatype": np.array(last_types[1], "<u1"),
             "elements": np.array([row["operation"][2] for row in rows], "<i8"),
+            "ras_json": np.array(answers[1][1:], "<u1"),
             "last_elements": np.array([row["last"][2] for row in rows], "<i8"),
             "bytes": np.array([row["operation"][2] * 4 for row in rows], "<i8"),
         }
@@ -180,7 +183,7 @@ class Job:
             "process_id": f"process-{rank.number}", "dropped_before": 0, "rows": count, "base_time_ns": self.now,
             "watermark_ns": 0, "sent_ns": self.now, "communicators": communicators[0], "states": states[0],
             "operations": names[0], "datatypes": types[0], "last_operations": last_names[0],
-            "last_datatypes": last_types[0],
+            "last_datatypes": last_types[0], "ras_answers": answers[0],
         }  # fmt: skip
         batch, record = Batch("gpu.progress.v1", envelope, columns), model("gpu.progress.v1")
         return decode(record, encode(record, batch)) if rank.sequence == 1 else batch

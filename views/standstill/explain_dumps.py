@@ -11,8 +11,9 @@ from drumline.infra.runtime.exit_codes import BAD_INPUT, OK
 from drumline.infra.runtime.terminal import echo, escape_controls
 from drumline.producers.foreign.dumps.bounded_values import BadDump
 from drumline.producers.foreign.dumps.flight_recorder import read_flight_recorder
-from drumline.producers.foreign.dumps.ras import RasReport, read_ras
+from drumline.producers.foreign.dumps.ras import read_ras
 from drumline.producers.foreign.recognise import HANG_DUMPS, Format, recognise
+from drumline.producers.ras.report import RasReport
 from drumline.producers.replay.parquet import BadTrace
 from drumline.streams.hangs.named_ranks import Reason
 from drumline.views.standstill.answer import StandstillAnswer, answer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
-from drumline.producers.foreign.dumps.ras import RasCommunicator, RasRank, RasReport
+from drumline.producers.ras.report import RasCommunicator, RasRank, RasReport
 from drumline.streams.hangs.snapshot import ProgressRow
 from drumline.views.standstill.standing_job import StandingJob, process, progress_row
 

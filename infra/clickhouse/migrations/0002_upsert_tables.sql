@@ -67,6 +67,7 @@ CREATE TABLE IF NOT EXISTS {database}.progress_versions
     step Int64 COMMENT 'step of the process; -1 = none' CODEC(Delta(8), ZSTD(1)),
     quiet_ns Int64 COMMENT 'time since the process last called or ended an operation, opened or closed a communicator, or began a step; ns' CODEC(T64, ZSTD(1)),
     state LowCardinality(String) COMMENT 'of the process: running, stopped by a signal, killed (it ended, and not by its exit), exited' CODEC(ZSTD(1)),
+    ras_json String COMMENT 'what NCCL''s RAS stated of the communicator since the process stands still: ranks, and of each kind at most 8 and their number: silent (rank in the communicator, host, pid, state) and behind (operation, called, of); empty = all answered and called as much, or RAS did not answer' CODEC(ZSTD(1)),
     published DateTime64(3, 'UTC') COMMENT 'when Kafka got the record' CODEC(Delta(8), ZSTD(1)),
     _topic_partition LowCardinality(String) COMMENT 'Kafka topic id and partition the row came from' CODEC(ZSTD(1)),
     _offset UInt64 COMMENT 'offset of its record' CODEC(DoubleDelta, ZSTD(1)),

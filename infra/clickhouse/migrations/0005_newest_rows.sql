@@ -59,6 +59,7 @@ CREATE OR REPLACE VIEW {database}.progress
     step Int64 COMMENT 'step of the process; -1 = none',
     quiet_ns Int64 COMMENT 'time since the process last called or ended an operation, opened or closed a communicator, or began a step; ns',
     state LowCardinality(String) COMMENT 'of the process: running, stopped by a signal, killed (it ended, and not by its exit), exited',
+    ras_json String COMMENT 'what NCCL''s RAS stated of the communicator since the process stands still: ranks, and of each kind at most 8 and their number: silent (rank in the communicator, host, pid, state) and behind (operation, called, of); empty = all answered and called as much, or RAS did not answer',
     published DateTime64(3, 'UTC') COMMENT 'when Kafka got the record',
     _topic_partition LowCardinality(String) COMMENT 'Kafka topic id and partition the row came from',
     _offset UInt64 COMMENT 'offset of its record',

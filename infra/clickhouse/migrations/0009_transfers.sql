@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS {database}.transfers
     remote LowCardinality(String) COMMENT 'its other end' CODEC(ZSTD(1)),
     retransmitted Int64 DEFAULT -1 COMMENT 'bytes that the kernel sent again; -1 = unknown' CODEC(T64, ZSTD(1)),
     delivery_rate Int64 DEFAULT -1 COMMENT 'rate at which the path delivered, as the kernel measures it, bytes per second; -1 = unknown' CODEC(T64, ZSTD(1)),
+    queued Int64 DEFAULT -1 COMMENT 'bytes that the sender had given to the kernel and the other end had not acknowledged, at the end of the interval; -1 = unknown' CODEC(T64, ZSTD(1)),
     published DateTime64(3, 'UTC') DEFAULT start COMMENT 'when Kafka got the record' CODEC(Delta(8), ZSTD(1)),
     _topic_partition LowCardinality(String) COMMENT 'Kafka topic id and partition the row came from' CODEC(ZSTD(1)),
     _offset UInt64 COMMENT 'offset of its record' CODEC(DoubleDelta, ZSTD(1)),

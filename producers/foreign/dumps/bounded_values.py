@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from drumline.producers.foreign.dumps.restricted_pickle import BadPickle, unpickle
+from drumline.producers.ras.report import MOST_VALUES, json_values
 
 #: Of a file, in bytes; dumps of 20,000 entries have 20 to 60 MB.
 MOST_BYTES = 256 << 20
-#: Containers and commas of JSON: each makes an object of some 60 bytes.
-MOST_VALUES = 10_000_000
 PICKLE = b"\x80"
-#: NCCL 2.28.9 forgets the comma in what RAS writes of a missing rank: of the rank that matters.
-_MISSING_COMMA = re.compile(rb'("nvml_dev":\s*-?\d+)(\s*"status")')
 
 
 class BadDump(Exception):
@@ -34,7 +30,7 @@ def read_values(path: Path) -> dict[str, Any]:
     if len(data) > MOST_BYTES:
         raise BadDump(f"{path}: larger than {MOST_BYTES >> 20} MiB; make it with a smaller TORCH_FR_BUFFER_SIZE")
     try:
-        values = unpickle(data) if data.startswith(PICKLE) else _json(data)
+        values = unpickle(data) if data.startswith(PICKLE) else json_values(data, MOST_VALUES)
     except BadPickle as error:
         raise BadDump(f"{path}: {error}") from None
     except RecursionError:
@@ -46,14 +42,3 @@ def read_values(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise BadDump(f"{path}: holds a {type(values).__name__} and not a mapping, so it is no dump")
     return values
-
-
-def _json(data: bytes) -> Any:
-    if sum(map(data.count, (b"[", b"{", b","))) > MOST_VALUES:
-        raise ValueError(f"more than {MOST_VALUES:,} values")
-    try:
-        return json.loads(data)
-    except json.JSONDecodeError:
-        if _MISSING_COMMA.search(data) is None:
-            raise
-        return json.loads(_MISSING_COMMA.sub(rb"\1,\2", data))

@@ -50,9 +50,9 @@ def test_small_and_foreign_and_new_connections_have_no_rows():
 
 
 def test_a_stalled_connection_has_a_row_of_what_it_waited_for_the_network():
-    stalled = OPENED._replace(acknowledged=100, busy_us=900_000, receiver_us=200_000)
+    stalled = OPENED._replace(acknowledged=100, busy_us=900_000, receiver_us=200_000, queued=5_000)
     [row] = sampled([OPENED], [stalled])[0]["p"]
-    assert (row["bytes"], row["busy_ns"], row["network_ns"]) == (100, 900_000_000, 700_000_000)
+    assert (row["bytes"], row["busy_ns"], row["network_ns"], row["queued"]) == (100, 900_000_000, 700_000_000, 5_000)
     assert sampled([OPENED], [stalled._replace(receiver_us=500_000)])[0] == {}, "the receiver had no room"
 
 

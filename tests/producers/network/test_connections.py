@@ -19,9 +19,9 @@ ANSWER = base64.b64decode(
     "uW8AAAAAAAA="
 )
 INODE = 879543
-SEEN = TcpConnection("10.77.0.1:48554", "10.77.0.2:7001", INODE, 3_000_001, 1_000, 4_000, 0, 0, 2_322_441_558)
-#: Of the message: begin of its sockets' addresses, of its attribute with tcp_info, and of tcp_info.
-LOCAL, REMOTE, ATTRIBUTE, INFO = 24, 40, 124, 128
+SEEN = TcpConnection("10.77.0.1:48554", "10.77.0.2:7001", INODE, 3_000_001, 1_000, 4_000, 0, 0, 2_322_441_558, 0)
+#: Of the message: begin of its sockets' addresses, of their queue, of its attribute with tcp_info, and of tcp_info.
+LOCAL, REMOTE, QUEUE, ATTRIBUTE, INFO = 24, 40, 76, 124, 128
 
 
 def changed(at, value, answer=ANSWER):
@@ -37,6 +37,11 @@ def with_info(length):
 def test_a_connection_has_what_the_kernel_counted_of_it():
     assert parse_answer(ANSWER, {INODE}) == ([SEEN], True)
     assert parse_answer(ANSWER, {INODE + 1}) == ([], True)
+
+
+def test_bytes_that_are_not_acknowledged_are_counted_and_not_those_that_are_not_read():
+    waiting = changed(QUEUE - 4, struct.pack("=II", 7, 4_000_000))
+    assert parse_answer(waiting, {INODE})[0] == [SEEN._replace(queued=4_000_000)]
 
 
 def test_the_answer_has_its_parts_at_these_places():

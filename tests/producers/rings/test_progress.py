@@ -18,7 +18,7 @@ from drumline.producers.identity import Identity
 from drumline.producers.nccl_profiler import library
 from drumline.producers.rings.host_rings import RingFolder
 from drumline.producers.rings.peers import MOST_COUNTED
-from drumline.producers.rings.progress import progress_table
+from drumline.producers.rings.progress import NO_ANSWER, RasAnswer, progress_table
 from drumline.producers.rings.ring_file import COPY_ENGINES, FUNCTIONS, HeaderField
 from drumline.producers.rings.ring_rows import RingDerivation
 from drumline.producers.rings.state import RingState
@@ -44,13 +44,13 @@ class Reader:
     def __init__(self, ring):
         self.ring, self.state = ring, RingState()
 
-    def round(self, now_ns=LATER, state="running"):
+    def round(self, now_ns=LATER, state="running", ras=NO_ANSWER):
         self.state = RingState.from_json(json.loads(json.dumps(self.state.to_json())))
         end, batches = int(self.ring.header[HeaderField.WRITTEN]), []
         records = self.ring.records[np.arange(self.state.position, end) % self.ring.capacity].copy()
         view = RingView(records, self.ring.comms.copy(), now_ns, int(self.ring.header[HeaderField.DROPPED]))
         writer = BatchWriter(IDENTITY, lambda topic, key, batch: batches.append(batch))
-        if (table := progress_table(view, self.state, state)).rows:
+        if (table := progress_table(view, self.state, state, ras)).rows:
             writer.write(Topic.PROGRESS, table, FeedProgress(now_ns, 0))
         RingDerivation(writer, self.state).advance(view)
         self.ring.header[HeaderField.READ] = self.state.position
@@ -61,7 +61,7 @@ class Reader:
         texts = {
             name: batch.strings(name, f"{name}s").tolist()
             for name in ("communicator", "operation", "datatype", "last_operation", "state")
-        }
+        } | {"ras_json": batch.strings("ras_json", "ras_answers").tolist()}
         numbers = {name: values.tolist() for name, values in batch.columns.items() if name not in texts}
         rows = zip(*(texts | numbers).values(), strict=True)
         return sorted((dict(zip(texts | numbers, row, strict=True)) for row in rows), key=lambda row: row["peer"])
@@ -381,3 +381,14 @@ def test_real_processes_that_hang_in_any_way_are_named(tmp_path, fake_nccl):
             process.send_signal(signal.SIGKILL)
             process.wait()
         agent.folder.close()
+
+
+def test_what_ras_stated_is_published_until_the_process_moves(ring):
+    ring.communicator(hash_=7, rank=1, ranks=4)
+    ring.running(BEGIN, function="Recv", peer=1)
+    ras = RasAnswer(BEGIN + 20 * SECOND, {"0000000000c0ffee": "stated", "00000000000000ff": "of another"})
+    rows = Reader(ring).round(BEGIN + 30 * SECOND, ras=ras)
+    stated = {(row["communicator"][-1], row["peer"]): row["ras_json"] for row in rows}
+    assert stated == {("e", -1): "stated", ("e", 1): "", ("7", -1): ""}
+    ring.running(BEGIN + 25 * SECOND)
+    assert {row["ras_json"] for row in Reader(ring).round(BEGIN + 40 * SECOND, ras=ras)} == {""}

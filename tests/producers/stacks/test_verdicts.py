@@ -137,8 +137,19 @@ def test_a_rank_that_others_wait_for_is_named_and_the_lowest_other_rank_is_the_p
 
 
 @pytest.mark.parametrize(
-    "batch", [standstill("moving"), standstill("over"), standstill(rows=((1, "gone"),)), standstill(rows=((-1, "x"),)),
-              standstill(rows=((1, ""),))],
+    "batch", [standstill(rows=((1, "gone"),)), standstill(rows=((-1, "x"),)), standstill(rows=((1, ""),))],
 )  # fmt: skip
-def test_a_job_that_moves_and_a_process_that_exited_ask_for_nothing(batch):
-    assert hang(batch, 0) is None
+def test_a_process_that_exited_is_not_sampled_and_ras_is_read_at_both_ends_of_the_job(batch):
+    verdict = hang(batch, 0)
+    assert (verdict.named, verdict.requesting) == ((), (0, 3))
+
+
+@pytest.mark.parametrize("state", ["moving", "over"])
+def test_a_job_that_moves_asks_for_nothing(state):
+    assert hang(standstill(state), 0) is None
+
+
+def test_ras_is_read_where_named_ranks_are_and_the_first_and_last_of_the_others():
+    assert hang(standstill(rows=((3, "not_called"),), world_size=16_384), 0).requesting == (3, 0, 16_383)
+    assert hang(standstill(rows=((0, "mismatch"), (1, "mismatch"))), 0).requesting == (0, 1, 2, 3)
+    assert hang(standstill(rows=((0, "mismatch"), (1, "mismatch")), world_size=2), 0).requesting == (0, 1)

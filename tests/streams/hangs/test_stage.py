@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from support.standing_job import SECOND, Job
@@ -260,3 +262,67 @@ def test_records_of_many_seconds_give_the_results_of_their_batches(ends):
     assert [p.sequence for p in states[0].processes.values()] == [p.sequence for p in states[1].processes.values()]
     assert applied(together, table, np.arange(table.parts), job.now) == []
     assert together.duplicates == counts[-1]
+
+
+def silent_in(rank, ranks=4, state="silent", host="10.0.0.2"):
+    entry = {"rank": rank, "host": host, "pid": 40 + rank, "state": state}
+    return json.dumps({"ranks": ranks, "silent": [entry], "silent_ranks": 1})
+
+
+def test_what_ras_states_is_noted_beside_the_rank_that_progress_names():
+    job = Job(WORLD).run_for(20)
+    job.ranks[1].host_stalls = True
+    job.run_for(15)
+    assert job.named == {1: ("not_called", "AllReduce", 21)}
+    job.ranks[0].ras = {"c0": silent_in(1)}
+    job.run_for(3)
+    assert job.named == {1: ("not_called", "AllReduce", 21)}
+    stated = "NCCL's RAS on host-0 gets no answer of rank 1 (pid 41 on 10.0.0.2) in communicator c0."
+    assert job.rows[-1][0]["note"].endswith(stated)
+    assert job.states == ["standing", "standing"]
+    job.run_for(30)
+    assert len(job.states) == 2, "the same answer is no news"
+
+
+@pytest.mark.parametrize(("state", "reason"), [("silent", "silent"), ("gone", "gone")])
+def test_a_rank_of_which_nothing_is_known_is_named_by_what_ras_states(state, reason):
+    job = Job(WORLD).run_for(20)
+    job.ranks[2].host_stalls = job.ranks[3].host_stalls = True
+    job.ranks[2].silent = job.ranks[3].silent = True  # their host is lost
+    job.run_for(40)
+    assert job.named == {}
+    job.ranks[0].ras = {"c0": silent_in(3, state=state)}
+    job.run_for(3)
+    assert job.named == {3: (reason, "AllReduce", 21)}
+    assert [row["host"] for row in job.rows[-1]] == ["", "host-1"]
+
+
+def test_a_rank_without_records_is_named_where_ras_counts_fewer_calls():
+    job = Job(WORLD).run_for(20)
+    job.ranks[3].silent = job.ranks[3].host_stalls = True
+    behind = {"rank": 3, "host": "h", "pid": 7, "operation": "AllReduce", "called": 20, "of": 21}
+    job.ranks[0].ras = {"c0": json.dumps({"ranks": 4, "behind": [behind], "behind_ranks": 1})}
+    job.run_for(40)
+    assert job.named == {3: ("not_called", "AllReduce", 21)}
+    assert "counts 20 of 21 AllReduce of rank 3 (pid 7 on h)" in job.rows[-1][0]["note"]
+
+
+def test_both_sides_of_a_cut_link_state_the_other_and_no_rank_is_named():
+    job = Job(WORLD).run_for(20)
+    for rank in job.ranks.values():
+        rank.gpu_stalls = True
+        rank.ras = {"c0": silent_in(0 if rank.number >= 2 else 2)}
+    job.run_for(30)
+    assert job.named == {}
+    assert "RAS on host-0 gets no answer of rank 2" in job.rows[-1][0]["note"]
+    assert "RAS on host-1 gets no answer of rank 0" in job.rows[-1][0]["note"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "7", '{"silent": 3}', '{"silent": [{}]}', '{"behind": [{"rank": "x"}]}',
+                                  '{"silent": {"rank": 1}}', "[" * 5_000])  # fmt: skip
+def test_what_is_no_answer_of_ras_changes_nothing(text):
+    job = Job(WORLD).run_for(20)
+    job.ranks[1].host_stalls, job.ranks[0].ras = True, {"c0": text}
+    job.run_for(15)
+    assert job.named == {1: ("not_called", "AllReduce", 21)}
+    assert "RAS" not in job.rows[-1][0]["note"]

@@ -1,0 +1,74 @@
+"""Finds where the RAS of a job listens on this host: at a socket that one of the job's own processes holds."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from drumline.producers.host.targets import BOOT_TIMES, NotReadable, RecordedProcess, find_pid
+from drumline.producers.network.socket_owners import sockets_of
+
+#: Where NCCL listens without NCCL_RAS_ADDR.
+PORT = 28028
+VARIABLE, SWITCH = b"NCCL_RAS_ADDR=", b"NCCL_RAS_ENABLE=0"
+#: Most bytes of an environment and of a table of sockets: a host has some thousands, of 150 bytes each.
+MOST_BYTES = 8 << 20
+#: State of a listening socket in /proc/net/tcp.
+_LISTENING = "0A"
+#: Most processes of a job on this host that are searched: a host has 8 or 16 GPUs.
+MOST_PROCESSES = 64
+
+
+def ras_listener(processes: Iterable[RecordedProcess], proc: Path = Path("/proc")) -> tuple[str, int] | None:
+    """Return the address at which NCCL of one of these processes listens; None where none does, or it is not known.
+
+    The environment states the port only. The address is that of a socket which the process itself holds: so no request
+    reaches the job of another user that has the port, nor another host. A port of NCCL's configuration file is unknown.
+    """
+    for _, process in zip(range(MOST_PROCESSES), processes, strict=False):
+        try:
+            folder = proc / str(find_pid(process, proc, BOOT_TIMES.observed(), os.geteuid()))
+            port = _port((folder / "environ").read_bytes()[:MOST_BYTES])
+            is_near = os.readlink(folder / "ns/net") == os.readlink(proc / "self/ns/net")
+            if port and is_near and (address := _listening(folder, port)):
+                return address
+        except (NotReadable, OSError, ValueError, IndexError, StopIteration):
+            continue
+    return None
+
+
+def _port(environment: bytes) -> int:
+    """Return the port that a process's environment names; 0 = RAS is switched off. Raises ValueError."""
+    variables = environment.split(b"\0")
+    if SWITCH in variables:
+        return 0
+    named = next((text[len(VARIABLE) :] for text in variables if text.startswith(VARIABLE)), b"")
+    return int(named.rpartition(b":")[2]) if named else PORT
+
+
+def _listening(folder: Path, port: int) -> tuple[str, int] | None:
+    held = set(sockets_of(folder / "fd"))
+    for table in ("tcp", "tcp6"):
+        for address, inode in _listeners(folder / "net" / table, port):
+            if inode in held:
+                return address, port
+    return None
+
+
+def _listeners(table: Path, port: int) -> Iterator[tuple[str, int]]:
+    """Yield the addresses, and inodes, of the sockets that listen at a port. Raises OSError, ValueError."""
+    with table.open() as lines:
+        for line in lines.read(MOST_BYTES).splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 9 and fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                yield _address(fields[1].rpartition(":")[0]), int(fields[9])
+
+
+def _address(text: str) -> str:
+    """Return an address of /proc/net/tcp, whose words are in the byte order of the host; of all, this host's own."""
+    parts = [int(text[at : at + 8], 16).to_bytes(4, "little") for at in range(0, len(text), 8)]
+    family = socket.AF_INET if len(parts) == 1 else socket.AF_INET6
+    address = socket.inet_ntop(family, b"".join(parts))
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
