@@ -16,12 +16,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
 
-NEWLINK, NEWADDR, NEWQDISC, DELQDISC, ERROR = 16, 20, 36, 37, 2
+NEWLINK, NEWADDR, NEWROUTE, NEWQDISC, DELQDISC, ERROR = 16, 20, 24, 36, 37, 2
 REQUEST, ACKNOWLEDGE, CREATE, REPLACE = 0x1, 0x4, 0x400, 0x100
-IFNAME, LINKINFO, NS_PID, INFO_KIND, INFO_DATA, PEER = 3, 18, 19, 1, 2, 1
+IFNAME, MTU, LINKINFO, NS_PID, INFO_KIND, INFO_DATA, PEER = 3, 4, 18, 19, 1, 2, 1
+DESTINATION, OUTPUT, GATEWAY, SOURCE = 1, 4, 5, 7
+MAIN_TABLE, STATIC = 254, 4
 UP, ROOT = 1, 0xFFFFFFFF
 TCA_KIND, TCA_OPTIONS, TBF_PARMS, TBF_BURST = 1, 2, 1, 6
 ETHERNET = 1
@@ -70,6 +72,26 @@ def up(name: str, address: str = "") -> None:
     send(NEWLINK, 0, interface(index, UP))
 
 
+def loopback(address: str) -> None:
+    """Give the loopback interface an address that all links lead to."""
+    packed = socket.inet_aton(address)
+    body = struct.pack("BBBBI", socket.AF_INET, 32, 0, 0, socket.if_nametoindex("lo"))
+    send(NEWADDR, CREATE, body + attribute(1, packed) + attribute(2, packed))
+
+
+def route(name: str, address: str, gateway: str, source: str) -> None:
+    """Reach another host's own address through a link, as this host's own."""
+    body = struct.pack("BBBBBBBBI", socket.AF_INET, 32, 0, 0, MAIN_TABLE, STATIC, 0, 1, 0)
+    values = [(DESTINATION, address), (GATEWAY, gateway), (SOURCE, source)]
+    body += b"".join(attribute(kind, socket.inet_aton(value)) for kind, value in values)
+    send(NEWROUTE, CREATE | REPLACE, body + attribute(OUTPUT, struct.pack("I", socket.if_nametoindex(name))))
+
+
+def mtu(name: str, most: str) -> None:
+    """Set the largest packet of an end: it drops larger ones that the other end sends, where that one's is larger."""
+    send(NEWLINK, 0, interface(socket.if_nametoindex(name), UP) + attribute(MTU, struct.pack("I", int(most))))
+
+
 def down(name: str) -> None:
     """Cut a link: its carrier is gone at both ends."""
     send(NEWLINK, 0, interface(socket.if_nametoindex(name), 0))
@@ -96,7 +118,10 @@ def buffers(most: str) -> None:
         Path("/proc/sys/net/ipv4", name).write_text(f"4096 16384 {most}")
 
 
-COMMANDS = {"veth": veth, "up": up, "down": down, "rate": rate, "buffers": buffers}
+COMMANDS = {
+    "veth": veth, "up": up, "loopback": loopback, "route": route, "mtu": mtu, "down": down, "rate": rate,
+    "buffers": buffers,
+}  # fmt: skip
 
 
 class Hosts:
@@ -113,6 +138,11 @@ class Hosts:
                 self.apply(a, "veth", *ends, str(self.of[b].pid))
                 for host, end, last in ((a, ends[0], 1), (b, ends[1], 2)):
                     self.apply(host, "up", end, f"10.77.{number}.{last}")
+            for name in names:
+                self.apply(name, "loopback", self.own_address(name))
+            for a, b in permutations(names, 2):
+                route_of = self.end(a, b), self.own_address(b), self.address(b, a), self.own_address(a)
+                self.apply(a, "route", *route_of)
         except BaseException:
             self.close()
             raise
@@ -126,6 +156,10 @@ class Hosts:
         pairs = list(combinations(self.names, 2))
         number = next(at for at, pair in enumerate(pairs) if set(pair) == {host, peer})
         return f"10.77.{number}.{1 if pairs[number][0] == host else 2}"
+
+    def own_address(self, host: str) -> str:
+        """Return the address that a host has for all others."""
+        return f"10.78.0.{self.names.index(host) + 1}"
 
     def inside(self, host: str) -> list[str]:
         """Return what precedes a command that runs on a host."""
