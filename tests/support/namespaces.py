@@ -19,16 +19,23 @@ from contextlib import contextmanager, suppress
 from itertools import combinations, permutations
 from pathlib import Path
 
-NEWLINK, NEWADDR, NEWROUTE, NEWQDISC, DELQDISC, ERROR = 16, 20, 24, 36, 37, 2
+if __package__:
+    from support import packet_drops
+else:  # inside a namespace, as a program
+    import packet_drops  # type: ignore[no-redef,import-not-found]
+
+NEWLINK, NEWADDR, NEWROUTE, NEWQDISC, DELQDISC, NEWFILTER, ERROR = 16, 20, 24, 36, 37, 44, 2
 REQUEST, ACKNOWLEDGE, CREATE, REPLACE = 0x1, 0x4, 0x400, 0x100
-IFNAME, MTU, LINKINFO, NS_PID, INFO_KIND, INFO_DATA, PEER = 3, 4, 18, 19, 1, 2, 1
+IFNAME, MTU, PACKET_BYTES, LINKINFO, NS_PID, INFO_KIND, INFO_DATA, PEER = 3, 4, 41, 18, 19, 1, 2, 1
 DESTINATION, OUTPUT, GATEWAY, SOURCE = 1, 4, 5, 7
 MAIN_TABLE, STATIC = 254, 4
-UP, ROOT = 1, 0xFFFFFFFF
+UP, ROOT, CLSACT, COMING = 1, 0xFFFFFFFF, 0xFFFFFFF1, 0xFFFFFFF2
+CLSACT_HANDLE, BPF_FD, BPF_NAME, BPF_FLAGS, DIRECT = 0xFFFF0000, 6, 7, 8, 1
 TCA_KIND, TCA_OPTIONS, TBF_PARMS, TBF_BURST = 1, 2, 1, 6
-ETHERNET = 1
-#: Bytes that pass at once: larger than a packet of 64 KiB that the kernel has not cut yet.
-BURST = 1 << 17
+ETHERNET, ETH_P_ALL = 1, 3
+#: Largest packet that the kernel has not cut yet, and bytes that pass at once, no fewer: with more, an idle link is
+#: faster than its rate.
+PACKET, BURST = 1 << 15, 5 << 13
 
 
 def attribute(kind: int, value: bytes) -> bytes:
@@ -105,11 +112,33 @@ def rate(name: str, bytes_per_s: str) -> None:
         with suppress(FileNotFoundError):  # it has none
             send(DELQDISC, 0, message)
         return
+    send(NEWLINK, 0, interface(index, UP) + attribute(PACKET_BYTES, struct.pack("I", PACKET)))
     ratespec = struct.pack("BBHhHI", 0, ETHERNET, 0, 0, 0, min(value, 0xFFFFFFFF))
     limit = BURST + value // 1000  # 1 ms: behind a long queue the answers to what the other end sends would wait too
     parameters = ratespec + struct.pack("BBHhHI", *[0] * 6) + struct.pack("III", limit, 0, 0)
     options = attribute(TBF_PARMS, parameters) + attribute(TBF_BURST, struct.pack("I", BURST))
     send(NEWQDISC, CREATE | REPLACE, message + text(TCA_KIND, "tbf") + attribute(TCA_OPTIONS, options))
+
+
+def segments(name: str) -> None:
+    """Let an end send packets of its MTU: of larger ones, which veth passes on, many would be lost at once."""
+    packet_drops.without_large_packets(name)
+
+
+def drop(name: str, part: str, largest: str) -> None:
+    """Let an end lose a part of what comes in, and all packets above a number of bytes; "0", "0" = none again."""
+    index = socket.if_nametoindex(name)
+    message = struct.pack("BxxxiIII", 0, index, CLSACT_HANDLE, CLSACT, 0)
+    with suppress(OSError):  # it has none
+        send(DELQDISC, 0, message)
+    if float(part) <= 0 and int(largest) <= 0:
+        return
+    file = packet_drops.program(float(part), int(largest) or 1 << 20)
+    send(NEWQDISC, CREATE, message + text(TCA_KIND, "clsact"))
+    of_all = struct.pack("BxxxiIII", 0, index, 0, COMING, 1 << 16 | socket.htons(ETH_P_ALL))
+    options = attribute(BPF_FD, struct.pack("i", file)) + text(BPF_NAME, "drop")
+    options += attribute(BPF_FLAGS, struct.pack("I", DIRECT))
+    send(NEWFILTER, CREATE, of_all + text(TCA_KIND, "bpf") + attribute(TCA_OPTIONS, options))
 
 
 def buffers(most: str) -> None:
@@ -120,7 +149,7 @@ def buffers(most: str) -> None:
 
 COMMANDS = {
     "veth": veth, "up": up, "loopback": loopback, "route": route, "mtu": mtu, "down": down, "rate": rate,
-    "buffers": buffers,
+    "segments": segments, "drop": drop, "buffers": buffers,
 }  # fmt: skip
 
 
@@ -172,6 +201,15 @@ class Hosts:
     def limit(self, host: str, peer: str, bytes_per_s: float) -> None:
         """Limit what a host sends another; 0 = no limit."""
         self.apply(host, "rate", self.end(host, peer), str(bytes_per_s))
+
+    def lose(self, host: str, peer: str, part: float, largest: int = 0) -> None:
+        """Lose a part of the packets that a host sends another, and all above `largest` bytes; 0 = none."""
+        self.apply(host, "segments", self.end(host, peer))
+        self.apply(peer, "drop", self.end(peer, host), str(part), str(largest))
+
+    def restore(self, host: str, peer: str) -> None:
+        """Set up a link that was cut."""
+        self.apply(host, "up", self.end(host, peer))
 
     def cut(self, host: str, peer: str) -> None:
         """Cut the link of two hosts."""
