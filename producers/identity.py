@@ -202,6 +202,12 @@ def is_first_on_host(environment: Mapping[str, str]) -> bool:
     return _number(environment, _LOCAL_RANK, 0) == 0
 
 
+def rank_and_size(environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return rank and number of ranks that a launcher gave this process, or None."""
+    rank, size = _number(environment, _RANK_OR_SLURM, -1), _number(environment, _WORLD_SIZE, 0)
+    return (rank, size) if 0 <= rank < size else None
+
+
 def lacks_shared_run(variables: Mapping[str, str]) -> bool:
     """Return whether this rank would generate a run id that its peers do not have: they would never be compared."""
     return bool(first_set(variables, _RANK_VARIABLES)) and not _named_run(variables)

@@ -1,8 +1,9 @@
-"""`drumline check`: are this host's GPUs well?"""
+"""`drumline check`: are this host's GPUs well, and with --pairs the paths between hosts?"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -12,14 +13,17 @@ from rich.markup import escape
 
 from drumline.cli.console import exit_with
 from drumline.infra.config.settings import settings
-from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED
+from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, UNDECIDED
 from drumline.infra.runtime.terminal import echo, terminal_console
 
 if TYPE_CHECKING:
     from drumline.infra.config.settings import Settings
     from drumline.producers.health.health_check import HealthCheck
+    from drumline.producers.pairs.participant import CheckResult
 
 app = typer.Typer(add_completion=False)
+#: Variable with what the hosts of `--pairs` share.
+SECRET = "DRUMLINE_PAIRS_SECRET"
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "skipped": "dim"}
 
 
@@ -37,6 +41,16 @@ def check(
     publish: Annotated[
         bool, typer.Option("--publish", help="Leave the results in the spool, for the agent to publish.")
     ] = False,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Measure the paths between hosts instead; start it on each of them.")
+    ] = False,
+    hosts: Annotated[
+        str, typer.Option(help="With --pairs: names, a,b,c, alike on each; default: Slurm's, else torchrun's.")
+    ] = "",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="With --pairs: TCP port of the first host.")] = 29_541,
+    wait: Annotated[
+        float, typer.Option(min=1, max=600, help="With --pairs: seconds that hosts are waited for.")
+    ] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check this host's GPUs: count, NVLink, memory, clocks, PCIe, and how fast idle ones are.
@@ -50,8 +64,17 @@ def check(
     the PCIe link that GPU and host allow. What cannot be checked is shown as skipped, with the reason: without PyTorch
     there are no loads, and a model without figures is compared with nothing.
 
-    Exit codes: 0 nothing failed. 1 something failed. 2 the spool cannot be used (--publish).
+    --pairs measures TCP between each two hosts, and uses no GPU: rate each way and round trip, 0.3 s and 256 MiB at
+    most, disjoint pairs at once. All pairs of up to 32 hosts; of more, log2(n) rounds, other ones each time: they show
+    a slow host, and of n - 1 links of a host log2(n). Slow pairs are measured twice. DRUMLINE_PAIRS_SECRET: 16
+    characters or more, alike on all hosts.
+
+    Exit codes: 0 nothing failed. 1 something failed; --pairs: this host is slow, or an end of a slow link. 2 the spool
+    cannot be used (--publish), or wrong hosts, port or secret. 10 --pairs: a host did not come; the others are well.
     """
+    if pairs:
+        _check_pairs([name for name in hosts.split(",") if name], port, wait, as_json)
+        return
     from drumline.producers.health.host_health import host_health
     from drumline.producers.nvml.sampler import pynvml
 
@@ -75,6 +98,58 @@ def check(
         console.print(f"\n{failed} of {len(results)} checks failed" if failed else "\nnothing failed")
     if failed:
         raise typer.Exit(FAILED)
+
+
+def _check_pairs(hosts: Sequence[str], port: int, wait_s: float, as_json: bool) -> None:
+    from drumline.producers.identity import host_name, is_first_on_host
+    from drumline.producers.pairs.channel import LEAST_SECRET
+    from drumline.producers.pairs.participant import NoResult, check_pairs, is_local
+    from drumline.producers.pairs.roster import find_roster
+
+    if not is_first_on_host(os.environ):
+        return  # one process of a host measures
+    secret, name = os.environ.get(SECRET, ""), host_name(settings().host)
+    if len(secret) < LEAST_SECRET:
+        exit_with("check", BAD_INPUT, f"{SECRET}: set the same {LEAST_SECRET} characters or more on all hosts")
+    try:
+        roster = find_roster(os.environ, hosts, name, is_local)
+    except ValueError as error:
+        exit_with("check", BAD_INPUT, str(error))
+    try:
+        result = check_pairs(roster, secret.encode(), name, port, wait_s)
+    except NoResult as error:
+        exit_with("check", UNDECIDED, str(error))
+    except OSError as error:
+        exit_with("check", BAD_INPUT, f"{roster.coordinator} port {port}: {error.strerror}; see --hosts and --port")
+    is_named = any(finding.fails and roster.index in finding.hosts for finding in result.findings)
+    _print_pairs(result, is_named, as_json)
+    if is_named or any(finding.kind == "missing" for finding in result.findings):
+        raise typer.Exit(FAILED if is_named else UNDECIDED)
+
+
+def _print_pairs(result: CheckResult, is_named: bool, as_json: bool) -> None:
+    from drumline.producers.pairs.evaluation import mbytes, norm_of
+
+    if as_json:
+        named = [{**asdict(of), "hosts": [result.names[host] for host in of.hosts]} for of in result.findings]
+        pairs = [
+            {**asdict(pair), "first": result.names[pair.first], "second": result.names[pair.second]}
+            for pair in result.pairs
+        ]
+        echo(json.dumps({**asdict(result), "failed": is_named, "findings": named, "pairs": pairs}))
+        return
+    console = terminal_console(highlight=False)
+    for finding in result.findings:
+        state = "fail" if finding.fails else "warn"
+        line = f"[{_COLOURS[state]}]{state:<7}[/]  {finding.kind:<9}  {escape(finding.text)}"
+        console.print(line, soft_wrap=True)
+    count, norm = len(result.names), norm_of(result.pairs)
+    console.print(
+        f"{len(result.pairs)} of {count * (count - 1) // 2} pairs of {count} hosts in {result.rounds} rounds, "
+        f"{result.seconds:.1f} s; fast ones: {mbytes(norm.rate)} MB/s, round trip {norm.trip_s * 1e6:.0f} us"
+        f"{'' if result.findings else '; nothing failed'}",
+        soft_wrap=True,
+    )
 
 
 def _publish(config: Settings, results: Sequence[HealthCheck]) -> None:

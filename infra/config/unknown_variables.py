@@ -33,6 +33,8 @@ SPOOL = (
 )  # fmt: skip
 #: Set by the Helm chart's injection: the container's own PYTHONPATH.
 CHART = ("DRUMLINE_PYTHONPATH",)
+#: What all hosts of `drumline check --pairs` share.
+PAIRS = ("DRUMLINE_PAIRS_SECRET",)
 GRAFANA = (
     "DRUMLINE_CLICKHOUSE_HOST", "DRUMLINE_CLICKHOUSE_PORT", "DRUMLINE_CLICKHOUSE_USER", "DRUMLINE_CLICKHOUSE_PASSWORD",
     "DRUMLINE_CLICKHOUSE_DATABASE", "DRUMLINE_CLICKHOUSE_CA",
@@ -94,7 +96,7 @@ def find_unknown_variables(model: type[BaseModel], environment: Mapping[str, str
         if name in whole:
             if not _is_json(value):
                 unknown.append(UnknownVariable(f"{written}: a section of the settings; set {name}__...", True))
-        elif name in (*JOBS, *CHART, *GRAFANA, *TESTS):
+        elif name in (*JOBS, *CHART, *PAIRS, *GRAFANA, *TESTS):
             if meant and meant not in present:
                 unknown.append(UnknownVariable(f"{written} is Grafana's; the setting is {meant}", False))
         else:

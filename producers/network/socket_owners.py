@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 import structlog
 
-from drumline.producers.host.targets import BOOT_TIMES, NotReadable, RecordedProcess, find_pid
+from drumline.producers.host.targets import BOOT_TIMES, NotReadable, RecordedProcess, find_pid, start_ticks
 
 log = structlog.get_logger()
 
@@ -25,7 +25,8 @@ class SocketOwners:
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
-        self._pids: dict[str, int] = {}
+        #: Name of a process -> its number, and its start: a number is used again.
+        self._pids: dict[str, tuple[int, int]] = {}
         self._left_out: set[str] = set()
         self._logged: set[str] = set()
         #: Inode of a socket -> names of the processes that hold it.
@@ -46,15 +47,15 @@ class SocketOwners:
         self._logged &= offered.keys()
         boot_times = BOOT_TIMES.observed()
         self.processes, seen = {}, set()
-        pids, owners = {}, dict[int, list[str]]()
+        pids, owners = dict[str, tuple[int, int]](), dict[int, list[str]]()
         for name, process in offered.items():
             if (place := _place(process)) in seen or name in self._left_out:  # one with two sources has one row
                 continue
             try:
-                pid = self._pids.get(name) or find_pid(process, self._proc, boot_times, os.geteuid())
-                if name not in self._pids and not self._is_in_own_network(pid):
-                    raise NotReadable("it is in another network namespace than the agent")
+                pid, start = self._known(name) or self._find(process, boot_times)
                 inodes = sockets_of(self._proc / str(pid) / "fd")
+                if start_ticks(self._proc / str(pid)) != start:
+                    raise ProcessLookupError(f"process {pid} is another one since")
             except (NotReadable, OSError, ValueError, IndexError, StopIteration) as error:
                 if isinstance(error, NotReadable | PermissionError):
                     self._left_out.add(name)
@@ -64,11 +65,26 @@ class SocketOwners:
                     log.warning("no connections of a process", process=name, rank=rank, why=str(error))
                 continue
             seen.add(place)
-            self.processes[name], pids[name] = process, pid
+            self.processes[name], pids[name] = process, (pid, start)
             for inode in inodes:
                 owners.setdefault(inode, []).append(name)
         self._pids, self.owners = pids, owners
         self.left_out = len({_place(process) for process in offered.values()} - seen)
+
+    def _known(self, name: str) -> tuple[int, int] | None:
+        """Return number and start of a process that was read before and is alive; None for any other."""
+        known = self._pids.get(name)
+        with suppress(OSError):
+            return known if known and start_ticks(self._proc / str(known[0])) == known[1] else None
+        return None
+
+    def _find(self, process: RecordedProcess, boot_times: Collection[int]) -> tuple[int, int]:
+        """Return number and start of a process. Raises NotReadable, OSError."""
+        pid = find_pid(process, self._proc, boot_times, os.geteuid())
+        start = start_ticks(self._proc / str(pid))
+        if not self._is_in_own_network(pid):
+            raise NotReadable("it is in another network namespace than the agent")
+        return pid, start
 
     def _is_in_own_network(self, pid: int) -> bool:
         return os.readlink(self._proc / str(pid) / "ns/net") == os.readlink(self._proc / "self/ns/net")

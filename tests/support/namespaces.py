@@ -16,17 +16,26 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
 
-NEWLINK, NEWADDR, NEWQDISC, DELQDISC, ERROR = 16, 20, 36, 37, 2
+if __package__:
+    from support import packet_drops
+else:  # inside a namespace, as a program
+    import packet_drops  # type: ignore[no-redef,import-not-found]
+
+NEWLINK, NEWADDR, NEWROUTE, NEWQDISC, DELQDISC, NEWFILTER, ERROR = 16, 20, 24, 36, 37, 44, 2
 REQUEST, ACKNOWLEDGE, CREATE, REPLACE = 0x1, 0x4, 0x400, 0x100
-IFNAME, LINKINFO, NS_PID, INFO_KIND, INFO_DATA, PEER = 3, 18, 19, 1, 2, 1
-UP, ROOT = 1, 0xFFFFFFFF
+IFNAME, MTU, PACKET_BYTES, LINKINFO, NS_PID, INFO_KIND, INFO_DATA, PEER = 3, 4, 41, 18, 19, 1, 2, 1
+DESTINATION, OUTPUT, GATEWAY, SOURCE = 1, 4, 5, 7
+MAIN_TABLE, STATIC = 254, 4
+UP, ROOT, CLSACT, COMING = 1, 0xFFFFFFFF, 0xFFFFFFF1, 0xFFFFFFF2
+CLSACT_HANDLE, BPF_FD, BPF_NAME, BPF_FLAGS, DIRECT = 0xFFFF0000, 6, 7, 8, 1
 TCA_KIND, TCA_OPTIONS, TBF_PARMS, TBF_BURST = 1, 2, 1, 6
-ETHERNET = 1
-#: Bytes that pass at once: larger than a packet of 64 KiB that the kernel has not cut yet.
-BURST = 1 << 17
+ETHERNET, ETH_P_ALL = 1, 3
+#: Largest packet that the kernel has not cut yet, and bytes that pass at once, no fewer: with more, an idle link is
+#: faster than its rate.
+PACKET, BURST = 1 << 15, 5 << 13
 
 
 def attribute(kind: int, value: bytes) -> bytes:
@@ -70,6 +79,26 @@ def up(name: str, address: str = "") -> None:
     send(NEWLINK, 0, interface(index, UP))
 
 
+def loopback(address: str) -> None:
+    """Give the loopback interface an address that all links lead to."""
+    packed = socket.inet_aton(address)
+    body = struct.pack("BBBBI", socket.AF_INET, 32, 0, 0, socket.if_nametoindex("lo"))
+    send(NEWADDR, CREATE, body + attribute(1, packed) + attribute(2, packed))
+
+
+def route(name: str, address: str, gateway: str, source: str) -> None:
+    """Reach another host's own address through a link, as this host's own."""
+    body = struct.pack("BBBBBBBBI", socket.AF_INET, 32, 0, 0, MAIN_TABLE, STATIC, 0, 1, 0)
+    values = [(DESTINATION, address), (GATEWAY, gateway), (SOURCE, source)]
+    body += b"".join(attribute(kind, socket.inet_aton(value)) for kind, value in values)
+    send(NEWROUTE, CREATE | REPLACE, body + attribute(OUTPUT, struct.pack("I", socket.if_nametoindex(name))))
+
+
+def mtu(name: str, most: str) -> None:
+    """Set the largest packet of an end: it drops larger ones that the other end sends, where that one's is larger."""
+    send(NEWLINK, 0, interface(socket.if_nametoindex(name), UP) + attribute(MTU, struct.pack("I", int(most))))
+
+
 def down(name: str) -> None:
     """Cut a link: its carrier is gone at both ends."""
     send(NEWLINK, 0, interface(socket.if_nametoindex(name), 0))
@@ -83,11 +112,33 @@ def rate(name: str, bytes_per_s: str) -> None:
         with suppress(FileNotFoundError):  # it has none
             send(DELQDISC, 0, message)
         return
+    send(NEWLINK, 0, interface(index, UP) + attribute(PACKET_BYTES, struct.pack("I", PACKET)))
     ratespec = struct.pack("BBHhHI", 0, ETHERNET, 0, 0, 0, min(value, 0xFFFFFFFF))
     limit = BURST + value // 1000  # 1 ms: behind a long queue the answers to what the other end sends would wait too
     parameters = ratespec + struct.pack("BBHhHI", *[0] * 6) + struct.pack("III", limit, 0, 0)
     options = attribute(TBF_PARMS, parameters) + attribute(TBF_BURST, struct.pack("I", BURST))
     send(NEWQDISC, CREATE | REPLACE, message + text(TCA_KIND, "tbf") + attribute(TCA_OPTIONS, options))
+
+
+def segments(name: str) -> None:
+    """Let an end send packets of its MTU: of larger ones, which veth passes on, many would be lost at once."""
+    packet_drops.without_large_packets(name)
+
+
+def drop(name: str, part: str, largest: str) -> None:
+    """Let an end lose a part of what comes in, and all packets above a number of bytes; "0", "0" = none again."""
+    index = socket.if_nametoindex(name)
+    message = struct.pack("BxxxiIII", 0, index, CLSACT_HANDLE, CLSACT, 0)
+    with suppress(OSError):  # it has none
+        send(DELQDISC, 0, message)
+    if float(part) <= 0 and int(largest) <= 0:
+        return
+    file = packet_drops.program(float(part), int(largest) or 1 << 20)
+    send(NEWQDISC, CREATE, message + text(TCA_KIND, "clsact"))
+    of_all = struct.pack("BxxxiIII", 0, index, 0, COMING, 1 << 16 | socket.htons(ETH_P_ALL))
+    options = attribute(BPF_FD, struct.pack("i", file)) + text(BPF_NAME, "drop")
+    options += attribute(BPF_FLAGS, struct.pack("I", DIRECT))
+    send(NEWFILTER, CREATE, of_all + text(TCA_KIND, "bpf") + attribute(TCA_OPTIONS, options))
 
 
 def buffers(most: str) -> None:
@@ -96,7 +147,10 @@ def buffers(most: str) -> None:
         Path("/proc/sys/net/ipv4", name).write_text(f"4096 16384 {most}")
 
 
-COMMANDS = {"veth": veth, "up": up, "down": down, "rate": rate, "buffers": buffers}
+COMMANDS = {
+    "veth": veth, "up": up, "loopback": loopback, "route": route, "mtu": mtu, "down": down, "rate": rate,
+    "segments": segments, "drop": drop, "buffers": buffers,
+}  # fmt: skip
 
 
 class Hosts:
@@ -113,6 +167,11 @@ class Hosts:
                 self.apply(a, "veth", *ends, str(self.of[b].pid))
                 for host, end, last in ((a, ends[0], 1), (b, ends[1], 2)):
                     self.apply(host, "up", end, f"10.77.{number}.{last}")
+            for name in names:
+                self.apply(name, "loopback", self.own_address(name))
+            for a, b in permutations(names, 2):
+                route_of = self.end(a, b), self.own_address(b), self.address(b, a), self.own_address(a)
+                self.apply(a, "route", *route_of)
         except BaseException:
             self.close()
             raise
@@ -127,6 +186,10 @@ class Hosts:
         number = next(at for at, pair in enumerate(pairs) if set(pair) == {host, peer})
         return f"10.77.{number}.{1 if pairs[number][0] == host else 2}"
 
+    def own_address(self, host: str) -> str:
+        """Return the address that a host has for all others."""
+        return f"10.78.0.{self.names.index(host) + 1}"
+
     def inside(self, host: str) -> list[str]:
         """Return what precedes a command that runs on a host."""
         return ["nsenter", "--target", str(self.of[host].pid), "--net", "--uts", "--"]
@@ -138,6 +201,15 @@ class Hosts:
     def limit(self, host: str, peer: str, bytes_per_s: float) -> None:
         """Limit what a host sends another; 0 = no limit."""
         self.apply(host, "rate", self.end(host, peer), str(bytes_per_s))
+
+    def lose(self, host: str, peer: str, part: float, largest: int = 0) -> None:
+        """Lose a part of the packets that a host sends another, and all above `largest` bytes; 0 = none."""
+        self.apply(host, "segments", self.end(host, peer))
+        self.apply(peer, "drop", self.end(peer, host), str(part), str(largest))
+
+    def restore(self, host: str, peer: str) -> None:
+        """Set up a link that was cut."""
+        self.apply(host, "up", self.end(host, peer))
 
     def cut(self, host: str, peer: str) -> None:
         """Cut the link of two hosts."""

@@ -1,7 +1,7 @@
 -- Which link is slow: how fast did each rank send to each other one over the network, and how fast should it be?
 -- theme: Stragglers
 -- try: --job demo
--- A flow's rate is that of the end that saw less time on the network: a late sender or receiver leaves the other's short. `usual_gb_s`: median of its intervals; `peers_gb_s`: that of its communicator's flows that cross hosts, or do not, likewise. Rows without both ends have no rate. Of ranks with TCP connections (`communicator` is tcp) the rate is the kernel's. `wrong` and `errors`: of links of both hosts (`drumline sql network`).
+-- A flow's rate is that of the end that saw less time on the network: a late sender or receiver leaves the other's short. `usual_gb_s`: median of its intervals; `peers_gb_s`: that of its communicator's flows that cross hosts, or do not, likewise. Rows without both ends have no rate. `communicator` is tcp: the kernel's rate of the ranks' TCP connections, alone where these carried half or more of what NCCL recorded. `wrong` and `errors`: of links of both hosts (`drumline sql network`).
 -- @seconds = 10: length of an interval
 WITH ends AS (
     SELECT communicator, direction = 'send' AS sends, if(sends, comm_rank, peer) AS sender, if(sends, peer, comm_rank) AS receiver,
@@ -22,11 +22,18 @@ WITH ends AS (
     FROM connections AS a INNER JOIN connections AS b ON b.local = a.remote AND b.remote = a.local AND b.at = a.at
     WHERE a.size >= 1048576 AND a.of_rank != b.of_rank
     GROUP BY from_rank, to_rank, at
-), flows AS (
+), recorded AS (
     SELECT communicator, sender, receiver, at, anyIf(of_rank, sends) AS from_rank, anyIf(of_host, sends) AS from_host, anyIf(nics, sends) AS from_nic,
         anyIf(of_rank, NOT sends) AS to_rank, anyIf(of_host, NOT sends) AS to_host, anyIf(nics, NOT sends) AS to_nic, anyIf(size, sends) AS sent, max(rate) AS gb_s
     FROM ends GROUP BY communicator, sender, receiver, at
-    HAVING count() = 2 AND sent >= 1048576 AND (from_rank, to_rank, at) NOT IN (SELECT from_rank, to_rank, at FROM pairs)
+    HAVING count() = 2 AND sent >= 1048576
+), flows AS (
+    SELECT * FROM recorded
+    WHERE (from_rank, to_rank, at) NOT IN (
+        SELECT p.from_rank, p.to_rank, p.at
+        FROM pairs AS p INNER JOIN (SELECT from_rank, to_rank, at, sum(recorded.sent) AS size FROM recorded GROUP BY from_rank, to_rank, at) AS r
+            ON r.from_rank = p.from_rank AND r.to_rank = p.to_rank AND r.at = p.at
+        WHERE p.sent >= 0.5 * r.size)
     UNION ALL
     SELECT 'tcp', from_rank, to_rank, at, from_rank, from_host, '', to_rank, to_host, '', sent, gb_s FROM pairs
 ), links AS (

@@ -1,6 +1,8 @@
 """`drumline check` as a command: exit codes, JSON, and results that the agent publishes. NVML is a fake."""
 
 import json
+import os
+import socket
 
 import pytest
 from support.fakes.nvml import FakeNvml, NVMLError_LibraryNotFound
@@ -21,6 +23,11 @@ def nvml(monkeypatch, tmp_path):
     settings.cache_clear()
     yield fake
     settings.cache_clear()
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        return unused.getsockname()[1]
 
 
 def run(*arguments):
@@ -57,3 +64,41 @@ def test_results_are_left_for_the_agent(nvml, tmp_path):
 def test_a_spool_that_cannot_be_written_ends_with_2(nvml, tmp_path):
     (tmp_path / "spool").write_text("a file")
     assert run("--gpus", "2", "--no-load", "--publish").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("secret", "hosts", "message"),
+    [
+        ("short", "a,b", "DRUMLINE_PAIRS_SECRET: set the same 16 characters or more on all hosts"),
+        ("0123456789abcdef", "no-such-host-a,no-such-host-b", "is none of the hosts no-such-host-a, no-such-host-b"),
+        ("0123456789abcdef", "", "no hosts are known; start it by srun or torchrun on all, or give --hosts a,b,c"),
+    ],
+)
+def test_pairs_without_a_secret_or_hosts_end_with_2(monkeypatch, secret, hosts, message):
+    for name in [*os.environ]:
+        if name.startswith("SLURM") or name in ("MASTER_ADDR", "RANK", "LOCAL_RANK"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("DRUMLINE_PAIRS_SECRET", secret)
+    result = run("--pairs", "--hosts", hosts)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_pairs_of_one_host_are_none_and_end_with_0(monkeypatch):
+    monkeypatch.setenv("DRUMLINE_PAIRS_SECRET", "0123456789abcdef")
+    result = run("--pairs", "--hosts", "127.0.0.1", "--json", "--port", str(free_port()))
+    assert (result.exit_code, json.loads(result.stdout)["pairs"]) == (0, [])
+
+
+def test_a_port_in_use_ends_with_2_and_names_it(monkeypatch):
+    monkeypatch.setenv("DRUMLINE_PAIRS_SECRET", "0123456789abcdef")
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        result = run("--pairs", "--hosts", "127.0.0.1", "--port", str(port))
+    assert result.exit_code == 2
+    assert f"127.0.0.1 port {port}: Address already in use" in result.stderr
+
+
+def test_other_processes_of_a_host_leave_the_check_to_its_first_one(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert run("--pairs").exit_code == 0

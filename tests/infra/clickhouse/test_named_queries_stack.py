@@ -123,6 +123,30 @@ def test_the_rate_of_ranks_over_tcp_is_what_the_kernel_counted(server):
     assert {flow["communicator"] for flow in flows} == {"tcp"}
 
 
+def test_little_traffic_over_tcp_hides_no_pair_that_nccl_recorded_on_another_network(server):
+    client = clickhouse.connect(server, database=server.clickhouse.database)
+    clickhouse.command(
+        client,
+        """INSERT INTO transfers (job, run, rank, host, start, duration_ns, communicator, comm_rank, ranks, peer,
+            direction, bytes, busy_ns, network_ns, local, remote, delivery_rate)
+        WITH toStartOfInterval(now(), INTERVAL 10 SECOND) - 60 + second AS at, [(0, 'a', 'b'), (1, 'b', 'a')] AS ends
+        SELECT 'gloo', 'r', end.1, concat('node-', end.2), at, 1000000000, '', -1, 0, -1, way, 2000000,
+            if(way = 'send', 500000000, 0), if(way = 'send', 400000000, 0), concat(end.2, ':1'), concat(end.3, ':1'),
+            if(way = 'send', -1, -1)
+        FROM (SELECT arrayJoin(range(10)) AS second)
+        ARRAY JOIN ends AS end ARRAY JOIN ['send', 'receive'] AS way
+        UNION ALL
+        SELECT 'gloo', 'r', end.1, concat('node-', end.2), at, 1000000000, 'c', end.1, 2, 1 - end.1, way, 90000000,
+            10000000, 10000000, '', '', -1
+        FROM (SELECT arrayJoin(range(10)) AS second)
+        ARRAY JOIN ends AS end ARRAY JOIN ['send', 'receive'] AS way""",
+    )
+    names, result = cookbook.asker(server)(dataclasses.replace(queries()["which-link"], example={"job": "gloo"}))
+    flows = [dict(zip(names, row, strict=True)) for row in result]
+    rates = {(flow["communicator"], int(flow["from_rank"])): float(flow["newest_gb_s"]) for flow in flows}
+    assert rates == {("c", 0): 9.0, ("c", 1): 9.0, ("tcp", 0): 0.005, ("tcp", 1): 0.005}
+
+
 def test_the_rate_of_a_link_is_that_of_intervals_whose_bytes_are_known(server):
     query, rates = queries()["network"], {"received_gbits", "sent_gbits"}
     unknown = "SELECT * REPLACE (NULL AS rx_bytes, NULL AS tx_bytes) FROM gpu.network_samples"

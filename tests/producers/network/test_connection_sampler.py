@@ -43,6 +43,29 @@ def test_sockets_of_a_process_are_known_by_its_files():
     assert (owners.owners, owners.left_out) == ({}, 0)
 
 
+def fake_process(proc, pid, start, inode):
+    """Make what /proc shows of a process with one socket, in place of another with its number."""
+    folder = proc / str(pid)
+    (folder / "fd").mkdir(parents=True, exist_ok=True)
+    (folder / "stat").write_text(f"{pid} (python) S{' 0' * 18} {start}{' 0' * 30}")
+    (folder / "fd" / "3").unlink(missing_ok=True)
+    (folder / "fd" / "3").symlink_to(f"socket:[{inode}]")
+    for name in (str(pid), "self"):
+        (proc / name / "ns").mkdir(parents=True, exist_ok=True)
+        (proc / name / "ns" / "net").unlink(missing_ok=True)
+        (proc / name / "ns" / "net").symlink_to("net:[1]")
+
+
+def test_a_number_that_another_process_has_since_keeps_no_owner(tmp_path):
+    owners, process = SocketOwners(tmp_path), RecordedProcess(RECORD, 71, os.geteuid(), 900)
+    fake_process(tmp_path, 71, 900, 5)
+    owners.follow([process])
+    assert owners.owners == {5: [THIS_PROCESS]}
+    fake_process(tmp_path, 71, 1100, 6)
+    owners.follow([process])
+    assert (owners.owners, owners.left_out) == ({}, 1)
+
+
 def test_a_process_that_is_not_there_is_counted():
     owners = SocketOwners()
     owners.follow([RecordedProcess(RECORD, os.getpid(), os.geteuid(), 1)])

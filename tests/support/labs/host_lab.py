@@ -21,7 +21,7 @@ from drumline.producers.ipc.policy import LIGHT, Policy
 from drumline.producers.launcher import PLUGIN, LaunchOptions, environment, load_plugin
 from drumline.producers.spool.location import make_rings
 
-#: Bytes a second of a healthy link.
+#: Bytes a second of a healthy link; of many hosts less, as else processors would be the limit.
 RATE = 4e7
 JOB, PORT = "hosts", 7400
 BRIDGE = Path(__file__).parents[1] / "port_bridge.py"
@@ -30,7 +30,9 @@ BRIDGE = Path(__file__).parents[1] / "port_bridge.py"
 class HostLab:
     """`hosts`: in a ring, with a rank each: rank i sends to the host behind. `folder`: of logs, spools and flags."""
 
-    def __init__(self, hosts: Hosts, folder: Path, variables: Mapping[str, str], ports: Sequence[int]) -> None:
+    def __init__(
+        self, hosts: Hosts, folder: Path, variables: Mapping[str, str], ports: Sequence[int], rate: float
+    ) -> None:
         self.hosts, self.folder, self.variables = hosts, folder, dict(variables)
         self.running: list[subprocess.Popen[bytes]] = []
         self.program = folder / "fake_transport"
@@ -43,7 +45,7 @@ class HostLab:
                 self.start(["python", str(BRIDGE), "reach", str(folder / f"{port}.socket"), str(port)], host)
             self.start(["python", "-m", "drumline.cli.app", "agent"], host, self.agent_variables(host))
         for number in range(len(hosts.names)):
-            self.limit(number, RATE)
+            self.limit(number, rate)
 
     def agent_variables(self, host: str) -> dict[str, str]:
         return {**self.variables, "DRUMLINE_SPOOL__ROOT": str(self.folder / f"spool-{host}")}
@@ -108,9 +110,11 @@ class HostLab:
 
 
 @contextmanager
-def host_lab(hosts: Hosts, folder: Path, variables: Mapping[str, str], ports: Sequence[int]) -> Iterator[HostLab]:
-    """Yield a lab, and stop all that runs in it."""
-    lab = HostLab(hosts, folder, variables, ports)
+def host_lab(
+    hosts: Hosts, folder: Path, variables: Mapping[str, str], ports: Sequence[int], rate: float = RATE
+) -> Iterator[HostLab]:
+    """Yield a lab, and stop all that runs in it. `rate`: bytes a second of a healthy link."""
+    lab = HostLab(hosts, folder, variables, ports, rate)
     try:
         yield lab
     finally:
