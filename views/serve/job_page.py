@@ -8,7 +8,7 @@ from typing import Any
 
 from drumline.views.report import queries
 from drumline.views.report.data import Query, ReportData, Row
-from drumline.views.report.loading import load, rows_of, side_by_side
+from drumline.views.report.loading import Arrived, load, rows_of, side_by_side
 from drumline.views.report.text import LEVELS, by_rank
 from drumline.views.serve.fleet import ENDED_S
 from drumline.views.serve.runs.headline import Headline, headline
@@ -53,9 +53,13 @@ class JobPage:
     state: Headline
 
 
-def job_page(query: Query, job: str, run: str, since: str, until: str, price: float, deep: bool = True) -> JobPage:
-    """Load the page. Several threads call `query`. `deep`: as of `load`. Raises NoSuchRun and the query's errors."""
-    data = load(query, job, run, since, until, price, deep=deep)
+def job_page(
+    query: Query, job: str, run: str, since: str, until: str, price: float, arrived: Arrived, deep: bool = True
+) -> JobPage:
+    """Load the page. Several threads call `query`. `arrived`, `deep`: as of `load`. Raises NoSuchRun and the query's
+    errors.
+    """
+    data = load(query, job, run, since, until, price, arrived, deep)
     with side_by_side(query) as later:
         newest = later(rows_of, JOBS, {"job": job, "most": 1})
         window = rows_of(query, WINDOW, {"job": job, "run": data.run["run"]})

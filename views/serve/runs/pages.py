@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote_plus
 
@@ -15,7 +16,7 @@ from drumline.views.report import charts, text
 from drumline.views.report.data import NoSuchRun
 from drumline.views.report.explanation import hang_lines
 from drumline.views.report.gaps import no_verdict
-from drumline.views.report.page import DEVICES, sections
+from drumline.views.report.page import DEVICES, draw_ahead, sections
 from drumline.views.serve import boards, timeline
 from drumline.views.serve.addresses import job_url, number_of, times_of, trace_url
 from drumline.views.serve.job_page import MOST_RANKS, is_live, job_page
@@ -64,7 +65,8 @@ class JobPages:
 
     def _job(self, request: Request, source: Reading, job: str, run: str) -> Response:
         since, until = times_of(request)
-        page = job_page(source.query, job, run, since, until, self._price, deep=not source.hurries())
+        ahead = partial(draw_ahead, with_slim=True)
+        page = job_page(source.query, job, run, since, until, self._price, ahead, deep=not source.hurries())
         shown = len(page.ranks) if request.query_params.get("ranks") == "all" else MOST_RANKS
         stands = [row for row in page.data.hangs if row["lasts"]]
         # What the box of a standstill states, the summary does not state again.
