@@ -89,7 +89,7 @@ class Pages:
             age=lambda seconds: age(seconds).plain, words=_spaced, price=self._price,
             cost=lambda seconds: text.cost(self._price, seconds), signed=_signed, mark=mark,
             with_ranks=links.with_ranks, with_guides=links.with_guides, compare_url=compare_url,
-            host_url=boards.host_url, serving_url=serving_url,
+            host_url=boards.host_url, serving_url=serving_url, picture=question_form.picture,
             version=metadata.version("drumline"),
         )  # fmt: skip
 

@@ -137,6 +137,26 @@ def test_values_stand_below_the_pointer(job):
     assert not tip.is_visible()
 
 
+def test_charts_of_an_answer_have_values_below_the_pointer(address, chromium):
+    page = chromium.new_page(viewport={"width": 1280, "height": 800})
+    page.goto(f"{address}/question/top-kernels?job={quote(JOB)}", timeout=90_000)
+    page.locator("[aria-roledescription=bar]").first.hover()
+    tip = page.locator(".tip")
+    assert "kernel" in tip.inner_text()
+    page.goto(f"{address}/question/gpu-idle?job={quote(JOB)}&group=10", timeout=90_000)
+    before = page.url
+    page.mouse.move(*middle_of(page, "Answer", 0.02))
+    assert tip.inner_text().startswith("from_step 0\nidle_percent: ")
+    page.mouse.down()
+    page.mouse.move(*middle_of(page, "Answer", 0.9))
+    page.mouse.up()
+    assert page.url == before, "of an answer no part can be chosen"
+    page.locator('[aria-label^="Answer"][data-chart]').focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert page.url == before
+
+
 def test_a_drag_over_step_times_shows_that_part_and_back_the_whole_run(job):
     whole = job.url
     job.mouse.move(*middle_of(job, "Time of a step", 0.26))

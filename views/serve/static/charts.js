@@ -41,6 +41,7 @@ function number(value) { return value === null ? "not known" : value.toLocaleStr
 function span(name, first, last) { return first >= last ? `${name} ${first}` : `${name}s ${first} to ${last}`; }
 
 function titleOf(values, from, to) {
+  if (values.titles) return values.titles[to];
   const [first, last] = [from, to].sort((a, b) => a - b).map((column) => positionsOf(values)[column]);
   if (values.axis === "step") return span("step", first, last + values.width - 1);
   return first === last ? `${number(first)} ${values.axis}` : `${number(first)} to ${number(last)} ${values.axis}`;
@@ -121,7 +122,7 @@ document.addEventListener("pointermove", (event) => {
 
 document.addEventListener("pointerdown", (event) => {
   const chart = event.target.closest?.("[data-chart]"), place = chart && placeAt(chart, event.clientX, event.clientY);
-  if (!place || event.button || event.pointerType === "touch" || valuesOf(chart).kind !== "lines") return;
+  if (!place || event.button || event.pointerType === "touch" || !valuesOf(chart).times) return;
   event.preventDefault();
   drag = { ...place, x: event.clientX, to: place.column };
 });
@@ -148,12 +149,12 @@ document.addEventListener("keydown", (event) => {
   if (!chart?.dataset?.chart || event.ctrlKey || event.metaKey || event.altKey) return;
   const values = valuesOf(chart), moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
   const here = at?.chart === chart ? at : null, isCells = values.kind === "cells";
-  if (event.key === "Enter" && here) return location.assign(isCells ? addressOf(here) : partAddress(chart, here.from, here.column));
+  if (event.key === "Enter" && here && (isCells || values.times)) return location.assign(isCells ? addressOf(here) : partAddress(chart, here.from, here.column));
   if (!moves || (!isCells && moves[1])) return;
   event.preventDefault();
   const limit = (value, count) => Math.max(0, Math.min(value, count - 1));
   const next = here ? { chart, column: limit(here.column + moves[0], positionsOf(values).length), row: limit(here.row + moves[1], isCells ? values.ranks.length : 1) } : { chart, column: 0, row: 0 };
-  const from = event.shiftKey && here && !isCells ? here.from : next.column;
+  const from = event.shiftKey && here && values.times ? here.from : next.column;
   show(next, undefined, undefined, from);
 });
 
