@@ -134,7 +134,8 @@ class Pages:
         if parts[1] == "request":
             return await run_in_threadpool(request_trace, self._database, parts[0], run, parts[2])
         step, ranks = number_of("step", parts[2]), ranks_of(request)
-        return await run_in_threadpool(trace, self._database, parts[0], run, step, ranks)
+        last = max(step, number_of("last", request.query_params.get("last", "") or parts[2]))
+        return await run_in_threadpool(trace, self._database, parts[0], run, (step, last), ranks)
 
     def of_job(self, request: Request, source: Reading) -> Response:
         """Show a job, a rank of it, or a step of it."""

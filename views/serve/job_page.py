@@ -12,6 +12,7 @@ from drumline.views.report.loading import Arrived, load, rows_of, side_by_side
 from drumline.views.report.text import LEVELS, by_rank
 from drumline.views.serve.fleet import ENDED_S
 from drumline.views.serve.runs.headline import Headline, headline
+from drumline.views.serve.timeline import LATE_RANKS, PEERS
 from drumline.views.top.data import JOBS, WINDOW
 
 #: Levels of a rank, the worst last: a job that waits for it costs all of its GPUs.
@@ -51,6 +52,11 @@ class JobPage:
     bad_step: tuple[int, int] | None
     is_live: bool
     state: Headline
+
+    def some_ranks(self) -> list[int]:
+        """Return the worst ranks and some of the best, as many as a step is drawn of."""
+        ranks = [line.rank for line in self.ranks]
+        return ranks[:LATE_RANKS] + ranks[LATE_RANKS:][-PEERS:]
 
 
 def job_page(
