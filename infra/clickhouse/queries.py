@@ -1,8 +1,8 @@
 """Named queries: the SQL files in `sql/` with question, parameters and theme, for `drumline sql` and the cookbook.
 
-A file begins with comments: the question; `theme: ...`; `try: ...`, arguments of the cookbook's example; notes; and
-`@name = default: meaning` for each parameter that is not common, or has another meaning. A parameter is {name:Type} in
-the SQL: the server binds it, so no value can become SQL.
+A file begins with comments: the question; `theme: ...`; `try: ...`, arguments of the cookbook's example; `chart: ...`,
+how the web page draws the answer; notes; and `@name = default: meaning` for each parameter that is not common, or has
+another meaning. A parameter is {name:Type} in the SQL: the server binds it, so no value can become SQL.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ COMMON: dict[str, tuple[str | None, str]] = {
 }
 _PLACE = re.compile(r"\{(\w+):((?:[^{}'()]|\([^()]*\))+)\}")
 _PARAMETER = re.compile(r"^@(\w+)(?: = (.*?))?: (.*)$")
+_CHART = re.compile(r"(stacked )?(\w+(?:, \w+)*?)(?: over (\w+))?(?: by (\w+(?:, \w+)*))?")
 
 
 class UnknownQuery(ValueError):
@@ -53,8 +54,30 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class Chart:
+    """Columns of an answer that are drawn: a bar for each row, or lines over the column `over`.
+
+    Written as `gpu_s by kernel`, `stacked a, b by rank`, or `gb_per_s over minute by direction`. `labels` name a bar,
+    or a line. `is_stacked`: the measures of a row are parts of one bar.
+    """
+
+    measures: tuple[str, ...]
+    over: str
+    labels: tuple[str, ...]
+    is_stacked: bool
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns that it needs."""
+        return (*self.measures, *filter(None, [self.over]), *self.labels)
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
-    """A named query. `example`: parameters of the cookbook's example; `sql` has no comments, `notes` are of them."""
+    """A named query. `example`: parameters of the cookbook's example; `sql` has no comments, `notes` are of them.
+
+    `chart`: how its answer is drawn; None = it is not.
+    """
 
     name: str
     question: str
@@ -63,6 +86,7 @@ class Query:
     example: Mapping[str, str]
     parameters: tuple[Parameter, ...]
     sql: str
+    chart: Chart | None = None
 
     def values(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return all parameters, with defaults. Raises BadParameters."""
@@ -110,7 +134,7 @@ def parse(name: str, text: str) -> Query:
     for line in head[1:]:
         if parameter := _PARAMETER.match(line):
             declared[parameter[1]] = (parameter[2], parameter[3])
-        elif line.startswith(("theme: ", "try: ")):
+        elif line.startswith(("theme: ", "try: ", "chart: ")):
             key, value = line.split(": ", 1)
             fields[key] = value
         else:
@@ -128,7 +152,18 @@ def parse(name: str, text: str) -> Query:
     )
     arguments = shlex.split(fields.get("try", ""))
     example = {flag.removeprefix("--"): value for flag, value in zip(arguments[::2], arguments[1::2], strict=True)}
-    return Query(name, head[0], fields["theme"], " ".join(notes), example, parameters, sql)
+    return Query(name, head[0], fields["theme"], " ".join(notes), example, parameters, sql, _chart(name, fields))
+
+
+def _chart(name: str, fields: Mapping[str, str]) -> Chart | None:
+    text = fields.get("chart")
+    if text is None:
+        return None
+    parts = _CHART.fullmatch(text)
+    if parts is None or not (parts[3] or parts[4]):
+        raise ValueError(f"{name}.sql: chart: {text!r} is not like: gpu_s by kernel, or gb_per_s over minute by rank")
+    return Chart(tuple(parts[2].split(", ")), parts[3] or "", tuple((parts[4] or "").split(", ")) if parts[4] else (),
+                 bool(parts[1]))  # fmt: skip
 
 
 def option(name: str) -> str:

@@ -137,12 +137,14 @@ def sections(
     }
 
 
-def draw_ahead(known: Mapping[str, Any], new: tuple[str, ...]) -> None:
-    """Begin to draw the charts for which the `new` fields of ReportData were missing."""
+def draw_ahead(known: Mapping[str, Any], new: tuple[str, ...], *, with_slim: bool = False) -> None:
+    """Begin to draw the charts for which the `new` fields of ReportData were missing. `with_slim`: as of `sections`."""
     data: Any = SimpleNamespace(**known)
     for name, needed in NEEDED.items():
         if not needed.isdisjoint(new) and needed <= known.keys() and (spec := _spec(name, data)) is not None:
             charts.draw_ahead(spec)
+            if with_slim and name in CHARTS:
+                charts.draw_ahead(_slim(name, data))
 
 
 def prepare() -> None:

@@ -45,9 +45,10 @@ def request_url(job: str, run: str, request: str) -> str:
 TRACE = "timeline.pftrace"
 
 
-def trace_url(job: str, run: str, step: int, ranks: Iterable[int]) -> str:
-    """Return the address of the file of a step for Perfetto."""
-    query = urlencode({"run": run, "ranks": ",".join(map(str, ranks))}, safe=",")
+def trace_url(job: str, run: str, step: int, ranks: Iterable[int], last: int | None = None) -> str:
+    """Return the address of the file of a step, or of those up to `last`, for Perfetto."""
+    upto = {} if last in (None, step) else {"last": last}
+    query = urlencode({"run": run, "ranks": ",".join(map(str, ranks)), **upto}, safe=",")
     return f"{job_url(job, step=step)}/{TRACE}?{query}"
 
 

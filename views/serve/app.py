@@ -89,7 +89,7 @@ class Pages:
             age=lambda seconds: age(seconds).plain, words=_spaced, price=self._price,
             cost=lambda seconds: text.cost(self._price, seconds), signed=_signed, mark=mark,
             with_ranks=links.with_ranks, with_guides=links.with_guides, compare_url=compare_url,
-            host_url=boards.host_url, serving_url=serving_url,
+            host_url=boards.host_url, serving_url=serving_url, picture=question_form.picture,
             version=metadata.version("drumline"),
         )  # fmt: skip
 
@@ -134,7 +134,8 @@ class Pages:
         if parts[1] == "request":
             return await run_in_threadpool(request_trace, self._database, parts[0], run, parts[2])
         step, ranks = number_of("step", parts[2]), ranks_of(request)
-        return await run_in_threadpool(trace, self._database, parts[0], run, step, ranks)
+        last = max(step, number_of("last", request.query_params.get("last", "") or parts[2]))
+        return await run_in_threadpool(trace, self._database, parts[0], run, (step, last), ranks)
 
     def of_job(self, request: Request, source: Reading) -> Response:
         """Show a job, a rank of it, or a step of it."""

@@ -8,10 +8,11 @@ from typing import Any
 
 from drumline.views.report import queries
 from drumline.views.report.data import Query, ReportData, Row
-from drumline.views.report.loading import load, rows_of, side_by_side
+from drumline.views.report.loading import Arrived, load, rows_of, side_by_side
 from drumline.views.report.text import LEVELS, by_rank
 from drumline.views.serve.fleet import ENDED_S
 from drumline.views.serve.runs.headline import Headline, headline
+from drumline.views.serve.timeline import LATE_RANKS, PEERS
 from drumline.views.top.data import JOBS, WINDOW
 
 #: Levels of a rank, the worst last: a job that waits for it costs all of its GPUs.
@@ -52,10 +53,19 @@ class JobPage:
     is_live: bool
     state: Headline
 
+    def some_ranks(self) -> list[int]:
+        """Return the worst ranks and some of the best, as many as a step is drawn of."""
+        ranks = [line.rank for line in self.ranks]
+        return ranks[:LATE_RANKS] + ranks[LATE_RANKS:][-PEERS:]
 
-def job_page(query: Query, job: str, run: str, since: str, until: str, price: float, deep: bool = True) -> JobPage:
-    """Load the page. Several threads call `query`. `deep`: as of `load`. Raises NoSuchRun and the query's errors."""
-    data = load(query, job, run, since, until, price, deep=deep)
+
+def job_page(
+    query: Query, job: str, run: str, since: str, until: str, price: float, arrived: Arrived, deep: bool = True
+) -> JobPage:
+    """Load the page. Several threads call `query`. `arrived`, `deep`: as of `load`. Raises NoSuchRun and the query's
+    errors.
+    """
+    data = load(query, job, run, since, until, price, arrived, deep)
     with side_by_side(query) as later:
         newest = later(rows_of, JOBS, {"job": job, "most": 1})
         window = rows_of(query, WINDOW, {"job": job, "run": data.run["run"]})

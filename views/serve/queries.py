@@ -23,9 +23,11 @@ FROM (
 # Of each run: the worst rank of the newest window of steps of its newest attempt.
 FLEET_NOW = f"""
 SELECT job, run, argMax((rank, s.host, s.state, s.cause, s.detail, s.lost_share), ({_LEVEL}, s.lost_ns)) AS now
-FROM stragglers AS s WHERE (job, run, (s.attempt_start, first_step)) IN (
-    SELECT job, run, max((attempt_start, first_step)) FROM stragglers
-    WHERE (job, run) IN ({_RUNS}) AND severity >= 'ok' GROUP BY job, run
+FROM stragglers AS s WHERE (job, run, first_step, s.attempt_start) IN (
+    SELECT job, run, newest.2, newest.1 FROM (
+        SELECT job, run, max((attempt_start, first_step)) AS newest FROM stragglers
+        WHERE (job, run) IN ({_RUNS}) AND severity >= 'ok' GROUP BY job, run
+    )
 ) GROUP BY job, run
 """
 

@@ -6,16 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from drumline.infra.clickhouse.client import ClickHouseFailed
-from drumline.infra.clickhouse.queries import Parameter, queries, takes_newest_run
+from drumline.infra.clickhouse.queries import Chart, Parameter, queries, takes_newest_run
 from drumline.infra.clickhouse.queries import Query as NamedQuery
 from drumline.views.client.connection import of_newest_run
+from drumline.views.report import charts
+from drumline.views.report.answer_chart import answer_chart
 from drumline.views.report.data import NoSuchRun
 from drumline.views.serve.reading import PageSource
+from drumline.views.serve.runs.chart_values import answer_values
 from drumline.views.sqlshell.hints import with_remedy
 from drumline.views.sqlshell.questions import is_time
 from drumline.views.sqlshell.request import BadRequest, Request
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 #: Rows of the table on the page; files have all.
 MOST_ROWS = 500
@@ -25,12 +32,16 @@ FILES = {"csv": ("CSVWithNames", "text/csv; charset=utf-8"), "parquet": ("Parque
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a question: names of columns, which of them are numbers, and rows as text. problem: instead."""
+    """The answer of a question: names of columns, which of them are numbers, and rows as text. problem: instead.
+
+    `chart`: how it is drawn; None = it is not.
+    """
 
     names: list[str]
     numbers: list[bool]
     rows: list[list[str]]
     problem: str = ""
+    chart: Chart | None = None
 
     @property
     def is_cut(self) -> bool:
@@ -75,13 +86,38 @@ def answer(source: PageSource, named: NamedQuery, sent: Mapping[str, str]) -> An
         if not error.code:
             raise
         return Answer([], [], [], with_remedy(error))
-    return with_numbers(names, rows)
+    return with_numbers(names, rows, named.chart)
 
 
-def with_numbers(names: list[str], rows: list[list[str]]) -> Answer:
+def with_numbers(names: list[str], rows: list[list[str]], chart: Chart | None = None) -> Answer:
     """Return rows as an answer: a column is of numbers where all its cells are."""
     numbers = [bool(rows) and all(_is_number(row[place]) for row in rows) for place in range(len(names))]
-    return Answer(names, numbers, rows)
+    return Answer(names, numbers, rows, chart=chart)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An answer as drawn. `svg`: for a wide screen and for a phone; `values`: for the page's script; `text`: below."""
+
+    svg: Markup
+    values: str
+    text: str
+
+
+def picture(answered: Answer) -> Picture | None:
+    """Draw an answer as its question says; None where it is not drawn, or has no number of it. It blocks."""
+    from markupsafe import Markup
+
+    chart, rows = answered.chart, answered.rows[:MOST_ROWS]
+    if chart is None or not rows or (wide := answer_chart(chart, answered.names, rows)) is None:
+        return None
+    slim = answer_chart(chart, answered.names, rows, charts.SLIM)
+    if slim is not None:
+        charts.draw_ahead(slim.spec)
+    svg = charts.svg(wide.spec) + (charts.svg(slim.spec) if slim is not None else "")
+    by = f" over {wide.over}" if wide.over else f" by {', '.join(chart.labels)}"
+    part = f"; the first {wide.rows} of {len(rows)} rows" if wide.rows < len(rows) else ""
+    return Picture(Markup(svg), answer_values(wide), f"{', '.join(chart.measures)}{by}{part}")
 
 
 def _is_number(text: str) -> bool:

@@ -40,12 +40,13 @@ FROM steps AS s WHERE {_RUN}
 
 
 def _newest_window(where: str) -> str:
+    # Steps alone are compared too: the table is sorted by them.
     return f"""
+WITH (SELECT max((attempt_start, first_step)) FROM stragglers WHERE {_RUN} AND severity >= 'ok') AS newest
 SELECT rank, host, toString(s.window_start) AS since, first_step, last_step, severity, state, cause,
        detail, lost_share, toString(s.attempt_start) AS attempt,
        step_ns / 1e6 AS step_ms, lateness_ns / greatest(steps_used, 1) / 1e6 AS late_ms
-FROM stragglers AS s WHERE {_RUN} AND (s.attempt_start, first_step) = (
-    SELECT max((attempt_start, first_step)) FROM stragglers WHERE {_RUN} AND severity >= 'ok')
+FROM stragglers AS s WHERE {_RUN} AND first_step = newest.2 AND s.attempt_start = newest.1
 {where}ORDER BY rank >= 0, lateness_ns DESC, rank LIMIT 4096
 """
 

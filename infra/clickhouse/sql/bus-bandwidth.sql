@@ -1,6 +1,7 @@
 -- How fast are collectives, by operation and size?
 -- theme: Collectives
 -- try: --job demo
+-- chart: p50_bus_gb_per_s by operation, from_size
 -- The transfer of a collective is its shortest duration over the ranks: the others wait in it. Bus bandwidth as nccl-tests
 -- defines it: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 WITH (SELECT groupArray((run, attempt_start)) FROM attempts WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String})) AS starts

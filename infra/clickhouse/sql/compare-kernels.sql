@@ -1,6 +1,7 @@
 -- What became slower or faster between two jobs, or two runs of one job?
 -- theme: Comparing runs
 -- try: --job demo --other mild --limit 8
+-- chart: a_ms, b_ms by kernel
 -- @other = : the job to compare with; empty = the same job
 -- @other_run = : one run of that job; empty = all of them but --run
 -- A kernel of one side only has 0 launches on the other. a: the job and run asked for; b: the other. --job X --run R compares R with all other runs of X.

@@ -1,6 +1,7 @@
 -- How do launches a step, their sizes and the use of the GPU develop in two jobs, or two runs of one job?
 -- theme: Comparing runs
 -- try: --job demo --other mild
+-- chart: a_launches_per_step, b_launches_per_step over from_minute
 -- @other = : the job to compare with; empty = the same job
 -- @other_run = : one run of that job; empty = all of them but --run
 -- @minutes = 1: minutes of a row

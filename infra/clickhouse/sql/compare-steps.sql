@@ -1,6 +1,7 @@
 -- Two jobs, or runs of one job: step times and budgets side by side.
 -- theme: Comparing runs
 -- try: --job demo --other mild
+-- chart: stacked compute_percent, communication_percent, idle_percent by job, run
 -- @other = : the job to compare with; empty = the same job
 -- @other_run = : one run of that job; empty = all of them
 -- One row for each run. With --job X alone: the newest run of X and the one before; --all-runs shows all. A step lasts from the end of the previous step's last

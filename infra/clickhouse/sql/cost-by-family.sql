@@ -1,6 +1,7 @@
 -- What of the money goes into which family of kernels?
 -- theme: Cost
 -- try: --job demo --price 3.5
+-- chart: gpu_s by family
 -- GPU time is shared out by kernel time; what is left over ran nothing.
 -- @price = 0: of a GPU hour, in your currency; without one money is NULL
 WITH (SELECT sum(ranks * dateDiff('nanosecond', started, ended)) FROM jobs WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String})) AS allocated_ns

@@ -1,6 +1,7 @@
 -- What did each team, user or other label cost, and how much of that did late ranks?
 -- theme: Cost
 -- try: --by model --price 3.5
+-- chart: gpu_hours, gpu_hours_lost by label
 -- Runs count that began in the time range; those without the label are one row.
 -- @by = team: name of a label of `drumline run --label NAME=VALUE`, or namespace (of Kubernetes)
 -- @price = 0: of a GPU hour, in your currency; without one money is NULL

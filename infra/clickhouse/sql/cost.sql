@@ -1,6 +1,7 @@
 -- What did each run cost, and how much of that did GPUs stand still or wait?
 -- theme: Cost
 -- try: --price 3.5
+-- chart: gpu_hours by job, run
 -- Labels are those of `drumline run --label NAME=VALUE`.
 -- @job = : only this job; empty = all of them
 -- @price = 0: of a GPU hour, in your currency; without one money is NULL

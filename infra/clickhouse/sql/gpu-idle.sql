@@ -1,6 +1,7 @@
 -- When did GPUs stand still although they are allocated?
 -- theme: Steps
 -- try: --job demo --group 10 --limit 14
+-- chart: idle_percent over from_step
 -- @group = 20: steps to take together
 -- A run that restarted has the same step numbers again: a group is of one attempt, the first attempt first.
 WITH (SELECT groupArray((run, attempt_start)) FROM attempts WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String})) AS starts, arrayCount(at -> at.1 = run AND at.2 <= start, starts) AS attempt

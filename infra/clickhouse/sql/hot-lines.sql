@@ -1,6 +1,7 @@
 -- Which lines of the program, or functions, or scopes, launch the GPU's work, and what does it cost?
 -- theme: Launches
 -- try: --job demo --price 3.5
+-- chart: gpu_s by place
 -- Of deep windows with launches (`drumline capture --with kernels,launches,stacks`). GPU time counts for the line that the launching thread ran in the last sample before the launch (100 a second). Of a thread without Python, as autograd's, it counts for the line where the main thread waits for it. Kernels without a launch, a scope or a sample are rows of their own.
 -- @by = line: line, function, stack or scope; of a scope numbers are written as N
 -- @rank = -1: of this rank; -1 = all

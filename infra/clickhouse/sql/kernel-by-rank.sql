@@ -1,6 +1,7 @@
 -- How long does one kernel take on each rank: p50, p95, p99?
 -- theme: Kernels
 -- try: --job demo --kernel vectorized_layer_norm_kernel
+-- chart: p50_us, p99_us by rank
 -- @kernel: short name of a kernel, as top-kernels shows it; % and _ are wildcards
 SELECT rank, host, launches, round(q[1] / 1e3, 2) AS p50_us, round(q[2] / 1e3, 2) AS p95_us, round(q[3] / 1e3, 2) AS p99_us,
     round(most / 1e3, 2) AS max_us

@@ -1,6 +1,7 @@
 -- What kind of work is the GPU's time: matrix products, attention, communication, copies?
 -- theme: Kernels
 -- try: --job demo
+-- chart: gpu_s by family
 SELECT n.family AS family, uniqExact(k.name) AS kernels, sum(k.launches) AS launches, round(sum(k.gpu_ns) / 1e9, 2) AS gpu_s,
     round(100 * sum(k.gpu_ns) / sum(sum(k.gpu_ns)) OVER (), 1) AS percent
 FROM (

@@ -1,6 +1,7 @@
 -- On which rank does a kernel take longer than on the others?
 -- theme: Kernels
 -- try: --job demo --limit 8
+-- chart: times by kernel, rank
 -- Medians of the same kernel on each rank, against the median of those medians; kernels of at least 1% of the GPU's time.
 SELECT n.short AS kernel, n.family AS family, rank, round(p50 / 1e3, 1) AS p50_us, round(others / 1e3, 1) AS others_us, round(p50 / others, 2) AS times,
     round(gpu_ns / 1e9, 2) AS gpu_s

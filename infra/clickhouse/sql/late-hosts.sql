@@ -1,6 +1,7 @@
 -- Which hosts held jobs back again and again, whatever the cause?
 -- theme: Stragglers
 -- try: --limit 5
+-- chart: gpu_s_lost by host
 -- Verdicts of warning or worse on a rank of the host. Hosts whose hardware is at fault are in `offenders`.
 SELECT host, uniqExact(job, run) AS runs, uniqExact(gpu_uuid) AS gpus, count() AS windows, topK(1)(if(detail = '', toString(cause), concat(toString(cause), ', ', detail)))[1] AS mostly,
     argMax(job, lost_ns) AS worst_job, argMax(rank, lost_ns) AS worst_rank, round(sum(s.gpu_seconds_lost), 1) AS gpu_s_lost, max(window_end) AS last

@@ -1,6 +1,7 @@
 -- In which steps was a rank late, and which one?
 -- theme: Stragglers
 -- try: --job demo --limit 6
+-- chart: late_ms by step, latest_rank
 WITH
     (SELECT max(n) FROM (
         SELECT uniqExact(communicator) AS n FROM lateness WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) GROUP BY rank

@@ -1,6 +1,7 @@
 -- How often is each kernel launched, in which shapes, and how much is copied, where CUPTI records nothing?
 -- theme: Launches
 -- try: --job demo --limit 8
+-- chart: per_s by what
 -- Of processes of policy `counts`, per second of their counted time, over ranks. `in_graphs`: share of launches by replays of CUDA graphs. It counts calls of the host: nothing about durations, overlap, streams or steps. Of a graph that was made before counting began only replays are counted (`graph`); nodes are those at its instantiation or last update.
 -- @rank = -1: of this rank; -1 = all
 WITH counted AS (

@@ -1,6 +1,7 @@
 -- Eager, compiled, CUDA graph: how many launches does a step need, how large are they, how busy is the GPU?
 -- theme: Launches
 -- try: --job fusion --group 150
+-- chart: launches_per_step over from_step
 -- The recording runs the same forward pass 150 times eager, 150 times compiled and 150 times as a CUDA graph.
 -- A group lasts from the first host start of its steps to that of the next group's; the last one ends with its last
 -- kernel. `step_ms` is this time, divided by the number of steps; a gap before the next group counts. The host runs ahead

@@ -1,6 +1,7 @@
 -- When was copied, in windows of 10 s?
 -- theme: Copies
 -- try: --job demo
+-- chart: gb_per_s over window_start by direction
 -- The stream worker's windows; every other one, since they overlap by half.
 SELECT window_start, direction, sum(m.copies) AS copies, round(sum(m.bytes) / 1e9, 2) AS gigabytes, round(sum(m.bytes) / sum(busy_ns), 1) AS gb_per_s
 FROM memcpy_bandwidth AS m

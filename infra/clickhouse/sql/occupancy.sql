@@ -1,6 +1,7 @@
 -- How many warps of a kernel fit on an SM, and how full were the SMs?
 -- theme: Kernels
 -- try: --job demo --limit 8
+-- chart: occupancy by kernel
 -- `occupancy`: percent of the warps that an SM holds, at the most; NULL for a GPU that is not known. `limited_by`: why.
 -- `waves`: blocks of the p95 launch / blocks that the GPU holds; below 1 it is not filled.
 -- `sm_active`, `sm_occupancy`: what the job's GPUs achieved over all kernels, percent by GPM; NULL before Hopper.

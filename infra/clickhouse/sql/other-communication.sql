@@ -1,6 +1,7 @@
 -- Which share of the time is communication of other libraries than NCCL, which verdicts do not understand?
 -- theme: Collectives
 -- try: --job demo
+-- chart: percent by library, kernel
 -- By names of kernels (`other`: NVSHMEM, DeepEP, symmetric memory, custom all-reduces), so only where CUPTI records. The
 -- share is of the time of all recorded kernels: of steps, where kernels do not overlap.
 SELECT run, if(family = 'nccl', 'nccl', 'other') AS library, short AS kernel, launches, gpu_s, percent

@@ -1,6 +1,7 @@
 -- Which model, adapter, tenant or route costs most a token?
 -- theme: Serving
 -- try: --job served
+-- chart: gpu_s by model, adapter, tenant, route
 -- GPU time of requests is their share of iterations by tokens: an estimate. `gpu_ms_per_1000` is by 1,000 tokens of prompts and answers. The row without a name is GPU time of no request that has ended. Without GPU times it is the host's time of iterations.
 SELECT *, round(gpu_s / nullIf(sum(gpu_s) OVER (), 0), 4) AS share
 FROM (

@@ -1,6 +1,7 @@
 -- How does an inference engine do: time to the first token, time of a token, throughput, what the GPU does?
 -- theme: Serving
 -- try: --job served
+-- chart: ttft_p50_ms, ttft_p95_ms by engine
 -- A row an engine and a run. `gpu_busy_percent`, and what it is busy with, are shares of the time in which the engine had requests; NULL without GPU times. Quantiles are of requests that ended.
 SELECT m.run AS run, m.engine AS engine, r.requests AS requests, r.tokens_per_s AS tokens_per_s, r.ttft_p50_ms AS ttft_p50_ms, r.ttft_p95_ms AS ttft_p95_ms, r.tpot_p50_ms AS tpot_p50_ms, r.tpot_p95_ms AS tpot_p95_ms,
     m.iterations AS iterations, m.batch AS batch, m.gpu_busy_percent AS gpu_busy_percent, m.prefill_percent AS prefill_percent, m.mixed_percent AS mixed_percent, m.decode_percent AS decode_percent,

@@ -1,6 +1,7 @@
 -- Which single launches took longest, without communication?
 -- theme: Kernels
 -- try: --job demo --limit 6
+-- chart: ms by kernel, rank
 -- Reads raw rows: give --since and --until on long runs. Here: the last minute of the newest run unless they are given.
 WITH (SELECT max(ended) FROM jobs WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String})) AS newest
 SELECT start, rank, n.short AS kernel, round(duration_ns / 1e6, 3) AS ms, stream, blocks

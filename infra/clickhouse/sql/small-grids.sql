@@ -1,6 +1,7 @@
 -- Which kernels are too small for the GPU: fewer blocks than it has multiprocessors?
 -- theme: Kernels
 -- try: --job fusion --limit 8
+-- chart: gpu_s by kernel
 -- @sms = 132: multiprocessors of the GPU; 132 on H100 and H200
 SELECT n.short AS kernel, n.family AS family, launches, round(blocks[2]) AS p95_blocks, round(threads[2]) AS p95_threads_per_block,
     round(gpu_ns / 1e9, 3) AS gpu_s, round(gpu_ns / launches / 1e3, 1) AS mean_us

@@ -1,6 +1,7 @@
 -- What do the warps of each kernel wait for?
 -- theme: Launches
 -- try: --job demo
+-- chart: percent by kernel, reason
 -- Of deep windows with samples of the GPU (`drumline capture --with kernels,pc`). `percent`: of the kernel's samples; `idle_percent`: those of them in which the scheduler issued nothing; `gpu_percent`: the kernel's share of all. Reasons are named as by CUPTI: `long_scoreboard` waits for memory, `math_pipe_throttle` for a full unit, `selected` for nothing. Samples outside the program's kernels, and those that the GPU dropped, are rows of their own.
 -- @rank = -1: of this rank; -1 = all
 WITH sums AS (

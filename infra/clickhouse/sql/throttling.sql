@@ -1,6 +1,7 @@
 -- Why do GPUs run below their clock, and how often?
 -- theme: Devices
 -- try: --job demo
+-- chart: percent_of_samples by rank, reason
 -- Bits: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
 SELECT rank, reason, count() AS samples, round(100 * samples / any(all), 1) AS percent_of_samples, round(avg(sm_clock)) AS sm_mhz
 FROM (

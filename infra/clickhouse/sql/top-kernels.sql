@@ -1,6 +1,7 @@
 -- Which kernels take the GPU's time?
 -- theme: Kernels
 -- try: --job demo --limit 8
+-- chart: gpu_s by kernel
 -- GPU time is the sum of durations: kernels that run at the same time count each.
 SELECT
     n.short AS kernel, n.family AS family, launches, round(gpu_ns / 1e9, 2) AS gpu_s, round(100 * gpu_ns / sum(gpu_ns) OVER (), 1) AS percent,

@@ -1,6 +1,7 @@
 -- The utilisation that NVML reports: what of it is real work?
 -- theme: Devices
 -- try: --job demo
+-- chart: stacked compute_percent, only_communication_percent, idle_percent by rank
 -- NVML counts a moment as used when any kernel runs, a waiting NCCL kernel too. Work here is the union of other kernels.
 SELECT s.rank AS rank, round(d.util, 1) AS nvml_percent, round(100 * s.compute, 1) AS compute_percent, round(100 * s.comm, 1) AS only_communication_percent,
     round(100 * s.idle, 1) AS idle_percent

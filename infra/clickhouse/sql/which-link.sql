@@ -1,6 +1,7 @@
 -- Which link is slow: how fast did each rank send to each other one over the network, and how fast should it be?
 -- theme: Stragglers
 -- try: --job demo
+-- chart: newest_gb_s, usual_gb_s by from_rank, to_rank
 -- A flow's rate is that of the end that saw less time on the network: a late sender or receiver leaves the other's short. `usual_gb_s`: median of its intervals; `peers_gb_s`: that of its communicator's flows that cross hosts, or do not, likewise. Rows without both ends have no rate. `communicator` is tcp: the kernel's rate of the ranks' TCP connections, alone where these carried half or more of what NCCL recorded. `wrong` and `errors`: of links of both hosts (`drumline sql network`).
 -- @seconds = 10: length of an interval
 WITH ends AS (

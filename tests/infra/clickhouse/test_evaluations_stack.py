@@ -118,3 +118,14 @@ def test_another_run_is_untouched(db):
     assert rows(db, "SELECT run, uniqExact(first_step) AS n FROM stragglers GROUP BY run ORDER BY run") == [
         {"run": "r0", "n": 4}, {"run": "r1", "n": 16},
     ]  # fmt: skip
+
+
+def test_a_job_whose_run_has_the_name_of_one_that_was_evaluated_again_keeps_its_verdicts(db):
+    evaluate(db, "old/20", 20, range(80), hours_ago=2)
+    rest = "* REPLACE ('y' AS job)"
+    command(db, f"INSERT INTO stragglers_versions SELECT {rest} FROM (SELECT * FROM stragglers_versions)")
+    evaluate(db, "new/5", 5, range(40))
+    counts = "SELECT job, uniqExact(first_step) AS n, count() AS c FROM stragglers GROUP BY job ORDER BY job"
+    assert rows(db, counts) == [
+        {"job": "x", "n": 10, "c": 30}, {"job": "y", "n": 4, "c": 12},
+    ]  # fmt: skip

@@ -24,6 +24,7 @@ from drumline.infra.localstack.clickhouse.engine import answers, temporary_engin
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings
 from drumline.lab.bench.direct_load import JobCopy, load
 from drumline.sinks.tables.tables import SEVERITIES
+from drumline.views.report.answer_chart import answer_chart
 from drumline.views.report.deep_window import EPISODE, deep_window
 from drumline.views.report.queries import EPISODES
 
@@ -82,6 +83,15 @@ def test_the_answer_is_the_pages(query, server):
     assert names == page_names
     if query.name not in VARYING_QUERIES:
         assert without_runs(names, result[: cookbook.SHOWN]) == without_runs(names, page_rows)
+
+
+@pytest.mark.parametrize("query", [query for query in QUERIES if query.chart], ids=lambda query: query.name)
+def test_a_chart_of_the_answer_draws_its_columns(query):
+    names, shown = on_the_page(query)
+    assert set(query.chart.columns) <= set(names)
+    assert set(query.chart.measures).isdisjoint(query.chart.labels)
+    if not query.chart.over or len(shown) > 1:
+        assert answer_chart(query.chart, names, shown) is not None
 
 
 def test_kernels_of_all_groups_of_steps_add_up_to_the_raw_count(server):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.infra.clickhouse.queries import THEMES, BadParameters, UnknownQuery, adhoc, parse, queries, query
+from drumline.infra.clickhouse.queries import THEMES, BadParameters, Chart, UnknownQuery, adhoc, parse, queries, query
 from drumline.lab.demo import report as demo_report
 from drumline.views.report import queries as report_queries
 from drumline.views.top import data as top_data
@@ -34,6 +34,27 @@ def test_a_file_has_a_question_and_parameters():
 def test_a_file_that_lacks_something_is_refused(left_out):
     with pytest.raises(ValueError, match=r"x\.sql"):
         parse("x", FILE.replace(left_out, ""))
+
+
+@pytest.mark.parametrize(
+    ("text", "chart"),
+    [
+        ("gpu_s by kernel", Chart(("gpu_s",), "", ("kernel",), is_stacked=False)),
+        ("stacked a, b by rank, host", Chart(("a", "b"), "", ("rank", "host"), is_stacked=True)),
+        ("rate over minute by rank", Chart(("rate",), "minute", ("rank",), is_stacked=False)),
+        ("a, b over step", Chart(("a", "b"), "step", (), is_stacked=False)),
+    ],
+)
+def test_a_file_states_how_its_answer_is_drawn(text, chart):
+    assert parse("x", FILE.replace("-- A note.", f"-- chart: {text}").replace("-- @ids: which\n", "")
+                 .replace(", {ids:Array(String)}", "")).chart == chart  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["gpu_s", "by kernel", "gpu_s, by kernel", "a over b over c"])
+def test_a_chart_without_a_measure_or_a_place_is_refused(text):
+    with pytest.raises(ValueError, match=r"x\.sql.*gpu_s by kernel"):
+        parse("x", FILE.replace("-- A note.", f"-- chart: {text}").replace(", {ids:Array(String)}", "")
+              .replace("-- @ids: which\n", ""))  # fmt: skip
 
 
 def test_every_query_is_complete_and_its_example_fits():

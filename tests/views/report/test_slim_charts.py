@@ -4,7 +4,7 @@ import pytest
 from support.report_data import report_data
 
 from drumline.views.report import charts
-from drumline.views.report.page import CHARTS, page, sections
+from drumline.views.report.page import CHARTS, draw_ahead, page, sections
 
 BANDS = [{"rank": rank, "ranks": 8, "bin": first, "late_ms": 9.0} for rank in (0, 8) for first in (0, 100)]
 #: Pixels beside a phone's plot: the axis, or the names of a row.
@@ -48,3 +48,12 @@ def test_only_the_web_page_has_both():
         "steps": 2, "lateness": 2, "bands": 0, "kernels": 2, "util": 1,
     }  # fmt: skip
     assert page(data).count("<svg") == sum(bool(chart) for chart in both.values())
+
+
+def test_charts_of_both_widths_that_were_drawn_ahead_are_not_drawn_again():
+    data = report_data(job="drawn ahead", bands=BANDS)
+    known = {field: getattr(data, field) for field in data.__dataclass_fields__}
+    draw_ahead(known, tuple(known), with_slim=True)
+    drawn = charts._drawn.cache_info().misses
+    sections(data, with_slim=True)
+    assert charts._drawn.cache_info().misses == drawn

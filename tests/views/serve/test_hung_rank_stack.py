@@ -44,7 +44,7 @@ def query(clean_stack):
 
 
 def test_the_rank_is_the_first_of_its_job_and_hung(query):
-    first, second, *_ = job_page(query, JOB, "", "", "", 0.0).ranks
+    first, second, *_ = job_page(query, JOB, "", "", "", 0.0, lambda known, new: None).ranks
     assert (first.rank, first.level) == (0, "hung")
     assert (second.rank, second.level) == (1, "warning")
 

@@ -189,7 +189,9 @@ def test_stored_rows_arrive_on_every_page(clean_stack):
     missing = client.get(f"{at}/rank/7")
     assert missing.status_code == 404
     question = {"job": JOB, "limit": "5"}
-    assert "kernel" in client.get("/question/top-kernels", params=question).text
+    answered = client.get("/question/top-kernels", params=question).text
+    assert answered.index('<figure><div class="wide"') < answered.index("<svg") < answered.index("kernel</td>")
+    assert "gpu_s by kernel</figcaption>" in answered
     assert "vision</td>" in client.get("/question/cost", params={"label": "user=a&b", "price": "3"}).text
     assert "No rows" in client.get("/question/cost", params={"team": "vision", "user": "b"}).text
     assert "a&amp;b</td>" in client.get("/question/cost-by-label", params={"by": "user"}).text

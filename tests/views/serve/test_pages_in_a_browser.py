@@ -137,6 +137,26 @@ def test_values_stand_below_the_pointer(job):
     assert not tip.is_visible()
 
 
+def test_charts_of_an_answer_have_values_below_the_pointer(address, chromium):
+    page = chromium.new_page(viewport={"width": 1280, "height": 800})
+    page.goto(f"{address}/question/top-kernels?job={quote(JOB)}", timeout=90_000)
+    page.locator("[aria-roledescription=bar]").first.hover()
+    tip = page.locator(".tip")
+    assert "kernel" in tip.inner_text()
+    page.goto(f"{address}/question/gpu-idle?job={quote(JOB)}&group=10", timeout=90_000)
+    before = page.url
+    page.mouse.move(*middle_of(page, "Answer", 0.02))
+    assert tip.inner_text().startswith("from_step 0\nidle_percent: ")
+    page.mouse.down()
+    page.mouse.move(*middle_of(page, "Answer", 0.9))
+    page.mouse.up()
+    assert page.url == before, "of an answer no part can be chosen"
+    page.locator('[aria-label^="Answer"][data-chart]').focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert page.url == before
+
+
 def test_a_drag_over_step_times_shows_that_part_and_back_the_whole_run(job):
     whole = job.url
     job.mouse.move(*middle_of(job, "Time of a step", 0.26))
@@ -152,6 +172,27 @@ def test_a_drag_over_step_times_shows_that_part_and_back_the_whole_run(job):
     assert job.locator(".tip").inner_text().startswith(("step 9\n", "step 10\n"))
     job.go_back(timeout=90_000)
     assert job.url == whole
+
+
+def test_a_strip_of_steps_opens_one_by_a_click_and_shows_fewer_by_a_drag(address, chromium):
+    page = chromium.new_page(viewport={"width": 1280, "height": 800})
+    page.goto(f"{address}{AT}/step/25?rank=1&from_step=0&to_step=39", timeout=90_000)
+    page.mouse.move(*middle_of(page, "Time of steps", 0.26))
+    page.mouse.down()
+    page.mouse.move(*middle_of(page, "Time of steps", 0.63), steps=4)
+    assert page.locator(".tip").inner_text() == "only steps 10 to 25"
+    page.mouse.up()
+    page.wait_for_url("**from_step=10&to_step=25**", timeout=90_000)
+    assert page.locator("h1").inner_text() == "Step 25 across ranks"
+    with page.expect_download(timeout=90_000) as file:
+        page.get_by_text("Perfetto file of steps 10 to 25").click()
+    assert file.value.suggested_filename == "steps-10-to-25.pftrace"
+    page.mouse.click(*middle_of(page, "Time of steps", 0.05))
+    page.wait_for_url("**/step/10?*", timeout=90_000)
+    page.locator('[aria-label^="Time of steps"]').focus()
+    for key in ("ArrowRight", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_url("**/step/11?*", timeout=90_000)
 
 
 def test_a_click_on_a_cell_of_lateness_opens_the_step_in_which_its_rank_came_latest(job):

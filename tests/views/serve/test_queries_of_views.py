@@ -23,7 +23,7 @@ VIEWS = {
     "/job/{rest:path}": {
         AT: 4,
         f"{AT}/rank/1": 5,
-        f"{AT}/step/25?rank=1": 1,
+        f"{AT}/step/25?rank=1": 2,
         f"{AT}/step/20?last=29&rank=1": 2,
         f"{AT}/compare?run=r1": 1,
         "/job/none": 1,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from drumline.views.report.answer_chart import AnswerChart
 from drumline.views.report.charts import Spec, steps_axis
 from drumline.views.report.data import ReportData, Row
 from drumline.views.report.heat_map import band_ranks, least_gap
@@ -81,6 +82,29 @@ def over_time(spec: Spec, since: str, unit: str) -> str:
         "width": 0, "names": names,
         "rows": [[_short(at[second]), *(_short(by_time[second].get(name)) for name in names)] for second in seconds],
         "times": [[int(begin_ms + 1e3 * second), int(begin_ms + 1e3 * (second + gap)) + 1] for second in seconds],
+    })  # fmt: skip
+
+
+def answer_values(chart: AnswerChart) -> str:
+    """Return the values of lines of an answer as drawn by answer_chart; "" of bars, whose marks have their labels.
+
+    Without times: a part of it is no other answer.
+    """
+    if not chart.over:
+        return ""
+    encoding = chart.spec["encoding"]
+    names = encoding["color"]["scale"]["domain"]
+    by_place: dict[float, dict[str, float]] = {}
+    for point in chart.spec["data"]["values"]:
+        by_place.setdefault(point["at"], {})[point["series"]] = point["value"]
+    is_time = encoding["x"]["scale"]["type"] == "utc"
+    title = f"{chart.over} {{}}".format
+    return _text({
+        "kind": "lines", "axis": chart.over, "unit": "", "domain": encoding["x"]["scale"]["domain"], "width": 0,
+        "names": names,
+        "rows": [[at, *(_short(values.get(name)) for name in names)] for at, values in by_place.items()],
+        "titles": [title(f"{datetime.fromtimestamp(at / 1e3, UTC):%F %T}" if is_time else f"{at:g}")
+                   for at in by_place],
     })  # fmt: skip
 
 

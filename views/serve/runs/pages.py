@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote_plus
 
@@ -15,14 +16,16 @@ from drumline.views.report import charts, text
 from drumline.views.report.data import NoSuchRun
 from drumline.views.report.explanation import hang_lines
 from drumline.views.report.gaps import no_verdict
-from drumline.views.report.page import DEVICES, sections
+from drumline.views.report.page import DEVICES, draw_ahead, sections
 from drumline.views.serve import boards, timeline
 from drumline.views.serve.addresses import job_url, number_of, times_of, trace_url
-from drumline.views.serve.job_page import MOST_RANKS, is_live, job_page
+from drumline.views.serve.job_page import MOST_RANKS, JobPage, is_live, job_page
 from drumline.views.serve.question_form import MOST_ROWS
 from drumline.views.serve.rank_page import PARTS, rank_page
 from drumline.views.serve.reading import PageSource, Reading
 from drumline.views.serve.runs.chart_values import chart_values, over_time
+from drumline.views.serve.runs.step_picker import step_picker
+from drumline.views.serve.runs.trace import MOST_STEPS
 from drumline.views.serve.views import TICK_S
 
 #: Time between two refreshes of a page while data come, and while none come; s.
@@ -64,7 +67,8 @@ class JobPages:
 
     def _job(self, request: Request, source: Reading, job: str, run: str) -> Response:
         since, until = times_of(request)
-        page = job_page(source.query, job, run, since, until, self._price, deep=not source.hurries())
+        ahead = partial(draw_ahead, with_slim=True)
+        page = job_page(source.query, job, run, since, until, self._price, ahead, deep=not source.hurries())
         shown = len(page.ranks) if request.query_params.get("ranks") == "all" else MOST_RANKS
         stands = [row for row in page.data.hangs if row["lasts"]]
         # What the box of a standstill states, the summary does not state again.
@@ -74,6 +78,7 @@ class JobPages:
             "job.html", p=page, shown=shown, given_run=run, summary=text.summary(rest, most=1), span=span,
             hangs=[hang_lines([row], job) for row in stands],
             rank_url=lambda rank: job_url(job, run, rank=rank, **span), chart_values=chart_values(page.data),
+            file=_file_of_steps(page),
             every=LIVE_S if page.is_live or source.hurried else STILL_S,
             **{k: v for k, v in drawn.items() if k != "text"},
         )  # fmt: skip
@@ -103,7 +108,7 @@ class JobPages:
         )  # fmt: skip
 
     def _step(self, request: Request, source: PageSource, job: str, run: str, step: int) -> Response:
-        names = ("rank", "last_rank", "last")
+        names = ("rank", "last_rank", "last", "from_step", "to_step")
         given = {name: number_of(name, value) for name in names if (value := _given(request, name))}
         rank, last = given.get("rank"), given.get("last", step)
         latest = None
@@ -112,9 +117,13 @@ class JobPages:
             latest = timeline.latest_step(source.query, job, run, (step, last), ranks)
         chosen, rank = latest or (step, rank)
         page = timeline.step_page(source.query, job, run, chosen, rank)
+        picker = step_picker(source.query, page, given.get("from_step"), given.get("to_step"))
+        strips = [picker.spec(), picker.spec(charts.SLIM)] if picker.rows else []
         return self._render(
             "step.html",
             p=page,
+            picker=picker,
+            strip=_safe("".join(map(charts.svg, strips))),
             given_run=run,
             svg=_safe(timeline.svgs(page)),
             kinds=timeline.KINDS,
@@ -137,6 +146,14 @@ class JobPages:
             intro=f"a: run {run or 'the newest'}; b: run {other_run or 'the one before'}.",
             crumbs=[("Fleet", "/"), (job, job_url(job, run))], most=MOST_ROWS, every=0,
         )  # fmt: skip
+
+
+def _file_of_steps(page: JobPage) -> str:
+    """Return the address of the shown steps as a file for Perfetto; "" where there are none, or too many."""
+    steps, ranks = page.data.steps, page.some_ranks()
+    if not page.data.step_times or not ranks or int(steps["last"]) - int(steps["first"]) >= MOST_STEPS:
+        return ""
+    return trace_url(page.data.job, page.data.run["run"], int(steps["first"]), ranks, int(steps["last"]))
 
 
 def _span(request: Request) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from drumline.views.serve.timeline import LATE_RANKS, PEERS
 
 #: Rows and ranks of a file: some 20 MB, in 9 queries a rank. `drumline timeline` has all ranks.
 MOST_ROWS, MOST_RANKS = 200_000, LATE_RANKS + PEERS
+#: Steps of a file: with kernels, eight ranks have some 10,000 rows a step.
+MOST_STEPS = 20
 #: A trace is made in memory: one at a time.
 _writing = threading.Lock()
 
@@ -28,21 +30,30 @@ def ranks_of(request: Request) -> list[int]:
     return [number_of("rank", part) for part in parts]
 
 
-def trace(database: Database, job: str, run: str, step: int, ranks: Sequence[int]) -> Download:
-    """Return the file of a step. It blocks. Raises FileRejected, NoSuchRun, and errors of queries."""
+def trace(database: Database, job: str, run: str, steps: tuple[int, int], ranks: Sequence[int]) -> Download:
+    """Return the file of steps, first and last. It blocks. Raises BadAddress, FileRejected, NoSuchRun, and errors
+    of queries.
+    """
     from drumline.views.timeline.job_trace import timeline
     from drumline.views.timeline.rank_tracks import TooMuch
 
+    first, last = steps
+    if last - first >= MOST_STEPS:
+        raise BadAddress(
+            f"last: a file has {MOST_STEPS} steps; in a terminal: {timeline_command(job, run, first, last)}"
+        )
+    name = f"step {first}" if first == last else f"steps {first} to {last}"
+
     def content() -> bytes:
         try:
-            return timeline(database.query, job, run, step, step, ranks, MOST_ROWS).trace
+            return timeline(database.query, job, run, first, last, ranks, MOST_ROWS).trace
         except TooMuch:
-            command = timeline_command(job, run, step, step)
+            command = timeline_command(job, run, first, last)
             raise FileRejected(
-                f"step {step} has more than {MOST_ROWS:,} rows on these ranks; in a terminal: {command}"
+                f"{name}: more than {MOST_ROWS:,} rows on these ranks; in a terminal: {command}"
             ) from None
 
-    return _file(database, content, f"step-{step}.pftrace")
+    return _file(database, content, f"{name.replace(' ', '-')}.pftrace")
 
 
 def request_trace(database: Database, job: str, run: str, request: str) -> Download:

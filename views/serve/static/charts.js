@@ -8,7 +8,7 @@ tip.hidden = marked.hidden = true;
 document.body.append(marked, tip);
 document.documentElement.classList.add("charts");
 const read = new WeakMap();
-let at = null, drag = null, tapped = null;
+let at = null, drag = null, tapped = null, isDragged = false;
 
 function valuesOf(chart) {
   if (!read.has(chart)) read.set(chart, JSON.parse(chart.dataset.chart));
@@ -41,6 +41,7 @@ function number(value) { return value === null ? "not known" : value.toLocaleStr
 function span(name, first, last) { return first >= last ? `${name} ${first}` : `${name}s ${first} to ${last}`; }
 
 function titleOf(values, from, to) {
+  if (values.titles) return values.titles[to];
   const [first, last] = [from, to].sort((a, b) => a - b).map((column) => positionsOf(values)[column]);
   if (values.axis === "step") return span("step", first, last + values.width - 1);
   return first === last ? `${number(first)} ${values.axis}` : `${number(first)} to ${number(last)} ${values.axis}`;
@@ -54,19 +55,25 @@ function textOf({ chart, column, row }, from) {
   return [title, ...values.names.map((name, place) => `${name}: ${number(values.rows[column][place + 1])} ${values.unit}`)].join("\n");
 }
 
-// The address of a cell: the step, of its steps, in which a rank of it came latest.
+// The address of a cell, or of a step of a strip: the step, of its steps, in which a rank of it came latest.
 function addressOf({ chart, column, row }) {
-  const values = valuesOf(chart), first = values.bins[column], [rank, last] = values.ranks[row];
-  const query = new URLSearchParams(values.query);
-  query.set("last", first + values.width - 1); query.set("rank", rank);
-  if (last > rank) query.set("last_rank", last);
+  const values = valuesOf(chart), first = positionsOf(values)[column], query = new URLSearchParams(values.query);
+  if (values.kind === "cells" || values.width > 1) query.set("last", first + values.width - 1);
+  if (values.kind === "cells") {
+    const [rank, last] = values.ranks[row];
+    query.set("rank", rank);
+    if (last > rank) query.set("last_rank", last);
+  }
   return `${values.path}${first}?${query}`;
 }
 
+function hasParts(values) { return values.kind === "lines" && Boolean(values.times || values.path); }
+
+// The page of a part: of a time, or of the steps of a strip.
 function partAddress(chart, from, to) {
-  const { times } = valuesOf(chart), address = new URL(location.href);
-  address.searchParams.set("from", times[Math.min(from, to)][0]);
-  address.searchParams.set("to", times[Math.max(from, to)][1]);
+  const values = valuesOf(chart), address = new URL(location.href), [low, high] = [Math.min(from, to), Math.max(from, to)];
+  const part = values.times ? { from: values.times[low][0], to: values.times[high][1] } : { from_step: values.rows[low][0], to_step: values.rows[high][0] + values.width - 1 };
+  for (const name in part) address.searchParams.set(name, part[name]);
   address.hash = "";
   return address.href;
 }
@@ -121,7 +128,7 @@ document.addEventListener("pointermove", (event) => {
 
 document.addEventListener("pointerdown", (event) => {
   const chart = event.target.closest?.("[data-chart]"), place = chart && placeAt(chart, event.clientX, event.clientY);
-  if (!place || event.button || event.pointerType === "touch" || valuesOf(chart).kind !== "lines") return;
+  if (!place || event.button || event.pointerType === "touch" || !hasParts(valuesOf(chart))) return;
   event.preventDefault();
   drag = { ...place, x: event.clientX, to: place.column };
 });
@@ -129,16 +136,18 @@ document.addEventListener("pointerdown", (event) => {
 document.addEventListener("pointerup", (event) => {
   const done = drag;
   drag = null;
-  if (done && Math.abs(event.clientX - done.x) >= LEAST_DRAG) location.assign(partAddress(done.chart, done.column, done.to));
+  isDragged = Boolean(done) && Math.abs(event.clientX - done.x) >= LEAST_DRAG; // a click follows, which is none
+  if (isDragged) location.assign(partAddress(done.chart, done.column, done.to));
 });
 
 document.addEventListener("click", (event) => {
   const chart = event.target.closest?.("[data-chart]"), place = chart && placeAt(chart, event.clientX, event.clientY);
+  if (isDragged) return isDragged = false;
   if (!place) return event.pointerType === "touch" ? clear() : undefined;
   const isSame = tapped && tapped.chart === chart && tapped.column === place.column && tapped.row === place.row;
   tapped = place;
   // A finger hides what it touches: its first tap shows the cell, the second opens it.
-  if (valuesOf(chart).kind !== "cells" || (event.pointerType === "touch" && !isSame)) return show(place, event.clientX, event.clientY);
+  if (!valuesOf(chart).path || (event.pointerType === "touch" && !isSame)) return show(place, event.clientX, event.clientY);
   if (event.ctrlKey || event.metaKey) open(addressOf(place), "_blank", "noopener"); else location.assign(addressOf(place));
 });
 
@@ -148,12 +157,13 @@ document.addEventListener("keydown", (event) => {
   if (!chart?.dataset?.chart || event.ctrlKey || event.metaKey || event.altKey) return;
   const values = valuesOf(chart), moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
   const here = at?.chart === chart ? at : null, isCells = values.kind === "cells";
-  if (event.key === "Enter" && here) return location.assign(isCells ? addressOf(here) : partAddress(chart, here.from, here.column));
+  if (event.key === "Enter" && here && values.path && (isCells || here.from === here.column)) return location.assign(addressOf(here));
+  if (event.key === "Enter" && here && hasParts(values)) return location.assign(partAddress(chart, here.from, here.column));
   if (!moves || (!isCells && moves[1])) return;
   event.preventDefault();
   const limit = (value, count) => Math.max(0, Math.min(value, count - 1));
   const next = here ? { chart, column: limit(here.column + moves[0], positionsOf(values).length), row: limit(here.row + moves[1], isCells ? values.ranks.length : 1) } : { chart, column: 0, row: 0 };
-  const from = event.shiftKey && here && !isCells ? here.from : next.column;
+  const from = event.shiftKey && here && hasParts(values) ? here.from : next.column;
   show(next, undefined, undefined, from);
 });
 

@@ -6,9 +6,11 @@ from urllib.parse import parse_qs
 import pytest
 from support.report_data import HOSTILE, report_data
 
+from drumline.infra.clickhouse.queries import Chart
 from drumline.views.report import charts
+from drumline.views.report.answer_chart import answer_chart
 from drumline.views.report.page import page
-from drumline.views.serve.runs.chart_values import cells, chart_values, over_time, step_times
+from drumline.views.serve.runs.chart_values import answer_values, cells, chart_values, over_time, step_times
 
 
 def test_step_times_have_the_time_that_shows_only_that_part():
@@ -60,3 +62,18 @@ def test_each_chart_over_steps_or_time_has_values_and_the_mailed_report_has_none
     assert chart_values(data).keys() == {"steps", "lateness", "util", "power_w", "clock_mhz", "celsius"}
     assert chart_values(report_data(step_times=[], lateness=[], device_times=[])) == {}
     assert "data-chart" not in page(data)
+
+
+def test_lines_of_an_answer_have_titles_and_no_time_that_a_drag_could_choose():
+    rows = [["2026-01-02 00:00:10.000000000", "HtoD", "2"], ["2026-01-02 00:00:00.000000000", "DtoH", "1"]]
+    chart = Chart(("gb",), "start", ("direction",), is_stacked=False)
+    values = json.loads(answer_values(answer_chart(chart, ["start", "direction", "gb"], rows)))
+    assert values["titles"] == ["start 2026-01-02 00:00:00", "start 2026-01-02 00:00:10"]
+    assert values["rows"] == [[1767312000000, 1.0, None], [1767312010000, None, 2.0]]
+    assert values["names"] == ["DtoH", "HtoD"]
+    assert "times" not in values
+
+
+def test_marks_of_an_answer_have_their_labels_alone():
+    shares = answer_chart(Chart(("s",), "", ("kernel",), is_stacked=False), ["kernel", "s"], [["k", "1"]])
+    assert answer_values(shares) == ""

@@ -7,13 +7,14 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 from pydantic import SecretStr
 from starlette.testclient import TestClient
 from support import migrated_database
-from support.stored_job import JOB, store
+from support.stored_job import JOB, START, store
 
 from drumline.infra.config.settings import LocalSettings, Settings
 from drumline.views.serve.addresses import trace_url
 from drumline.views.serve.app import application
 from drumline.views.serve.runs import trace
 
+START_MS = int(START.timestamp()) * 1000
 AT = f"/job/{quote(JOB, safe='')}/step/25"
 
 
@@ -24,6 +25,13 @@ def browser(settings):
 @pytest.fixture
 def offline(tmp_path):
     return Settings(local=LocalSettings(state=tmp_path))
+
+
+def test_more_steps_than_a_file_has_are_refused_with_the_command(offline):
+    answer = browser(offline).get(f"{AT}/timeline.pftrace?ranks=0&last={25 + trace.MOST_STEPS}")
+    assert answer.status_code == 400
+    assert "drumline timeline --job" in answer.text
+    assert browser(offline).get(f"{AT}/timeline.pftrace?ranks=0&last=x").status_code == 400
 
 
 def test_the_address_of_a_file_quotes_names():
@@ -61,6 +69,14 @@ def test_a_step_leads_to_its_file_which_is_bounded(clean_stack, monkeypatch):
         == 1
     )
     assert client.get(trace_url(JOB, "r1", 900, [0])).status_code == 404
+    several = trace_url(JOB, "r1", 20, [0, 1], 29)
+    assert f'href="{several.replace("&", "&amp;")}"' in client.get(f"{AT}?rank=1&from_step=20&to_step=29").text
+    answer = client.get(several)
+    assert answer.headers["content-disposition"] == 'attachment; filename="steps-20-to-29.pftrace"'
+    assert all(f"step {step}".encode() in answer.content for step in (20, 29))
+    assert b"step 30" not in answer.content
+    job = client.get(f"/job/{quote(JOB, safe='')}", params={"from": START_MS + 10_000, "to": START_MS + 15_000}).text
+    assert "Perfetto file of steps 9 to 15, the worst ranks" in job
     monkeypatch.setattr(trace, "MOST_ROWS", 1)
     answer = client.get(address)
     assert answer.status_code == 503
