@@ -18,7 +18,7 @@ from typing import Any
 
 from drumline.producers.collector import process_info
 from drumline.producers.engines import iteration_messages
-from drumline.producers.engines.gpu_events import GpuEvents, gpu_events
+from drumline.producers.engines.gpu_events import MOST_PENDING, GpuEvents, gpu_events
 from drumline.producers.engines.iteration_messages import GPU_FOLLOWS, PHASES, SAME_BATCH
 from drumline.producers.engines.recording_channel import EngineChannel, open_channel
 
@@ -77,6 +77,7 @@ class EngineRecorder:
         self._gpu: GpuEvents | None = None
         self._gpu_failed = False
         self._gpu_timed: set[int] = set()
+        self._gpu_times: list[tuple[int, int, int]] = []
         versions = {engine: version, "python": sys.version.split()[0]}
         started_ns = process_info.started_ns(os.getpid())
         channel.send_json(b"J", {"event": "attached", "pid": os.getpid(), "engine": engine, "role": role,
@@ -183,8 +184,13 @@ class EngineRecorder:
             return None
 
     def _send_gpu_times(self) -> None:
-        if self._gpu is not None and (times := self._on_gpu(self._gpu.read)):
-            self._channel.send(b"G" + b"".join(iteration_messages.GPU.pack(*timed) for timed in times))
+        """Send times of iterations that were sent. The next one may be over on the GPU already."""
+        if self._gpu is None:
+            return
+        times = self._gpu_times + (self._on_gpu(self._gpu.read) or [])
+        self._gpu_times = [timed for timed in times if timed[0] in self._gpu_timed][-MOST_PENDING:]
+        if ready := [timed for timed in times if timed[0] not in self._gpu_timed]:
+            self._channel.send(b"G" + b"".join(iteration_messages.GPU.pack(*timed) for timed in ready))
 
     def _pairs(self, tokens: Mapping[str, int]) -> bytes:
         numbers = self._numbers

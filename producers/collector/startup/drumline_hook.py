@@ -24,6 +24,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(_FOLDER)))
 ENGINES = {
     "vllm.v1.core.sched.scheduler": "vllm_engine",
     "vllm.v1.worker.gpu_worker": "vllm_engine",
+    "sglang.srt.managers.scheduler": "sglang_engine",
     "transformers.generation.continuous_batching.continuous_api": "transformers_batching",
     "transformers.generation.utils": "transformers_generate",
     "transformers.cli.serving.server": "transformers_batching",

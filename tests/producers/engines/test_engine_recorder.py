@@ -107,3 +107,34 @@ def test_a_message_sent_while_another_is_being_sent_in_the_same_thread_waits_for
     done.start()
     done.join(5)
     assert not done.is_alive()
+
+
+class FakeGpu:
+    """Has iterations over on the GPU as soon as they were launched."""
+
+    def __init__(self):
+        self.over = []
+
+    def begin(self, stream):
+        return object()
+
+    def end(self, number, begin, stream):
+        self.over.append((number, 5, 0))
+
+    def read(self):
+        over, self.over = self.over, []
+        return over
+
+
+def test_the_gpu_time_of_a_batch_that_was_launched_ahead_follows_its_iteration(monkeypatch):
+    channel = KeptMessages()
+    recorder = EngineRecorder(channel, "fake")
+    monkeypatch.setattr("drumline.producers.engines.engine_recorder.gpu_events", FakeGpu)
+    numbers = [recorder.next_iteration() for _ in range(2)]
+    for number in numbers:
+        recorder.end_gpu(number, recorder.begin_gpu())
+    for number in numbers:
+        recorder.iteration(BatchFacts(SECOND, 2 * SECOND, number), {"r": 1}, {})
+    size = iteration_messages.GPU.size
+    assert [message[:1] for message in channel.messages[1:]] == [b"I", b"G", b"I", b"G"]
+    assert [iteration_messages.GPU.unpack(m[1 : 1 + size])[0] for m in channel.messages if m[:1] == b"G"] == numbers
