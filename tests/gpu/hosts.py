@@ -3,7 +3,9 @@
 usage: hosts.py OUT [PART...]
 
 Parts: verdicts (PHASES: what link and hosts do; the agents' rows, and what the worker would say of them), cost (steps
-with transfers recorded as by default against without, in turn). OUT gets hosts.json: of each phase its windows, the
+with transfers recorded as by default against without, in turn), health (as verdicts: nothing happens for
+HOSTS_HEALTH seconds, then the link is cut; not run unless it is named). After a cut each host requests what NCCL's RAS
+knows. OUT gets hosts.json: of each phase its windows, the
 flows and ranks that were named, and the rates; and rows.xz, the rows (hosts_rows.py reads them again).
 
 HOSTS_SECONDS: time for all. HOSTS_RATE: bytes a second of the healthy link. HOSTS_FASTER: divides the length of phases,
@@ -20,6 +22,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +55,7 @@ PHASES = (
     ("healthy 4", 12, (1.0, 1.0), 0),
     ("cut", 22, None, 0),
 )
+HEALTH = (("healthy", float(os.environ.get("HOSTS_HEALTH", "480")), (1.0, 1.0), 0), ("cut", 22, None, 0))
 #: Of the phases: sender -> receiver of what is slow, and ranks that are late.
 SLOW = {
     "half, both ways": ({(0, 1), (1, 0)}, set()),
@@ -59,6 +63,16 @@ SLOW = {
     "half, node-1 to node-0, beside late node-0": ({(1, 0)}, {0}),
 }
 MEGABYTES, COMPUTE_MS = 96, 60
+#: Prints where the process listens for requests to RAS, and what it answers. Argument: the process's number.
+RAS = """
+import sys
+from pathlib import Path
+from drumline.producers.ras.knowledge import texts_of
+from drumline.producers.ras.listener import PORT, _listening
+from drumline.producers.ras.status_request import request_status
+address = _listening(Path("/proc") / sys.argv[1], PORT)
+print(address, texts_of(request_status(address)) if address else "")
+"""
 
 
 def report(text: str) -> None:
@@ -136,7 +150,15 @@ def end(processes: list[subprocess.Popen]) -> None:
         process.wait()
 
 
-def verdicts(machine: Machine) -> dict[str, object]:
+def ras(machine: Machine, ranks: list[subprocess.Popen[str]]) -> None:
+    """Report what RAS answers on each host."""
+    for host, rank in zip(NAMES, ranks, strict=True):
+        command = [*machine.hosts.inside(host), sys.executable, "-c", RAS, str(rank.pid)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        report(f"RAS on {host}: {done.stdout.strip()} {done.stderr[-300:]}")
+
+
+def verdicts(machine: Machine, planned: Sequence[tuple] = PHASES) -> dict[str, object]:
     """Run the phases, and return what the worker says of the rows."""
     folder = machine.work / "flags"
     folder.mkdir()
@@ -149,7 +171,7 @@ def verdicts(machine: Machine) -> dict[str, object]:
             if time.monotonic() > until or any(rank.poll() is not None for rank in ranks):
                 raise RuntimeError("the job does not begin: see logs.tgz")
             time.sleep(0.1)
-        for name, seconds, parts, late_ms in PHASES:
+        for name, seconds, parts, late_ms in planned:
             begin = time.time_ns()
             if parts is None:
                 machine.hosts.cut(*NAMES)
@@ -163,6 +185,7 @@ def verdicts(machine: Machine) -> dict[str, object]:
             time.sleep(seconds / FASTER)
             phases.append({"name": name, "begin_ns": begin, "end_ns": time.time_ns()})
             report(f"{name}: {steps.read_text().count(chr(10))} steps so far, exit codes {[r.poll() for r in ranks]}")
+        ras(machine, ranks)
     finally:
         end(ranks)
         time.sleep(6.0)
@@ -227,7 +250,7 @@ def answer(rank: subprocess.Popen[str], name: str) -> dict[str, float]:
     raise RuntimeError(f"a rank ended ({rank.poll()}) without {name!r}; it printed {printed[-5:]}: see logs.tgz")
 
 
-PARTS = {"verdicts": verdicts, "cost": cost}
+PARTS = {"verdicts": verdicts, "cost": cost, "health": lambda machine: verdicts(machine, HEALTH)}
 
 
 def main() -> None:
@@ -235,7 +258,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     results: dict[str, object] = {"rate": RATE, "cost_rate": COST_RATE, "phases": PHASES}
-    for name in sys.argv[2:] or PARTS:
+    for name in sys.argv[2:] or ("verdicts", "cost"):
         with tempfile.TemporaryDirectory(dir=shm) as work:
             try:
                 hosts = Hosts(NAMES)

@@ -9,7 +9,7 @@ here=$(dirname "$0")
 prepare "$1" "$2" --no-deps "$1"/*.whl
 shift 2
 
-timeout 495 python "$here/hosts.py" "$out" "$@"
+timeout "${HOSTS_TIMEOUT:-495}" python "$here/hosts.py" "$out" "$@"
 code=$?
 (cd "$out" && tar czf logs.tgz ./*.log && rm -f ./*.log)
 rm -rf "$work"
