@@ -101,6 +101,7 @@ LABELS = Bound("text", "a text for each row", length=2_048, items=MAX_ROWS)
 OPERATIONS = Bound("operation", "its index has 8 bits", length=256, items=256)
 NAMES = Bound("name", "demangled C++ names have some thousand characters", length=1 << 16, items=MAX_ROWS)
 EVIDENCE = Bound("evidence", "a row has some hundred characters", length=1 << 16, items=MAX_ROWS, total=16 << 20)
+RAS_ANSWERS = Bound("text", "16 ranks of a communicator", length=1 << 14, items=256)
 STACKS = Bound("stack", "64 frames of 64 characters", length=4_096, items=256, total=1 << 19)
 LAUNCH_STACKS = Bound("stack", "a stack of each row that producers send", length=4_096, items=8_192, total=16 << 20)
 NOTE = Bound("text", "free text of people and programs", length=1 << 16)
@@ -137,7 +138,8 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (LAUNCH_STACKS, f"scopes {Topic.LAUNCH}:stacks"),
     (NAMES, "names domains"),
     (OPERATIONS, "operations datatypes last_operations last_datatypes"),
-    (EVIDENCE, "evidence ras_answers"),
+    (EVIDENCE, "evidence"),
+    (RAS_ANSWERS, "ras_answers"),
     (NOTE, "policy"),
     (NOTES, "labels versions collector"),
     (RANK, "rank local_rank gpu_index gpu_instance comm_rank peer named_rank lead_rank"),

@@ -42,7 +42,7 @@ UNITS = (
     "recoveries",
 )
 UNITS += ("partitions", "windows", "bytes", "processes", "folders", "gpus", "events", "units", "halts")
-UNITS += ("rings", "operations", "samplings", "series", "exports")
+UNITS += ("rings", "operations", "samplings", "series", "exports", "requests")
 
 
 def value(program, name, **labels):
