@@ -19,6 +19,7 @@ from click.shell_completion import CompletionItem
 from pydantic import ValidationError
 
 from drumline.cli.job_argument import with_job_argument
+from drumline.cli.usage_errors import run
 from drumline.infra.config.unknown_variables import InvalidVariables
 from drumline.infra.runtime.exit_codes import BAD_INPUT, INTERRUPTED
 from drumline.infra.runtime.extras import extra_of
@@ -110,8 +111,7 @@ KNOWN_ELSEWHERE = {
 class TyperCommand(click.Command):
     """Passes all arguments after the command's name to a typer app.
 
-    Typer brings a click of its own. Its exits and usage errors are not click's, so only its own `main` converts them to
-    exit codes.
+    Typer brings a click of its own. Its exits and usage errors are not click's: usage_errors.py makes codes of them.
     """
 
     def __init__(self, name: str, app: typer.Typer) -> None:
@@ -145,7 +145,7 @@ class TyperCommand(click.Command):
         if before in (signal.SIG_DFL, signal.default_int_handler):  # SIG_DFL: main.py
             signal.signal(signal.SIGINT, interrupt)
         try:
-            _for_terminals(self._command()).main(args=ctx.args, prog_name=ctx.command_path)
+            code = run(_for_terminals(self._command()), ctx.args, ctx.command_path)
         except KeyboardInterrupt:  # before typer is ready for it: click would print "Aborted!" and exit with 1
             sys.exit(INTERRUPTED)
         except Exception:
@@ -156,6 +156,7 @@ class TyperCommand(click.Command):
             )  # confluent_kafka answers a Ctrl-C in the middle of its C code with a TypeError of its own
         finally:
             signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # None: not Python's
+        sys.exit(code)
 
 
 def _for_terminals(command: Any) -> Any:
@@ -206,7 +207,7 @@ class LazyCommands(click.Group):
         if name not in MODULES and not name.startswith("-") and not ctx.resilient_parsing:
             close = difflib.get_close_matches(name, MODULES, n=2, cutoff=0.6)
             hint = f"did you mean {' or '.join(close)}?" if close else "`drumline --help` lists the commands"
-            ctx.fail(f"no command {name!r}; {_instead(name) or hint}")
+            raise click.UsageError(f"no command {name!r}; {_instead(name) or hint}")
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

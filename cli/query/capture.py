@@ -62,7 +62,7 @@ def capture(
     begins late misses steps: raise --lead. Processes of policy `light` refuse. Needs Write on drumline.control.v1,
     and ClickHouse. Ctrl-C ends the window. Clocks of hosts may differ by seconds. After pc, a process whose kernels
     are switched off has none until it ends, nor does torch.profiler. DRUMLINE_LOG_LEVEL=WARNING leaves out the
-    progress.
+    progress. Steps that are over, of policy `rollup`: `drumline pull`.
 
     Exit codes: 0 all ranks gave kernels of all steps. 1 some did not, it states why; or a server does not answer or
     rejects. 2 no such job, run or rank, or no step to begin with. 130 Ctrl-C.

@@ -32,7 +32,8 @@ def doctor(
     kept rows  the folder of policy rollup, where DRUMLINE_AGENT__KEPT_FOLDER names one: rights and room
     Kafka      connection, topics
 
-    On a host without GPUs: --no-gpu. Exit code 0 when nothing failed, 1 when something did. Nothing is changed.
+    Whether the GPUs themselves are well: `drumline check`. On a host without GPUs: --no-gpu. Exit code 0 when nothing
+    failed, 1 when something did. Nothing is changed.
     """
     from drumline.producers.doctor import checks, kept_checks, nccl_checks
     from drumline.producers.doctor import spool_checks as checks_spool

@@ -54,6 +54,31 @@ def test_every_command_about_one_job_takes_it_by_place_and_by_option(command):
     assert "two jobs are named: a and --job b" in typed(command, "a", "--job", "b", *rest)[1]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("top", "--job"), "drumline top: option '--job' requires an argument; `drumline top -h` explains it"),
+        (("policy", "set"), "drumline policy set: give POLICY: "),
+        (("topics", "lists"), "drumline topics: no such command 'lists'. Did you mean 'list'?; `drumline topics -h` "),
+        (("bench", "queries", "--repeats", "many"), "drumline bench queries: invalid value for '--repeats': "),
+        (("demo", "--keeep"), "drumline demo: no such option: --keeep"),
+    ],
+)
+def test_a_mistake_in_options_is_one_line_with_the_commands_help(arguments, line):
+    done = CliRunner().invoke(root, arguments, prog_name="drumline")
+    assert done.exit_code == 2
+    assert done.output.startswith(line)
+    assert done.output.endswith(" -h` explains it\n")
+    assert done.output.count("\n") == 1
+
+
+def test_a_group_without_a_command_prints_its_help():
+    done = CliRunner().invoke(root, ["topics"])
+    assert done.exit_code == 2
+    assert "Create all topics" in done.output
+    assert "explains it" not in done.output
+
+
 def test_a_command_of_a_group_names_its_argument_too():
     assert "give POLICY" in typed("policy", "set")[1]
 

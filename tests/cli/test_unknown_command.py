@@ -20,4 +20,4 @@ from drumline.cli.app import root
 def test_a_misspelt_command_is_answered_with_the_nearest(typed, answer):
     result = CliRunner().invoke(root, [typed, "JOB"])
     assert result.exit_code == 2
-    assert result.output.splitlines()[-1] == f"Error: {answer}"
+    assert result.output == f"Error: {answer}\n"

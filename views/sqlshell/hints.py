@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 
 from drumline.infra.clickhouse.error_codes import ErrorCode
@@ -43,8 +44,13 @@ _UNSUPPORTED = {
     r"GRANT|REVOKE|SYSTEM|BEGIN|COMMIT|ROLLBACK": _READS_ONLY,
     r"(CREATE|ALTER|DROP)\s+(USER|ROLE|QUOTA|SETTINGS|PROFILE|ROW|POLICY)": _READS_ONLY,
 }
-#: What the client appends to a statement, and ClickHouse quotes in messages.
-_APPENDED = re.compile(r"\s*\bFORMAT TSVWithNames\b")
+#: What the client appends to a statement, and ClickHouse quotes in messages; how it does where that was read as a name.
+_FORMAT = r"(?:TSV|CSV)(?:WithNames)?|JSON\w*|Pretty\w*|Parquet|Arrow|Native"
+_APPENDED = re.compile(rf"\s*\bFORMAT (?:{_FORMAT})\b")
+_ENDED = re.compile(rf"FORMAT AS (?:{_FORMAT})\b|failed at position \d+ \((?:{_FORMAT})\)")
+_BEHIND = re.compile(r" failed at position \d+ \(FORMAT\)[^.]*\.")
+#: First words of statements that only read.
+_STATEMENTS = ("SELECT", "WITH", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "EXISTS", "CHECK", "FROM")
 _COMMENTS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*", re.DOTALL)
 
 
@@ -52,11 +58,20 @@ def unsupported_statement_hint(statement: str) -> str:
     """Return a hint for a statement without a result; "" for a query, or where ClickHouse has a message."""
     start = statement[comments.end() :] if (comments := _COMMENTS.match(statement)) else statement
     hints = (hint for pattern, hint in _UNSUPPORTED.items() if re.match(rf"(?:{pattern})\b", start, re.IGNORECASE))
-    return next(hints, "")
+    return next(hints, "") or (_misspelt(start) if re.search(r"\s", start) else "")  # a question has one word
+
+
+def _misspelt(start: str) -> str:
+    """Return the statement that a first word is spelt like; "" where it is one, or like none."""
+    name = re.match(r"\w*", start)[0].upper()  # type: ignore[index]
+    close = [] if name in _STATEMENTS else difflib.get_close_matches(name, _STATEMENTS, n=1, cutoff=0.7)
+    return f"no statement begins with {name}; did you mean {close[0]}?" if close else ""
 
 
 def with_remedy(error: Exception) -> str:
     """Return the text of an error of ClickHouse, with a remedy where there is one."""
     hint = HINTS.get(getattr(error, "code", 0), "")
-    text = _APPENDED.sub("", str(error))
+    if _ENDED.search(str(error)):
+        return "Syntax error: the statement ends where a column, a table, a condition or a number is missing"
+    text = _BEHIND.sub("", _APPENDED.sub("", str(error)))
     return f"{text}; {hint}" if hint else text

@@ -117,6 +117,8 @@ def test_cells_with_control_characters_are_printed_escaped_and_in_full(capsys):
         ("GRANT SELECT ON gpu.* TO analyst", "drumline roles"),
         ("Create User x", "drumline roles"),
         ("SYSTEM FLUSH LOGS", "drumline roles"),
+        ("SELEC 1", "no statement begins with SELEC; did you mean SELECT?"),
+        ("SHOWW TABLES", "did you mean SHOW?"),
     ],
 )
 def test_a_statement_that_is_no_query_gets_a_hint(statement, message):
@@ -126,7 +128,9 @@ def test_a_statement_that_is_no_query_gets_a_hint(statement, message):
     assert answer.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("statement", ["SELECT 1", "WITH 1 AS a SELECT a", "SHOW GRANTS", "DROP TABLE x", "settle"])
+@pytest.mark.parametrize(
+    "statement", ["SELECT 1", "WITH 1 AS a SELECT a", "SHOW GRANTS", "DROP TABLE x", "settle", "checks", "INSERT x"]
+)
 def test_clickhouse_decides_about_all_other_statements(statement):
     assert unsupported_statement_hint(statement) == ""
 
@@ -304,7 +308,7 @@ def test_mistakes_are_named(run_sql):
     unnamed = run_sql("top-kernels", "demo")
     assert unnamed.returncode == 2
     assert "'demo': give it by the name of a parameter, such as --job demo; top-kernels has --job" in unnamed.stderr
-    assert run_sql("SELEC 1").returncode == 1
+    assert run_sql("SELEC 1").returncode == 2
     assert run_sql(" ; ").returncode == 2
     assert run_sql("--json", "--csv", "SELECT 1").returncode == 2
     empty = run_sql("--json", "top-kernels", "--job", "nope")
