@@ -19,7 +19,7 @@ from typing import Any
 from support.fake_engine import Load
 from support.fake_sysfs import FakeSysfs
 from support.fakes.nvml import FIELDS, FakeNvml
-from support.serving_rows import iterations, requests
+from support.serving_rows import device_samples, iterations, requests
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.queries import Query, option, queries
@@ -206,11 +206,16 @@ def add_launch_counts(settings: Settings) -> None:
 
 
 def add_serving(settings: Settings) -> None:
-    """Store two minutes of a fake inference engine whose prompts hold up the rest; one of its adapters is dear."""
+    """Store two minutes of a fake inference engine whose prompts hold up the rest; one of its adapters is dear.
+
+    Its GPU draws 420 W.
+    """
     load = Load(per_s=5.0, prompts=(2_000, 9_000), outputs=(40, 120), chunked=False, tokens=1 << 20, kv_blocks=40_000,
                 adapters=("", "legal", "chat"), slow_adapter="legal")  # fmt: skip
     client = clickhouse.connect(settings, database=settings.clickhouse.database)
-    for table, lines in (("iterations", iterations(load, 100)), ("requests", requests(load, 100))):
+    stored = {"iterations": iterations(load, 100), "requests": requests(load, 100),
+              "device_samples": device_samples(100, 420_000)}  # fmt: skip
+    for table, lines in stored.items():
         clickhouse.insert_once(client, table, "\n".join(lines).encode(), table, "JSONEachRow")
 
 

@@ -154,7 +154,7 @@ class RankWatch:
         facts = BatchFacts(began_ns, number=recorder.next_iteration(), schedule_ns=self._schedule_ns)
         tokens, prefill, facts.draft_tokens = batch_tokens(scheduler, batch)
         if self._is_engine:
-            self._chunked = batch.chunked_req
+            self._chunked = batch.chunked_req or self._chunked  # others may decode between two chunks
             for name in tokens:
                 self._queued.pop(name, None)
                 if name in self._requests:

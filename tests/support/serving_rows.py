@@ -75,3 +75,14 @@ def requests(load: Load, seconds: float, job: str = "served", tenants: int = 2) 
             row |= {"job": job, "run": "r1", "host": "h", "gpu_uuid": "GPU-0", "process_id": "p"}
             row["start"], row["published"] = time_text(row.pop("start_ns")), f"{time.time():.3f}"
             yield json.dumps(row)
+
+
+def device_samples(seconds: int, mw: int, job: str = "served", gpu: str = "GPU-0", **more: Any) -> Iterator[str]:
+    """Lines of the table `device_samples`, one a second; as the sampler it repeats an energy counter read each 10 s."""
+    for second in range(seconds):
+        row = {
+            "job": job, "run": "r1", "rank": 0, "host": "h", "gpu_uuid": gpu, "process_id": "agent", "gpu_index": 0,
+            "time": time_text(START_NS + second * 10**9), "power_mw": mw,
+            "energy_mj": 5 * 10**9 + second // 10 * 10 * mw, "published": f"{time.time():.3f}", **more,
+        }  # fmt: skip
+        yield json.dumps(row)

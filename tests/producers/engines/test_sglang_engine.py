@@ -1,4 +1,7 @@
-"""The adapter of SGLang on a fake with the same methods: rows of a known version, one sentence of others."""
+"""The adapter of SGLang on a fake with the same methods: rows of a known version, one sentence of others.
+
+DRUMLINE_SGLANG_SOURCES names a folder with VERSION/sglang, as in the wheels that `pip download --no-deps` gets.
+"""
 
 import ast
 import os
