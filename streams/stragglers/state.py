@@ -296,8 +296,8 @@ class JobState:
             if is_about.any() and window in self.published and self.has_rows(window):
                 self.dirty.add(window)
 
-    def flows(self, window: int, span_ns: tuple[int, int]) -> list[Flow]:
-        """Return what ranks sent each other in a window. `span_ns`: its host times."""
+    def flows(self, window: int, span_ns: tuple[int, int], collectives: Mapping[str, float]) -> list[Flow]:
+        """Return what ranks sent each other in a window. `span_ns`: its host times; `collectives`: by communicator."""
         self.spans_ns[window] = span_ns
         if not self.transfers.buckets:
             return []
@@ -305,7 +305,7 @@ class JobState:
         stored = self.transfers.between(start_ns - CLOCKS_NS, end_ns + CLOCKS_NS)
         share = window_share(stored.rows, first, last, start_ns, end_ns)
         least_ns = self.config.suspect * (end_ns - start_ns)
-        return with_connections(join_flows(stored, share), join_connections(stored, share), least_ns)
+        return with_connections(join_flows(stored, share), join_connections(stored, share), least_ns, collectives)
 
     def samples_of(self, kind: SampleKind) -> SampleState:
         """Return the samples of a kind."""

@@ -35,6 +35,7 @@ def evaluate_stored(state: JobState, window: int) -> tuple[WindowVerdict, tuple[
     data, span_ns, world_size = load_window(state, window)
     before = earlier[-1]["hidden"] if earlier else {}
     data, hidden = hidden_as_compute(with_unseen_waiting(data), before, config)
+    collectives = {of.name: sum(float(counts.sum()) for counts, _ in of.kinds.values()) for of in data.communicators}
     read: set[int] = set()
     context = WindowContext(
         baseline=load_baseline((head["baseline"] for head in earlier), config, data.light),
@@ -45,7 +46,7 @@ def evaluate_stored(state: JobState, window: int) -> tuple[WindowVerdict, tuple[
         inspections={state.lengths.window_of(of.first_step): of for of in state.stacks.inspections},
         inferred=any(source.steps_from == INFERRED for source in state.sources.ranks.values()),
         stages=[head["stages"] for head in earlier if head["stages"]],
-        flows=state.flows(window, span_ns),
+        flows=state.flows(window, span_ns, collectives),
     )
     verdict = evaluate_window(data, context, config)
     share = max((row.share for row in verdict.rows if row.rank != WHOLE_JOB), default=0.0)

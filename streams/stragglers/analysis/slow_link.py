@@ -131,8 +131,9 @@ def locate(
     """Return the slow link with the transfers that show which one it is, or one that transfers alone show.
 
     `link`: found by collectives. Where these could be compared with their history and are as short as ever, a flow that
-    is slower than it was costs nothing. What a flow costs that was never faster, collectives cannot show: at most that
-    part of each member's exposed communication.
+    is slower than it was costs nothing, unless its path stalled: medians of collectives do not show a few long ones.
+    What a flow costs that was never faster, collectives cannot show: at most that part of each member's exposed
+    communication.
     """
     if flows is None or link is not None:
         return link and replace(link, flows=flows if flows is not None and _explains(flows, link) else None)
@@ -147,7 +148,8 @@ def locate(
         for group in groups
         for of, size in group.kinds or {}
     )
-    if not worst.is_sure or (worst.is_own and is_compared):
+    stalled_ns = worst.flow.stalled_ns
+    if not worst.is_sure or (worst.is_own and is_compared and not stalled_ns):
         return None
     length = step_length(data)
     time, steps = float(np.nansum(length)), int(np.isfinite(length).sum())
@@ -157,7 +159,7 @@ def locate(
     if not len(seen) or time <= 0.0:
         return None
     least = float(np.nanmin(np.nanmedian(seen, axis=1)))
-    lost = min((1.0 - 1.0 / worst.ratio) * least * steps, time)
+    lost = min(stalled_ns or (1.0 - 1.0 / worst.ratio) * least * steps, time)
     if config.severity(lost / time) <= OK:
         return None
     return SlowLink(name, "", 0, round(worst.ratio, 3), lost, lost / time, flows, by_floors=False)

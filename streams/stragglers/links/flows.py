@@ -61,6 +61,7 @@ class Flow:
         send_ns, receive_ns: time in which the sender, and the receiver, had data on the network, or waited for it.
         over_tcp: the kernel counted it (connections.py), with bytes that it sent again, `retransmitted`; of all
             communicators of the two ranks: `communicator` is that of most of it.
+        stalled_ns: time in which its path carried nothing, and lost what was sent (over TCP).
         late_ns: time of the sender's that may be the receiver's, which came later than it did: at most all of that.
     """
 
@@ -77,6 +78,7 @@ class Flow:
     late_ns: float = 0.0
     over_tcp: bool = False
     retransmitted: float = 0.0
+    stalled_ns: float = 0.0
 
     @property
     def rate(self) -> float:

@@ -156,8 +156,9 @@ def _slow(
 
 
 def _of_kernel(flow: Flow) -> dict[str, float]:
-    """Return what the kernel knows of a flow: bytes that it sent again are lost on the way."""
-    return {"retransmitted_mb": round(flow.retransmitted / 1e6, 3)} if flow.over_tcp else {}
+    """Return what the kernel knows of a flow: bytes that it sent again are lost on the way, all of them in a stall."""
+    of_stalls = {"stalled_s": round(flow.stalled_ns / 1e9, 3)} if flow.stalled_ns else {}
+    return {"retransmitted_mb": round(flow.retransmitted / 1e6, 3), **of_stalls} if flow.over_tcp else {}
 
 
 def _kind(flow: Flow, hosts: Mapping[int, str]) -> tuple[str, bool]:

@@ -134,6 +134,30 @@ def test_a_flow_is_what_the_kernel_counted_only_if_its_data_goes_over_tcp():
     assert with_connections([RING], {(2, 3): over._replace(bytes=1000.0)}, 1e6) == [RING]
 
 
+def test_connections_that_carry_less_than_all_collectives_would_hide_no_flow_of_another_network():
+    gloo = Connections(6.0 * LEAST_BYTES, 0.0, 1e7, 0.0)
+    [flow] = with_connections([RING], {(0, 1): gloo}, 1e6, {"c": 8.0})
+    assert flow.over_tcp, "all 8 were recorded: it is them"
+    both = with_connections([RING], {(0, 1): gloo}, 1e6, {"c": 64.0})
+    assert [flow.name for flow in both] == ["c 0 1", "tcp 0 1"]
+    assert with_connections([RING], {(0, 1): gloo}, 1.1e7, {"c": 64.0}) == [RING]
+
+
+def test_a_path_that_carries_nothing_now_and_then_has_a_rate_with_its_stalls_where_bytes_were_lost():
+    moving = (0, "a:1", "b:2", "send", 40_000_000, 100_000_000, 400_000_000, 0)
+    received = (1, "b:2", "a:1", "receive", 40_000_000, 0, -1, 0)
+
+    def of(*second):
+        return join_connections(*stored(moving, (0, "a:1", "b:2", "send", *second), received))[0, 1]
+
+    stalled = of(1_000, 1_000_000_000, -1, 64_000)
+    assert stalled.stalled_ns == pytest.approx(1e9, rel=0.01)
+    assert stalled.rate == pytest.approx(40e6 / 1.1e9, rel=0.01)
+    assert of(1_000, 1_000_000_000, -1, 0).rate == pytest.approx(0.4), "a receiver acknowledged late, and lost nothing"
+    assert of(1_000, 1_000_000_000, -1, 400).rate == pytest.approx(0.4), "a probe was sent"
+    assert of(1_000, 400_000_000, -1, 64_000).rate == pytest.approx(0.4), "a packet was lost, and nothing stalled"
+
+
 def test_a_pair_that_is_busy_for_less_than_a_suspect_costs_is_not_evaluated():
     over = Connections(16.0 * LEAST_BYTES, 0.0, 1e7, 0.0)
     assert with_connections([RING], {(0, 1): over}, 1.1e7) == []
