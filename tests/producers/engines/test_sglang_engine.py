@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.fakes.fake_sglang import GPU, LEAVING, PROGRAM, START, write_fake_sglang
+from support.fakes.fake_sglang import CANCELLED_CHUNKS, GPU, LEAVING, PROGRAM, START, write_fake_sglang
 from support.recorded_engine import run, wait_for
 from support.spool_tables import spool_rows
 
@@ -77,6 +77,13 @@ def test_each_way_in_which_a_request_leaves_gives_its_row(tmp_path):
     assert {name: row["preemptions"] for name, row in requests.items() if row["preemptions"]} == {"retracted": 1}
     assert requests["retracted"]["output_tokens"] == 8
     assert sum(row["preempted"] for row in spool_rows(spool, "gpu.iteration.v1")) == 1
+
+
+def test_a_prompt_that_is_cancelled_while_others_decode_between_its_chunks_has_its_row(tmp_path):
+    spool, _ = served(tmp_path, CANCELLED_CHUNKS)
+    requests = {row["request"]: row for row in wait_for(spool, "gpu.request.v1", 2)}
+    assert (requests["chunks"]["outcome"], requests["chunks"]["output_tokens"]) == ("abort", 0)
+    assert requests["stays"]["outcome"] == "length"
 
 
 def test_drafted_tokens_make_an_iteration_speculative(tmp_path):

@@ -70,7 +70,7 @@ class Scheduler:
         lora = SimpleNamespace(lora_refs={"f00": SimpleNamespace(lora_name="legal")})
         self.tp_worker = SimpleNamespace(model_runner=SimpleNamespace(lora_manager=lora))
         self.model_worker = SimpleNamespace(speculative_num_draft_tokens=3)
-        self.result_queue, self.retract_at, self.forwards = deque(), -1, 0
+        self.result_queue, self.retract_at, self.forwards, self.only_decodes = deque(), -1, 0, False
         self.spec = SpecAlgorithm(bool(settings.get("speculative")))
 
     def _add_request_to_queue(self, req, is_retracted=False):
@@ -88,7 +88,8 @@ class Scheduler:
     def get_next_batch_to_run(self, running_batch=None, last_batch=None):
         self.running = [req for req in self.running if not req.finished()]
         reqs, lens, room = [], [], self.CHUNK
-        for req in ([self.chunked_req] if self.chunked_req else []) + self.waiting_queue:
+        prompts = ([self.chunked_req] if self.chunked_req else []) + self.waiting_queue
+        for req in [] if self.only_decodes else prompts:
             total = len(req.origin_input_ids) + len(req.output_ids)
             if not req.computed:
                 req.computed = req.cached_tokens = req.prefix
@@ -98,7 +99,8 @@ class Scheduler:
                 lens.append(count)
                 req.computed += count
                 room -= count
-        self.chunked_req = next((r for r in reqs if r.computed < len(r.origin_input_ids) + len(r.output_ids)), None)
+        if not self.only_decodes:
+            self.chunked_req = next((r for r in reqs if r.computed < len(r.origin_input_ids) + len(r.output_ids)), None)
         self.waiting_queue = [req for req in self.waiting_queue if req not in reqs]
         if reqs:
             decoding = list(self.running)
@@ -208,6 +210,21 @@ scheduler.abort_request("in-queue")
 scheduler.abort_request("chunks")
 scheduler.step()
 scheduler.abort_request("stays")
+serve(scheduler)
+print("served")
+"""
+#: A prompt that is cancelled while others decode between two of its chunks.
+CANCELLED_CHUNKS = f"""{START}
+scheduler = Scheduler()
+scheduler._add_request_to_queue(Req("stays", 2, 40))
+scheduler.step()
+scheduler._add_request_to_queue(Req("chunks", 40, 3))
+scheduler.step()
+scheduler.only_decodes = True
+for at in range(3):
+    scheduler.step()
+scheduler.abort_request("chunks")
+scheduler.step()
 serve(scheduler)
 print("served")
 """
