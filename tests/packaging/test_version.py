@@ -30,7 +30,7 @@ def uninstalled(monkeypatch):
 
 
 def test_the_agent_starts(tmp_path):
-    program = SimpleNamespace(processes=[], recorded=[], gpus={})
+    program = SimpleNamespace(processes=[], recorded=[], gpus={}, ras={})
     samples = OwnSamples(Settings(spool={"root": tmp_path}), program, Codec())
     samples.stop()
     assert samples._spool._process["versions"]["drumline"] == "0+unknown"
