@@ -78,7 +78,8 @@ def test_ctrl_c_before_a_command_runs_leaves_no_trace_and_after_that_it_is_the_c
         )
         patch.setattr(cli.typer.main, "get_command", lambda app: seen)
         before = signal.signal(signal.SIGINT, signal.SIG_DFL)
-        command.invoke(click.Context(command))
+        with pytest.raises(SystemExit):
+            command.invoke(click.Context(command))
         signal.signal(signal.SIGINT, before)
     with pytest.raises(KeyboardInterrupt):
         handlers[0](signal.SIGINT, None)
