@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from drumline.producers.host.targets import BOOT_TIMES, NotReadable, RecordedProcess, find_pid
 from drumline.producers.network.socket_owners import sockets_of
@@ -21,8 +22,15 @@ _LISTENING = "0A"
 MOST_PROCESSES = 64
 
 
-def ras_listener(processes: Iterable[RecordedProcess], proc: Path = Path("/proc")) -> tuple[str, int] | None:
-    """Return the address at which NCCL of one of these processes listens; None where none does, or it is not known.
+class RasListener(NamedTuple):
+    """Names a process whose NCCL listens, and the address: host and port."""
+
+    process: RecordedProcess
+    address: tuple[str, int]
+
+
+def ras_listener(processes: Iterable[RecordedProcess], proc: Path = Path("/proc")) -> RasListener | None:
+    """Return where NCCL of one of these processes listens; None where none does, or it is not known.
 
     The environment states the port only. The address is that of a socket which the process itself holds: so no request
     reaches the job of another user that has the port, nor another host. A port of NCCL's configuration file is unknown.
@@ -30,13 +38,19 @@ def ras_listener(processes: Iterable[RecordedProcess], proc: Path = Path("/proc"
     for _, process in zip(range(MOST_PROCESSES), processes, strict=False):
         try:
             folder = proc / str(find_pid(process, proc, BOOT_TIMES.observed(), os.geteuid()))
-            port = _port((folder / "environ").read_bytes()[:MOST_BYTES])
+            port = _port(_environment(folder))
             is_near = os.readlink(folder / "ns/net") == os.readlink(proc / "self/ns/net")
             if port and is_near and (address := _listening(folder, port)):
-                return address
+                return RasListener(process, address)
         except (NotReadable, OSError, ValueError, IndexError, StopIteration):
             continue
     return None
+
+
+def _environment(folder: Path) -> bytes:
+    """Return the begin of a process's environment, which the process may make as large as its memory."""
+    with (folder / "environ").open("rb") as file:
+        return file.read(MOST_BYTES)
 
 
 def _port(environment: bytes) -> int:

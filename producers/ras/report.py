@@ -10,6 +10,8 @@ from typing import Any
 
 #: Containers and commas of JSON: each makes an object of some 60 bytes.
 MOST_VALUES = 10_000_000
+#: Defects of an answer that are kept as texts.
+MOST_DEFECTS = 5
 #: NCCL 2.28.9 forgets the comma in what RAS writes of a missing rank: of the rank that matters.
 _MISSING_COMMA = re.compile(rb'("nvml_dev":\s*-?\d+)(\s*"status")')
 
@@ -88,7 +90,7 @@ def ras_report(values: Mapping[str, Any]) -> RasReport:
     for position, value in enumerate(listed):
         place = f"communicator {position}"
         if not isinstance(value, dict) or type(value.get("size")) is not int or value["size"] < 0:
-            defects.append(f"{place} is left out: it has no size")
+            _note(defects, f"{place} is left out: it has no size")
             continue
         name = ":".join(str(value[key]) for key in ("hash", "secondary_hash") if isinstance(value.get(key), str))
         ranks = tuple(_ranks(value.get("ranks"), f"{place}, ranks", defects))
@@ -97,7 +99,12 @@ def ras_report(values: Mapping[str, Any]) -> RasReport:
     if listed and not communicators:
         raise ValueError(f"none of its communicators can be used; {defects[0]}")
     timestamp = values.get("timestamp")
-    return RasReport(timestamp if isinstance(timestamp, str) else "", tuple(communicators), tuple(defects[:5]))
+    return RasReport(timestamp if isinstance(timestamp, str) else "", tuple(communicators), tuple(defects))
+
+
+def _note(defects: list[str], text: str) -> None:
+    if len(defects) < MOST_DEFECTS:
+        defects.append(text)
 
 
 def _ranks(values: Any, place: str, defects: list[str]) -> Iterator[RasRank]:
@@ -106,7 +113,7 @@ def _ranks(values: Any, place: str, defects: list[str]) -> Iterator[RasRank]:
         names = ("rank", "pid", "nvml_dev") if isinstance(status, dict) else ()
         numbers = [value[name] for name in names if type(value.get(name)) is int]
         if not isinstance(status, dict) or len(numbers) < 3:
-            defects.append(f"{place}: entry {position} is left out, as its rank, pid, nvml_dev or status is missing")
+            _note(defects, f"{place}: entry {position} is left out, as its rank, pid, nvml_dev or status is missing")
             continue
         host, counts = value.get("host"), value.get("collective_counts")
         yield RasRank(

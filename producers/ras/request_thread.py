@@ -85,24 +85,26 @@ class RasReader(threading.Thread):
         """Request the state of a run, and return the outcome."""
         processes = self._processes()
         of_run = [process for process in processes if _run_of(process) == run]
-        address = ras_listener(of_run)
-        if address is None:
+        listener = ras_listener(of_run)
+        if listener is None:
             return "none"
+        of_user = [process for process in of_run if process.user == listener.process.user]  # any user may state a run
+        requested_ns = time.time_ns()  # a process may move while RAS collects
         try:
-            report = request_status(address)
+            report = request_status(listener.address)
         except NoRas as error:
             log.debug("NCCL RAS is not read", job=run[0], reason=str(error))
             return "none"
         except NoAnswer as error:
             log.info("NCCL RAS does not answer", job=run[0], reason=str(error))
             return "failed"
-        if not is_about(report, {int(process.record.get("pid", 0)) for process in of_run}):
+        if not is_about(report, {int(process.record.get("pid", 0)) for process in of_user}):
             return "none"
-        answer = RasAnswer(time.time_ns(), texts_of(report))
+        answer = RasAnswer(requested_ns, texts_of(report))
         alive = {str(process.record["process_id"]) for process in processes}
         for name in self._answers.keys() - alive:
             del self._answers[name]
-        self._answers.update({str(process.record["process_id"]): answer for process in of_run})
+        self._answers.update({str(process.record["process_id"]): answer for process in of_user})
         log.info("NCCL RAS answers", job=run[0], communicators=len(report.communicators), with_news=len(answer.texts))
         return "answered"
 

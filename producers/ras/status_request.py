@@ -5,15 +5,16 @@ from __future__ import annotations
 import socket
 import time
 
-from drumline.producers.ras.report import MOST_VALUES, RasReport, json_values, ras_report
+from drumline.producers.ras.report import RasReport, json_values, ras_report
 
 #: Time that RAS may collect from the job's other hosts, as `ncclras` has it; it then answers with what it has; s.
 COLLECT_S = 5
 #: Time for all of a request. RAS answers from a thread of its own within COLLECT_S, and is stopped with its process; s.
 MOST_S = 15.0
-#: Most bytes of an answer: 350 a rank and communicator, so 16,384 ranks in two. Decoded it takes ten times as much
-#: memory of the agent for a moment.
+#: Most bytes of an answer: 350 a rank and communicator, so 16,384 ranks in two.
 MOST_BYTES = 12 << 20
+#: Most values of an answer: some 25 a rank and communicator. Decoded they take up to 100 bytes each for a moment.
+MOST_VALUES = 1_000_000
 #: Most bytes of a line that answers a request.
 MOST_LINE = 256
 #: What comes before the state is requested, and how its answer begins.

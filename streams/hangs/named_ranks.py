@@ -125,9 +125,9 @@ def with_stalled_links(
     """Return an explanation with the pairs of ranks between which nothing is delivered.
 
     They are the reason where no rank can be named, and where one that does not end is at an end of such a link: others
-    have ended once the kernel had their data. NCCL may not have measured the operation.
+    have ended once the kernel had their data. Without an operation that ranks stand in, a job may compute.
     """
-    if not pairs:
+    if not pairs or explanation.row is None:
         return explanation
     hosts = {process.rank: process.host for process in processes}
     links = tuple(StalledLink(a, hosts.get(a, ""), b, hosts.get(b, "")) for a, b in pairs)
@@ -135,8 +135,7 @@ def with_stalled_links(
     named = tuple(
         rank for rank in explanation.named if rank.reason is not Reason.NOT_ENDED or rank.process.rank not in ends
     )
-    is_unknown = explanation.row is None and not named
-    reason = Reason.NOT_ENDED if is_unknown else named[0].reason if named else explanation.reason
+    reason = named[0].reason if named else explanation.reason
     return replace(explanation, named=named, links=links, reason=reason)
 
 

@@ -26,6 +26,7 @@ class RasStatement(NamedTuple):
     """Holds what RAS states of one rank: that it is silent, gone or behind.
 
     `comm_rank`: in the communicator, `rank`: of the job, -1 = not known. `calls`: how far behind, as text.
+    `total`: its calls of all functions, -1 = not known.
     """
 
     communicator: str
@@ -34,6 +35,7 @@ class RasStatement(NamedTuple):
     rank: int
     place: str
     calls: str
+    total: int = -1
 
 
 def informed(
@@ -59,25 +61,42 @@ def _statements(known: Sequence[ProcessProgress], world_size: int) -> dict[RasSt
         for row in process.progress()
         if row.peer < 0
     }
+    differing = {name for (name, comm_rank), rank in ranks.items() if comm_rank != rank}
     stated: dict[RasStatement, set[str]] = defaultdict(set)
     for process in known:
         for row in process.progress():
-            for kind, comm_rank, place, calls in _entries(row.ras_json):
-                rank = ranks.get((row.communicator, comm_rank), comm_rank if row.ranks == world_size else -1)
-                stated[RasStatement(row.communicator, comm_rank, kind, rank, place, calls)].add(process.host)
+            is_world = row.ranks == world_size and row.communicator not in differing
+            for kind, comm_rank, place, calls, total in _entries(row.ras_json):
+                rank = ranks.get((row.communicator, comm_rank), comm_rank if is_world else -1)
+                if 0 <= comm_rank < row.ranks and rank < world_size:
+                    statement = RasStatement(row.communicator, comm_rank, kind, rank, place, calls, total)
+                    stated[statement].add(process.host)
     return {statement: sorted(stated[statement]) for statement in sorted(stated)}
 
 
-def _entries(text: str) -> Iterator[tuple[str, int, str, str]]:
-    """Yield kind, rank in the communicator, process and calls. Whoever writes a record may write any text."""
+def _entries(text: str) -> Iterator[tuple[str, int, str, str, int]]:
+    """Yield kind, rank in the communicator, process, calls and total. Whoever writes a record may write any text."""
     try:
         values = json.loads(text) if text else {}
         for name in ("silent", "behind"):
             for entry in values.get(name, []):
-                place = f"pid {int(entry['pid'])} on {str(entry['host'])[:64]}"
-                yield _kind(name, entry), int(entry["rank"]), place, _calls(name, entry)
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+                place = f"pid {_number(entry['pid'])} on {_text(entry['host'])}"
+                total = _number(entry.get("total", -1)) if name == "behind" else -1
+                yield _kind(name, entry), _number(entry["rank"]), place, _calls(name, entry), total
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError):
         return
+
+
+def _number(value: Any) -> int:
+    """Return a number of 63 bits. Raises OverflowError, TypeError, ValueError for another value."""
+    number = int(value)
+    if abs(number) >= 1 << 62:
+        raise ValueError("no count")
+    return number
+
+
+def _text(value: Any) -> str:
+    return "".join(character if character.isprintable() else "?" for character in str(value)[:64])
 
 
 def _kind(name: str, entry: Mapping[str, Any]) -> str:
@@ -85,7 +104,9 @@ def _kind(name: str, entry: Mapping[str, Any]) -> str:
 
 
 def _calls(name: str, entry: Mapping[str, Any]) -> str:
-    return f"{int(entry['called'])} of {int(entry['of'])} {str(entry['operation'])[:64]}" if name == "behind" else ""
+    if name != "behind":
+        return ""
+    return f"{_number(entry['called'])} of {_number(entry['of'])} {_text(entry['operation'])}"
 
 
 def _sentence(statement: RasStatement, hosts: Sequence[str]) -> str:
@@ -111,6 +132,8 @@ def _named(
     before = {process.rank: process for process in silent}
     order = list(Reason)
     for statement in sorted(stated, key=lambda stated: (order.index(_REASONS[stated.kind]), stated.rank)):
+        if statement.kind == "behind" and not 0 <= statement.total < explanation.number:
+            continue  # it has called the operation, or that is not known
         if statement.communicator == row.communicator and statement.rank >= 0 and statement.rank not in known_ranks:
             known_ranks.add(statement.rank)
             process = before.get(statement.rank) or ProcessProgress(statement.rank, "", "", 0, "running", 0, 0, b"")

@@ -35,7 +35,7 @@ from drumline.streams.hangs.hang_batch import WHOLE_JOB, HangRow, digest, hang_b
 from drumline.streams.hangs.named_ranks import Reason, Standstill, explain, with_stalled_links
 from drumline.streams.hangs.ras_statements import informed
 from drumline.streams.hangs.snapshot import ProcessProgress, Report, processes_of
-from drumline.streams.hangs.stalled_connections import END_BYTES, StalledConnections, StalledPair
+from drumline.streams.hangs.stalled_connections import StalledConnections, StalledPair
 
 #: Kind of a key -> number of its parts before the `run_key`: h|run_key, what is published; e|process|run_key, a process
 #: that ended.
@@ -105,8 +105,7 @@ class HangStage(IsolatedStage[str, JobProgress]):
         return None if parts is None else parts[0]
 
     def _memory_of(self, state: JobProgress) -> int:
-        ends = END_BYTES * len(state.connections.ends)
-        return PROCESS_BYTES * len(state.processes) + ROW_BYTES * state.rows + ends
+        return PROCESS_BYTES * len(state.processes) + ROW_BYTES * state.rows + state.connections.memory
 
     def _run_key_of(self, unit: str) -> str:
         return unit
@@ -125,19 +124,21 @@ class HangStage(IsolatedStage[str, JobProgress]):
         if table.topic == Topic.TRANSFER:
             for unit, parts, _, records in by_unit(table, offsets, self.attempts.units_at(table)):
                 if (state := self.states.get(unit)) is not None:  # connections begin no run
-                    yield Work(unit, parts.rows, partial(self._note_connections, state, parts, now_ns), records)
+                    yield Work(unit, parts.rows, partial(self._note_connections, state, parts), records)
             return
         for unit, parts, of_parts, records in by_unit(table, offsets, self.attempts.units_of_ranks(table)):
             yield Work(unit, parts.rows, partial(self._apply, unit, parts, of_parts, now_ns), records)
 
-    def _note_connections(self, state: JobProgress, table: RecordTable, now_ns: int) -> list[Batch]:
+    def _note_connections(self, state: JobProgress, table: RecordTable) -> list[Batch]:
         """Take in what the kernels count; the next tick evaluates it."""
-        state.connections.apply(table, now_ns)
+        state.connections.apply(table)
         return []
 
     def _apply(self, unit: str, table: RecordTable, offsets: Ints, now_ns: int) -> list[Batch]:
         """Take in the newest progress of all parts."""
         processes = processes_of(table, now_ns, self.config.standing_ns)
+        state = self.states.setdefault(unit, JobProgress())
+        state.connections.advance(int(table.number("sent_ns").max(initial=0)))
         return self._take_in(unit, processes, int(table.number("world_size").max()), now_ns)
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
@@ -210,7 +211,7 @@ class HangStage(IsolatedStage[str, JobProgress]):
             is_over = silent_ns > config.over_ns
             return self._publish_end(unit, state, OVER, Reason.SILENT, now_ns) if is_over else []
         is_ending = state.stands and now_ns - state.ended_ns < config.ending_ns  # who is ended first is not the reason
-        pairs, before = state.connections.pairs(now_ns), state.explained
+        pairs, before = state.connections.pairs(), state.explained
         is_same = before is not None and not state.changed and before[1:] == (len(known), pairs)
         if before is None or not (is_ending or is_same):
             silent = [process for name, process in state.processes.items() if name in state.silent]

@@ -7,6 +7,7 @@ link has bytes that are not acknowledged; the others have nothing to send, or a 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -15,16 +16,20 @@ from drumline.schemas.record_table import RecordTable
 
 #: Bytes acknowledged in an interval from which a connection moves; rows of less are of stalled ones only.
 LEAST_BYTES = 1 << 16
-#: Time for which a row of a stalled connection counts: agents send one a second; ns.
-FRESH_NS = 15_000_000_000
+#: Time for which a row of a stalled connection counts, by the newest record of its run: agents send one a second; ns.
+FRESH_NS = 4_000_000_000
+#: Rows in a row of a connection that is stalled: a second that loses packets is no cut link. The time between two; ns.
+LEAST_INTERVALS, MOST_GAP_NS = 3, 1_900_000_000
 #: Period at which the connections of a rank that moves are noted again: they are opened at the start; ns.
 NOTED_NS = 10_000_000_000
-#: Ends of connections that a run keeps; with more, pairs of some ranks are not known.
-MOST_ENDS = 1 << 16
+#: Ends of connections that a run keeps; of more, the oldest go, this part at a time.
+MOST_ENDS, EVICTED_PART = 1 << 16, 16
+#: Stalled connections that a run keeps; with more, the oldest go.
+MOST_STALLED = 4_096
 #: Part of the bytes that wait in the other direction, below which a direction only waits for acknowledgements.
 LEAST_PART = 0.1
-#: Bytes of memory of an end. Estimated.
-END_BYTES = 300
+#: Bytes of memory of an end, and of a stalled connection. Estimated.
+END_BYTES, STALLED_BYTES = 300, 500
 
 
 class StalledPair(NamedTuple):
@@ -34,56 +39,93 @@ class StalledPair(NamedTuple):
     receiver: int
 
 
+class _Stall(NamedTuple):
+    """Holds the newest row of a stalled connection: the number of those in a row, and when the newest was sent."""
+
+    rank: int
+    queued: int
+    intervals: int
+    sent_ns: int
+
+
 class StalledConnections:
     """Keeps which rank holds which end, and the connections that are stalled. Of one run.
+
+    Times are those at which agents sent their records, so that records that are read again show the same.
 
     Attributes:
         ends: (own end, other end) of a connection -> the rank that has it.
     """
 
-    __slots__ = ("_noted", "_stalled", "ends")
+    __slots__ = ("_newest_ns", "_noted", "_stalled", "ends")
 
     def __init__(self) -> None:
         self.ends: dict[tuple[str, str], int] = {}
         self._noted: dict[int, int] = {}
-        self._stalled: dict[tuple[str, str], tuple[int, int]] = {}
+        self._stalled: dict[tuple[str, str], _Stall] = {}
+        self._newest_ns = 0
 
-    def apply(self, table: RecordTable, now_ns: int) -> None:
+    @property
+    def memory(self) -> int:
+        """Return the bytes that it takes, as estimated."""
+        return END_BYTES * len(self.ends) + STALLED_BYTES * len(self._stalled)
+
+    def advance(self, sent_ns: int) -> None:
+        """Note that a record of the run was sent then, and forget what is older than FRESH_NS."""
+        self._newest_ns = max(self._newest_ns, sent_ns)
+        least_ns = self._newest_ns - FRESH_NS
+        if any(stall.sent_ns < least_ns for stall in self._stalled.values()):
+            self._stalled = {name: stall for name, stall in self._stalled.items() if stall.sent_ns >= least_ns}
+
+    def apply(self, table: RecordTable) -> None:
         """Take in the rows of connections of a run; those of NCCL's proxy operations are passed over."""
-        columns = table.columns
+        columns, sent = table.columns, table.number("sent_ns")
+        self.advance(int(sent.max(initial=0)))
         is_tcp = columns["peer"] < 0
         if not is_tcp.any():
             return
         waited = 2 * columns["network_ns"] >= columns["duration_ns"].astype(np.int64)
         is_still = is_tcp & waited & (columns["bytes"] < LEAST_BYTES) & (columns["queued"] != 0)
         local_names, remote_names = table.lists("locals"), table.lists("remotes")
-        of_parts = zip(table.number("rank").tolist(), table.ends[:-1], table.ends[1:], strict=True)
-        for part, (rank, begin, end) in enumerate(of_parts):
-            is_due = now_ns - self._noted.get(rank, -NOTED_NS) >= NOTED_NS
-            wanted = is_tcp if is_due or self._stalled else is_still
+        stalled_ranks = {stall.rank for stall in self._stalled.values()}
+        of_parts = zip(table.number("rank").tolist(), sent.tolist(), table.ends[:-1], table.ends[1:], strict=True)
+        for part, (rank, sent_ns, begin, end) in enumerate(of_parts):
+            is_due = sent_ns - self._noted.get(rank, -NOTED_NS) >= NOTED_NS
+            wanted = is_tcp if is_due or rank in stalled_ranks else is_still
             for row in (np.flatnonzero(wanted[begin:end]) + begin).tolist():
-                local = local_names[part][columns["local"][row]]
-                name = local, remote_names[part][columns["remote"][row]]
-                if name in self.ends or len(self.ends) < MOST_ENDS:
-                    self.ends[name] = rank
+                name = local_names[part][columns["local"][row]], remote_names[part][columns["remote"][row]]
+                self._note_end(name, rank)
                 if is_still[row]:
-                    self._stalled[name] = int(columns["queued"][row]), now_ns
+                    self._note_stall(name, rank, int(columns["queued"][row]), sent_ns)
+                    stalled_ranks.add(rank)
                 else:
                     self._stalled.pop(name, None)
             if is_due and end > begin:
-                self._noted[rank] = now_ns
+                self._noted[rank] = sent_ns
 
-    def pairs(self, now_ns: int) -> tuple[StalledPair, ...]:
+    def _note_end(self, name: tuple[str, str], rank: int) -> None:
+        if self.ends.pop(name, None) is None and len(self.ends) >= MOST_ENDS:
+            for old in list(islice(self.ends, max(1, MOST_ENDS // EVICTED_PART))):
+                del self.ends[old]
+        self.ends[name] = rank
+
+    def _note_stall(self, name: tuple[str, str], rank: int, queued: int, sent_ns: int) -> None:
+        before = self._stalled.pop(name, None)
+        intervals = 1
+        if before is not None and sent_ns - before.sent_ns <= MOST_GAP_NS:
+            intervals = before.intervals + (sent_ns > before.sent_ns)
+        elif len(self._stalled) >= MOST_STALLED:
+            del self._stalled[next(iter(self._stalled))]
+        self._stalled[name] = _Stall(rank, queued, intervals, sent_ns)
+
+    def pairs(self) -> tuple[StalledPair, ...]:
         """Return the pairs of ranks between which nothing is delivered now, in a fixed order."""
         queued: dict[StalledPair, int] = {}
-        for (local, remote), (waiting, at_ns) in list(self._stalled.items()):
-            if now_ns - at_ns > FRESH_NS:
-                del self._stalled[local, remote]
-                continue
+        for (local, remote), stall in self._stalled.items():
             sender, receiver = self.ends.get((local, remote), -1), self.ends.get((remote, local), -1)
-            if sender >= 0 and receiver >= 0 and sender != receiver:
+            if stall.intervals >= LEAST_INTERVALS and sender >= 0 and receiver >= 0 and sender != receiver:
                 pair = StalledPair(sender, receiver)
-                queued[pair] = max(waiting, queued.get(pair, -1))
+                queued[pair] = max(stall.queued, queued.get(pair, -1))
         return tuple(pair for pair in sorted(queued) if not _only_answers(pair, queued))
 
     def known_ends(self, pairs: Iterable[StalledPair]) -> list[tuple[str, str, int]]:

@@ -14,6 +14,11 @@ from drumline.producers.host.targets import RecordedProcess, start_ticks
 from drumline.producers.ras.listener import ras_listener
 
 
+def address_of(processes):
+    listener = ras_listener(processes)
+    return listener and listener.address
+
+
 def recorded(pid, **record):
     ticks = start_ticks(Path(f"/proc/{pid}"))
     return RecordedProcess({"job": "j", "run": "r", "rank": 0, "pid": pid, **record}, pid, os.geteuid(), ticks)
@@ -36,19 +41,19 @@ def rank(port, *, inside=(), **variables):
 @pytest.mark.parametrize("address", ["localhost:28931", "[::1]:28931", "elsewhere.example:28931"])
 def test_the_port_is_the_environments_and_the_address_the_sockets(address):
     with rank(28931, NCCL_RAS_ADDR=address) as pid:
-        assert ras_listener([recorded(pid)]) == ("127.0.0.1", 28931)
+        assert address_of([recorded(pid)]) == ("127.0.0.1", 28931)
 
 
 def test_a_port_that_another_job_has_is_not_this_jobs():
     with FakeRas() as other, rank(28932, NCCL_RAS_ADDR=f"localhost:{other.address[1]}") as pid:
-        assert ras_listener([recorded(pid)]) is None
-        assert ras_listener([recorded(pid), recorded(os.getpid())]) is None, "this process names no port"
+        assert address_of([recorded(pid)]) is None
+        assert address_of([recorded(pid), recorded(os.getpid())]) is None, "this process names no port"
 
 
 def test_the_process_of_a_job_that_has_the_port_is_searched_among_all():
     with rank(28933, NCCL_RAS_ADDR="localhost:28934") as first, rank(28934, NCCL_RAS_ADDR="localhost:28934") as second:
-        assert ras_listener([recorded(first)]) is None
-        assert ras_listener([recorded(first), recorded(second)]) == ("127.0.0.1", 28934)
+        assert address_of([recorded(first)]) is None
+        assert address_of([recorded(first), recorded(second)]) == ("127.0.0.1", 28934)
 
 
 @pytest.mark.parametrize(
@@ -56,17 +61,26 @@ def test_the_process_of_a_job_that_has_the_port_is_searched_among_all():
 )
 def test_a_job_without_ras_or_with_a_bad_address_has_no_listener(variables):
     with rank(28935, **variables) as pid:
-        assert ras_listener([recorded(pid)]) is None
+        assert address_of([recorded(pid)]) is None
 
 
 def test_processes_that_ended_or_are_others_are_left_out():
     with rank(28936, NCCL_RAS_ADDR="localhost:28936") as pid:
         process = recorded(pid)
-        assert ras_listener([RecordedProcess(process.record, pid, os.geteuid() + 1, process.start_ticks)]) is None
-    assert ras_listener([process]) is None
+        assert address_of([RecordedProcess(process.record, pid, os.geteuid() + 1, process.start_ticks)]) is None
+    assert address_of([process]) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")
 def test_a_job_in_a_network_of_its_own_is_not_read():
     with rank(28937, inside=("unshare", "--net"), NCCL_RAS_ADDR="localhost:28937") as pid:
-        assert ras_listener([recorded(pid)]) is None
+        assert address_of([recorded(pid)]) is None
+
+
+def test_the_process_that_listens_is_known_and_a_large_environment_is_not_read_whole(monkeypatch):
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda path: pytest.fail("read whole") if path.name == "environ" else path.open("rb").read()
+    )
+    with rank(28938, NCCL_RAS_ADDR="localhost:28938") as pid:
+        process = recorded(pid)
+        assert ras_listener([process]) == (process, ("127.0.0.1", 28938))

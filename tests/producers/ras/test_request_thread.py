@@ -1,7 +1,6 @@
 """The reader's thread: one request at a time, answers of the job's own processes, one state without RAS."""
 
 import json
-import os
 import time
 
 import pytest
@@ -12,6 +11,7 @@ from support.wait_limit import WAIT_S
 from drumline.infra.telemetry import metrics
 from drumline.producers.host.targets import RecordedProcess
 from drumline.producers.ras import request_thread
+from drumline.producers.ras.listener import RasListener
 from drumline.producers.ras.request_thread import RasReader
 
 PIDS = {"p0": 400, "p1": 401}
@@ -21,9 +21,9 @@ def answer(pid=400):
     return json.dumps(ras_answer(([ras_rank(0, pid, AllReduce=6)], [ras_missing(1, exited=False)]))).encode()
 
 
-def recorded(job="j"):
+def recorded(job="j", users=(0, 0)):
     return [
-        RecordedProcess({"job": job, "run": "r", "rank": rank, "pid": pid, "process_id": name}, pid, os.geteuid())
+        RecordedProcess({"job": job, "run": "r", "rank": rank, "pid": pid, "process_id": name}, pid, users[rank])
         for rank, (name, pid) in enumerate(PIDS.items())
     ]
 
@@ -39,12 +39,14 @@ def read(monkeypatch):
     """Return a function that lets a reader request runs of a fake RAS, and its answers with what it counted."""
     monkeypatch.setattr(request_thread, "POLL_S", 0.01)
 
-    def reading(ras, runs=(("j", "r"),), is_off=False, known=()):
+    def reading(ras, runs=(("j", "r"),), is_off=False, known=(), users=(0, 0)):
         before, answers = outcomes(), dict.fromkeys(known)
         monkeypatch.setattr(
-            request_thread, "ras_listener", lambda processes: ras.address if ras and processes else None
+            request_thread,
+            "ras_listener",
+            lambda processes: RasListener(processes[0], ras.address) if ras and processes else None,
         )
-        processes = [process for job in sorted({job for job, _ in runs}) for process in recorded(job)]
+        processes = [process for job in sorted({job for job, _ in runs}) for process in recorded(job, users)]
         thread = RasReader(answers, lambda: processes, lambda: is_off)
         for run in runs:
             thread.request(run)
@@ -71,6 +73,23 @@ def test_an_answer_is_known_of_all_processes_of_the_run_and_of_no_other(read):
 def test_the_answer_about_another_job_is_not_taken(read):
     with FakeRas(answer(pid=7)) as ras:
         assert read(ras) == ({}, {"none": 1})
+
+
+def test_an_answer_counts_for_processes_of_the_user_only_who_listens(read):
+    with FakeRas(answer()) as ras:
+        assert set(read(ras, users=(1001, 1002))[0]) == {"p0"}
+    with FakeRas(answer(pid=401)) as ras:
+        assert read(ras, users=(1001, 1002)) == ({}, {"none": 1})
+
+
+def test_an_answer_is_as_old_as_its_request(read, monkeypatch):
+    ended = []
+    whole = request_thread.request_status
+    monkeypatch.setattr(
+        request_thread, "request_status", lambda address: (whole(address), ended.append(time.time_ns()))[0]
+    )
+    with FakeRas(answer()) as ras:
+        assert read(ras)[0]["p0"].time_ns < ended[0]
 
 
 def test_no_ras_an_old_nccl_and_a_refused_connection_are_one_state(read):

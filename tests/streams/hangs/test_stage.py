@@ -300,11 +300,31 @@ def test_a_rank_of_which_nothing_is_known_is_named_by_what_ras_states(state, rea
 def test_a_rank_without_records_is_named_where_ras_counts_fewer_calls():
     job = Job(WORLD).run_for(20)
     job.ranks[3].silent = job.ranks[3].host_stalls = True
-    behind = {"rank": 3, "host": "h", "pid": 7, "operation": "AllReduce", "called": 20, "of": 21}
+    behind = {"rank": 3, "host": "h", "pid": 7, "operation": "AllReduce", "called": 20, "of": 21, "total": 20}
     job.ranks[0].ras = {"c0": json.dumps({"ranks": 4, "behind": [behind], "behind_ranks": 1})}
     job.run_for(40)
     assert job.named == {3: ("not_called", "AllReduce", 21)}
     assert "counts 20 of 21 AllReduce of rank 3 (pid 7 on h)" in job.rows[-1][0]["note"]
+
+
+@pytest.mark.parametrize("total", [{}, {"total": 21}, {"total": -1}])
+def test_a_rank_that_called_as_many_operations_is_noted_and_not_named(total):
+    job = Job(WORLD).run_for(20)
+    job.ranks[3].silent = job.ranks[3].host_stalls = True
+    behind = {"rank": 3, "host": "h", "pid": 7, "operation": "AllReduce", "called": 20, "of": 21, **total}
+    job.ranks[0].ras = {"c0": json.dumps({"ranks": 4, "behind": [behind], "behind_ranks": 1})}
+    job.run_for(40)
+    assert job.named == {}
+    assert "counts 20 of 21 AllReduce of rank 3" in job.rows[-1][0]["note"]
+
+
+def test_the_rank_of_a_member_is_not_taken_for_the_jobs_where_those_of_others_differ():
+    job = Job({"c0": [1, 0, 3, 2]}).run_for(20)
+    job.ranks[2].host_stalls = job.ranks[2].silent = True
+    job.ranks[0].ras = {"c0": silent_in(3)}
+    job.run_for(40)
+    assert job.named == {}
+    assert "gets no answer of its rank 3" in job.rows[-1][0]["note"]
 
 
 def test_both_sides_of_a_cut_link_state_the_other_and_no_rank_is_named():
@@ -319,7 +339,9 @@ def test_both_sides_of_a_cut_link_state_the_other_and_no_rank_is_named():
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "7", '{"silent": 3}', '{"silent": [{}]}', '{"behind": [{"rank": "x"}]}',
-                                  '{"silent": {"rank": 1}}', "[" * 5_000])  # fmt: skip
+                                  '{"silent": {"rank": 1}}', "[" * 5_000, silent_in(10**12), silent_in(-1),
+                                  '{"silent": [{"rank": 1e999, "pid": 1, "host": "h"}]}', silent_in(4),
+                                  silent_in(1).replace("41", "1e999")])  # fmt: skip
 def test_what_is_no_answer_of_ras_changes_nothing(text):
     job = Job(WORLD).run_for(20)
     job.ranks[1].host_stalls, job.ranks[0].ras = True, {"c0": text}

@@ -83,16 +83,36 @@ def test_a_direction_that_waits_for_acknowledgements_only_is_not_stated(back, di
     assert f"the link {direction} delivers" in job.rows[-1][0]["note"]
 
 
-def test_an_operation_that_nccl_does_not_measure_stands_by_its_link():
+def test_a_job_without_an_open_operation_may_compute_and_does_not_stand_by_a_link():
     job = Ring()
     job.measured = False
     job.run_for(20).cut_links({(3, 4): DATA})
     job.run_for(15)
-    assert job.states == ["standing"]
-    assert job.rows[-1][0]["reason"] == "not_ended"
-    assert "from host-1 (rank 3) to host-2 (rank 4)" in job.rows[-1][0]["note"]
-    job.run_for(120)
-    assert job.states == ["standing", "hung"]
+    assert job.states == []
+
+
+@pytest.mark.parametrize("seconds", [1, 2])
+def test_one_lossy_second_or_two_are_no_link(seconds):
+    job = begun(Ring().run_for(20)).cut_links({(1, 2): DATA})
+    job.run_for(seconds)
+    [state] = job.stage.states.values()
+    assert state.connections.pairs() == ()
+    job.run_for(3 - seconds)
+    assert state.connections.pairs() == ((1, 2),)
+    job.cut = {(3, 9): DATA}
+    job.run_for(5)
+    assert state.connections.pairs() == ()
+    assert len(state.connections._stalled) == 1, "old ones are forgotten"
+
+
+def test_stalled_connections_are_bounded_and_counted(monkeypatch):
+    monkeypatch.setattr(stalled_connections, "MOST_STALLED", 2)
+    job = Ring().run_for(3).cut_links(dict.fromkeys(RING, DATA)).run_for(2)
+    [state] = job.stage.states.values()
+    assert len(state.connections._stalled) == 2
+    before = state.connections.memory
+    state.connections._stalled.clear()
+    assert state.connections.memory < before
 
 
 def test_a_rank_that_has_not_called_is_named_beside_a_link():
