@@ -115,7 +115,7 @@ def _slow_directions(pair: PairResult, norm: Norm) -> list[Direction]:
 
 
 def evaluate(pairs: Sequence[PairResult], missing: Mapping[int, str], names: Sequence[str]) -> list[PairFinding]:
-    """Return the findings: hosts that are missing, pairs without a result, slow hosts, then links these do not explain."""
+    """Return the findings: missing hosts, pairs without a result, slow hosts, then links these do not explain."""
     norm = norm_of(pairs)
     of_pair = {(pair.first, pair.second): pair for pair in pairs}
     slow = {ends for pair in pairs for ends in _slow_directions(pair, norm)}

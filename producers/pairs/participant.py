@@ -63,12 +63,15 @@ def check_pairs(roster: Roster, secret: bytes, name: str, port: int, wait_s: flo
     coordinator, address = None, roster.coordinator
     if roster.index == 0:
         address = _first_address(roster, port)
-        coordinator = Coordinator(listen(address, port), secret, roster.names, wait_s)
+        listener = listen(address, port)
+        coordinator = Coordinator(listener, secret, roster.names, wait_s)
         coordinator.start()
     try:
         return _take_part(roster, secret, name, (address, port), wait_s)
     except KeyboardInterrupt:
-        coordinator = None  # it ends with this process
+        if coordinator is not None:
+            listener.close()
+            coordinator = None  # it ends with this process
         raise
     finally:
         if coordinator is not None:

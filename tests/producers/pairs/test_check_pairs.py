@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from drumline.producers.pairs import participant
 from drumline.producers.pairs.acceptor import Acceptor
 from drumline.producers.pairs.channel import connect, listen
 from drumline.producers.pairs.participant import NoResult, Refused, check_pairs
@@ -135,3 +136,15 @@ def test_a_message_that_does_not_come_ends_at_the_deadline():
             known.receive(time.monotonic() + 0.2)
         known.close()
         accepted.result(20).close()
+
+
+def test_ctrl_c_on_the_first_host_ends_at_once_and_frees_the_port(port, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(participant, "_take_part", interrupt)
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        check_pairs(Roster(NAMES, 0, "127.0.0.1"), SECRET, "a", port, 5.0)
+    assert time.monotonic() - begin < 4, "it waited for hosts"
+    listen("127.0.0.1", port).close()

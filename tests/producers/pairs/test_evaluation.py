@@ -5,14 +5,18 @@ from itertools import combinations
 import pytest
 
 from drumline.producers.pairs.evaluation import (
-    LARGE_LOST, MOST_AGAIN, PairResult, evaluate, pairs_again,
+    LARGE_LOST,
+    MOST_AGAIN,
+    PairResult,
+    evaluate,
+    pairs_again,
 )  # fmt: skip
 
 FAST, TRIP = 1e9, 50e-6
 
 
 def world(count, slow=None, trips=None, pairs=None, times=2):
-    """Return all pairs, as after the second measurement. `slow`: (sender, receiver) -> rate; `trips`: pair -> seconds."""
+    """Return all pairs, measured `times`. `slow`: (sender, receiver) -> rate; `trips`: pair -> seconds."""
     slow, trips = slow or {}, trips or {}
     return [
         PairResult(a, b, slow.get((a, b), FAST), slow.get((b, a), FAST), trips.get((a, b), TRIP), times=times)
