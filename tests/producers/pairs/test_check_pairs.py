@@ -117,15 +117,15 @@ def test_who_has_no_secret_or_is_silent_does_not_get_a_channel():
             channel.close()
 
 
-def test_many_silent_strangers_do_not_keep_a_host_from_its_proof():
+def test_many_silent_connections_do_not_keep_a_host_from_its_proof():
     with Acceptor(listen("127.0.0.1", 0), SECRET) as acceptor, ThreadPoolExecutor(1) as pool:
         place = acceptor.listener.getsockname()
-        strangers = [socket.create_connection(place) for _ in range(40)]
+        silent = [socket.create_connection(place) for _ in range(40)]
         accepted = pool.submit(acceptor.accept, time.monotonic() + 20)
         connect(*place, SECRET, time.monotonic() + 20).close()  # without a second try
         accepted.result(20).close()
-        for stranger in strangers:
-            stranger.close()
+        for one in silent:
+            one.close()
 
 
 def test_a_message_that_does_not_come_ends_at_the_deadline():

@@ -100,7 +100,7 @@ def test_pairs_that_are_measured_again_are_bounded_and_of_each_suspect():
     assert min(sum(host in pair for pair in again) for host in (5, 9)) >= 3
 
 
-def test_a_pair_without_a_measurement_is_stated_measured_again_and_nobody_fails():
+def test_a_pair_without_a_measurement_is_stated_and_measured_again_and_fails_no_host():
     pairs = [pair for pair in world(4) if 3 not in (pair.first, pair.second)]
     pairs += [PairResult(host, 3, -1.0, -1.0, -1.0, "timed out") for host in range(3)]
     assert set(pairs_again(pairs)) == {(0, 3), (1, 3), (2, 3)}
