@@ -107,7 +107,7 @@ def check(
 def _check_pairs(hosts: Sequence[str], port: int, wait_s: float, as_json: bool) -> None:
     from drumline.producers.identity import host_name, is_first_on_host
     from drumline.producers.pairs.channel import LEAST_SECRET
-    from drumline.producers.pairs.participant import NoResult, Refused, check_pairs, is_local
+    from drumline.producers.pairs.participant import KeyRejected, NoResult, check_pairs, is_local
     from drumline.producers.pairs.roster import find_roster
 
     if not is_first_on_host(os.environ):
@@ -121,7 +121,7 @@ def _check_pairs(hosts: Sequence[str], port: int, wait_s: float, as_json: bool) 
         exit_with("check", BAD_INPUT, str(error))
     try:
         result = check_pairs(roster, secret.encode(), name, port, wait_s)
-    except Refused as error:
+    except KeyRejected as error:
         exit_with("check", BAD_INPUT, f"{error}; {SECRET} and --hosts have to be alike, within one job")
     except NoResult as error:
         exit_with("check", UNDECIDED, str(error))
@@ -135,11 +135,11 @@ def _check_pairs(hosts: Sequence[str], port: int, wait_s: float, as_json: bool) 
 
 def _pairs_code(findings: Sequence[PairFinding], host: int) -> int:
     """Return the exit code of a host: FAILED is for the one that is at fault, as it may be taken out of service."""
-    of_host = [finding for finding in findings if host in finding.hosts]
-    if any(finding.fails and finding.kind == "slow_host" for finding in of_host):
+    touching = [finding for finding in findings if host in finding.hosts]
+    if any(finding.fails and finding.kind == "slow_host" for finding in touching):
         return FAILED
     is_open = any(finding.kind in ("missing", "unmeasured") for finding in findings)
-    return UNDECIDED if of_host or is_open else OK
+    return UNDECIDED if touching or is_open else OK
 
 
 def _print_pairs(result: CheckResult, is_named: bool, as_json: bool) -> None:

@@ -125,22 +125,22 @@ def evaluate(pairs: Sequence[PairResult], missing: Mapping[int, str], names: Seq
     ]
     findings += _unmeasured([pair for pair in pairs if not pair.is_measured], names)
     suspects, count = [], len(known)
-    rest, others = slow, known
-    while worst := _slowest_host(rest, others):
+    rest, unexplained = slow, known
+    while worst := _slowest_host(rest, unexplained):
         host, sends, receives = worst
-        touched = {(a, b) for a, b in others if (sends and a == host) or (receives and b == host)}
+        touched = {(a, b) for a, b in unexplained if (sends and a == host) or (receives and b == host)}
         suspects.append((worst, touched & rest))
-        rest, others = rest - touched, others - touched
+        rest, unexplained = rest - touched, unexplained - touched
     unclear, hosts = set[Direction](), [host for (host, _, _), _ in suspects]
-    for worst, of_host in suspects:
+    for worst, touching in suspects:
         if any(slow.isdisjoint(((worst[0], other), (other, worst[0]))) for other in hosts if other != worst[0]):
-            unclear |= of_host  # not known to be slow among themselves: a rack
+            unclear |= touching  # not known to be slow among themselves: a rack
         else:
-            findings.append(_host_finding(worst, of_host, of_pair, norm, names))
+            findings.append(_host_finding(worst, touching, of_pair, norm, names))
     links = []
     for first, second in sorted({(min(ends), max(ends)) for ends in rest}):
         directions = [ends for ends in ((first, second), (second, first)) if ends in rest]
-        if any(_slow_share(host, {first, second}, rest, others) >= MOST_OTHERS for host in (first, second)):
+        if any(_slow_share(host, {first, second}, rest, unexplained) >= MOST_OTHERS for host in (first, second)):
             unclear.update(directions)
         else:
             links.append(directions)

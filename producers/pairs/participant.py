@@ -22,7 +22,7 @@ class NoResult(Exception):
     """The check has no result: the first host did not come, or ended."""
 
 
-class Refused(NoResult):
+class KeyRejected(NoResult):
     """The first host has another secret, or is of another job."""
 
 
@@ -56,7 +56,7 @@ def _binds(address: str) -> bool:
 def check_pairs(roster: Roster, secret: bytes, name: str, port: int, wait_s: float) -> CheckResult:
     """Take part in the check, and coordinate it on the first host. Blocks until there is a result.
 
-    `name`: of this host. `wait_s`: how long hosts are waited for. Raises NoResult, of which Refused; OSError where the
+    `name`: of this host. `wait_s`: how long hosts are waited for. Raises NoResult, of which KeyRejected; OSError where the
     port cannot be used.
     """
     secret = key_of(secret, roster.job, roster.names)
@@ -97,7 +97,7 @@ def _take_part(roster: Roster, secret: bytes, name: str, place: tuple[str, int],
     try:
         channel = connect(*place, secret, time.monotonic() + wait_s, retry=True)
     except PermissionError as error:
-        raise Refused(f"{first}: {error}") from None
+        raise KeyRejected(f"{first}: {error}") from None
     except OSError as error:
         raise NoResult(f"{first} did not come within {wait_s:.0f} s: {error.strerror or error}") from None
     rounds = min(max(len(roster.names), 1), ALL_PAIRS) + MOST_AGAIN

@@ -13,7 +13,7 @@ from drumline.cli.record.check import _pairs_code
 from drumline.infra.config.settings import settings
 from drumline.producers.nvml import sampler
 from drumline.producers.pairs.evaluation import PairFinding
-from drumline.producers.pairs.participant import Refused
+from drumline.producers.pairs.participant import KeyRejected
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.reader import Segment
 
@@ -122,10 +122,10 @@ def test_spaces_between_hosts_do_not_count(monkeypatch):
 
 
 def test_another_secret_ends_with_2(monkeypatch):
-    def refuse(*_):
-        raise Refused("a: the other end has another secret, job or list of hosts")
+    def reject(*_):
+        raise KeyRejected("a: the other end has another secret, job or list of hosts")
 
-    monkeypatch.setattr("drumline.producers.pairs.participant.check_pairs", refuse)
+    monkeypatch.setattr("drumline.producers.pairs.participant.check_pairs", reject)
     monkeypatch.setenv("DRUMLINE_PAIRS_SECRET", "0123456789abcdef")
     assert run("--pairs", "--hosts", "127.0.0.1").exit_code == 2
 

@@ -9,7 +9,7 @@ import pytest
 from drumline.producers.pairs import participant
 from drumline.producers.pairs.acceptor import Acceptor
 from drumline.producers.pairs.channel import connect, listen
-from drumline.producers.pairs.participant import NoResult, Refused, check_pairs
+from drumline.producers.pairs.participant import KeyRejected, NoResult, check_pairs
 from drumline.producers.pairs.roster import Roster
 
 SECRET = b"of the hosts only"
@@ -72,7 +72,7 @@ def test_without_the_first_host_each_names_it_by_the_deadline(port):
 
 def test_a_host_with_another_secret_learns_so_and_counts_as_missing(port):
     results = check(port, range(3), {2: b"some other secret"}, wait_s=2.0, count=3)
-    assert isinstance(results[2], Refused)
+    assert isinstance(results[2], KeyRejected)
     assert str(results[2]) == "a: the other end has another secret, job or list of hosts"
     assert [finding.hosts for finding in results[0].findings if finding.kind == "missing"] == [(2,)]
 
@@ -91,7 +91,7 @@ def test_a_host_of_another_job_is_refused_with_the_same_secret_and_hosts(port):
     with ThreadPoolExecutor(2) as pool:
         first, other = (pool.submit(check_pairs, of, SECRET, NAMES[of.index], port, 2.0) for of in rosters)
         assert [finding.kind for finding in first.result(30).findings] == ["missing"]
-        with pytest.raises(Refused):
+        with pytest.raises(KeyRejected):
             other.result(30)
 
 
@@ -124,8 +124,8 @@ def test_many_silent_connections_do_not_keep_a_host_from_its_proof():
         accepted = pool.submit(acceptor.accept, time.monotonic() + 20)
         connect(*place, SECRET, time.monotonic() + 20).close()  # without a second try
         accepted.result(20).close()
-        for one in silent:
-            one.close()
+        for created in silent:
+            created.close()
 
 
 def test_a_message_that_does_not_come_ends_at_the_deadline():
