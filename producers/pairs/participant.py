@@ -56,8 +56,8 @@ def _binds(address: str) -> bool:
 def check_pairs(roster: Roster, secret: bytes, name: str, port: int, wait_s: float) -> CheckResult:
     """Take part in the check, and coordinate it on the first host. Blocks until there is a result.
 
-    `name`: of this host. `wait_s`: how long hosts are waited for. Raises NoResult, of which KeyRejected; OSError where the
-    port cannot be used.
+    `name`: of this host. `wait_s`: how long hosts are waited for. Raises NoResult, of which KeyRejected; OSError where
+    the port cannot be used.
     """
     secret = key_of(secret, roster.job, roster.names)
     coordinator, address = None, roster.coordinator
