@@ -32,8 +32,8 @@ JOB, RUN, HOST, LABELS = "DRUMLINE_JOB", "DRUMLINE_RUN", "DRUMLINE_HOST", "DRUML
 MINTED_RUN = "DRUMLINE_MINTED_RUN"
 SLURM_JOB, SLURM_NODE = "SLURM_JOB_ID", "SLURMD_NODENAME"
 JOB_NAMES = (JOB, "SLURM_JOB_NAME", "JOB_NAME")
-_TORCHRUN_RUN = "TORCHELASTIC_RUN_ID"
-_RUN_NAMES = (RUN, SLURM_JOB, _TORCHRUN_RUN, "PMIX_NAMESPACE")
+TORCHRUN_RUN = "TORCHELASTIC_RUN_ID"
+_RUN_NAMES = (RUN, SLURM_JOB, TORCHRUN_RUN, "PMIX_NAMESPACE")
 #: A process with the first one runs in a pod; names of its namespace, pod and container.
 KUBERNETES, POD_NAMESPACE, POD_NAMES, CONTAINER = (
     "KUBERNETES_SERVICE_HOST",
@@ -228,7 +228,7 @@ def missing_run_scope(variables: Mapping[str, str]) -> str:
 
 def _named_run(variables: Mapping[str, str]) -> str:
     """Return the name of the run that all its ranks share; "" without one. Without --rdzv-id torchrun names it none."""
-    names = _RUN_NAMES if variables.get(_TORCHRUN_RUN) != "none" else [n for n in _RUN_NAMES if n != _TORCHRUN_RUN]
+    names = _RUN_NAMES if variables.get(TORCHRUN_RUN) != "none" else [n for n in _RUN_NAMES if n != TORCHRUN_RUN]
     return first_set(variables, names)
 
 

@@ -20,7 +20,8 @@ ACCESS_DENIED = 7
 NOT_ARCHIVED = 8
 #: `drumline grafana diff`, `generate --check`: there are differences.
 DIFFERENT = 9
-#: `drumline audit`: Kafka or ClickHouse does not answer, so nothing is known. `drumline check --pairs`: a host did not.
+#: `drumline audit`: Kafka or ClickHouse does not answer, so nothing is known. `drumline check --pairs`: a host did
+#: not, a pair was not measured, or a link is slow, of which either end may be at fault.
 UNDECIDED = 10
 #: `drumline run`: the command cannot be executed.
 CANNOT_EXECUTE = 126

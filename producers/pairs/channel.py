@@ -11,14 +11,14 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 #: Bytes of a line before the other end has proved the secret, and after: all pairs of a thousand hosts in ten rounds.
 PROOF_BYTES, LINE_BYTES = 256, 1 << 22
-#: Longest time of a proof for who connects, and for who accepts, as the next one waits meanwhile; s.
-PROOF_S, ACCEPT_S = 2.0, 0.5
+#: Longest time of a proof; s. Others prove meanwhile.
+PROOF_S = 2.0
 #: Time between two tries to connect; s.
 RETRY_S = 0.1
 #: Least characters of a secret.
@@ -53,38 +53,57 @@ class Channel:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         self.socket.close()
 
-    def prove(self, secret: bytes, is_acceptor: bool) -> None:
-        """Prove the secret to the other end, and check its proof. Raises PermissionError, OSError or ValueError."""
-        until, nonce = time.monotonic() + (ACCEPT_S if is_acceptor else PROOF_S), secrets.token_hex(16).encode()
-        if is_acceptor:
-            self._send_line(nonce, until)
-            other, _, proof = self._line(until, PROOF_BYTES).partition(b" ")
-            try:
-                _check(proof, secret, b"connect", nonce, other)
-            except PermissionError:
-                self._send_line(b"", until)
-                raise
-            self._send_line(_proof(secret, b"accept", nonce, other), until)
-        else:
-            other = self._line(until, PROOF_BYTES)
-            self._send_line(nonce + b" " + _proof(secret, b"connect", other, nonce), until)
-            _check(self._line(until, PROOF_BYTES), secret, b"accept", other, nonce)
+    def prove(self, secret: bytes) -> None:
+        """Prove the secret to who accepts, and check its proof. Raises PermissionError, OSError or ValueError."""
+        until, nonce = time.monotonic() + PROOF_S, secrets.token_hex(16).encode()
+        other = self._line(until, PROOF_BYTES)
+        self._send_line(nonce + b" " + _proof(secret, b"connect", other, nonce), until)
+        _check(self._line(until, PROOF_BYTES), secret, b"accept", other, nonce)
+
+    def greet(self) -> bytes:
+        """Send a number to who connected, and return it: the proof is of that number. Raises OSError."""
+        nonce = secrets.token_hex(16).encode()
+        self._send_line(nonce, time.monotonic() + PROOF_S)
+        return nonce
+
+    def is_proven(self, secret: bytes, nonce: bytes) -> bool:
+        """Read what is in, and answer a proof that is complete. Raises PermissionError, OSError or ValueError."""
+        self._read(time.monotonic() + PROOF_S)
+        if b"\n" not in self._rest and len(self._rest) <= PROOF_BYTES:
+            return False
+        until = time.monotonic() + PROOF_S
+        other, _, proof = self._line(until, PROOF_BYTES).partition(b" ")
+        try:
+            _check(proof, secret, b"connect", nonce, other)
+        except PermissionError:
+            self._send_line(b"", until)
+            raise
+        self._send_line(_proof(secret, b"accept", nonce, other), until)
+        return True
 
     def _send_line(self, line: bytes, until: float) -> None:
-        self.socket.settimeout(_left(until))
+        self.socket.settimeout(left(until))
         self.socket.sendall(line + b"\n")
 
     def _line(self, until: float, most: int) -> bytes:
         while b"\n" not in self._rest:
             if len(self._rest) > most:
                 raise ValueError("a line is too long")
-            self.socket.settimeout(_left(until))
-            got = self.socket.recv(1 << 16)
-            if not got:
-                raise ConnectionResetError("the other end closed the connection")
-            self._rest += got
+            self._read(until)
         line, _, self._rest = self._rest.partition(b"\n")
         return line
+
+    def _read(self, until: float) -> None:
+        self.socket.settimeout(left(until))
+        got = self.socket.recv(1 << 16)
+        if not got:
+            raise ConnectionResetError("the other end closed the connection")
+        self._rest += got
+
+
+def key_of(secret: bytes, job: str, names: Iterable[str]) -> bytes:
+    """Return the key of one check: participants of another job, or of other hosts, do not have it."""
+    return hmac.new(secret, "\n".join((job, *sorted(names))).encode(), hashlib.sha256).digest()
 
 
 def _proof(secret: bytes, side: bytes, nonce: bytes, other: bytes) -> bytes:
@@ -93,33 +112,20 @@ def _proof(secret: bytes, side: bytes, nonce: bytes, other: bytes) -> bytes:
 
 def _check(proof: bytes, *of: bytes) -> None:
     if not hmac.compare_digest(proof, _proof(*of)):
-        raise PermissionError("the other end has another secret")
+        raise PermissionError("the other end has another secret, job or list of hosts")
 
 
-def _left(until: float) -> float:
-    if (left := until - time.monotonic()) <= 0:
+def left(until: float) -> float:
+    """Return the seconds until a time of time.monotonic(). Raises TimeoutError where it has passed."""
+    if (seconds := until - time.monotonic()) <= 0:
         raise TimeoutError("timed out")
-    return left
+    return seconds
 
 
 def listen(address: str, port: int) -> socket.socket:
     """Return a socket that listens on one address of this host. `port`: 0 = any. Raises OSError."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.create_server((address, port), family=family, backlog=1024)
-
-
-def accept(listener: socket.socket, secret: bytes, until: float) -> Channel:
-    """Return the next connection that has the secret; others are closed. Raises TimeoutError."""
-    while True:
-        listener.settimeout(_left(until))
-        channel = Channel(listener.accept()[0])
-        try:
-            channel.prove(secret, True)
-            return channel
-        except PermissionError:
-            channel.close()
-        except (OSError, ValueError):
-            channel.drop()
 
 
 def connect(address: str, port: int, secret: bytes, until: float, retry: bool = False) -> Channel:
@@ -129,10 +135,10 @@ def connect(address: str, port: int, secret: bytes, until: float, retry: bool = 
     """
     while True:
         try:
-            channel = Channel(socket.create_connection((address, port), _left(until)))
+            channel = Channel(socket.create_connection((address, port), left(until)))
             try:
                 channel.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                channel.prove(secret, False)
+                channel.prove(secret)
                 return channel
             except BaseException:
                 channel.drop()

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from drumline.producers.pairs.channel import Channel, accept
-from drumline.producers.pairs.evaluation import PairResult, evaluate, slow_pairs
+from drumline.producers.pairs.acceptor import Acceptor
+from drumline.producers.pairs.channel import Channel
+from drumline.producers.pairs.evaluation import PairResult, evaluate, pairs_again
 from drumline.producers.pairs.measurement import ROUND_S
-from drumline.producers.pairs.tournament import Pair, chosen_rounds, disjoint_rounds
+from drumline.producers.pairs.roster import RANK_HOST
+from drumline.producers.pairs.tournament import Pair, chosen_rounds
 
-#: Rounds in which slow pairs are measured again, at most: those of a slow host among eight.
-AGAIN = 7
 #: Longest time of a message to or from a host beside its measurement; s.
 MESSAGE_S = 2.0
 
@@ -35,7 +35,12 @@ class Coordinator(threading.Thread):
 
     def __init__(self, listener: socket.socket, secret: bytes, names: Sequence[str], wait_s: float) -> None:
         super().__init__(name="pairs", daemon=True)
-        self._listener, self._secret, self._names, self._wait_s = listener, secret, list(names), wait_s
+        self._acceptor, self._secret, self._names, self._wait_s = (
+            Acceptor(listener, secret),
+            secret,
+            list(names),
+            wait_s,
+        )
         self._hosts: dict[int, _Host] = {}
         self._missing: dict[int, str] = {}
         self._results: dict[Pair, PairResult] = {}
@@ -50,19 +55,19 @@ class Coordinator(threading.Thread):
             rounds = chosen_rounds(len(present), seed)
             for number, places in enumerate(rounds):
                 self._round(f"r{number}", [(present[a], present[b]) for a, b in places])
-            again = disjoint_rounds(slow_pairs(list(self._results.values())), AGAIN)
-            for number, pairs in enumerate(again):
-                self._round(f"a{number}", pairs)
+            again = pairs_again(list(self._results.values()))
+            for number, pair in enumerate(again):
+                self._round(f"a{number}", [pair])
             self._send_result(len(rounds) + len(again), time.monotonic() - begin)
         finally:
-            self._listener.close()
+            self._acceptor.close()
             for host in self._hosts.values():
                 host.channel.close()
 
     def _register(self, until: float) -> None:
         while len(self._hosts) < len(self._names):
             try:
-                channel = accept(self._listener, self._secret, until)
+                channel = self._acceptor.accept(until)
             except TimeoutError:
                 break
             try:
@@ -71,7 +76,8 @@ class Coordinator(threading.Thread):
                 if not 0 <= index < len(self._names) or index in self._hosts:
                     channel.send({"error": f"host {index} of {len(self._names)} has registered already"}, until)
                     raise ValueError(index)
-                self._names[index] = name
+                if self._names[index].startswith(RANK_HOST):  # torchrun names no hosts
+                    self._names[index] += f" ({name})"
                 self._hosts[index] = _Host(channel, str(message["address"]), int(message["port"]))
             except (OSError, ValueError, KeyError):
                 channel.close()
@@ -90,7 +96,7 @@ class Coordinator(threading.Thread):
             ends = self._receive(first, until), self._receive(second, until)
             if not all(map(self._is_present, (first, second))):
                 continue  # it is missing from now on: nothing is known of this pair
-            forth, back = (max(float(end.get("received", -1.0)), 0.0) for end in reversed(ends))
+            forth, back = (float(end.get("received", -1.0)) for end in reversed(ends))
             problem = next((str(end["problem"]) for end in ends if end.get("problem")), "")
             result = PairResult(first, second, forth, back, float(ends[1].get("trip_s", -1.0)), problem)
             known = self._results.get((first, second))

@@ -6,7 +6,8 @@ import socket
 import time
 from dataclasses import dataclass
 
-from drumline.producers.pairs.channel import Channel, accept, connect
+from drumline.producers.pairs.acceptor import Acceptor
+from drumline.producers.pairs.channel import Channel, connect
 
 #: Length of a transfer, and its begin that is not counted: TCP starts slowly; s. Most bytes of it.
 SPAN_S, WARM_S, MOST_BYTES = 0.3, 0.06, 1 << 28
@@ -34,15 +35,15 @@ class End:
     problem: str = ""
 
 
-def measure_as_listener(listener: socket.socket, secret: bytes, round_id: str, until: float) -> End:
+def measure_as_listener(acceptor: Acceptor, round_id: str, until: float) -> End:
     """Measure with the peer that connects. Two connections: its data comes in over one, this host's goes out next."""
     received = -1.0
     try:
-        first = _accepted(listener, secret, f"{round_id} in", until)
+        first = _accepted(acceptor, f"{round_id} in", until)
         for _ in range(TRIPS):
             first.send({"trip": first.receive(until)["trip"]}, until)
         received = _receive(first, until)
-        second = _accepted(listener, secret, f"{round_id} out", until)
+        second = _accepted(acceptor, f"{round_id} out", until)
         _pour(second, until)
         return End(received)
     except (OSError, ValueError, KeyError) as error:
@@ -73,10 +74,10 @@ def _text(error: BaseException) -> str:
     return getattr(error, "strerror", "") or str(error) or type(error).__name__
 
 
-def _accepted(listener: socket.socket, secret: bytes, purpose: str, until: float) -> Channel:
+def _accepted(acceptor: Acceptor, purpose: str, until: float) -> Channel:
     """Return the peer's connection for a purpose; those of an earlier round, which its peer left, are closed."""
     while True:
-        channel = accept(listener, secret, until)
+        channel = acceptor.accept(until)
         try:
             if channel.receive(until).get("purpose") == purpose:
                 channel.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -87,7 +88,7 @@ def _accepted(listener: socket.socket, secret: bytes, purpose: str, until: float
 
 
 def _connected(address: str, port: int, secret: bytes, purpose: str, until: float) -> Channel:
-    channel = connect(address, port, secret, until)
+    channel = connect(address, port, secret, until, retry=True)
     channel.send({"purpose": purpose}, until)
     return channel
 

@@ -9,16 +9,21 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from drumline.producers.pairs.channel import Channel, connect, listen
-from drumline.producers.pairs.coordinator import AGAIN, MESSAGE_S, Coordinator
-from drumline.producers.pairs.evaluation import PairFinding, PairResult
+from drumline.producers.pairs.acceptor import Acceptor
+from drumline.producers.pairs.channel import Channel, connect, key_of, listen
+from drumline.producers.pairs.coordinator import MESSAGE_S, Coordinator
+from drumline.producers.pairs.evaluation import MOST_AGAIN, PairFinding, PairResult
 from drumline.producers.pairs.measurement import ROUND_S, measure_as_connector, measure_as_listener
 from drumline.producers.pairs.roster import Roster
 from drumline.producers.pairs.tournament import ALL_PAIRS
 
 
 class NoResult(Exception):
-    """The check has no result: the first host did not come, has another secret, or ended."""
+    """The check has no result: the first host did not come, or ended."""
+
+
+class KeyRejected(NoResult):
+    """The first host has another secret, or is of another job."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +56,23 @@ def _binds(address: str) -> bool:
 def check_pairs(roster: Roster, secret: bytes, name: str, port: int, wait_s: float) -> CheckResult:
     """Take part in the check, and coordinate it on the first host. Blocks until there is a result.
 
-    `name`: of this host. `wait_s`: how long hosts are waited for. Raises NoResult; OSError where the port cannot be
-    used.
+    `name`: of this host. `wait_s`: how long hosts are waited for. Raises NoResult, of which KeyRejected; OSError where
+    the port cannot be used.
     """
+    secret = key_of(secret, roster.job, roster.names)
     coordinator, address = None, roster.coordinator
     if roster.index == 0:
         address = _first_address(roster, port)
-        coordinator = Coordinator(listen(address, port), secret, roster.names, wait_s)
+        listener = listen(address, port)
+        coordinator = Coordinator(listener, secret, roster.names, wait_s)
         coordinator.start()
     try:
         return _take_part(roster, secret, name, (address, port), wait_s)
+    except KeyboardInterrupt:
+        if coordinator is not None:
+            listener.close()
+            coordinator = None  # it ends with this process
+        raise
     finally:
         if coordinator is not None:
             coordinator.join(MESSAGE_S * len(roster.names))
@@ -85,31 +97,32 @@ def _take_part(roster: Roster, secret: bytes, name: str, place: tuple[str, int],
     try:
         channel = connect(*place, secret, time.monotonic() + wait_s, retry=True)
     except PermissionError as error:
-        raise NoResult(f"{first}: {error}") from None
+        raise KeyRejected(f"{first}: {error}") from None
     except OSError as error:
         raise NoResult(f"{first} did not come within {wait_s:.0f} s: {error.strerror or error}") from None
-    rounds = min(max(len(roster.names), 1), ALL_PAIRS) + AGAIN
+    rounds = min(max(len(roster.names), 1), ALL_PAIRS) + MOST_AGAIN
     until = time.monotonic() + wait_s + rounds * (ROUND_S + 2 * MESSAGE_S)
     address = str(channel.socket.getsockname()[0])
     try:
-        with listen(address, 0) as listener:
-            known = {"index": roster.index, "name": name, "address": address, "port": listener.getsockname()[1]}
+        with Acceptor(listen(address, 0), secret) as acceptor:
+            port = acceptor.listener.getsockname()[1]
+            known = {"index": roster.index, "name": name, "address": address, "port": port}
             channel.send(known, time.monotonic() + MESSAGE_S)
-            return _measure(channel, listener, secret, until)
+            return _measure(channel, acceptor, secret, until)
     except (OSError, ValueError, KeyError) as error:
         raise NoResult(f"{first} came, but sent no result: {error}") from None
     finally:
         channel.close()
 
 
-def _measure(channel: Channel, listener: socket.socket, secret: bytes, until: float) -> CheckResult:
+def _measure(channel: Channel, acceptor: Acceptor, secret: bytes, until: float) -> CheckResult:
     """Measure in each round that this host is sent to. Raises NoResult, OSError, ValueError or KeyError."""
     while "findings" not in (message := channel.receive(until)):
         if "error" in message:
             raise NoResult(str(message["error"]))
         round_id, limit = str(message["round"]), time.monotonic() + ROUND_S
         if message.get("listens"):
-            end = measure_as_listener(listener, secret, round_id, limit)
+            end = measure_as_listener(acceptor, round_id, limit)
         else:
             end = measure_as_connector(str(message["address"]), int(message["port"]), secret, round_id, limit)
         channel.send(asdict(end), time.monotonic() + MESSAGE_S)

@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from drumline.producers.identity import SLURM_NODE, rank_and_size
+from drumline.producers.identity import SLURM_JOB, SLURM_NODE, TORCHRUN_RUN, rank_and_size
 
 #: Hosts of a step, else of a job; Slurm's prolog has the second.
 _NODE_LISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+#: Begin of a host's name where only ranks are known.
+RANK_HOST = "host of rank"
 _BRACKETS = re.compile(r"^([^\[]*)\[([^\]]*)\](.*)$")
 
 
@@ -17,12 +19,14 @@ _BRACKETS = re.compile(r"^([^\[]*)\[([^\]]*)\](.*)$")
 class Roster:
     """Holds who takes part. `names`: of all hosts, the same order on each; `index`: of this one.
 
-    `coordinator`: name or address of the first one, at which the others register.
+    `coordinator`: name or address of the first one, at which the others register. `job`: id of Slurm's job or of
+    torchrun's run, alike on all; "" = none.
     """
 
     names: tuple[str, ...]
     index: int
     coordinator: str
+    job: str = ""
 
 
 def expand_nodes(text: str) -> list[str]:
@@ -60,7 +64,7 @@ def find_roster(
     wanted = {this_host, environment.get(SLURM_NODE, "")} - {""}
     for matches in (wanted.__contains__, lambda name: _short(name) in map(_short, wanted), is_local):
         if places := [place for place, name in enumerate(names) if matches(name)]:
-            return Roster(tuple(names), places[0], names[0])
+            return Roster(tuple(names), places[0], names[0], _job(environment))
     raise ValueError(f"{this_host} is none of the hosts {', '.join(names[:8])}; --hosts takes names as hostname prints")
 
 
@@ -71,7 +75,12 @@ def _of_torchrun(environment: Mapping[str, str]) -> Roster:
     rank, size = known
     local = environment.get("LOCAL_WORLD_SIZE", "1")
     processes = max(int(local) if local.isdecimal() else 1, 1)
-    return Roster(tuple(f"host of rank {first}" for first in range(0, size, processes)), rank // processes, coordinator)
+    names = tuple(f"{RANK_HOST} {first}" for first in range(0, size, processes))
+    return Roster(names, rank // processes, coordinator, _job(environment))
+
+
+def _job(environment: Mapping[str, str]) -> str:
+    return environment.get(SLURM_JOB) or environment.get(TORCHRUN_RUN, "")
 
 
 def _short(name: str) -> str:

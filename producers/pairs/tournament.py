@@ -6,7 +6,6 @@ and log2(n) rounds let each host meet log2(n) others: enough to name a slow host
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from math import ceil, log2
 from random import Random
 
@@ -33,19 +32,3 @@ def chosen_rounds(count: int, seed: int) -> list[list[Pair]]:
     if count <= ALL_PAIRS:
         return rounds
     return Random(seed).sample(rounds, ceil(log2(count)))
-
-
-def disjoint_rounds(pairs: Iterable[Pair], most: int) -> list[list[Pair]]:
-    """Return these pairs in few rounds, `most` at most: each pair is in the first one that has neither host."""
-    rounds: list[list[Pair]] = []
-    for pair in pairs:
-        place = next((of for of in rounds if _is_free(of, pair)), None)
-        if place is not None:
-            place.append(pair)
-        elif len(rounds) < most:
-            rounds.append([pair])
-    return rounds
-
-
-def _is_free(pairs: Sequence[Pair], wanted: Pair) -> bool:
-    return all(set(wanted).isdisjoint(pair) for pair in pairs)

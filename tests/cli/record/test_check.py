@@ -9,8 +9,11 @@ from support.fakes.nvml import FakeNvml, NVMLError_LibraryNotFound
 from typer.testing import CliRunner
 
 from drumline.cli.record import check
+from drumline.cli.record.check import _pairs_code
 from drumline.infra.config.settings import settings
 from drumline.producers.nvml import sampler
+from drumline.producers.pairs.evaluation import PairFinding
+from drumline.producers.pairs.participant import KeyRejected
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.reader import Segment
 
@@ -102,3 +105,41 @@ def test_a_port_in_use_ends_with_2_and_names_it(monkeypatch):
 def test_other_processes_of_a_host_leave_the_check_to_its_first_one(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert run("--pairs").exit_code == 0
+
+
+@pytest.mark.parametrize("option", [["--publish"], ["--gpus", "8"]])
+def test_options_of_the_gpus_beside_pairs_end_with_2(monkeypatch, option):
+    monkeypatch.setenv("DRUMLINE_PAIRS_SECRET", "0123456789abcdef")
+    result = run("--pairs", "--hosts", "127.0.0.1", "--port", str(free_port()), *option)
+    assert result.exit_code == 2
+    assert "--publish and --gpus are not for --pairs" in result.stderr
+
+
+def test_spaces_between_hosts_do_not_count(monkeypatch):
+    monkeypatch.setenv("DRUMLINE_PAIRS_SECRET", "0123456789abcdef")
+    result = run("--pairs", "--hosts", " 127.0.0.1 , ", "--json", "--port", str(free_port()))
+    assert json.loads(result.stdout)["names"] == ["127.0.0.1"]
+
+
+def test_another_secret_ends_with_2(monkeypatch):
+    def reject(*_):
+        raise KeyRejected("a: the other end has another secret, job or list of hosts")
+
+    monkeypatch.setattr("drumline.producers.pairs.participant.check_pairs", reject)
+    monkeypatch.setenv("DRUMLINE_PAIRS_SECRET", "0123456789abcdef")
+    assert run("--pairs", "--hosts", "127.0.0.1").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("finding", "codes"),
+    [
+        (PairFinding("slow_host", (0,), ""), (1, 0)),
+        (PairFinding("slow_host", (0,), "", False), (10, 0)),
+        (PairFinding("slow_link", (0, 1), ""), (10, 10)),
+        (PairFinding("missing", (2,), "", False), (10, 10)),
+        (PairFinding("unmeasured", (), "", False), (10, 10)),
+        (PairFinding("uneven", (), "", False), (0, 0)),
+    ],
+)
+def test_only_a_host_that_is_at_fault_ends_with_1(finding, codes):
+    assert tuple(_pairs_code([finding], host) for host in (0, 1)) == codes

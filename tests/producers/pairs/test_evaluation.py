@@ -4,16 +4,22 @@ from itertools import combinations
 
 import pytest
 
-from drumline.producers.pairs.evaluation import LARGE_LOST, PairResult, evaluate, slow_pairs
+from drumline.producers.pairs.evaluation import (
+    LARGE_LOST,
+    MOST_AGAIN,
+    PairResult,
+    evaluate,
+    pairs_again,
+)  # fmt: skip
 
 FAST, TRIP = 1e9, 50e-6
 
 
-def world(count, slow=None, trips=None, pairs=None):
-    """Return all pairs. `slow`: (sender, receiver) -> rate; `trips`: pair -> seconds."""
+def world(count, slow=None, trips=None, pairs=None, times=2):
+    """Return all pairs, measured `times`. `slow`: (sender, receiver) -> rate; `trips`: pair -> seconds."""
     slow, trips = slow or {}, trips or {}
     return [
-        PairResult(a, b, slow.get((a, b), FAST), slow.get((b, a), FAST), trips.get((a, b), TRIP))
+        PairResult(a, b, slow.get((a, b), FAST), slow.get((b, a), FAST), trips.get((a, b), TRIP), times=times)
         for a, b in pairs or combinations(range(count), 2)
     ]
 
@@ -82,7 +88,43 @@ def test_missing_hosts_are_stated_and_no_host_that_is_present_fails_for_them():
 
 
 def test_only_slow_pairs_are_measured_again_and_the_better_result_counts():
-    pairs = world(4, {(0, 1): FAST / 4})
-    assert slow_pairs(pairs) == [(0, 1)]
+    pairs = world(4, {(0, 1): FAST / 4}, times=1)
+    assert pairs_again(pairs) == [(0, 1)]
     again = pairs[0].better(PairResult(0, 1, FAST, FAST / 8, -1.0, "timed out"))
-    assert again == PairResult(0, 1, FAST, FAST, TRIP, "")
+    assert again == PairResult(0, 1, FAST, FAST, TRIP, "", 2)
+
+
+def test_pairs_that_are_measured_again_are_bounded_and_of_each_suspect():
+    again = pairs_again(world(32, {**slow_host(5, 32, FAST / 4), **slow_host(9, 32, FAST / 4)}))
+    assert len(again) == MOST_AGAIN
+    assert min(sum(host in pair for pair in again) for host in (5, 9)) >= 3
+
+
+def test_a_pair_without_a_measurement_is_stated_and_measured_again_and_fails_no_host():
+    pairs = [pair for pair in world(4) if 3 not in (pair.first, pair.second)]
+    pairs += [PairResult(host, 3, -1.0, -1.0, -1.0, "timed out") for host in range(3)]
+    assert set(pairs_again(pairs)) == {(0, 3), (1, 3), (2, 3)}
+    [finding] = evaluate(pairs, {}, "abcd")
+    assert (finding.kind, finding.fails) == ("unmeasured", False)
+    assert "a <-> d (timed out)" in finding.text
+
+
+def test_two_hosts_of_a_smaller_rack_are_no_ones_fault():
+    slow = {(a, b): FAST / 4 for a in range(8) for b in range(8) if (a < 6) != (b < 6)}
+    assert named(world(8, slow), 8) == [("uneven", ())]
+
+
+def test_two_hosts_that_are_slow_with_each_other_too_are_both_named():
+    slow = {**slow_host(6, 8, FAST / 2), **slow_host(7, 8, FAST / 2)}
+    assert named(world(8, slow), 8) == [("slow_host", (6,)), ("slow_host", (7,))]
+
+
+def test_what_was_slow_once_only_does_not_fail():
+    for slow in (slow_host(1, 8, FAST / 2), {(1, 0): FAST / 2}):
+        assert [of.fails for of in evaluate(world(8, slow), {}, "abcdefgh")] == [True]
+        assert [of.fails for of in evaluate(world(8, slow, times=1), {}, "abcdefgh")] == [False]
+
+
+def test_more_slow_links_than_are_measured_again_are_uneven():
+    slow = {(2 * number, 2 * number + 1): FAST / 2 for number in range(MOST_AGAIN + 1)}
+    assert named(world(30, slow), 30) == [("uneven", ())]

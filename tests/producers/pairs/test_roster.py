@@ -56,3 +56,10 @@ def test_torchrun_names_the_first_host_only():
 def test_without_a_launcher_and_a_list_nothing_is_known():
     with pytest.raises(ValueError, match="--hosts"):
         find_roster({"RANK": "0"}, [], "gpu1", nowhere)
+
+
+def test_the_job_is_known_by_slurms_id_else_by_torchruns_run():
+    slurm = {"SLURM_JOB_ID": "71", "SLURM_JOB_NODELIST": "gpu[1-2]", "TORCHELASTIC_RUN_ID": "r"}
+    assert find_roster(slurm, [], "gpu1", nowhere).job == "71"
+    torchrun = {"MASTER_ADDR": "a", "RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "r"}
+    assert find_roster(torchrun, [], "a", nowhere).job == "r"

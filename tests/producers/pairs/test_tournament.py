@@ -4,7 +4,7 @@ from itertools import chain, combinations
 
 import pytest
 
-from drumline.producers.pairs.tournament import ALL_PAIRS, all_rounds, chosen_rounds, disjoint_rounds
+from drumline.producers.pairs.tournament import ALL_PAIRS, all_rounds, chosen_rounds
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 31, 32])
@@ -28,8 +28,3 @@ def test_of_many_hosts_each_meets_log2_of_their_number_and_others_next_time():
 def test_an_odd_number_of_many_hosts_leaves_one_without_a_partner_in_a_round():
     rounds = chosen_rounds(33, 7)
     assert [len(pairs) for pairs in rounds] == [16] * 6
-
-
-def test_pairs_that_are_measured_again_share_rounds_and_are_bounded():
-    assert disjoint_rounds([(0, 1), (0, 2), (2, 3), (1, 3)], 9) == [[(0, 1), (2, 3)], [(0, 2), (1, 3)]]
-    assert disjoint_rounds([(0, 1), (0, 2), (0, 3)], 2) == [[(0, 1)], [(0, 2)]]
