@@ -18,8 +18,9 @@ from drumline.schemas.record_table import RecordTable
 LEAST_BYTES = 1 << 16
 #: Time for which a row of a stalled connection counts, by the newest record of its run: agents send one a second; ns.
 FRESH_NS = 4_000_000_000
-#: Rows in a row of a connection that is stalled: a second that loses packets is no cut link. The time between two; ns.
-LEAST_INTERVALS, MOST_GAP_NS = 3, 1_900_000_000
+#: Rows in a row of a connection that is stalled: a second that loses packets is no cut link. The time between two, of
+#: which agents of a loaded host leave some out; ns.
+LEAST_INTERVALS, MOST_GAP_NS = 3, 3_500_000_000
 #: Period at which the connections of a rank that moves are noted again: they are opened at the start; ns.
 NOTED_NS = 10_000_000_000
 #: Ends of connections that a run keeps; of more, the oldest go, this part at a time.
