@@ -26,7 +26,7 @@ from drumline.producers.network.link_sampler import LinkBatches, LinkSampler
 from drumline.producers.network.link_samples import LinkSamples, expected_speeds
 from drumline.producers.nvml.batches import DeviceBatches
 from drumline.producers.nvml.sampler import DeviceSampler, SamplerOptions
-from drumline.producers.ras.request_thread import RasReader
+from drumline.producers.ras.request_thread import RasReader, run_of
 from drumline.producers.spool.location import control_file
 from drumline.producers.spool.quota import PROCESSES, SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
@@ -139,8 +139,6 @@ class OwnSamples:
 def _request_ras(ras: RasReader, processes: Callable[[], Sequence[RecordedProcess]], verdict: Verdict) -> None:
     """Let RAS be requested about a run that stands still, if one of the ranks whose hosts do it is on this one."""
     run = verdict.job, verdict.run
-    on_host = {
-        process.record["rank"] for process in processes() if (process.record["job"], process.record["run"]) == run
-    }
+    on_host = {process.record["rank"] for process in processes() if run_of(process) == run}
     if not on_host.isdisjoint(verdict.requesting):
         ras.request(run)

@@ -35,12 +35,8 @@ class Coordinator(threading.Thread):
 
     def __init__(self, listener: socket.socket, secret: bytes, names: Sequence[str], wait_s: float) -> None:
         super().__init__(name="pairs", daemon=True)
-        self._acceptor, self._secret, self._names, self._wait_s = (
-            Acceptor(listener, secret),
-            secret,
-            list(names),
-            wait_s,
-        )
+        self._acceptor, self._secret = Acceptor(listener, secret), secret
+        self._names, self._wait_s = list(names), wait_s
         self._hosts: dict[int, _Host] = {}
         self._missing: dict[int, str] = {}
         self._results: dict[Pair, PairResult] = {}

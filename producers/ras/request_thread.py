@@ -84,7 +84,7 @@ class RasReader(threading.Thread):
     def _read(self, run: Run) -> str:
         """Request the state of a run, and return the outcome."""
         processes = self._processes()
-        of_run = [process for process in processes if _run_of(process) == run]
+        of_run = [process for process in processes if run_of(process) == run]
         listener = ras_listener(of_run)
         if listener is None:
             return "none"
@@ -109,5 +109,6 @@ class RasReader(threading.Thread):
         return "answered"
 
 
-def _run_of(process: RecordedProcess) -> Run:
+def run_of(process: RecordedProcess) -> Run:
+    """Return job and run of a process."""
     return str(process.record.get("job", "")), str(process.record.get("run", ""))

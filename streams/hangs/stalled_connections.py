@@ -122,10 +122,9 @@ class StalledConnections:
     def pairs(self) -> tuple[StalledPair, ...]:
         """Return the pairs of ranks between which nothing is delivered now, in a fixed order."""
         queued: dict[StalledPair, int] = {}
-        for (local, remote), stall in self._stalled.items():
-            sender, receiver = self.ends.get((local, remote), -1), self.ends.get((remote, local), -1)
-            if stall.intervals >= LEAST_INTERVALS and sender >= 0 and receiver >= 0 and sender != receiver:
-                pair = StalledPair(sender, receiver)
+        for name, stall in self._stalled.items():
+            pair = self._pair(*name)
+            if stall.intervals >= LEAST_INTERVALS and min(pair) >= 0 and pair.sender != pair.receiver:
                 queued[pair] = max(stall.queued, queued.get(pair, -1))
         return tuple(pair for pair in sorted(queued) if not _only_answers(pair, queued))
 
@@ -134,10 +133,13 @@ class StalledConnections:
         wanted = set(pairs)
         ends: list[tuple[str, str, int]] = []
         for local, remote in self._stalled:
-            sender, receiver = self.ends.get((local, remote), -1), self.ends.get((remote, local), -1)
-            if StalledPair(sender, receiver) in wanted:
-                ends += [(local, remote, sender), (remote, local, receiver)]
+            if (pair := self._pair(local, remote)) in wanted:
+                ends += [(local, remote, pair.sender), (remote, local, pair.receiver)]
         return ends
+
+    def _pair(self, local: str, remote: str) -> StalledPair:
+        """Return the ranks that have the ends of a connection; -1 = not known."""
+        return StalledPair(self.ends.get((local, remote), -1), self.ends.get((remote, local), -1))
 
 
 def _only_answers(pair: StalledPair, queued: dict[StalledPair, int]) -> bool:
