@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.error_codes import NOT_MIGRATED
 from drumline.infra.clickhouse.migrate import applied_migrations, migrate, migrations
 from drumline.infra.config.settings import Settings
+from drumline.infra.localstack.clickhouse.engine import temporary_engine
+from drumline.infra.localstack.ephemeral import ephemeral_settings
 
 #: (retention, tiers) -> statements of the first such database, in an order in which they succeed on any server.
 _STATEMENTS: dict[tuple[str, str], list[str]] = {}
 _PLACEHOLDER = "{database}."
 #: What follows the database's name in a table's name never looks so: a database may be called gpu, as topics begin.
 _TOPIC = r"[\w-]+\.v\d"
+
+
+@contextmanager
+def served(state: Path) -> Iterator[clickhouse.Client]:
+    """Run an engine of its own with all tables, inside the block; yields a client of its database."""
+    settings = ephemeral_settings(state)
+    with temporary_engine(settings):
+        create(settings)
+        yield clickhouse.connect(settings, database=settings.clickhouse.database)
 
 
 def create(settings: Settings) -> None:

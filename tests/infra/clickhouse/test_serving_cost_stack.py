@@ -10,8 +10,6 @@ from support.serving_rows import START_NS, device_samples, iterations, requests
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import rows
 from drumline.infra.clickhouse.queries import query
-from drumline.infra.localstack.clickhouse.engine import temporary_engine
-from drumline.infra.localstack.ephemeral import ephemeral_settings
 
 pytestmark = pytest.mark.stack
 LOAD, SECONDS = Load(adapters=("", "legal"), per_s=4.0), 150
@@ -31,10 +29,7 @@ SAMPLES = {
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    settings = ephemeral_settings(tmp_path_factory.mktemp("server"))
-    with temporary_engine(settings):
-        migrated_database.create(settings)
-        client = clickhouse.connect(settings, database=settings.clickhouse.database)
+    with migrated_database.served(tmp_path_factory.mktemp("server")) as client:
         for job, samples in SAMPLES.items():
             tables = {
                 "iterations": list(iterations(LOAD, SECONDS, job)),

@@ -7,8 +7,6 @@ from support.serving_rows import iterations
 
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import rows
-from drumline.infra.localstack.clickhouse.engine import temporary_engine
-from drumline.infra.localstack.ephemeral import ephemeral_settings
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]
 #: Job -> load, seconds. A healthy hour has bursts and pauses.
@@ -23,10 +21,7 @@ LOADS = {
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    settings = ephemeral_settings(tmp_path_factory.mktemp("server"))
-    with temporary_engine(settings):
-        migrated_database.create(settings)
-        client = clickhouse.connect(settings, database=settings.clickhouse.database)
+    with migrated_database.served(tmp_path_factory.mktemp("server")) as client:
         for job, (load, seconds) in LOADS.items():
             lines = "\n".join(iterations(load, seconds, job))
             clickhouse.insert_once(client, "iterations", lines.encode(), job, "JSONEachRow")
