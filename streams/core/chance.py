@@ -17,8 +17,12 @@ PERIOD = 4
 ODD = 8
 #: Sizes that `chance_of_sizes` rests on at least.
 ASSUMED = 2
-#: Powers of `likelihood_ratios`: for values somewhat larger than by chance, and for much larger ones.
-POWERS = np.array([0.5, 0.15])
+#: Bets of `likelihood_ratios` that chances lie below one in so many, again and again, with this part of the stake.
+BETS, STAKE = np.array([4.0, 16.0]), 0.75
+#: Power of its last ratio, for chances that are much smaller.
+POWER = 0.15
+#: Ratios for each chance.
+RATIOS = len(BETS) + 1
 #: No chance is smaller: below it, what is assumed of the tails counts for more than the value.
 LEAST = 1e-12
 
@@ -49,13 +53,16 @@ def chance_of_sizes(values: Floats, sizes: Floats, assumed: float, least: float)
 
 
 def likelihood_ratios(chance: Floats, together: Floats) -> Floats:
-    """Return [POWERS, ...] how much likelier values of such chances are if there is a reason than without one.
+    """Return [RATIOS, ...] how much likelier values of such chances are if there is a reason than without one.
 
-    With power e the ratio is e * chance ** (e - 1), whose mean is 1 without a reason. `together`: neighbours that may
-    have all in common count as one: each counts as its root (Hoelder's inequality).
+    Without a reason the mean of each ratio is 1. A bet b pays b * (1 - chance) ** (b - 1) for the stake: the most for
+    chances that are moderate in one window after the other. The last is e * chance ** (e - 1) with the power e.
+    `together`: neighbours that may have all in common count as one: each counts as its root (Hoelder's inequality).
     """
-    power = POWERS.reshape(-1, *[1] * np.ndim(chance))
-    return np.asarray((power * np.maximum(chance, LEAST) ** (power - 1.0)) ** (1.0 / together))
+    bets = BETS.reshape(-1, *[1] * np.ndim(chance))
+    paid = 1.0 - STAKE + STAKE * bets * (1.0 - chance) ** (bets - 1.0)
+    powers = POWER * np.maximum(chance, LEAST) ** (POWER - 1.0)
+    return np.asarray(np.concatenate([paid, powers[None]]) ** (1.0 / together))
 
 
 def spread(values: Floats) -> float:

@@ -26,7 +26,7 @@ _write_json = json.JSONEncoder(separators=(",", ":")).encode
 _BEFORE_LENGTH = struct.calcsize("<Bq")
 #: Raise it with every change of the packed data: fields of rows, names in heads, meaning of offsets.
 #: test_state_version.py guards it.
-_VERSION = 2
+_VERSION = 3
 _OTHER_VERSION = f"state value of version {{}}, this program reads {_VERSION}"
 #: Type of the rows of a value that has a head only.
 NO_ROWS = np.dtype([("none", "u1")])

@@ -26,7 +26,7 @@ COMPARED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Odds:
-    """Holds the odds that a rank is late for a reason: one value for each power of `likelihood_ratios`.
+    """Holds the odds that a rank is late for a reason: one value for each of `likelihood_ratios`.
 
     Attributes:
         values: (odds, odds).

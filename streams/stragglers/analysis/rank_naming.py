@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from drumline.infra.guidance.causes import HOST_STALL, details_known_from
 from drumline.infra.guidance.entry import SAMPLES, STEPS
-from drumline.streams.core.chance import POWERS, beyond, chance_of_sizes, common_sizes, likelihood_ratios, spread
+from drumline.streams.core.chance import RATIOS, beyond, chance_of_sizes, common_sizes, likelihood_ratios, spread
 from drumline.streams.core.thresholds import OK, WARNING, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution
 from drumline.streams.stragglers.analysis.cause import DETAILS, NO_CAUSE, WAITING, Cause
@@ -105,7 +105,10 @@ class LatenessTest:
         self._before_odds = {
             rank: odds
             for rank, odds in history.odds.items()
-            if odds.is_named or rank not in self._index or not self._least_ns <= self._cost(rank) < ENDED * odds.cost
+            if odds.is_named
+            or rank not in self._index
+            or self._cost(rank) < self._least_ns
+            or not self._is_over(rank, odds)
         }
         runs = [odds.since for odds in self._before_odds.values() if _is_suspect(odds)]
         self._run_begin = min(runs, default=self._window)
@@ -181,7 +184,14 @@ class LatenessTest:
 
     def _has_ended(self, rank: int) -> bool:
         before = self._before_odds.get(rank)
-        return before is not None and self._cost(rank) < ENDED * before.cost
+        return before is not None and self._is_over(rank, before)
+
+    def _is_over(self, rank: int, odds: Odds) -> bool:
+        """Return whether a rank is late no more, or next to nothing of what its odds rest on.
+
+        By its lateness: steps that are short for another reason hide what it costs.
+        """
+        return float(self.lateness[self._index[rank]]) < ENDED * odds.cost
 
     def _cost(self, rank: int) -> float:
         return float(self.cost[self._index[rank]])
@@ -221,8 +231,8 @@ class LatenessTest:
         index = np.flatnonzero(has)
         ranks = self._data.ranks[index].tolist()
         ratios = likelihood_ratios(*self._chances(index, ranks))
-        none = (0.0,) * len(POWERS)
-        old = np.array([before[rank].values if rank in before else none for rank in ranks]).reshape(-1, len(POWERS)).T
+        none = (0.0,) * RATIOS
+        old = np.array([before[rank].values if rank in before else none for rank in ranks]).reshape(-1, RATIOS).T
         values = (old + begins[index]) * ratios
         if self._is_inspected:
             values[:, np.array(ranks) == self._inspected["rank"]] *= self._inspected["ratio"]

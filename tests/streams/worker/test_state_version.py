@@ -58,14 +58,14 @@ def test_a_change_of_what_is_kept_raises_the_version():
     assert {".baseline.ranks.*.idle_ns:float", ".baseline.links.*.least:int"} <= set(kept[1]["v"])
     shapes = [shape.descr for shape in SHAPES]
     text = repr([shapes, KEPT, STEP, OPERATIONS, STATES, [field.name for field in fields(Alarm)], kept])
-    assert (packed_rows._VERSION, hashlib.sha256(text.encode()).hexdigest()[:12]) == (2, "a8b80ca1a0e7")
+    assert (packed_rows._VERSION, hashlib.sha256(text.encode()).hexdigest()[:12]) == (3, "a8b80ca1a0e7")
 
 
 def test_state_of_another_version_is_refused():
     value = packed_rows.pack_rows(10, {}, np.zeros(1, STEP_ROW))
     for read in (packed_rows.unpack_rows, lambda data, row: packed_rows.unpack_all([value, data], row)):
-        with pytest.raises(packed_rows.UnreadableValue, match="version 3, this program reads 2"):
-            read(b"\x03" + value[1:], STEP_ROW)
+        with pytest.raises(packed_rows.UnreadableValue, match="version 4, this program reads 3"):
+            read(b"\x04" + value[1:], STEP_ROW)
 
 
 def test_state_of_windows_of_another_length_is_refused():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from drumline.lab.bench.jittery_jobs import HEALTHY, STEP_NS, fault, lateness, named, verdicts, windows
-from drumline.streams.core.chance import beyond, chance_of_sizes, likelihood_ratios, spread
+from drumline.streams.core.chance import RATIOS, beyond, chance_of_sizes, likelihood_ratios, spread
 from drumline.streams.core.thresholds import CRITICAL, SUSPECT, WARNING, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import attribute_lost_time
 from drumline.streams.stragglers.analysis.cause import Cause
@@ -69,7 +69,7 @@ def test_what_never_varied_is_unlikely_by_as_much_as_is_assumed():
 
 def test_the_mean_ratio_of_what_comes_by_chance_is_one_and_alike_neighbours_count_once():
     chance = np.random.default_rng(0).random(400_000)
-    assert likelihood_ratios(chance, 1).mean(axis=1) == pytest.approx([1.0, 1.0], rel=0.1)
+    assert likelihood_ratios(chance, 1).mean(axis=1) == pytest.approx([1.0] * RATIOS, rel=0.1)
     assert likelihood_ratios(chance, 2) ** 2 == pytest.approx(likelihood_ratios(chance, 1))
 
 
@@ -93,7 +93,7 @@ def late_rank_test(steps_before, odds, link=0.0):
     [data] = windows(late)
     data = replace(data, lockstep_groups=lockstep_groups(data))
     values = np.array([[0.25 * STEP_NS, step * STEP_NS, STEP_NS] for step in steps_before])
-    history = LatenessHistory(np.arange(-4, 0), values, (), odds, is_empty=False)
+    history = LatenessHistory(np.arange(-len(values), 0), values, (), odds, is_empty=False)
     test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig(), link_ns=link * STEP_NS)
     return data, test
 
@@ -103,16 +103,25 @@ def late_rank_test(steps_before, odds, link=0.0):
     ("synchronisation", 0.0, False), ("synchronisation", 6.0, True),
 ])  # fmt: skip
 def test_what_samples_show_needs_less_evidence_and_what_was_measured_none(detail, odds, is_named):
-    before = {1: Odds((odds, odds), 0)} if odds else {}
+    before = {1: Odds((odds,) * RATIOS, 0)} if odds else {}
     _, test = late_rank_test((1.0, 1.1, 1.3, 1.2), before)
     row = test.tested(RankVerdict(1, CRITICAL, Cause("host_stall", detail), round(6 * STEP_NS), 0.23))
     assert row.names_rank == is_named
     assert row.evidence.get("explained_by") == (None if is_named else "chance")
 
 
+def test_short_steps_do_not_end_a_fault_whose_rank_is_as_late_as_before():
+    """Steps are hardly longer than before: the rank costs 0.03 of one, a tenth of what it did."""
+    for cost, odds in ((0.3, (100, 900)), (30.0, (0, 3))):
+        _, test = late_rank_test((1.0, 1.565) * 4, {1: Odds((300.0,) * RATIOS, 0, cost=cost * STEP_NS)})
+        assert 0.02 * STEP_NS < test.cost[1] < 0.03 * STEP_NS
+        row = test.tested(RankVerdict(1, CRITICAL, Cause("host_stall"), round(6 * STEP_NS), 0.23))
+        assert odds[0] <= row.evidence["odds"] < odds[1]
+
+
 def test_a_named_rank_has_lost_no_more_than_steps_grew():
     """It is late by more than that: without it another rank is late."""
-    data, test = late_rank_test((1.2,) * 4, {1: Odds((3e3, 3e3), 0)})
+    data, test = late_rank_test((1.2,) * 4, {1: Odds((3e3,) * RATIOS, 0)})
     row = test.tested(RankVerdict(1, CRITICAL, Cause("host_stall"), round(6 * STEP_NS), 0.3 / 1.3))
     grew = 20 * (float(step_length(data).mean()) - 1.2 * STEP_NS)
     assert row.lost_ns == pytest.approx(grew, rel=1e-6)
@@ -156,7 +165,7 @@ def test_work_is_kept_of_some_ranks_and_unknown_of_others():
 
 def test_a_name_stays_where_one_window_costs_little():
     """Its odds name it; that steps grew by less than a warning in this window ends no fault that lasts."""
-    _, test = late_rank_test((1.28,) * 4, {1: Odds((3e3, 3e3), 0)})
+    _, test = late_rank_test((1.28,) * 4, {1: Odds((3e3,) * RATIOS, 0)})
     row = test.tested(RankVerdict(1, CRITICAL, Cause("host_stall"), round(6 * STEP_NS), 0.3 / 1.3))
     assert row.share < StragglerConfig().warning
     assert (row.names_rank, row.severity) == (True, WARNING)
@@ -168,7 +177,7 @@ def suspect_row(odds, inspections, history=None):
     [data] = windows(late)
     data = replace(data, lockstep_groups=lockstep_groups(data), number=4)
     values = np.array([[0.25 * STEP_NS, step * STEP_NS, STEP_NS] for step in (1.0, 1.1, 1.3, 1.2)])
-    history = history or LatenessHistory(np.arange(4), values, (), {1: Odds((odds, odds), 2)}, is_empty=False)
+    history = history or LatenessHistory(np.arange(4), values, (), {1: Odds((odds,) * RATIOS, 2)}, is_empty=False)
     by_window = {of.first_step // 20: of for of in inspections}
     test = LatenessTest(data, attribute_lost_time(data, 0.8), history, StragglerConfig(), by_window)
     row = RankVerdict(1, CRITICAL, Cause("host_stall"), round(6 * STEP_NS), 0.23, evidence={"peers": [0]})
