@@ -26,7 +26,9 @@ from drumline.streams.lateness.collective_join import (
     PAIR,
     PIPELINE,
     POINT_TO_POINT,
+    RECEIVE,
     ROOTED,
+    SEND,
     Ints,
     StepMatch,
     are_alike,
@@ -34,6 +36,7 @@ from drumline.streams.lateness.collective_join import (
     match_step,
 )
 from drumline.streams.lateness.pieces import ranges
+from drumline.streams.lateness.sends import transfer_kinds
 
 #: Rows of dense blocks that are compared together: some MB with all that is computed of them.
 PASS_ROWS = 1 << 16
@@ -50,8 +53,11 @@ def match_blocks(wanted: Sequence[OpenSteps], quorum: float, whole_share: float)
     of_part = np.repeat(np.arange(len(blocks.owner)), np.diff(blocks.begin))
     out = np.zeros(len(blocks.rank), LATENESS_ROW)
     out["step"], out["rank"] = blocks.step[of_part], blocks.rank
-    how, patterns = _classes(blocks, np.array([steps.ranks for steps in wanted])[blocks.owner], quorum)
+    ranks = np.array([steps.ranks for steps in wanted])[blocks.owner]
+    how, patterns = _classes(blocks, ranks, quorum)
     kinds, tables = _compare_dense(blocks, np.flatnonzero(how == _DENSE), out, wanted)
+    is_pair = (np.diff(blocks.begin) == PAIR) & (ranks <= PAIR)
+    kinds.append(_transfers(blocks, np.flatnonzero((how == _NOTHING) & (patterns == PIPELINE) & is_pair)))
     kinds_of, at = _by_block(kinds, len(how))
     nothing = np.zeros((0, 0), COLLECTIVE_ROW)
     begin = blocks.begin.tolist()
@@ -125,6 +131,21 @@ def _compare_dense(
         for index in np.flatnonzero(needs_table[chosen]).tolist():
             tables[int(chosen[index])] = blocks.rows[at[index][:, used[index]]]
     return kinds, tables
+
+
+def _transfers(blocks: Blocks, chosen: Ints) -> tuple[Ints, Rows]:
+    """Return (block, KIND_ROW row) of what the two ranks of some blocks send each other."""
+    parts = (blocks.begin[chosen][:, None] + np.arange(PAIR)).ravel()
+    end = blocks.first[parts] + blocks.length[parts]
+    ordinal = blocks.rows["ordinal"]
+    is_whole = (ordinal[blocks.first[parts]] == 0) & (ordinal[end - 1] == blocks.length[parts] - 1)
+    chosen = chosen[is_whole.reshape(-1, PAIR).all(1)]
+    parts = (blocks.begin[chosen][:, None] + np.arange(PAIR)).ravel()
+    first, length = blocks.first[parts], blocks.length[parts]
+    rows, part = blocks.rows[ranges(first, first + length)], np.repeat(np.arange(len(parts)), length)
+    index, kinds = transfer_kinds(rows, part, SEND, RECEIVE, KIND_ROW)
+    kinds["step"] = blocks.step[chosen][index]
+    return chosen[index], kinds
 
 
 def _passes(blocks: Blocks, dense: Ints) -> Iterator[Ints]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from drumline.streams.core.medians import peers_median
 from drumline.streams.core.records import Rows, stacked
 from drumline.streams.lateness.entries import with_ends
+from drumline.streams.lateness.sends import transfer_kinds
 
 Ints = NDArray[np.int64]
 #: What the durations of an operation show. LOCKSTEP: no rank can leave before the last has entered. ROOTED: all wait
@@ -31,6 +32,7 @@ KIND = {
 #: Operations by their number in COLLECTIVE_ROW; other operations have larger numbers, see `operation_number`.
 OPERATIONS = tuple(KIND)
 ALL_TO_ALL, SEND_RECV = OPERATIONS.index("AllToAll"), OPERATIONS.index("SendRecv")
+SEND, RECEIVE = OPERATIONS.index("Send"), OPERATIONS.index("Recv")
 #: Operations whose end is that of sending, where NCCL measured them.
 SENT = (ALL_TO_ALL, SEND_RECV)
 #: Ranks of a communicator in which what one rank sends and receives at once, the other one receives and sends.
@@ -156,6 +158,9 @@ def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float
     """
     pattern = point_to_point(rows_of)
     rows_of = _with_exchanges(rows_of) if pattern == EXCHANGE and max(len(rows_of), ranks) == PAIR else rows_of
+    sent = (
+        _transfers(step, rows_of) if pattern == PIPELINE and max(len(rows_of), ranks) == PAIR else np.zeros(0, KIND_ROW)
+    )
     whole = {rank: _without_point_to_point(rows) for rank, rows in rows_of.items()}
     count_of = {rank: int(rows["ordinal"][-1]) + 1 for rank, rows in whole.items() if len(rows)}
     counts = Counter(count_of.values())
@@ -170,7 +175,7 @@ def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float
     if len(chosen) < max(2.0, quorum * ranks) or not possible or common.sum() < whole_share * agreed:
         skipped = np.zeros(len(rows_of), LATENESS_ROW)
         skipped["step"], skipped["rank"] = step, sorted(rows_of)
-        return StepMatch(skipped, np.zeros(0, KIND_ROW), np.zeros((len(skipped), 0), COLLECTIVE_ROW), pattern)
+        return StepMatch(skipped, sent, np.zeros((len(skipped), 0), COLLECTIVE_ROW), pattern)
     table = np.stack([whole[rank][common[whole[rank]["ordinal"]]] for rank in chosen])
     kind = table["lockstep"][0]
     table = table[:, (table["operation"] == table["operation"][0]).all(0) & ((kind == LOCKSTEP) | (kind == ROOTED))]
@@ -179,12 +184,12 @@ def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float
     out = np.zeros(len(chosen), LATENESS_ROW)
     out["step"], out["rank"], out["collectives"] = step, chosen, (table["lockstep"][:1] == LOCKSTEP).sum()
     if not out["collectives"].any():
-        return StepMatch(out, np.zeros(0, KIND_ROW), table, pattern)
+        return StepMatch(out, sent, table, pattern)
     _compare(table, out)
     has_floor = (table["lockstep"][0] == LOCKSTEP) & are_alike(
         table["operation"].ravel(), table["bytes"].ravel(), np.arange(table.size).reshape(table.shape)
     )
-    return StepMatch(out, _kinds(step, table[:, has_floor]), table, pattern)
+    return StepMatch(out, stacked([_kinds(step, table[:, has_floor]), sent]), table, pattern)
 
 
 def is_sent(rows: Rows) -> NDArray[np.bool_]:
@@ -242,6 +247,18 @@ def _with_exchanges(rows_of: Mapping[int, Rows]) -> Mapping[int, Rows]:
         changed[rank] = rows.copy()
         changed[rank]["lockstep"][rows["operation"] == SEND_RECV] = LOCKSTEP
     return changed
+
+
+def _transfers(step: int, rows_of: Mapping[int, Rows]) -> Rows:
+    """Return the KIND_ROW rows of what two ranks send each other; none with a hole in their ordinals."""
+    parts = [rows for _, rows in sorted(rows_of.items())]
+    if any(not len(rows) or len(rows) != int(rows["ordinal"][-1]) + 1 for rows in parts):
+        return np.zeros(0, KIND_ROW)
+    _, kinds = transfer_kinds(
+        stacked(parts), np.repeat(np.arange(len(parts)), [len(rows) for rows in parts]), SEND, RECEIVE, KIND_ROW
+    )
+    kinds["step"] = step
+    return kinds
 
 
 def _without_point_to_point(rows: Rows) -> Rows:

@@ -49,8 +49,8 @@ def load_window(state: JobState, window: int) -> LoadedWindow:
     collectives, and budgets of another source than most: NCCL's and CUPTI's are not comparable.
     """
     data, span_ns = _steps(state, window)
-    communicators, unlike = _communicators(state, window, data)
-    data = replace(data, communicators=communicators, unlike=unlike)
+    communicators, pairs, unlike = _communicators(state, window, data)
+    data = replace(data, communicators=communicators, pairs=pairs, unlike=unlike)
     present, reports = set(data.ranks.tolist()), state.blocks[state.lengths.block_of(window)].reports.values()
     sizes = (report.world_size for of_ranks in reports for rank, report in of_ranks.items() if rank in present)
     return LoadedWindow(_with_pipelines(state, data), span_ns, max(sizes, default=0))
@@ -165,13 +165,15 @@ def _with_pipelines(state: JobState, data: WindowData) -> WindowData:
     return replace(data, communicators=groups, pipelines=pipelines)
 
 
-def _communicators(state: JobState, window: int, data: WindowData) -> tuple[list[CommunicatorWindow], Ints]:
-    """Return the group of each communicator that at least two ranks can be compared in, and `WindowData.unlike`.
+def _communicators(
+    state: JobState, window: int, data: WindowData
+) -> tuple[list[CommunicatorWindow], list[CommunicatorWindow], Ints]:
+    """Return the group of each communicator that at least two ranks can be compared in, `WindowData.pairs`, `unlike`.
 
     `data`: without them.
     """
     column = {step: at for at, step in enumerate(data.steps.tolist())}
-    out: list[CommunicatorWindow] = []
+    out, pairs = list[CommunicatorWindow](), list[CommunicatorWindow]()
     unlike, met = np.zeros((2, len(data.ranks), len(data.steps)), bool)
     for stored in state.lateness.stored(state.blocks[state.lengths.block_of(window)].lateness, column):
         heads, counts, rows = unpack_all(stored.values, KEPT_ROW)
@@ -184,8 +186,18 @@ def _communicators(state: JobState, window: int, data: WindowData) -> tuple[list
             shown = hidden.get(group.name, group.hidden)
             out.append(replace(group, size=size, kinds=kinds.get(group.name, {}), hidden=shown))
             met[group.members] |= np.isfinite(group.wait_ns)
+        for name in kinds.keys() - {group.name for group in out}:
+            pairs += _pair(name, rows["rank"][communicator == number[name]], kinds[name], data)
         _add_unlike(rows, data, unlike)
-    return out, (unlike & ~met).sum(1)
+    return out, sorted(pairs, key=lambda pair: pair.name), (unlike & ~met).sum(1)
+
+
+def _pair(name: str, ranks: Ints, kinds: Kinds, data: WindowData) -> list[CommunicatorWindow]:
+    """Return the group of two ranks that only send each other something; none if the window lacks one of them."""
+    members = np.flatnonzero(np.isin(data.ranks, ranks))
+    unknown = np.broadcast_to(np.nan, (len(members), len(data.steps)))
+    group = CommunicatorWindow(name, 2, members, unknown, unknown, np.zeros(len(members), WORST_ROW), kinds=kinds)
+    return [group] if len(members) == 2 else []
 
 
 def _add_unlike(rows: Rows, data: WindowData, unlike: NDArray[np.bool_]) -> None:

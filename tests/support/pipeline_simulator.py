@@ -88,13 +88,14 @@ def simulate_pipeline(
     one_communicator: bool = False,
     step_ns: int = 60 * MS,
     transfer_ns: int = MS // 4,
+    slow_link: tuple[int, float] = (1 << 30, 1.0),
     noise: float = 0.003,
     seed: int = 0,
 ) -> Recording:
     """Return a recording of steps with all forward passes, then all backward ones; rank = stage * replicas + replica.
 
     `weights`: work of each stage. With `world` all ranks meet once at the end of a step; with `one_communicator` all
-    sends go over one communicator of all ranks.
+    sends go over one communicator of all ranks. `slow_link`: (from step, factor on transfers).
     """
     stages, ranks = len(weights), len(weights) * replicas
     groups = [tuple(range(s * replicas, (s + 1) * replicas)) for s in range(stages)] if replicas > 1 else []
@@ -104,7 +105,8 @@ def simulate_pipeline(
     out = Recording(Layout(ranks, ()), steps={rank: [] for rank in range(ranks)})
     for number in range(steps):
         work = np.repeat(np.array(weights), replicas) * step_ns * (1 + noise * random.standard_normal(ranks))
-        step = _Step(out, number, now, work, transfer_ns, one_communicator)
+        took_ns = int(transfer_ns * (slow_link[1] if number >= slow_link[0] else 1.0))
+        step = _Step(out, number, now, work, took_ns, one_communicator)
         for fault in (f for f in faults if f.hits(number)):
             step.fail(fault, step_ns)
         for replica in range(replicas):

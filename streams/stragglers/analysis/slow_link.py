@@ -51,11 +51,16 @@ class SlowLink:
 def summarize_links(data: WindowData) -> LinkSummary:
     """Return what the history keeps of a window: the floor of each communicator, operation and size."""
     out = {}
-    for group in (group for group in data.communicators if group.kinds):
+    for group in _linked(data):
         met = np.any([counts > 0 for counts, _ in group.kinds.values()], axis=0)
         kinds = {f"{operation} {size}": _floor(kind) for (operation, size), kind in group.kinds.items()}
         out[group.name] = {"kinds": kinds, "least": _least(data.budget["comm_exposed_ns"], group, met)}
     return out
+
+
+def _linked(data: WindowData) -> list[CommunicatorWindow]:
+    """Return the groups of which floors are known."""
+    return [group for group in (*data.communicators, *data.pairs) if group.kinds]
 
 
 def _floor(kind: Floats) -> int:
@@ -81,7 +86,7 @@ def find_slow_link(data: WindowData, history: Sequence[LinkSummary], config: Str
     length = step_length(data)
     time, steps = float(np.nansum(length)), int(np.isfinite(length).sum())
     now = summarize_links(data)
-    for group in (group for group in data.communicators if group.kinds and time > 0.0):
+    for group in _linked(data) if time > 0.0 else ():
         name, grew = group.name, {}
         for (operation, size), (counts, _) in group.kinds.items():
             floors = _floors(history, name, kind := f"{operation} {size}")

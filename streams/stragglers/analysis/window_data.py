@@ -38,7 +38,8 @@ class CommunicatorWindow:
             alike.
         baseline: set for a pipeline without peers only: budget column -> [m], each member's baseline of a step. Members
             are compared by how far they exceed it; their waiting is not known.
-        kinds: (operation, bytes) -> [2, S]: number of collectives of that kind, and the sum of their floors in ns.
+        kinds: (operation, bytes) -> [2, S]: number of collectives of that kind, or of transfers between two ranks
+            ("Send"), and the sum of their floors in ns.
         hidden_wait_ns: [m, S], see gpu.lateness.v1.
         hidden: [3, S] of light steps: how much of the changes in waits the gaps took up, the changes, and the spread
             of what they took up (gpu.lateness.v1); ns.
@@ -72,6 +73,7 @@ class WindowData:
         steps: [S], sorted.
         budget: column of gpu.step.v1 -> [R, S].
         communicators: the groups whose members meet in collectives.
+        pairs: two ranks each that meet in no collective, but send each other something; of them members and `kinds`.
         pipelines: indices of the ranks of each pipeline.
         lockstep_groups: the groups that a rank is compared with in the end (peers.py).
         light: most steps were measured by NCCL, without other kernels; the steps of `budget` are all of one source.
@@ -84,6 +86,7 @@ class WindowData:
     steps: Ints
     budget: dict[str, Floats]
     communicators: list[CommunicatorWindow] = field(default_factory=list)
+    pairs: list[CommunicatorWindow] = field(default_factory=list)
     pipelines: list[Ints] = field(default_factory=list)
     lockstep_groups: list[CommunicatorWindow] = field(default_factory=list)
     light: bool = False

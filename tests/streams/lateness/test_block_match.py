@@ -15,7 +15,15 @@ from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness import block_match, emission, stage
 from drumline.streams.lateness.block_match import match_blocks
 from drumline.streams.lateness.blocks import OpenSteps
-from drumline.streams.lateness.collective_join import KIND, OPERATIONS, match_step, operation_number
+from drumline.streams.lateness.collective_join import (
+    KIND,
+    OPERATIONS,
+    POINT_TO_POINT,
+    RECEIVE,
+    SEND,
+    match_step,
+    operation_number,
+)
 from drumline.streams.lateness.cuts import Emission, passes
 
 QUORUM, WHOLE = 0.8, 0.5
@@ -68,7 +76,7 @@ def same(communicators):
 PROGRAMS = [[0], [0, 1, 0, 2], [0, REDUCE, 6, 1], [6, 7], [REDUCE], [4, 5, 4], [6, 6], [0, 4, 5], [3, 3, 3, 3, 3, 3]]
 
 
-DAMAGES = ("", "", "", "hole", "short", "other", "missing", "sends", "empty", "gap", "stage")
+DAMAGES = ("", "", "", "hole", "short", "other", "missing", "sends", "empty", "gap", "stage", "pair")
 
 
 def communicator(dice):
@@ -93,6 +101,9 @@ def communicator(dice):
             of_step = {r: part[keep] for r, part in of_step.items()}
         elif damage == "stage":
             sends = {r: [4 + (r // 3 + k) % 2 for k in range(2 + r)] for r in of_step}
+            of_step = {r: random_rows(dice, numbers, [*range(len(numbers))], step) for r, numbers in sends.items()}
+        elif damage == "pair":
+            sends = {r: [4 + (at + k) % 2 for k in range(5)] + [0] * (step % 2) for at, r in enumerate(of_step)}
             of_step = {r: random_rows(dice, numbers, [*range(len(numbers))], step) for r, numbers in sends.items()}
         steps[step] = {r: part for r, part in of_step.items() if len(part) and damage != "empty"}
     wanted = sorted({*dice.choice(10, 3, replace=False).tolist(), *(steps if dice.random() < 0.7 else ())})
@@ -164,6 +175,25 @@ def test_ranks_of_which_one_sends_what_the_other_receives_are_a_pipeline():
     disjoint = {0: random_rows(dice, [4], [0], 3), 1: random_rows(dice, [5, 5], [1, 2], 3)}
     matches = same([(2, [3], {3: rows_of}) for rows_of in (unequal, alike, disjoint)])
     assert [matched[3].pattern for matched in matches] == ["pipeline", "exchange", "exchange"]
+
+
+def test_what_a_rank_sends_is_paired_with_what_the_other_receives():
+    """A receiver that waits shows how long a transfer takes. Rank 0 sends two of 8 bytes and one of 9, rank 3 one."""
+    first = rows([5, 30, 7, 2], step=3, operation=[SEND, RECEIVE, SEND, SEND], ordinals=range(4))
+    second = rows([60, 4, 40, 90], step=3, operation=[RECEIVE, SEND, RECEIVE, RECEIVE], ordinals=range(4))
+    first["bytes"], second["bytes"] = [8, 8, 8, 9], [8, 8, 8, 9]
+    for part in (first, second):
+        part["lockstep"] = POINT_TO_POINT
+    [matched] = same([(2, [3], {3: {0: first, 3: second}})])
+    assert matched[3].pattern == "pipeline"
+    assert matched[3].kinds.tolist() == [(3, SEND, 8, 3, 5 + 7 + 4), (3, SEND, 9, 1, 2)]
+    [lost] = same([(2, [3], {3: {0: first, 3: second[:-1]}})])
+    assert lost[3].kinds.tolist() == [(3, SEND, 8, 1, 4)]  # of what rank 0 sends it is not known which is missing
+    [unlike] = same([(2, [3], {3: {0: first[1:2], 3: second[1:2]}})])
+    assert not len(unlike[3].kinds)
+    second["duration_ns"][[0, 2]] = [4, 6]  # late receivers
+    [late] = same([(2, [3], {3: {0: first, 3: second}})])
+    assert late[3].kinds.tolist() == [(3, SEND, 8, 1, 4), (3, SEND, 9, 1, 2)]
 
 
 def test_steps_of_any_number_are_found():

@@ -150,3 +150,12 @@ def test_lost_rows_do_not_make_a_ring_a_pipeline():
         ring = {r: rows(np.full(20, 5), operation=[3] * 20, lockstep=POINT_TO_POINT) for r in range(4)}
         result.append(point_to_point({r: row[random.random(20) > 0.1] for r, row in ring.items()}))
     assert set(result) == {EXCHANGE}
+
+
+@pytest.mark.parametrize("weights", [UNEQUAL, (1.0, 1.0)])
+def test_a_slow_link_of_a_pipeline_without_replicas_is_the_jobs_and_names_no_rank(weights):
+    """The ranks meet in no collective: what a receiver that waits shows of transfers is all that is known of it."""
+    job = simulate_pipeline(weights, 1, 96, transfer_ns=MS, slow_link=(60, 4.0))
+    windows = evaluated(batches(job))
+    for first, named in zip(windows, named_ranks(windows), strict=True):
+        assert named == ({-1: "slow_link"} if first >= 60 else {})
