@@ -265,6 +265,14 @@ CAUSES: tuple[Entry, ...] = (
         "None if it was meant. Else find the change of the job that did it.",
     ),
     Entry(
+        CHANGED_JOB, "cpu_contention",
+        "collectives took longer on paths that have nothing in common, while processes of most ranks waited for a CPU",
+        "Look at `cpu_wait_share` in the evidence; `main_wait_ns`, `most_wait_ns` in `host_samples`; `vmstat 1`.",
+        "Move what else runs on the hosts' CPUs, or set fewer threads. If it stays when they are free, look at the "
+        "network: `drumline sql which-link --job JOB`.",
+        known_from=SAMPLES,
+    ),
+    Entry(
         JITTER, "",
         "ranks are late by turns, none of them consistently",
         "The evidence has the ranks that take turns. Look at their idle time on the dashboard Rank: short launches, "

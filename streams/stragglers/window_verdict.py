@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from drumline.infra.guidance.causes import HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN
+from drumline.infra.guidance.causes import CHANGED_JOB, HOST_STALL, SLOW_COMPUTE, SLOW_GPU, SLOW_LINK, UNKNOWN
 from drumline.schemas.batch import Batch
 from drumline.streams.stragglers.alarm import load_alarms, stored_alarms
 from drumline.streams.stragglers.analysis.baseline import load_baseline
@@ -21,7 +21,7 @@ from drumline.streams.stragglers.verdict_batch import alarms_after, digest, summ
 from drumline.streams.stragglers.window import load_window
 
 #: Causes that samples explain, or change.
-SAMPLED_CAUSES = frozenset({HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN})
+SAMPLED_CAUSES = frozenset({HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN, SLOW_LINK, CHANGED_JOB})
 
 
 def evaluate_stored(state: JobState, window: int) -> tuple[WindowVerdict, tuple[int, int]]:

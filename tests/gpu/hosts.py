@@ -4,9 +4,9 @@ usage: hosts.py OUT [PART...]
 
 Parts: verdicts (PHASES: what link and hosts do; the agents' rows, and what the worker would say of them), cost (steps
 with transfers recorded as by default against without, in turn), health (as verdicts: nothing happens for
-HOSTS_HEALTH seconds, then the link is cut; not run unless it is named). After a cut each host requests what NCCL's RAS
-knows. OUT gets hosts.json: of each phase its windows, the
-flows and ranks that were named, and the rates; and rows.xz, the rows (hosts_rows.py reads them again).
+HOSTS_HEALTH seconds; not run unless it is named). After a cut each host requests what NCCL's RAS knows. OUT gets
+hosts.json: of each phase its windows, the flows and ranks that were named, and the rates; and rows.xz, the rows
+(hosts_rows.py reads them again).
 
 HOSTS_SECONDS: time for all. HOSTS_RATE: bytes a second of the healthy link. HOSTS_FASTER: divides the length of phases,
 for a dry run. HOSTS_BUFFERS: most that the kernel holds of a connection, where links are slower than real ones.
@@ -55,7 +55,7 @@ PHASES = (
     ("healthy 4", 12, (1.0, 1.0), 0),
     ("cut", 22, None, 0),
 )
-HEALTH = (("healthy", float(os.environ.get("HOSTS_HEALTH", "480")), (1.0, 1.0), 0), ("cut", 22, None, 0))
+HEALTH = (("healthy", float(os.environ.get("HOSTS_HEALTH", "480")), (1.0, 1.0), 0),)
 #: Of the phases: sender -> receiver of what is slow, and ranks that are late.
 SLOW = {
     "half, both ways": ({(0, 1), (1, 0)}, set()),
@@ -185,7 +185,8 @@ def verdicts(machine: Machine, planned: Sequence[tuple] = PHASES) -> dict[str, o
             time.sleep(seconds / FASTER)
             phases.append({"name": name, "begin_ns": begin, "end_ns": time.time_ns()})
             report(f"{name}: {steps.read_text().count(chr(10))} steps so far, exit codes {[r.poll() for r in ranks]}")
-        ras(machine, ranks)
+            if parts is None:
+                ras(machine, ranks)
     finally:
         end(ranks)
         time.sleep(6.0)

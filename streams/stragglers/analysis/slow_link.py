@@ -35,6 +35,7 @@ class SlowLink:
         flows: transfers that are slow; None = not known, or none is.
         by_floors: the collectives show it, not the transfers alone.
         growth_ns: mean growth of the communicator's collectives.
+        cpu_wait: part of the time in which processes waited for a CPU, if that explains it (busy_hosts.py).
     """
 
     communicator: str
@@ -46,6 +47,7 @@ class SlowLink:
     flows: SlowFlows | None = None
     by_floors: bool = True
     growth_ns: float = 0.0
+    cpu_wait: float = 0.0
 
 
 def summarize_links(data: WindowData) -> LinkSummary:

@@ -48,6 +48,7 @@ from drumline.streams.stragglers.analysis.verdict_rows import (
 )
 from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, Floats, Ints, WindowData, step_length
 from drumline.streams.stragglers.inspection.sampled_stacks import Inspection
+from drumline.streams.stragglers.links.busy_hosts import with_cpu_wait
 from drumline.streams.stragglers.links.flows import Flow, summarize_flows
 from drumline.streams.stragglers.links.slow_flows import find_slow_flows
 
@@ -144,6 +145,7 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
     evaluated, regression, jitter = coverage.job_evaluable, None, None
     if not evaluated or (has_late_ranks and (link is None or link.flows is None)):
         link = None  # a late rank may be all that collectives show
+    link = with_cpu_wait(link, data.ranks, context.samples.host, config)
     if evaluated and not has_late_ranks:
         evaluated, link, regression = _evaluate_job(data, context.baseline, link, coverage.complete, config)
         regression = None if is_jittery else regression

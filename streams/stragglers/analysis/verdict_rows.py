@@ -228,11 +228,14 @@ def job_row(
         detail = "above_own_history" if flows is None else flows.extent.detail
         is_by_peers = flows is not None and not finding.by_floors and not flows.alike[0].is_own
         confidence = "low" if is_by_peers else "high" if flows and finding.by_floors else "medium"
-        cause = Cause(SLOW_LINK, detail, confidence)
+        lacks_cpu = finding.cpu_wait > 0.0
+        cause = Cause(CHANGED_JOB, "cpu_contention", "low") if lacks_cpu else Cause(SLOW_LINK, detail, confidence)
         evidence = {"communicator": finding.communicator, "ratio": finding.ratio}
+        evidence |= {"cpu_wait_share": finding.cpu_wait} if lacks_cpu else {}
         evidence |= {"operation": finding.operation, "bytes": finding.bytes} if finding.by_floors else {}
         evidence |= flows.evidence(hosts) if flows else {}
-        severity = min(config.severity(finding.share), SUSPECT if is_by_peers else CRITICAL)  # it may be by design
+        may_be_well = is_by_peers or lacks_cpu  # by design, or the network has no part in it
+        severity = min(config.severity(finding.share), SUSPECT if may_be_well else CRITICAL)
     elif isinstance(finding, JobRegression):
         cause = Cause(CHANGED_JOB, finding.detail, "medium")
         evidence = {"ratio": finding.ratio, "grew_ns": finding.grew_ns}

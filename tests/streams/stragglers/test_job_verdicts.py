@@ -10,6 +10,7 @@ import pytest
 from support.labs.attribution import evaluated, named_ranks
 from support.labs.verdict_rows import rows_of
 from support.pipeline_simulator import simulate_pipeline
+from support.process_samples import host_samples
 from support.straggler_simulator import MS, Fault, Layout, batches, ddp, fsdp, mesh, simulate
 
 from drumline.schemas.batch import Batch
@@ -17,7 +18,6 @@ from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
 from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW, GpuSamples, device_detail
 from drumline.streams.stragglers.analysis.groups import groups_late, labels
-from drumline.streams.stragglers.analysis.host_cause import SAMPLED
 
 JOB = -1
 
@@ -341,14 +341,6 @@ def test_samples_refine_the_cause_whenever_they_come(late_ns):
             stream.append((int(at[-1]) + late_ns, Batch("gpu.device.v1", head, columns)))
     details = rows_of(sorted(stream, key=lambda item: item[0]), "detail", "details")
     assert [rows[1] for rows in details.values()] == ["throttled"] * 3
-
-
-def host_samples(rank, second, **more):
-    """A batch of gpu.host.v1 with the sample of a second."""
-    at = 10**18 + (second + 1) * 1000 * MS
-    row = {"time_ns": at, "interval_ns": 1000 * MS, **dict.fromkeys(SAMPLED, 0), "block_io_ns": -1, **more}
-    head = {"job": "job", "run": "run", "rank": rank, "rows": 1}
-    return at, Batch(Topic.HOST, head, {name: np.array([value]) for name, value in row.items()})
 
 
 @pytest.mark.parametrize("late_ns", [0, 900 * MS])
