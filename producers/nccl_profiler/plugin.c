@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "abi.h"
+#include "caller.h"
 #include "chain.h"
 #include "operations.h"
 #include "plugin.h"
@@ -58,8 +59,10 @@ static _Atomic uint64_t plans; /* groups of operations that are one kernel; numb
 
 struct theirs { const void *profiler; void *context; int *mask; result failed; };
 
-static struct theirs prepare_theirs(int version, int *mask) {
+/* `caller`: where `init` returns to. The first one decides for the process whose clock the GPU's times are of. */
+static struct theirs prepare_theirs(int version, int *mask, const void *caller) {
   uint8_t *base = ring_open();
+  if (base && !atomic_load(&words(base)[INTERFACE])) atomic_store(&words(base)[GPU_TICKS], is_of_rccl(caller));
   struct theirs theirs = {chain_struct(version), NULL, base ? &their_mask : mask, 0};
   atomic_store(&chained[version], (const struct profiler_v1 *)theirs.profiler);
   return theirs;
@@ -450,7 +453,7 @@ static result record_event_state(void *opaque, int state, union state_arguments 
 
 #define INIT_OLD(V) \
   static result init_v##V(void **context, int *mask) { \
-    struct theirs theirs = prepare_theirs(V, mask); \
+    struct theirs theirs = prepare_theirs(V, mask, __builtin_return_address(0)); \
     const struct profiler_v1 *next = theirs.profiler; \
     if (next) theirs.failed = next->init(&theirs.context, theirs.mask); \
     return open_context(context, mask, V, &theirs, (struct comm){.rank = -1}); \
@@ -459,7 +462,7 @@ INIT_OLD(1) INIT_OLD(2) INIT_OLD(3)
 
 static result init_v4(void **context, int *mask, const char *name, uint64_t id, int nodes, int ranks, int rank,
                       nccl_log log) {
-  struct theirs theirs = prepare_theirs(4, mask);
+  struct theirs theirs = prepare_theirs(4, mask, __builtin_return_address(0));
   const struct profiler_v4 *next = theirs.profiler;
   if (next) theirs.failed = next->init(&theirs.context, theirs.mask, name, id, nodes, ranks, rank, log);
   return open_context(context, mask, 4, &theirs, (struct comm){name, id, nodes, ranks, rank});
@@ -468,7 +471,7 @@ static result init_v4(void **context, int *mask, const char *name, uint64_t id, 
 #define INIT_NEW(V) \
   static result init_v##V(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank, \
                           nccl_log log) { \
-    struct theirs theirs = prepare_theirs(V, mask); \
+    struct theirs theirs = prepare_theirs(V, mask, __builtin_return_address(0)); \
     const struct profiler_v5 *next = theirs.profiler; \
     if (next) theirs.failed = next->init(&theirs.context, id, theirs.mask, name, nodes, ranks, rank, log); \
     return open_context(context, mask, V, &theirs, (struct comm){name, id, nodes, ranks, rank}); \

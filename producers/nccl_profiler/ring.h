@@ -44,6 +44,7 @@ enum header { /* words */
   TIMES_REQUESTED = 20, /* until then all steps have the GPU's times; ns, written by the agent */
   STARTED_NS = 21, /* start of the process by the kernel's clock ticks, 0 = not known */
   TRANSFERS_DROPPED = 22, /* chosen proxy operations for which there was no room (transfers.c) */
+  GPU_TICKS = 23, /* 1 = RCCL loaded the plugin: gpu_start_ns and gpu_stop_ns are ticks of the GPU's clock (caller.c) */
   ENVIRONMENT = 64, /* byte 512: NAME=VALUE texts, each ended by a zero byte; an empty one is the last */
 };
 

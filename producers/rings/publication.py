@@ -138,8 +138,9 @@ class RingProcess:
                 dropped = header[HeaderField.DROPPED]
                 tight = written - state.position > self.ring.capacity // 2
                 base_ns = time.time_ns() - time.monotonic_ns()
+                has_ticks = header[HeaderField.GPU_TICKS] == 1
                 view = RingView(
-                    records, self._communicators, now_ns, dropped, ended and whole, tight, not whole, base_ns
+                    records, self._communicators, now_ns, dropped, ended and whole, tight, not whole, base_ns, has_ticks
                 )
                 if whole:
                     self._write_progress(view, header)

@@ -61,6 +61,7 @@ class HeaderField(IntEnum):
     TIMES_REQUESTED = 20
     STARTED_NS = 21
     TRANSFERS_DROPPED = 22
+    GPU_TICKS = 23
 
 
 class Kind(IntEnum):

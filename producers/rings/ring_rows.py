@@ -7,7 +7,7 @@ Pure: time and records are arguments.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from drumline.producers.batching.live import BatchWriter, FeedProgress
 from drumline.producers.derive.light import Operations, light_rows
 from drumline.producers.derive.steps.host_columns import host_columns
 from drumline.producers.derive.steps.steps import INFERRED, Steps
+from drumline.producers.rings.gpu_ticks import TickClock
 from drumline.producers.rings.operations import REPORT_NS, as_operations, clock_offset, outcomes, taken
 from drumline.producers.rings.progress import note_passed
 from drumline.producers.rings.replays import replayed
@@ -54,6 +55,10 @@ class RingDerivation:
         segment = segments.of(at)
         untimed = segments.untimed[segment] | (called["protocol"] == COPY_ENGINES)
         outcome = outcomes(called, view.communicators["rank"], view.now_ns, untimed, ended=view.ended)
+        if view.has_ticks:
+            ticks = TickClock(state.ticks)
+            called, known = ticks.converted(called, outcome.known)
+            outcome, state.ticks = replace(outcome, known=known), ticks.saved
         if state.clock and view.clock_base_ns and state.clock_base_ns:  # the host's clock was set meanwhile
             state.clock = (state.clock[0] + view.clock_base_ns - state.clock_base_ns, state.clock[1])
         state.clock_base_ns = view.clock_base_ns

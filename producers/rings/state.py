@@ -51,6 +51,7 @@ class RingState:
     Attributes:
         position: records before it are published.
         clock: offset of the GPU's clock, and when it was found out (operations.clock_offset).
+        ticks: of a GPU's clock that does not count ns (gpu_ticks.py).
         clock_base_ns: the host's clock less its monotonic one, when `clock` was found out; 0 = not known.
         open, last: the step in progress, and the one before.
         newest: number of the newest step that began, -1 = none.
@@ -77,6 +78,7 @@ class RingState:
     position: int = 0
     clock: tuple[int, int] | None = None
     clock_base_ns: int = 0
+    ticks: list[int] = field(default_factory=list)
     open: OpenStep = field(default_factory=OpenStep)
     last: LastStep | None = None
     newest: int = -1

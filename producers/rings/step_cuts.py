@@ -34,6 +34,7 @@ class RingView:
         tight: the ring is filling up: what is old is given up.
         more: further records are in the ring.
         clock_base_ns: the host's clock less its monotonic one; it changes when the clock is set. 0 = not known.
+        has_ticks: the GPU's times are ticks (gpu_ticks.py).
     """
 
     records: Array
@@ -44,6 +45,7 @@ class RingView:
     tight: bool = False
     more: bool = False
     clock_base_ns: int = 0
+    has_ticks: bool = False
 
 
 @dataclass(frozen=True)

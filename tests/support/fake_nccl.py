@@ -63,15 +63,24 @@ class Programs:
         return library
 
     def run(
-        self, scenario: str, version: int, rings: Path | None, kind: str = "plain", **more: str
+        self, scenario: str, version: int, rings: Path | None, kind: str = "plain", library: str = "", **more: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a scenario; `more`: environment, after DRUMLINE_RINGS__ where it is in capitals."""
+        """Run a scenario; `more`: environment, after DRUMLINE_RINGS__ where it is in capitals.
+
+        `library`: name of the file whose code calls the plugin.
+        """
         self.require(kind)
+        program = self.folder / f"fake-{kind}"
+        if library:
+            program = self.folder / kind / library
+            program.parent.mkdir(exist_ok=True)
+            program.unlink(missing_ok=True)
+            program.symlink_to(self.folder / f"fake-{kind}")
         variables = {f"DRUMLINE_RINGS__{n}" if n.isupper() else n.upper(): value for n, value in more.items()}
         folder = {} if rings is None else {"DRUMLINE_RINGS__FOLDER": str(rings)}
         kept = {name: value for name, value in os.environ.items() if name == "PATH"}
         return subprocess.run(
-            [self.folder / f"fake-{kind}", self.plugin(kind), str(version), scenario],
+            [program, self.plugin(kind), str(version), scenario],
             env=kept | folder | variables,
             capture_output=True,
             text=True,

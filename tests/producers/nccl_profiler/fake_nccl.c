@@ -863,6 +863,27 @@ static void hang(void) {
   }
 }
 
+/* RCCL: times are ticks of 10 ns since the GPU began, and the stop of all channels but the first is 0. Steps of 100 ms
+ * have an operation of 2 ms on three channels. */
+static void ticks(void) {
+  enum { MS = 1000000, TICK_NS = 10 };
+  struct comm comm = create(42, 5, 8, NULL);
+  const uint64_t begin = realtime(), since = begin - 3600ull * 1000 * MS; /* the GPU began an hour ago */
+  for (int step = 0; step < 30; step++) {
+    wait_until(begin + (uint64_t)step * 100 * MS);
+    mark(2, step, NULL, 1);
+    struct operation op = make(&comm, false);
+    op.channels = 3;
+    launch(&comm, &op, 1);
+    void *channels[3];
+    const uint64_t now = realtime();
+    for (int i = 0; i < 3; i++) channels[i] = start_channel(&comm, op.handle, i, (now - since) / TICK_NS);
+    wait_until(now + 2 * MS);
+    for (int i = 0; i < 3; i++) stop_channel(channels[i], i ? 0 : (now - since + 2 * MS) / TICK_NS);
+  }
+  mark(2, 30, NULL, 1);
+}
+
 /* A stage of a pipeline, one of three: it receives from the one before it and sends to the one behind it, in so short
  * steps that NCCL does not measure the last ones. At step STEPS, rank 1 stops between the two; the others wait. */
 static void pipeline(void) {
@@ -936,7 +957,7 @@ static void bench(void) { /* prints nanoseconds of CPU a call, the best of 9 rou
 int main(int count, char **arguments) {
   static const struct { const char *name; void (*run)(void); } scenarios[] = {
     {"one", one}, {"transfers", transfers}, {"copies", copies}, {"abandoned", abandoned}, {"links", links}, {"chosen", chosen}, {"steps", steps}, {"refilled", refilled}, {"light_fork", light_fork},
-    {"grouped", grouped}, {"drift", drift}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
+    {"grouped", grouped}, {"ticks", ticks}, {"drift", drift}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
     {"churn", churn}, {"many", many}, {"reopened", reopened}, {"marks", marks}, {"paused", paused}, {"pace", pace}, {"graph", graph}, {"threads", threads}, {"race", race},
     {"chain", chain}, {"job", job}, {"hang", hang}, {"pipeline", pipeline}, {"bench", bench}};
   if (count != 4) return 3;

@@ -4,12 +4,16 @@ import json
 import os
 import resource
 import stat
+import statistics
 import subprocess
 import time
+from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support.fake_nccl import COMPILER, PROGRAMS, SOURCES, Programs, Ring, only
+from support.ring_reader import Reader
 
 from drumline.infra.config.settings import RingSettings
 from drumline.producers.identity import Identity
@@ -312,6 +316,36 @@ def test_a_collective_by_copy_engines_is_recorded_as_a_call_without_times(ring, 
     assert values(by_copies, names) == [77, 900, 8, 0, COPY_ENGINES, 0, 0, 0]
     assert by_copies["gpu_start_ns"] == UNSEEN
     assert FUNCTIONS[by_kernel["function"] - 1] == "AllReduce"
+
+
+def rows_of(result, **view):
+    """The collectives that an agent derives of a ring."""
+    header = np.array(list(result.header.values()), "<i8")
+    records = np.zeros(result.header["capacity"], result.records.dtype)
+    records[: len(result.records)] = result.records
+    reader = Reader(SimpleNamespace(header=header, records=records, comms=result.comms, capacity=len(records)))
+    reader.round(time.time_ns() + 10**10, **view)
+    return reader.rows(Topic.COLLECTIVE, "step", "duration_ns", "start_ns")
+
+
+@pytest.mark.parametrize("library", ["librccl.so", "librccl.so.1"])
+@pytest.mark.parametrize(("version", "kind"), [(4, "thread"), (5, "plain"), (7, "address")])
+def test_ticks_of_a_gpu_and_channels_without_a_stop_are_the_times_of_rccl(ring, version, kind, library):
+    result = ring("ticks", version, kind, library=library)
+    assert result.header["gpu_ticks"] == 1
+    assert 0 < result.operations[0]["gpu_stop_ns"] < 1e12
+    rows = rows_of(result, has_ticks=True)
+    assert len(rows) >= 8, "the first two seconds have no times"
+    assert {duration_ns for _, duration_ns, _ in rows} == {2_000_000}
+    lengths = [after - start for (_, _, start), (_, _, after) in pairwise(rows)]
+    assert statistics.median(lengths) == pytest.approx(1e8, rel=0.05)
+
+
+@pytest.mark.parametrize("library", ["", "libnccl.so.2", "librccl-net.so", "librccl.so_old", "librccl"])
+def test_times_of_any_library_but_rccl_are_ns(ring, library):
+    result = ring("ticks", library=library)
+    assert result.header["gpu_ticks"] == 0
+    assert {duration_ns for _, duration_ns, _ in rows_of(result)} == {200_000}, "as they are, not scaled"
 
 
 def test_operations_of_one_kernel_have_one_plan(ring):

@@ -92,6 +92,21 @@ def test_a_ring_is_published_and_deleted_once_its_process_has_ended(root, reader
     assert (counts["operations"], counts["untimed_steps"]) == ("21", "120")
 
 
+@pytest.mark.parametrize("has_ticks", [0, 1])
+def test_times_are_scaled_where_the_ring_states_that_they_are_ticks(root, reader, has_ticks):
+    ring = FakeRing(root / ".rings", capacity=4_096, environment=ENVIRONMENT)
+    ring.communicator()
+    ring.header[HeaderField.GPU_TICKS] = has_ticks
+    ring.train(300, BEGIN)
+    of_operations = ring.records["gpu_stop_ns"] > 0
+    lengths = (ring.records["gpu_stop_ns"] - ring.records["gpu_start_ns"])[of_operations].astype(np.int64)
+    for name in ("gpu_start_ns", "gpu_stop_ns") if has_ticks else ():
+        ring.records[name][of_operations] = (ring.records[name][of_operations].astype(np.int64) - BEGIN) // 10 + 10**12
+    ring.end()
+    rounds(reader, 4)
+    assert {duration_ns for (duration_ns,) in rows(root, Topic.COLLECTIVE, "duration_ns")} == set(lengths.tolist())
+
+
 def test_what_the_agent_asks_of_a_process_that_measures_a_part_of_its_steps_reaches_its_ring(root, reader):
     ring = FakeRing(root / ".rings", environment=ENVIRONMENT)
     ring.communicator()
