@@ -44,6 +44,8 @@ def create(target: Target) -> None:
 
     Exit codes: 0 done. 1 a server does not answer or rejects. 2 a sink runs, or no name of a backup.
     """
+    from confluent_kafka import KafkaException
+
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.kafka.connect import BrokerUnreachable
@@ -55,7 +57,7 @@ def create(target: Target) -> None:
     config = settings()
     with (
         exit_on_error("backup", backup.BadTarget, code=BAD_INPUT),
-        exit_on_error("backup", ClickHouseFailed, StackError, BrokerUnreachable, NoSuchTopic),
+        exit_on_error("backup", ClickHouseFailed, StackError, BrokerUnreachable, KafkaException, NoSuchTopic),
         ensure_engine(config),
     ):
         backup.place(target)
@@ -83,6 +85,8 @@ def restore(target: Target) -> None:
     Exit codes: 0 done. 1 a server does not answer or rejects. 2 a sink runs, no name of a backup, or the database is
     there.
     """
+    from confluent_kafka import KafkaException
+
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.kafka.connect import BrokerUnreachable
@@ -93,7 +97,7 @@ def restore(target: Target) -> None:
     config = settings()
     with (
         exit_on_error("backup", backup.BadTarget, code=BAD_INPUT),
-        exit_on_error("backup", ClickHouseFailed, StackError, BrokerUnreachable, NoSuchTopic),
+        exit_on_error("backup", ClickHouseFailed, StackError, BrokerUnreachable, KafkaException, NoSuchTopic),
         ensure_engine(config),
     ):
         _require_no_sink(config)
@@ -124,9 +128,14 @@ def _write_back(config: Settings, requests: dict[str, str]) -> int:
 
 
 def _require_no_sink(config: Settings, what_follows: str = "") -> None:
-    """End where a sink of the group runs; Kafka knows for some seconds one that has stopped. Raises typer.Exit."""
+    """End where a sink of the group runs; Kafka knows for some seconds one that has stopped.
+
+    Raises typer.Exit, and BrokerUnreachable or KafkaException where Kafka does not answer.
+    """
+    from drumline.infra.kafka.connect import require_listener
     from drumline.infra.kafka.offsets import Offsets
 
+    require_listener(config)
     until = time.monotonic() + LEFT_S
     with closing(Offsets(config)) as offsets:
         if members := offsets.members(config.sink.group):

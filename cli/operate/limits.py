@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 from collections.abc import Iterator
@@ -34,9 +35,9 @@ Label = Annotated[str, typer.Option(metavar="NAME=VALUE", help="Only jobs with t
 OFF = "off"
 
 
-@app.command("names")
-def names() -> None:
-    """List the limits, with what holds for jobs that have none of their own."""
+@app.command("list")
+def list_limits() -> None:
+    """List the limits that there are, with what holds for jobs that have none of their own."""
     from drumline.infra.grafana.limits import LIMITS
 
     table = Table("name", "default", "meaning", box=None, pad_edge=False)
@@ -155,7 +156,9 @@ def _known(name: str) -> Any:
     for limit in LIMITS:
         if limit.name == name:
             return limit
-    exit_with("limits", BAD_INPUT, f"unknown limit {name!r}; known: {', '.join(limit.name for limit in LIMITS)}")
+    close = difflib.get_close_matches(name, [limit.name for limit in LIMITS], n=1)
+    hint = f"did you mean {close[0]}?" if close else "`drumline limits list` names all"
+    exit_with("limits", BAD_INPUT, f"no limit is called {name!r}; {hint}")
 
 
 def _check(job: str, label: str) -> None:

@@ -20,7 +20,7 @@ from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED
 from drumline.infra.runtime.terminal import echo
 
 if TYPE_CHECKING:
-    from drumline.infra.clickhouse.client import Client
+    from drumline.infra.clickhouse.client import ClickHouseFailed, Client
     from drumline.views.sqlshell.request import Request
 
 #: Ending of a file's name -> ClickHouse's format.
@@ -154,13 +154,20 @@ def _execute(request: Request, output_format: str, file: BinaryIO | None = None)
     from drumline.views.sqlshell.hints import with_remedy
 
     config = settings()
+    nearest = ""
     try:
         with ensure_engine(config), _exit_on_bad_request(), exit_on_error("sql", NoSuchRun, code=BAD_INPUT):
             client = connect(config, reader=True, timeout_s=600, database=config.clickhouse.database)
-            answer(client, request, output_format, file)
+            try:
+                answer(client, request, output_format, file)
+            except ClickHouseFailed as error:
+                nearest = _nearest(client, request, error)
+                raise
     except (ClickHouseFailed, StackError) as error:
         # A question names tables and columns of drumline only: one that is missing is not made yet.
-        exit_with("sql", FAILED, with_hint(error) if is_missing(error) and request.is_named else with_remedy(error))
+        exit_with(
+            "sql", FAILED, with_hint(error) if is_missing(error) and request.is_named else with_remedy(error, nearest)
+        )
     except BrokenPipeError:  # `| head` has ended
         sys.stderr.close()
 
@@ -184,13 +191,24 @@ def _interactive() -> None:
             try:
                 answer(client, request)
             except ClickHouseFailed as error:
-                raise BadRequest(with_remedy(error)) from None
+                raise BadRequest(with_remedy(error, _nearest(client, request, error))) from None
 
         echo(
             f"{config.clickhouse_url}, database {config.clickhouse.database}, read-only; `;` ends a statement, "
             "`help` lists commands"
         )
         loop(lambda: session.prompt("sql> "), execute, (BadRequest, NoSuchRun))
+
+
+def _nearest(client: Client, request: Request, error: ClickHouseFailed) -> str:
+    """Return which column a misspelt one of the statement may stand for; "" = none, or another error."""
+    from drumline.infra.clickhouse.error_codes import ErrorCode
+    from drumline.views.sqlshell.interactive import load_catalogue
+    from drumline.views.sqlshell.nearest_names import nearest_columns
+
+    if error.code != ErrorCode.UNKNOWN_IDENTIFIER:
+        return ""
+    return nearest_columns(str(error), request.query.sql, load_catalogue(client).tables)
 
 
 def answer(client: Client, request: Request, output_format: str = "", file: BinaryIO | None = None) -> None:

@@ -91,15 +91,14 @@ class Query:
     def values(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return all parameters, with defaults. Raises BadParameters."""
         known = {parameter.name: parameter for parameter in self.parameters}
-        usage = ", ".join(p.option if p.default is None else f"[{p.option}]" for p in self.parameters) or "none"
+        options = ", ".join(p.option if p.default is None else f"[{p.option}]" for p in self.parameters)
+        usage = f"it has: {options} ([]: may be left out)" if options else "it has none"
         if unknown := sorted(given.keys() - known.keys()):
-            raise BadParameters(
-                f"{self.name} has no parameter {option(unknown[0])}; it has: {usage} ([]: may be left out)"
-            )
+            close = difflib.get_close_matches(unknown[0], known, n=1)
+            nearest = f"did you mean {option(close[0])}? " if close else ""
+            raise BadParameters(f"{self.name} has no parameter {option(unknown[0])}; {nearest}{usage}")
         if missing := [p.name for p in self.parameters if p.default is None and p.name not in given]:
-            raise BadParameters(
-                f"{self.name} needs {' and '.join(map(option, missing))}; it has: {usage} ([]: may be left out)"
-            )
+            raise BadParameters(f"{self.name} needs {' and '.join(map(option, missing))}; {usage}")
         for name, text in given.items():
             if wanted := _wrong_number(known[name].type, text):
                 example = known[name].default or "1"

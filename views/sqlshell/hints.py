@@ -8,6 +8,7 @@ import re
 from drumline.infra.clickhouse.error_codes import ErrorCode
 
 _READ_LESS = "read less (--since, --until, LIMIT), or allow more time: SETTINGS max_execution_time = 300"
+_TYPES = '`drumline sql "DESCRIBE TABLE steps"` lists columns with their types'
 #: Remedies by ClickHouse's error code, where the message has none.
 HINTS: dict[int, str] = {
     ErrorCode.UNKNOWN_DATABASE: "run `drumline migrate`",
@@ -25,6 +26,12 @@ HINTS: dict[int, str] = {
         "the query needs more memory than this user may use; read less, or aggregate before joining"
     ),
     ErrorCode.TOO_MANY_ROWS_OR_BYTES: "the result is too large; use LIMIT, aggregate, or read parts with --csv",
+    ErrorCode.UNKNOWN_FUNCTION: (
+        "`drumline sql \"SELECT name FROM system.functions WHERE name ILIKE '%PART%'\"` lists functions"
+    ),
+    ErrorCode.ILLEGAL_TYPE_OF_ARGUMENT: _TYPES,
+    ErrorCode.TYPE_MISMATCH: _TYPES,
+    ErrorCode.NOT_AN_AGGREGATE: "put it into an aggregate function, such as any(), or behind GROUP BY",
     ErrorCode.BAD_QUERY_PARAMETER: (
         "the value does not fit the parameter's type; `drumline sql QUESTION --help` shows types"
     ),
@@ -51,6 +58,8 @@ _ENDED = re.compile(rf"FORMAT AS (?:{_FORMAT})\b|failed at position \d+ \((?:{_F
 _BEHIND = re.compile(r" failed at position \d+ \(FORMAT\)[^.]*\.")
 #: First words of statements that only read.
 _STATEMENTS = ("SELECT", "WITH", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "EXISTS", "CHECK", "FROM")
+#: What a reader's statement would have to write: a list of all columns of the table.
+_COLUMNS_OF_GRANT = re.compile(r"\((?:\w+, )+\w+\)")
 _COMMENTS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*", re.DOTALL)
 
 
@@ -68,10 +77,14 @@ def _misspelt(start: str) -> str:
     return f"no statement begins with {name}; did you mean {close[0]}?" if close else ""
 
 
-def with_remedy(error: Exception) -> str:
-    """Return the text of an error of ClickHouse, with a remedy where there is one."""
-    hint = HINTS.get(getattr(error, "code", 0), "")
+def with_remedy(error: Exception, nearest: str = "") -> str:
+    """Return the text of an error of ClickHouse, with a remedy where there is one. `nearest`: a remedy that is known
+    better, from the names in the database.
+    """
+    hint = nearest or HINTS.get(getattr(error, "code", 0), "")
     if _ENDED.search(str(error)):
         return "Syntax error: the statement ends where a column, a table, a condition or a number is missing"
-    text = _BEHIND.sub("", _APPENDED.sub("", str(error)))
+    if "Multi-statements are not allowed" in str(error):
+        return "one statement at a time: leave out what follows the first semicolon"
+    text = _COLUMNS_OF_GRANT.sub("", _BEHIND.sub("", _APPENDED.sub("", str(error))))
     return f"{text}; {hint}" if hint else text

@@ -71,7 +71,7 @@ def parse_request(arguments: Sequence[str]) -> Request:
     if advice := unsupported_statement_hint(statement):
         raise BadRequest(advice)
     try:
-        is_named = _NAME.fullmatch(statement) is not None
+        is_named = _NAME.fullmatch(statement) is not None or _NAME.fullmatch(statement.replace("_", "-")) is not None
         return Request(find_query(statement) if is_named else adhoc(statement), given, is_named, ALL_RUNS in arguments)
     except UnknownQuery as error:
         raise BadRequest(str(error)) from None
@@ -86,7 +86,7 @@ def _too_many(texts: Sequence[str]) -> str:
     if names:
         example = f"give it by the name of a parameter, such as {names[0]} {texts[1]}"
         return f"{texts[1]!r}: {example}; {texts[0]} has {', '.join(names)}"
-    return f"one query, please; did you forget quotes? (got {len(texts)} arguments)"
+    return f'{len(texts)} arguments are no query: put a statement into quotes: drumline sql "{" ".join(texts)}"'
 
 
 def _options(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:

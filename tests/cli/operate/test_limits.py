@@ -15,7 +15,7 @@ from drumline.cli.operate import limits
         ("straggler_share=0.01", "0.01 would change nothing"),
         ("straggler_share=10%", "neither a number above 0 nor off; a share of 10 % is 0.1"),
         ("straggler_share=nan", "neither a number above 0 nor off"),
-        ("stragler_share=0.5", "unknown limit 'stragler_share'"),
+        ("stragler_share=0.5", "no limit is called 'stragler_share'; did you mean straggler_share?"),
     ],
 )
 def test_a_limit_that_means_nothing_is_refused_before_anything_is_written(value, message):

@@ -102,7 +102,7 @@ def test_parameters_are_filled_in_missing_and_unknown_ones_named():
     }  # fmt: skip
     with pytest.raises(BadParameters, match="top-kernels needs --job"):
         result.values({})
-    with pytest.raises(BadParameters, match=r"no parameter --jbo; it has: --job, \[--run\], "):
+    with pytest.raises(BadParameters, match=r"no parameter --jbo; did you mean --job\? it has: --job, \[--run\], "):
         result.values({"jbo": "x", "job": "y"})
 
 

@@ -112,7 +112,7 @@ def limit_rows(monkeypatch):
     monkeypatch.setattr("drumline.infra.grafana.limit_rows.current", lambda _: [row])
     monkeypatch.setattr(limits, "_connected", lambda *_, **__: pytest.MonkeyPatch.context())
     limits.show(as_json=False)
-    limits.names()
+    limits.list_limits()
 
 
 def bench(_):
