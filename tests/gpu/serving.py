@@ -2,9 +2,9 @@
 
 Parts: load (an HTTP load on two servers in turn, one of them recorded: throughput, TPOT, and whether each request has
 its row), serve (requests with a caller's trace to `transformers serve`), busy (the iterations' GPU time beside
-CUPTI's), adapters (an engine of one's own: which adapter is dear), ranks (tensor parallelism on two GPUs: healthy, then
-rank 1 late by a fifth of each iteration). A part that fails is reported, and the next begins. SERVING_SECONDS: time for
-all. SERVING_ROUNDS: pairs of loads; SERVING_REQUESTS: of a load.
+CUPTI's), adapters (an engine of one's own: which adapter is dear), ranks (tensor parallelism on two GPUs: rank 1 late
+by a fifth of each iteration, then healthy for SERVING_HEALTHY_S). A part that fails is reported, and the next begins.
+SERVING_SECONDS: time for all. SERVING_ROUNDS: pairs of loads; SERVING_REQUESTS: of a load.
 """
 
 import json
@@ -42,6 +42,7 @@ SECONDS = float(os.environ.get("SERVING_SECONDS", "460"))
 BEGAN = time.monotonic()
 ROUNDS, REQUESTS = int(os.environ.get("SERVING_ROUNDS", "16")), int(os.environ.get("SERVING_REQUESTS", "250"))
 AT_ONCE, TOKENS = int(os.environ.get("SERVING_AT_ONCE", "64")), 8_192
+HEALTHY_S = float(os.environ.get("SERVING_HEALTHY_S", "35"))
 #: Servers are started anew after so many pairs: no process is fast or slow by chance for all of them.
 PAIRS_OF_SERVERS = 4
 #: Time that parts after `load` need; s.
@@ -280,13 +281,13 @@ def later(rounds: list[int] = [0]) -> float:  # noqa: B006
 
 def ranks_part(folder: Path) -> None:
     """Run tensor parallelism on two ranks, healthy and with rank 1 late, and evaluate what an agent would publish."""
-    for name, late in (("ranks-healthy", -1), ("ranks-late", 1)):
+    for name, late, seconds in (("ranks-late", 1, 35.0), ("ranks-healthy", -1, HEALTHY_S)):
         spool = folder / f"spool-{name}"
         command = ["torchrun", "--nproc-per-node", "2", "--standalone", JOB, "ranks", str(folder / "model"), str(late)]
         command = [sys.executable, "-m", "torch.distributed.run", *command[1:]]
-        program = start(name, command, spool, DRUMLINE_RINGS__RECORDS=str(1 << 20), SERVING_RANKS_S="35")
+        program = start(name, command, spool, DRUMLINE_RINGS__RECORDS=str(1 << 20), SERVING_RANKS_S=str(seconds))
         try:
-            answer = program.communicate(timeout=min(120, max(left() - 20, 30)))[0]
+            answer = program.communicate(timeout=min(85 + seconds, max(left() - 20, 30)))[0]
         finally:
             if program.poll() is None:
                 end(program)
@@ -310,7 +311,7 @@ def ranks_part(folder: Path) -> None:
                 cause = batch.strings("cause", "causes").tolist()[at]
                 key = f"rank {int(batch.columns['rank'][at])} {cause} severity {int(batch.columns['severity'][at])}"
                 named[key] += 1
-                first.setdefault(key, int(batch.columns["first_step"][at]))
+                first.setdefault(key, int(batch.envelope["first_step"]))
         iterations = rows_of(spool, "gpu.iteration.v1")
         results[name] = {
             "job": answer.strip().splitlines()[-2:], "rings_left": not rings.is_empty, "batches": len(batches),

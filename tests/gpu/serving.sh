@@ -8,7 +8,7 @@ here=$(dirname "$0")
 prepare "$1" "$2" --no-deps "$1"/*.whl
 shift 2
 
-NCCL_NVLS_ENABLE=0 timeout 475 python "$here/serving.py" "$out" "$@"
+NCCL_NVLS_ENABLE=0 timeout "${SERVING_TIMEOUT:-475}" python "$here/serving.py" "$out" "$@"
 code=$?
 (cd "$out" && tar czf errors.tgz ./*.err && rm -f ./*.err)
 rm -rf "$work"
