@@ -187,11 +187,12 @@ class LatenessTest:
         return before is not None and self._is_over(rank, before)
 
     def _is_over(self, rank: int, odds: Odds) -> bool:
-        """Return whether a rank is late no more, or next to nothing of what its odds rest on.
+        """Return whether a fault has ended: a named rank costs next to nothing of before, a suspect is hardly late.
 
-        By its lateness: steps that are short for another reason hide what it costs.
+        A suspect is measured by its lateness, as steps that are short for another reason hide what it costs.
         """
-        return float(self.lateness[self._index[rank]]) < ENDED * odds.cost
+        measured = self.cost if odds.is_named else self.lateness
+        return float(measured[self._index[rank]]) < ENDED * odds.cost
 
     def _cost(self, rank: int) -> float:
         return float(self.cost[self._index[rank]])
