@@ -181,23 +181,36 @@ def _communicators(
         number = {name: at for at, name in enumerate(names)}
         communicator = np.repeat(np.array([number[name] for name in stored.names], np.int64), counts)
         kinds, hidden = _lists(zip(stored.names, heads, strict=True), column)
-        for group in _groups(rows, communicator, names, data):
+        groups = _groups(rows, communicator, names, data)
+        for group in groups:
             size = max(group.size, len(state.communicators.members.get(group.name, ())))
             shown = hidden.get(group.name, group.hidden)
             out.append(replace(group, size=size, kinds=kinds.get(group.name, {}), hidden=shown))
             met[group.members] |= np.isfinite(group.wait_ns)
-        for name in kinds.keys() - {group.name for group in out}:
-            pairs += _pair(name, rows["rank"][communicator == number[name]], kinds[name], data)
+        without_group = kinds.keys() - {group.name for group in groups}
+        pairs += _pairs({name: kinds[name] for name in sorted(without_group)}, number, rows, communicator, data)
         _add_unlike(rows, data, unlike)
-    return out, sorted(pairs, key=lambda pair: pair.name), (unlike & ~met).sum(1)
+    return out, pairs, (unlike & ~met).sum(1)
 
 
-def _pair(name: str, ranks: Ints, kinds: Kinds, data: WindowData) -> list[CommunicatorWindow]:
-    """Return the group of two ranks that only send each other something; none if the window lacks one of them."""
-    members = np.flatnonzero(np.isin(data.ranks, ranks))
-    unknown = np.broadcast_to(np.nan, (len(members), len(data.steps)))
-    group = CommunicatorWindow(name, 2, members, unknown, unknown, np.zeros(len(members), WORST_ROW), kinds=kinds)
-    return [group] if len(members) == 2 else []
+def _pairs(
+    kinds: Mapping[str, Kinds], number: Mapping[str, int], rows: Rows, communicator: Ints, data: WindowData
+) -> list[CommunicatorWindow]:
+    """Return the groups of two ranks that only send each other something; none where the window lacks one of them.
+
+    `kinds`: of their communicators, by name. `number`, `communicator`: as for `_groups`, with rising names.
+    """
+    of = np.array([number[name] for name in kinds], np.int64)
+    at = np.flatnonzero(np.isin(communicator, of) & np.isin(rows["rank"], data.ranks))
+    base = max(1, len(data.ranks))
+    places = np.unique(communicator[at] * base + np.searchsorted(data.ranks, rows["rank"][at]))
+    begins, ends = np.searchsorted(places, of * base).tolist(), np.searchsorted(places, (of + 1) * base).tolist()
+    unknown, no_worst = np.broadcast_to(np.nan, (2, len(data.steps))), np.zeros(2, WORST_ROW)
+    return [
+        CommunicatorWindow(name, 2, places[begin:end] % base, unknown, unknown, no_worst, kinds=kinds[name])
+        for name, begin, end in zip(kinds, begins, ends, strict=True)
+        if end - begin == 2
+    ]
 
 
 def _add_unlike(rows: Rows, data: WindowData, unlike: NDArray[np.bool_]) -> None:

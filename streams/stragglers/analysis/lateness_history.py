@@ -29,7 +29,7 @@ class Odds:
     """Holds the odds that a rank is late for a reason: one value for each of `likelihood_ratios`.
 
     Attributes:
-        values: (odds, odds).
+        values: RATIOS of them.
         since: the first window of those that they rest on.
         cost: the most that the rank cost in one of them; ns a step.
         is_named: they are as large as a name needs.
