@@ -54,10 +54,13 @@ def match_blocks(wanted: Sequence[OpenSteps], quorum: float, whole_share: float)
     out = np.zeros(len(blocks.rank), LATENESS_ROW)
     out["step"], out["rank"] = blocks.step[of_part], blocks.rank
     ranks = np.array([steps.ranks for steps in wanted])[blocks.owner]
-    how, patterns = _classes(blocks, ranks, quorum)
+    are_whole = _are_whole(blocks)
+    how, patterns = _classes(blocks, ranks, quorum, are_whole)
     kinds, tables = _compare_dense(blocks, np.flatnonzero(how == _DENSE), out, wanted)
-    is_pair = (np.diff(blocks.begin) == PAIR) & (ranks <= PAIR)
-    kinds.append(_transfers(blocks, np.flatnonzero((how == _NOTHING) & (patterns == PIPELINE) & is_pair)))
+    are_pairs = (
+        (np.diff(blocks.begin) == PAIR) & (ranks <= PAIR) & np.logical_and.reduceat(are_whole, blocks.begin[:-1])
+    )
+    kinds.append(_transfers(blocks, np.flatnonzero((how == _NOTHING) & (patterns == PIPELINE) & are_pairs)))
     kinds_of, at = _by_block(kinds, len(how))
     nothing = np.zeros((0, 0), COLLECTIVE_ROW)
     begin = blocks.begin.tolist()
@@ -71,19 +74,26 @@ def match_blocks(wanted: Sequence[OpenSteps], quorum: float, whole_share: float)
     return matches
 
 
-def _classes(blocks: Blocks, ranks: Ints, quorum: float) -> tuple[Ints, NDArray[np.object_]]:
+def _are_whole(blocks: Blocks) -> NDArray[np.bool_]:
+    """Return of each part whether it has all ordinals from 0 on: they rise."""
+    ordinal = blocks.rows["ordinal"]
+    end = blocks.first + blocks.length
+    return np.asarray((ordinal[blocks.first] == 0) & (ordinal[end - 1] == blocks.length - 1), bool)
+
+
+def _classes(
+    blocks: Blocks, ranks: Ints, quorum: float, are_whole: NDArray[np.bool_]
+) -> tuple[Ints, NDArray[np.object_]]:
     """Return how each block is compared, and how its ranks use sends and receives. `ranks`: of its communicator."""
     rows, begin = blocks.rows, blocks.begin[:-1]
     end = blocks.first + blocks.length
-    ordinal = rows["ordinal"]
-    is_whole = (ordinal[blocks.first] == 0) & (ordinal[end - 1] == blocks.length - 1)  # ordinals rise
     sends = np.concatenate([[0], np.cumsum(rows["lockstep"] == POINT_TO_POINT)])
     open_ended = np.concatenate([[0], np.cumsum(is_sent(rows))])
     sent = np.add.reduceat(sends[end] - sends[blocks.first], begin)
     least, most = np.minimum.reduceat(blocks.length, begin), np.maximum.reduceat(blocks.length, begin)
-    is_even = (least == most) & np.logical_and.reduceat(is_whole, begin) & (sent == 0)
+    is_even = (least == most) & np.logical_and.reduceat(are_whole, begin) & (sent == 0)
     is_even &= np.add.reduceat(open_ended[end] - open_ended[blocks.first], begin) == 0
-    only_sends = (sent == np.add.reduceat(blocks.length, begin)) & is_whole[begin]
+    only_sends = (sent == np.add.reduceat(blocks.length, begin)) & are_whole[begin]
     size = np.diff(blocks.begin)
     how = np.where(is_even, np.where(size >= np.maximum(2.0, quorum * ranks), _DENSE, _NOTHING), _ONE_BY_ONE)
     how[only_sends] = _NOTHING
@@ -134,12 +144,7 @@ def _compare_dense(
 
 
 def _transfers(blocks: Blocks, chosen: Ints) -> tuple[Ints, Rows]:
-    """Return (block, KIND_ROW row) of what the two ranks of some blocks send each other."""
-    parts = (blocks.begin[chosen][:, None] + np.arange(PAIR)).ravel()
-    end = blocks.first[parts] + blocks.length[parts]
-    ordinal = blocks.rows["ordinal"]
-    is_whole = (ordinal[blocks.first[parts]] == 0) & (ordinal[end - 1] == blocks.length[parts] - 1)
-    chosen = chosen[is_whole.reshape(-1, PAIR).all(1)]
+    """Return (block, KIND_ROW row) of what the two ranks of some blocks, which are whole, send each other."""
     parts = (blocks.begin[chosen][:, None] + np.arange(PAIR)).ravel()
     first, length = blocks.first[parts], blocks.length[parts]
     rows, part = blocks.rows[ranges(first, first + length)], np.repeat(np.arange(len(parts)), length)

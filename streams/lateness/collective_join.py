@@ -156,11 +156,9 @@ def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float
     remain, the step is skipped: every rank gets a row with collectives = 0. A hole in the ordinals is a row that was
     lost: that collective is not compared; if fewer than `whole_share` of them are left, the step is skipped.
     """
-    pattern = point_to_point(rows_of)
-    rows_of = _with_exchanges(rows_of) if pattern == EXCHANGE and max(len(rows_of), ranks) == PAIR else rows_of
-    sent = (
-        _transfers(step, rows_of) if pattern == PIPELINE and max(len(rows_of), ranks) == PAIR else np.zeros(0, KIND_ROW)
-    )
+    pattern, is_pair = point_to_point(rows_of), max(len(rows_of), ranks) == PAIR
+    rows_of = _with_exchanges(rows_of) if pattern == EXCHANGE and is_pair else rows_of
+    sent = _transfers(step, rows_of) if pattern == PIPELINE and is_pair else np.zeros(0, KIND_ROW)
     whole = {rank: _without_point_to_point(rows) for rank, rows in rows_of.items()}
     count_of = {rank: int(rows["ordinal"][-1]) + 1 for rank, rows in whole.items() if len(rows)}
     counts = Counter(count_of.values())
