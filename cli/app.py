@@ -23,6 +23,7 @@ from drumline.cli.usage_errors import run
 from drumline.infra.config.unknown_variables import InvalidVariables
 from drumline.infra.runtime.exit_codes import BAD_INPUT, INTERRUPTED
 from drumline.infra.runtime.extras import extra_of
+from drumline.infra.runtime.nearest import did_you_mean
 from drumline.infra.runtime.terminal import echo
 from drumline.infra.runtime.version import drumline_version
 
@@ -206,7 +207,7 @@ class LazyCommands(click.Group):
         name = args[0]
         if name not in MODULES and not name.startswith("-") and not ctx.resilient_parsing:
             close = difflib.get_close_matches(name, MODULES, n=2, cutoff=0.6)
-            hint = f"did you mean {' or '.join(close)}?" if close else "`drumline --help` lists the commands"
+            hint = did_you_mean(close) or "`drumline --help` lists the commands"
             raise click.UsageError(f"no command {name!r}; {_instead(name) or hint}")
         return super().resolve_command(ctx, args)
 

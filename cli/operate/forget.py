@@ -15,6 +15,7 @@ from drumline.cli.console import exit_on_error, exit_with
 from drumline.infra.config.replica_settings import of_each
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, OK, UNDECIDED
+from drumline.infra.runtime.nearest import did_you_mean
 from drumline.infra.runtime.terminal import echo, escape_controls
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _check(config: Settings, forgetting: Forgetting, job: str, known: list[str],
 
     if job not in known and not is_known and forgetting.find().is_empty:
         close = difflib.get_close_matches(job, known, n=2)
-        hint = f"did you mean {' or '.join(close)}?" if close else "`drumline sql jobs` lists the jobs"
+        hint = did_you_mean(close) or "`drumline sql jobs` lists the jobs"
         exit_with("forget", BAD_INPUT, f"nothing is stored of a job {job!r}; {escape_controls(hint)}")
     reported = running_jobs(config, exact(job))
     if reported and not running:

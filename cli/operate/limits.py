@@ -17,6 +17,7 @@ from drumline.cli.console import exit_on_error, exit_with
 from drumline.infra.config.replica_settings import of_each
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT
+from drumline.infra.runtime.nearest import did_you_mean
 from drumline.infra.runtime.terminal import echo, escape_controls, terminal_console
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _known(name: str) -> Any:
         if limit.name == name:
             return limit
     close = difflib.get_close_matches(name, [limit.name for limit in LIMITS], n=1)
-    hint = f"did you mean {close[0]}?" if close else "`drumline limits list` names all"
+    hint = did_you_mean(close) or "`drumline limits list` names all"
     exit_with("limits", BAD_INPUT, f"no limit is called {name!r}; {hint}")
 
 

@@ -16,6 +16,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from drumline.infra.runtime.nearest import did_you_mean
+
 FOLDER = resources.files("drumline.infra.clickhouse") / "sql"
 #: Parameters with the same meaning in all queries: name -> (default, None = required; meaning).
 COMMON: dict[str, tuple[str | None, str]] = {
@@ -95,8 +97,8 @@ class Query:
         usage = f"it has: {options} ([]: may be left out)" if options else "it has none"
         if unknown := sorted(given.keys() - known.keys()):
             close = difflib.get_close_matches(unknown[0], known, n=1)
-            nearest = f"did you mean {option(close[0])}? " if close else ""
-            raise BadParameters(f"{self.name} has no parameter {option(unknown[0])}; {nearest}{usage}")
+            hints = " ".join(filter(None, (did_you_mean([option(name) for name in close]), usage)))
+            raise BadParameters(f"{self.name} has no parameter {option(unknown[0])}; {hints}")
         if missing := [p.name for p in self.parameters if p.default is None and p.name not in given]:
             raise BadParameters(f"{self.name} needs {' and '.join(map(option, missing))}; {usage}")
         for name, text in given.items():
@@ -221,5 +223,5 @@ def query(name: str) -> Query:
     if name in queries():
         return queries()[name]
     close = difflib.get_close_matches(name, queries(), n=3, cutoff=0.5) or [n for n in queries() if name in n]
-    hint = f"did you mean {' or '.join(close)}?" if close else "`drumline sql --list` names all"
+    hint = did_you_mean(close) or "`drumline sql --list` names all"
     raise UnknownQuery(f"no query is called {name}; {hint}")

@@ -6,6 +6,7 @@ import difflib
 import re
 
 from drumline.infra.clickhouse.error_codes import ErrorCode
+from drumline.infra.runtime.nearest import did_you_mean
 
 _READ_LESS = "read less (--since, --until, LIMIT), or allow more time: SETTINGS max_execution_time = 300"
 _TYPES = '`drumline sql "DESCRIBE TABLE steps"` lists columns with their types'
@@ -74,7 +75,7 @@ def _misspelt(start: str) -> str:
     """Return the statement that a first word is spelt like; "" where it is one, or like none."""
     name = re.match(r"\w*", start)[0].upper()  # type: ignore[index]
     close = [] if name in _STATEMENTS else difflib.get_close_matches(name, _STATEMENTS, n=1, cutoff=0.7)
-    return f"no statement begins with {name}; did you mean {close[0]}?" if close else ""
+    return f"no statement begins with {name}; {did_you_mean(close)}" if close else ""
 
 
 def with_remedy(error: Exception, nearest: str = "") -> str:

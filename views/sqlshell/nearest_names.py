@@ -6,6 +6,8 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 
+from drumline.infra.runtime.nearest import did_you_mean
+
 #: Names that are offered, and letters of a name that may be a part of another one: `ns` is a part of most columns.
 OFFERED, PART = 3, 4
 #: How ClickHouse names a column that no table of the statement has.
@@ -25,4 +27,4 @@ def nearest_columns(message: str, statement: str, tables: Mapping[str, Sequence[
     parts = [column for column in columns if len(name) >= PART and name in column]
     close = difflib.get_close_matches(name, columns, n=OFFERED, cutoff=0.7)
     offered = list(dict.fromkeys([*close, *sorted(parts, key=len)]))[:OFFERED]
-    return f"did you mean {' or '.join(offered)}?" if offered else ""
+    return did_you_mean(offered)
