@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median_low
+from types import MappingProxyType
 
 from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.network.connections import TcpConnection
@@ -17,7 +18,8 @@ from drumline.producers.network.connections import TcpConnection
 #: Bytes in an interval below which a direction of a connection has no row: control messages. A send that waited for
 #: the network half of the interval has one all the same: the path may be stalled.
 LEAST_BYTES = 1 << 16
-#: Rows of a process in an interval: those that carried most. Rings and trees need a few for each channel.
+#: Rows of a process in an interval: those of stalled paths, up to half of them, and those that carried most. Rings and
+#: trees need a few for each channel.
 MOST_ROWS = 256
 SEND, RECEIVE = "send", "receive"
 
@@ -55,32 +57,44 @@ class ConnectionRates:
             followed[name] = known
         self._followed = followed
 
-    def take(self, now_ns: int, owners: Mapping[int, Collection[str]]) -> tuple[dict[str, list[Row]], int]:
+    def take(
+        self, now_ns: int, owners: Mapping[int, Collection[str]], interfaces: Mapping[str, str] = MappingProxyType({})
+    ) -> tuple[dict[str, list[Row]], int]:
         """Return the rows of the interval that ends now, by process, and how many more were left out.
 
-        `owners`: inode of a socket -> processes that hold it; one that several hold is the first one's.
+        `owners`: inode of a socket -> processes that hold it; one that several hold is the first one's. `interfaces`:
+        by address, of this host.
         """
         begin_ns, self._begin_ns = self._begin_ns, now_ns
         rows: dict[str, list[Row]] = {}
         for (*_, inode), known in self._followed.items():
             names = owners.get(inode)
             if names and 0 < begin_ns < now_ns:
-                rows.setdefault(min(names), []).extend(_rows(known, begin_ns, now_ns))
+                rows.setdefault(min(names), []).extend(_rows(known, begin_ns, now_ns, interfaces))
             known.begin, known.rates = known.now, []
         left_out = 0
         for name, of_process in rows.items():
-            of_process.sort(key=lambda row: -int(row["bytes"]))
             left_out += max(0, len(of_process) - MOST_ROWS)
-            rows[name] = of_process[:MOST_ROWS]
+            rows[name] = _chosen(of_process)
         return {name: of_process for name, of_process in rows.items() if of_process}, left_out
 
 
-def _rows(known: _Followed, begin_ns: int, now_ns: int) -> Iterable[Row]:
+def _chosen(rows: list[Row]) -> list[Row]:
+    """Return at most MOST_ROWS rows, those first that carried most."""
+    rows = sorted(rows, key=lambda row: -int(row["bytes"]))
+    if len(rows) <= MOST_ROWS:
+        return rows
+    stalled = [row for row in rows if int(row["bytes"]) < LEAST_BYTES][: MOST_ROWS // 2]
+    return rows[: MOST_ROWS - len(stalled)] + stalled
+
+
+def _rows(known: _Followed, begin_ns: int, now_ns: int, interfaces: Mapping[str, str]) -> Iterable[Row]:
     begin, now = known.begin, known.now
     length_ns = now_ns - begin_ns
     common: dict[str, int | str] = {
         "start_ns": begin_ns, "duration_ns": length_ns, "local": now.local, "remote": now.remote, "communicator": "",
-        "nic": "", "comm_rank": -1, "peer": -1, "slowest_channel": -1, "first_step": -1, "last_step": -1,
+        "nic": interfaces.get(now.local.rpartition(":")[0], ""), "comm_rank": -1, "peer": -1, "slowest_channel": -1,
+        "first_step": -1, "last_step": -1,
     }  # fmt: skip
     sent, received = now.acknowledged - begin.acknowledged, now.received - begin.received
     busy_ns = min(max(0, now.busy_us - begin.busy_us) * 1_000, length_ns)

@@ -13,6 +13,7 @@ from drumline.producers.batching.sample_envelopes import SampleEnvelopes, encode
 from drumline.producers.host.targets import RecordedProcess
 from drumline.producers.network.connection_rates import ConnectionRates, Row
 from drumline.producers.network.connections import read_connections
+from drumline.producers.network.interfaces import read_interfaces
 from drumline.producers.network.socket_owners import SocketOwners
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import Batch
@@ -63,7 +64,7 @@ class ConnectionSampler(threading.Thread):
     ) -> None:
         super().__init__(name="connections", daemon=True)
         self._spool, self._batches, self._processes, self._period_s = spool, batches, processes, period_s
-        self._owners, self._rates = SocketOwners(), ConnectionRates()
+        self._owners, self._rates, self._interfaces = SocketOwners(), ConnectionRates(), dict[str, str]()
         self._halt = threading.Event()
 
     def stop(self) -> None:
@@ -79,6 +80,7 @@ class ConnectionSampler(threading.Thread):
             try:
                 if not polls and (begin := time.monotonic()) >= files_due:
                     self._owners.follow(self._processes())
+                    self._interfaces = read_interfaces() if self._owners.owners else {}
                     metrics.AGENT_CONNECTIONS_UNSEEN.set(self._owners.left_out)
                     files_due = (end := time.monotonic()) + max(FILES_S, (end - begin) / MOST_SHARE)
                 wanted = self._owners.owners and (not polls or took_s <= MOST_SHARE * self._period_s / POLLS)
@@ -94,7 +96,7 @@ class ConnectionSampler(threading.Thread):
                     log.warning("connections cannot be sampled now", problem=text)
 
     def _publish(self, now_ns: int) -> None:
-        rows, left_out = self._rates.take(now_ns, self._owners.owners)
+        rows, left_out = self._rates.take(now_ns, self._owners.owners, self._interfaces)
         metrics.AGENT_CONNECTIONS_LEFT_OUT.inc(left_out)
         for name, of_process in rows.items():
             self._spool.append_batch(*self._batches.batch(self._owners.processes[name].record, of_process))

@@ -7,16 +7,14 @@ end: busy times came with 4.10, retransmitted bytes with 4.19).
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from typing import NamedTuple
 
+from drumline.producers.network.netlink import attributes, dump
+
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20
-REQUEST, DUMP = 0x1, 0x300
-ERROR, DONE = 2, 3
-_HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
 _REQUEST = struct.Struct("=BBBxI48x")
 #: struct inet_diag_msg: family, state; ports; addresses; queue of what is to be sent; inode.
 _SOCKET = struct.Struct("=BBxx2s2s16s16s20xI4xI")
@@ -29,8 +27,6 @@ _SEGMENTS, _BYTES = struct.Struct("=16xI80xI"), struct.Struct("=120xQQ")
 _RATES, _RETRANSMITTED = struct.Struct("=160xQQQ"), struct.Struct("=208xQ")
 #: Addresses of IPv4 in IPv6, and the loopback of both.
 _MAPPED, _LOOPBACK, LOOPBACK_NET = bytes(10) + b"\xff\xff", bytes(15) + b"\x01", 127
-_ANSWER_BYTES = 1 << 18
-TIMEOUT_S = 5.0
 
 
 class TcpConnection(NamedTuple):
@@ -67,47 +63,22 @@ def read_connections(inodes: Container[int]) -> list[TcpConnection]:
     `inodes`: of the sockets that are wanted.
     """
     out: list[TcpConnection] = []
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
-        kernel.settimeout(TIMEOUT_S)
-        kernel.bind((0, 0))
-        for family in (socket.AF_INET, socket.AF_INET6):
-            body = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (INFO - 1), _STATES)
-            kernel.send(_HEADER.pack(_HEADER.size + len(body), SOCK_DIAG_BY_FAMILY, REQUEST | DUMP, family, 0) + body)
-            is_done = False
-            while not is_done:
-                connections, is_done = parse_answer(kernel.recv(_ANSWER_BYTES), inodes)
-                out += connections
+    for family in (socket.AF_INET, socket.AF_INET6):
+        body = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (INFO - 1), _STATES)
+        for message in dump(NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, body, SOCK_DIAG_BY_FAMILY):
+            if (connection := parse_connection(message, inodes)) is not None:
+                out.append(connection)
     return out
 
 
-def parse_answer(answer: bytes, inodes: Container[int]) -> tuple[list[TcpConnection], bool]:
-    """Return the connections of one answer, and whether it is the last. Raises OSError for the kernel's error."""
-    out: list[TcpConnection] = []
-    at = 0
-    while at + _HEADER.size <= len(answer):
-        length, kind, *_ = _HEADER.unpack_from(answer, at)
-        if length < _HEADER.size or at + length > len(answer):
-            break
-        body = answer[at + _HEADER.size : at + length]
-        if kind in (ERROR, DONE):
-            code = struct.unpack_from("=i", body)[0] if len(body) >= 4 else 0
-            if code < 0:
-                raise OSError(-code, os.strerror(-code))
-            return out, True
-        if kind == SOCK_DIAG_BY_FAMILY and (connection := _connection(body, inodes)) is not None:
-            out.append(connection)
-        at += length + -length % 4
-    return out, False
-
-
-def _connection(body: bytes, inodes: Container[int]) -> TcpConnection | None:
+def parse_connection(message: bytes, inodes: Container[int]) -> TcpConnection | None:
     """Return a connection; None for one that is not wanted, within this host, or of a kernel that does not count."""
-    if len(body) < _SOCKET.size:
+    if len(message) < _SOCKET.size:
         return None
-    family, _, local_port, remote_port, local, remote, queued, inode = _SOCKET.unpack_from(body)
+    family, _, local_port, remote_port, local, remote, queued, inode = _SOCKET.unpack_from(message)
     if inode not in inodes:
         return None
-    info = next((value for kind, value in _attributes(body[_SOCKET.size :]) if kind == INFO), b"")
+    info = next((value for kind, value in attributes(message[_SOCKET.size :]) if kind == INFO), b"")
     if len(info) < _RATES.size:
         return None
     ends = [_end(family, address, port) for address, port in ((local, local_port), (remote, remote_port))]
@@ -130,13 +101,3 @@ def _end(family: int, address: bytes, port: bytes) -> tuple[str, bool, int]:
         return f"[{socket.inet_ntop(family, address)}]", address == _LOOPBACK, int.from_bytes(port, "big")
     four = address[12:] if family == socket.AF_INET6 else address[:4]
     return socket.inet_ntop(socket.AF_INET, four), four[0] == LOOPBACK_NET, int.from_bytes(port, "big")
-
-
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at + _ATTRIBUTE.size <= len(data):
-        length, kind = _ATTRIBUTE.unpack_from(data, at)
-        if length < _ATTRIBUTE.size or at + length > len(data):
-            return
-        yield kind, data[at + _ATTRIBUTE.size : at + length]
-        at += length + -length % 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ VARIABLE, SWITCH = b"NCCL_RAS_ADDR=", b"NCCL_RAS_ENABLE=0"
 MOST_BYTES = 8 << 20
 #: State of a listening socket in /proc/net/tcp.
 _LISTENING = "0A"
-#: Most processes of a job on this host that are searched: a host has 8 or 16 GPUs.
+#: Most processes of a user that are searched: a host has 8 or 16 GPUs.
 MOST_PROCESSES = 64
 
 
@@ -29,22 +30,26 @@ class RasListener(NamedTuple):
     address: tuple[str, int]
 
 
-def ras_listener(processes: Iterable[RecordedProcess], proc: Path = Path("/proc")) -> RasListener | None:
-    """Return where NCCL of one of these processes listens; None where none does, or it is not known.
+def ras_listeners(processes: Iterable[RecordedProcess], proc: Path = Path("/proc")) -> Iterator[RasListener]:
+    """Yield where NCCL of these processes listens, once for each user: any user may state any run.
 
     The environment states the port only. The address is that of a socket which the process itself holds: so no request
     reaches the job of another user that has the port, nor another host. A port of NCCL's configuration file is unknown.
     """
-    for _, process in zip(range(MOST_PROCESSES), processes, strict=False):
+    searched = Counter[int]()
+    for process in processes:
+        searched[process.user] += 1
+        if searched[process.user] > MOST_PROCESSES:
+            continue
         try:
             folder = proc / str(find_pid(process, proc, BOOT_TIMES.observed(), os.geteuid()))
             port = _port(_environment(folder))
             is_near = os.readlink(folder / "ns/net") == os.readlink(proc / "self/ns/net")
             if port and is_near and (address := _listening(folder, port)):
-                return RasListener(process, address)
+                searched[process.user] = MOST_PROCESSES
+                yield RasListener(process, address)
         except (NotReadable, OSError, ValueError, IndexError, StopIteration):
             continue
-    return None
 
 
 def _environment(folder: Path) -> bytes:

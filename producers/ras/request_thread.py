@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from queue import Empty, Full, Queue
 
 import structlog
@@ -12,7 +13,7 @@ import structlog
 from drumline.infra.telemetry import metrics
 from drumline.producers.host.targets import RecordedProcess
 from drumline.producers.ras.knowledge import is_about, texts_of
-from drumline.producers.ras.listener import ras_listener
+from drumline.producers.ras.listener import ras_listeners
 from drumline.producers.ras.status_request import NoAnswer, NoRas, request_status
 from drumline.producers.rings.progress import RasAnswer
 
@@ -22,6 +23,8 @@ log = structlog.get_logger()
 PERIOD_S = 60.0
 #: Runs that wait for their turn; those of one host are few.
 MOST_WAITING = 16
+#: Users who state one run and listen, of whom one is the run's own: each request may take MOST_S.
+MOST_LISTENERS = 4
 #: Runs whose last request is remembered.
 MOST_RUNS = 1_024
 POLL_S = 0.5
@@ -85,28 +88,30 @@ class RasReader(threading.Thread):
         """Request the state of a run, and return the outcome."""
         processes = self._processes()
         of_run = [process for process in processes if run_of(process) == run]
-        listener = ras_listener(of_run)
-        if listener is None:
-            return "none"
-        of_user = [process for process in of_run if process.user == listener.process.user]  # any user may state a run
-        requested_ns = time.time_ns()  # a process may move while RAS collects
-        try:
-            report = request_status(listener.address)
-        except NoRas as error:
-            log.debug("NCCL RAS is not read", job=run[0], reason=str(error))
-            return "none"
-        except NoAnswer as error:
-            log.info("NCCL RAS does not answer", job=run[0], reason=str(error))
-            return "failed"
-        if not is_about(report, {int(process.record.get("pid", 0)) for process in of_user}):
-            return "none"
-        answer = RasAnswer(requested_ns, texts_of(report))
-        alive = {str(process.record["process_id"]) for process in processes}
-        for name in self._answers.keys() - alive:
+        outcome = "none"
+        for listener in islice(ras_listeners(of_run), MOST_LISTENERS):
+            of_user = [process for process in of_run if process.user == listener.process.user]
+            requested_ns = time.time_ns()  # a process may move while RAS collects
+            try:
+                report = request_status(listener.address)
+            except NoRas as error:
+                log.debug("NCCL RAS is not read", job=run[0], reason=str(error))
+                continue
+            except NoAnswer as error:
+                log.info("NCCL RAS does not answer", job=run[0], reason=str(error))
+                outcome = "failed" if outcome == "none" else outcome
+                continue
+            if is_about(report, {int(process.record.get("pid", 0)) for process in of_user}):
+                self._keep(RasAnswer(requested_ns, texts_of(report)), of_user, processes)
+                log.info("NCCL RAS answers", job=run[0], communicators=len(report.communicators))
+                outcome = "answered"
+        return outcome
+
+    def _keep(self, answer: RasAnswer, of_user: Sequence[RecordedProcess], alive: Sequence[RecordedProcess]) -> None:
+        """Keep an answer for processes of its run, and no answers of processes that have ended."""
+        for name in self._answers.keys() - {str(process.record["process_id"]) for process in alive}:
             del self._answers[name]
         self._answers.update({str(process.record["process_id"]): answer for process in of_user})
-        log.info("NCCL RAS answers", job=run[0], communicators=len(report.communicators), with_news=len(answer.texts))
-        return "answered"
 
 
 def run_of(process: RecordedProcess) -> Run:

@@ -138,7 +138,7 @@ class HangStage(IsolatedStage[str, JobProgress]):
         """Take in the newest progress of all parts."""
         processes = processes_of(table, now_ns, self.config.standing_ns)
         state = self.states.setdefault(unit, JobProgress())
-        state.connections.advance(int(table.number("sent_ns").max(initial=0)))
+        state.connections.advance(table.number("rank"), table.number("sent_ns"))
         return self._take_in(unit, processes, int(table.number("world_size").max()), now_ns)
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:

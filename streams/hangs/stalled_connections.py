@@ -12,12 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drumline.schemas.record_table import RecordTable
+from drumline.schemas.record_table import Ints, RecordTable
 
 #: Bytes acknowledged in an interval from which a connection moves; rows of less are of stalled ones only.
 LEAST_BYTES = 1 << 16
-#: Time for which a row of a stalled connection counts, by the newest record of its run: agents send one a second; ns.
+#: Time for which a row of a stalled connection counts, by the newest record of its rank: agents send one a second; ns.
 FRESH_NS = 4_000_000_000
+#: The same by the newest record of its run, for ranks of which no more comes: clocks of hosts differ; ns.
+RUN_FRESH_NS = 30_000_000_000
 #: Rows in a row of a connection that is stalled: a second that loses packets is no cut link. The time between two, of
 #: which agents of a loaded host leave some out; ns.
 LEAST_INTERVALS, MOST_GAP_NS = 3, 3_500_000_000
@@ -71,17 +73,27 @@ class StalledConnections:
         """Return the bytes that it takes, as estimated."""
         return END_BYTES * len(self.ends) + STALLED_BYTES * len(self._stalled)
 
-    def advance(self, sent_ns: int) -> None:
-        """Note that a record of the run was sent then, and forget what is older than FRESH_NS."""
-        self._newest_ns = max(self._newest_ns, sent_ns)
-        least_ns = self._newest_ns - FRESH_NS
-        if any(stall.sent_ns < least_ns for stall in self._stalled.values()):
-            self._stalled = {name: stall for name, stall in self._stalled.items() if stall.sent_ns >= least_ns}
+    def advance(self, ranks: Ints, sent_ns: Ints) -> None:
+        """Note that records of these ranks were sent then, and forget stalls that are older."""
+        self._newest_ns = max(self._newest_ns, int(sent_ns.max(initial=0)))
+        if not self._stalled:
+            return
+        newest: dict[int, int] = {}
+        for rank, now_ns in zip(ranks.tolist(), sent_ns.tolist(), strict=True):
+            newest[rank] = max(now_ns, newest.get(rank, 0))
+        least_ns = self._newest_ns - RUN_FRESH_NS
+        old = [
+            name
+            for name, stall in self._stalled.items()
+            if stall.sent_ns < max(least_ns, newest.get(stall.rank, 0) - FRESH_NS)
+        ]
+        for name in old:
+            del self._stalled[name]
 
     def apply(self, table: RecordTable) -> None:
         """Take in the rows of connections of a run; those of NCCL's proxy operations are passed over."""
         columns, sent = table.columns, table.number("sent_ns")
-        self.advance(int(sent.max(initial=0)))
+        self.advance(table.number("rank"), sent)
         is_tcp = columns["peer"] < 0
         if not is_tcp.any():
             return

@@ -1,6 +1,6 @@
 """Sends to another host for some seconds, and prints the rows that a sampler makes of it: ADDRESS PORT SECONDS.
 
-A row: key, rank, direction, other end, bytes, delivery rate, ns on the network.
+A row: key, rank, direction, other end, interface, bytes, delivery rate, ns on the network.
 """
 
 import os
@@ -29,7 +29,7 @@ class Printed:
     """Prints the rows that a spool would get."""
 
     def append_batch(self, key, batch):
-        names = (batch.strings(column, f"{column}s").tolist() for column in ("direction", "remote"))
+        names = (batch.strings(column, f"{column}s").tolist() for column in ("direction", "remote", "nic"))
         numbers = (batch.columns[name].tolist() for name in NUMBERS)
         for row in zip(*names, *numbers, strict=True):
             print(key, batch.envelope["rank"], *row, flush=True)

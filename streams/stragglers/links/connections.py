@@ -9,7 +9,8 @@ late, too, and the second is a sample of each second. So the faster one is compa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ class Connections(NamedTuple):
         network_ns: mean time of a connection with data on the network, by bytes: parallel ones are busy at once.
         delivery_rate: sum of the rates at which their paths delivered, bytes per ns (GB/s); 0 = unknown.
         stalled_ns: mean time in which a path carried nothing, and lost what was sent.
+        nics, receiver_nics: interfaces of the two ends.
     """
 
     bytes: float
@@ -43,6 +45,8 @@ class Connections(NamedTuple):
     network_ns: float
     delivery_rate: float
     stalled_ns: float = 0.0
+    nics: tuple[str, ...] = ()
+    receiver_nics: tuple[str, ...] = ()
 
     @property
     def rate(self) -> float:
@@ -58,21 +62,22 @@ def join_connections(stored: StoredTransfers, share: Floats) -> dict[tuple[int, 
     """
     inside = (share > 0.0) & (stored.rows["peer"] < 0)
     rows, share = stored.rows[inside], share[inside]
-    holder = {(row["local"], row["remote"]): int(row["rank"]) for row in rows[["local", "remote", "rank"]]}
+    holder = {(row["local"], row["remote"]): (int(row["rank"]), int(row["nic"])) for row in rows}
     of_connection: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
     for number in np.flatnonzero(rows["is_send"] == 1).tolist():
         row = rows[number]
-        receiver = holder.get((row["remote"], row["local"]), -1)
+        receiver, _ = holder.get((row["remote"], row["local"]), (-1, 0))
         if receiver >= 0 and receiver != row["rank"]:
             of_connection[int(row["rank"]), receiver, int(row["local"]), int(row["remote"])].append(number)
     pairs: dict[tuple[int, int], list[Connections]] = defaultdict(list)
-    for (sender, receiver, *_), numbers in of_connection.items():
+    for (sender, receiver, local, remote), numbers in of_connection.items():
         of, part = rows[numbers], share[numbers]
         size, again, network_ns = (float((of[name] * part).sum()) for name in ("bytes", "retransmitted", "network_ns"))
         known = of["delivery_rate"] > 0.0
         rate = _median(of["delivery_rate"][known], (of["bytes"] * part)[known]) / 1e9 if known.any() else 0.0
         stalled_ns = _stalled_ns(of, part, rate) if again >= LEAST_LOST else 0.0
-        pairs[sender, receiver].append(Connections(size, again, network_ns, rate, stalled_ns))
+        nics = [_names(stored.nics[holder[ends][1]]) for ends in ((local, remote), (remote, local))]
+        pairs[sender, receiver].append(Connections(size, again, network_ns, rate, stalled_ns, *nics))
     return {pair: _sum(connections) for pair, connections in pairs.items()}
 
 
@@ -90,6 +95,10 @@ def _median(values: Floats, weights: Floats) -> float:
     return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
 
 
+def _names(nic: str) -> tuple[str, ...]:
+    return (nic,) if nic else ()
+
+
 def _sum(connections: Sequence[Connections]) -> Connections:
     largest = max(connection.bytes for connection in connections)
     used = [connection for connection in connections if connection.bytes >= LEAST_PART * largest]
@@ -97,7 +106,13 @@ def _sum(connections: Sequence[Connections]) -> Connections:
     busy_ns = sum(connection.bytes * connection.network_ns for connection in used) / max(size, 1.0)
     stalled_ns = sum(connection.bytes * connection.stalled_ns for connection in used) / max(size, 1.0)
     again = sum(connection.retransmitted for connection in used)
-    return Connections(size, again, busy_ns, sum(connection.delivery_rate for connection in used), stalled_ns)
+    nics, receiver_nics = _union(of.nics for of in used), _union(of.receiver_nics for of in used)
+    rate = sum(connection.delivery_rate for connection in used)
+    return Connections(size, again, busy_ns, rate, stalled_ns, nics, receiver_nics)
+
+
+def _union(names: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    return tuple(sorted({*chain.from_iterable(names)}))
 
 
 def with_connections(
@@ -138,9 +153,8 @@ def _whole(flow: Flow, collectives: Mapping[str, float]) -> float:
 
 def _flow(pair: tuple[int, int], recorded: Sequence[Flow], counted: Connections) -> Flow:
     known = max(recorded, key=lambda flow: flow.bytes, default=None)
-    names = ("", (), ()) if known is None else (known.communicator, known.nics, known.receiver_nics)
     busy_ns = counted.bytes / max(counted.rate, 1e-9)
     return Flow(
-        names[0], *pair, names[1], names[2], counted.bytes, 1.0, 0.0, busy_ns, busy_ns, over_tcp=True,
-        retransmitted=counted.retransmitted, stalled_ns=counted.stalled_ns,
+        "" if known is None else known.communicator, *pair, counted.nics, counted.receiver_nics, counted.bytes, 1.0,
+        0.0, busy_ns, busy_ns, over_tcp=True, retransmitted=counted.retransmitted, stalled_ns=counted.stalled_ns,
     )  # fmt: skip

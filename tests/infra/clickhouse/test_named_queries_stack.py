@@ -133,6 +133,31 @@ def test_the_rate_of_ranks_over_tcp_is_what_the_kernel_counted(server):
     assert {flow["communicator"] for flow in flows} == {"tcp"}
 
 
+def test_what_is_wrong_with_a_link_is_that_of_the_interface_where_it_is_known(server):
+    client = clickhouse.connect(server, database=server.clickhouse.database)
+    clickhouse.command(
+        client,
+        """INSERT INTO transfers (job, run, rank, host, start, duration_ns, comm_rank, ranks, peer, direction, bytes,
+            busy_ns, network_ns, local, remote, delivery_rate, nic)
+        WITH toStartOfInterval(now(), INTERVAL 10 SECOND) - 60 + second AS at, [(0, 'a', 'b'), (1, 'b', 'a')] AS ends
+        SELECT 'nics', 'r', end.1, concat('nic-', end.2), at, 1000000000, -1, 0, -1, way, 200000000, 100000000,
+            100000000, concat(end.2, ':1'), concat(end.3, ':1'), -1, if(end.2 = 'a', 'eth1', '')
+        FROM (SELECT arrayJoin(range(10)) AS second)
+        ARRAY JOIN ends AS end ARRAY JOIN ['send', 'receive'] AS way""",
+    )
+    clickhouse.command(
+        client,
+        """INSERT INTO network_samples (host, device, time, reason, rx_errors)
+        SELECT host, device, now() - 30, reason, errors FROM
+            values('host String, device String, reason String, errors UInt64', ('nic-a', 'eth0', 'slow', 5),
+                ('nic-a', 'eth1', '', 7), ('nic-b', 'eth0', 'errors', 1), ('nic-b', 'eth1', '', 2))""",
+    )
+    names, result = cookbook.asker(server)(dataclasses.replace(queries()["which-link"], example={"job": "nics"}))
+    flows = [dict(zip(names, row, strict=True)) for row in result]
+    known = {(of["from_host"], of["from_nic"], of["to_nic"], of["wrong"], int(of["errors"])) for of in flows}
+    assert known == {("nic-a", "eth1", "", "errors", 10), ("nic-b", "", "eth1", "errors", 10)}
+
+
 def test_little_traffic_over_tcp_hides_no_pair_that_nccl_recorded_on_another_network(server):
     client = clickhouse.connect(server, database=server.clickhouse.database)
     clickhouse.command(

@@ -72,3 +72,21 @@ def test_of_many_connections_those_that_carried_most_have_rows_and_the_others_ar
     rows, left_out = sampled(begin, end)
     assert (len(rows["p"]), left_out) == (MOST_ROWS, 10)
     assert min(row["bytes"] for row in rows["p"]) == 11 * MB
+
+
+def test_stalled_paths_have_rows_beside_many_connections_that_carry_more():
+    begin = [OPENED._replace(local=f"a:{n}") for n in range(MOST_ROWS + 10)]
+    end = [connection._replace(acknowledged=(n + 9) * MB) for n, connection in enumerate(begin)]
+    end[0] = begin[0]._replace(busy_us=900_000, queued=5_000)
+    rows, left_out = sampled(begin, end)
+    assert (len(rows["p"]), left_out) == (MOST_ROWS, 10)
+    assert rows["p"][-1]["local"] == "a:0"
+
+
+def test_a_row_names_the_interface_that_has_its_address():
+    rates = ConnectionRates()
+    rates.take(S, OWNERS)
+    for acknowledged in (0, MB):
+        rates.refresh([OPENED._replace(acknowledged=acknowledged)])
+        rows, _ = rates.take((2 + acknowledged) * S, OWNERS, {"a": "eth1", "b": "eth9"})
+    assert rows["p"][0]["nic"] == "eth1"

@@ -169,9 +169,9 @@ def test_what_a_process_sends_to_another_host_is_in_the_spool():
             sink.wait()
     lines = [line.split() for line in sender.stdout.splitlines()]
     assert len(lines) >= 3, sender.stderr
-    for key, rank, direction, remote, *_ in lines:
-        assert (key, rank, direction, remote) == ("job", "3", "send", ":".join(address))
-    size, rates, network_ns = (sorted(int(line[at]) for line in lines[1:]) for at in (4, 5, 6))
+    for key, rank, direction, remote, nic, *_ in lines:
+        assert (key, rank, direction, remote, nic) == ("job", "3", "send", ":".join(address), of.end("a", "b"))
+    size, rates, network_ns = (sorted(int(line[at]) for line in lines[1:]) for at in (5, 6, 7))
     middle = len(size) // 2
     assert 3e6 <= rates[middle] <= 1e7
     assert size[middle] / network_ns[middle] < 2 * 5e6 / 1e9

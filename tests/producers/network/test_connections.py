@@ -7,7 +7,13 @@ import struct
 
 import pytest
 
-from drumline.producers.network.connections import TcpConnection, parse_answer, read_connections
+from drumline.producers.network.connections import (
+    SOCK_DIAG_BY_FAMILY,
+    TcpConnection,
+    parse_connection,
+    read_connections,
+)
+from drumline.producers.network.netlink import parse_answer
 
 #: Answer of a kernel with one connection, 10.77.0.1:48554 to 10.77.0.2:7001, which sent 3 MB; then the end.
 ANSWER = base64.b64decode(
@@ -24,6 +30,12 @@ SEEN = TcpConnection("10.77.0.1:48554", "10.77.0.2:7001", INODE, 3_000_001, 1_00
 LOCAL, REMOTE, QUEUE, ATTRIBUTE, INFO = 24, 40, 76, 124, 128
 
 
+def parsed(answer, inodes):
+    """Return the connections of an answer, and whether it is the last."""
+    messages, is_last = parse_answer(answer, SOCK_DIAG_BY_FAMILY)
+    return [of for message in messages if (of := parse_connection(message, inodes))], is_last
+
+
 def changed(at, value, answer=ANSWER):
     return answer[:at] + value + answer[at + len(value) :]
 
@@ -35,13 +47,13 @@ def with_info(length):
 
 
 def test_a_connection_has_what_the_kernel_counted_of_it():
-    assert parse_answer(ANSWER, {INODE}) == ([SEEN], True)
-    assert parse_answer(ANSWER, {INODE + 1}) == ([], True)
+    assert parsed(ANSWER, {INODE}) == ([SEEN], True)
+    assert parsed(ANSWER, {INODE + 1}) == ([], True)
 
 
 def test_bytes_that_are_not_acknowledged_are_counted_and_not_those_that_are_not_read():
     waiting = changed(QUEUE - 4, struct.pack("=II", 7, 4_000_000))
-    assert parse_answer(waiting, {INODE})[0] == [SEEN._replace(queued=4_000_000)]
+    assert parsed(waiting, {INODE})[0] == [SEEN._replace(queued=4_000_000)]
 
 
 def test_the_answer_has_its_parts_at_these_places():
@@ -52,25 +64,25 @@ def test_the_answer_has_its_parts_at_these_places():
 
 def test_retransmitted_segments_stand_for_bytes_where_a_kernel_counts_no_bytes():
     lost = changed(INFO + 100, struct.pack("=I", 7), with_info(200))
-    assert parse_answer(lost, {INODE})[0] == [SEEN._replace(retransmitted=7 * 1448)]
-    assert parse_answer(changed(INFO + 208, struct.pack("=Q", 99)), {INODE})[0] == [SEEN._replace(retransmitted=99)]
+    assert parsed(lost, {INODE})[0] == [SEEN._replace(retransmitted=7 * 1448)]
+    assert parsed(changed(INFO + 208, struct.pack("=Q", 99)), {INODE})[0] == [SEEN._replace(retransmitted=99)]
 
 
 @pytest.mark.parametrize("length", [0, 8, 104, 160, 183])
 def test_a_kernel_that_does_not_count_busy_time_has_no_connections(length):
-    assert parse_answer(with_info(length), {INODE}) == ([], False)
-    assert parse_answer(with_info(184), {INODE})[0] == [SEEN]
+    assert parsed(with_info(length), {INODE}) == ([], False)
+    assert parsed(with_info(184), {INODE})[0] == [SEEN]
 
 
 def test_every_cut_of_an_answer_is_read_without_an_error():
     for length in range(len(ANSWER)):
-        connections, _ = parse_answer(ANSWER[:length], {INODE})
+        connections, _ = parsed(ANSWER[:length], {INODE})
         assert connections in ([], [SEEN])
 
 
 def test_connections_within_a_host_are_left_out():
-    assert parse_answer(changed(REMOTE, socket.inet_aton("10.77.0.1")), {INODE}) == ([], True)
-    assert parse_answer(changed(REMOTE, socket.inet_aton("127.0.0.2")), {INODE}) == ([], True)
+    assert parsed(changed(REMOTE, socket.inet_aton("10.77.0.1")), {INODE}) == ([], True)
+    assert parsed(changed(REMOTE, socket.inet_aton("127.0.0.2")), {INODE}) == ([], True)
 
 
 def test_addresses_of_ipv4_in_ipv6_are_the_same_as_at_the_other_end():
@@ -78,16 +90,16 @@ def test_addresses_of_ipv4_in_ipv6_are_the_same_as_at_the_other_end():
         packed = b"".join(socket.inet_pton(socket.AF_INET6, address) for address in addresses)
         return changed(16, bytes([socket.AF_INET6]), changed(LOCAL, packed))
 
-    [mapped] = parse_answer(of_six("::ffff:10.77.0.1", "::ffff:10.77.0.2"), {INODE})[0]
+    [mapped] = parsed(of_six("::ffff:10.77.0.1", "::ffff:10.77.0.2"), {INODE})[0]
     assert mapped == SEEN
-    [opened] = parse_answer(of_six("fd00::1", "fd00::2"), {INODE})[0]
+    [opened] = parsed(of_six("fd00::1", "fd00::2"), {INODE})[0]
     assert (opened.local, opened.remote) == ("[fd00::1]:48554", "[fd00::2]:7001")
 
 
 def test_an_error_of_the_kernel_is_raised():
     error = struct.pack("=IHHIIi", 20, 2, 0, 0, 0, -2)
     with pytest.raises(FileNotFoundError):
-        parse_answer(error, {INODE})
+        parsed(error, {INODE})
 
 
 def test_a_kernel_answers_about_its_connections():

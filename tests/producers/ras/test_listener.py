@@ -11,11 +11,11 @@ from support.fakes import fake_ras
 from support.fakes.fake_ras import FakeRas
 
 from drumline.producers.host.targets import RecordedProcess, start_ticks
-from drumline.producers.ras.listener import ras_listener
+from drumline.producers.ras.listener import MOST_PROCESSES, ras_listeners
 
 
 def address_of(processes):
-    listener = ras_listener(processes)
+    listener = next(ras_listeners(processes), None)
     return listener and listener.address
 
 
@@ -83,4 +83,12 @@ def test_the_process_that_listens_is_known_and_a_large_environment_is_not_read_w
     )
     with rank(28938, NCCL_RAS_ADDR="localhost:28938") as pid:
         process = recorded(pid)
-        assert ras_listener([process]) == (process, ("127.0.0.1", 28938))
+        assert list(ras_listeners([process])) == [(process, ("127.0.0.1", 28938))]
+
+
+def test_another_user_who_states_the_run_often_does_not_hide_the_one_that_listens():
+    with rank(28939, NCCL_RAS_ADDR="localhost:28939") as pid:
+        process = recorded(pid)
+        stated = RecordedProcess(process.record, 1 << 22, os.geteuid() + 1, 1)
+        listeners = list(ras_listeners([*[stated] * (MOST_PROCESSES + 1), process, process]))
+    assert listeners == [(process, ("127.0.0.1", 28939))], "once for each user"

@@ -41,11 +41,12 @@ def read(monkeypatch):
 
     def reading(ras, runs=(("j", "r"),), is_off=False, known=(), users=(0, 0)):
         before, answers = outcomes(), dict.fromkeys(known)
-        monkeypatch.setattr(
-            request_thread,
-            "ras_listener",
-            lambda processes: RasListener(processes[0], ras.address) if ras and processes else None,
-        )
+
+        def listeners(processes):
+            first = {process.user: process for process in reversed(processes)}
+            return iter([RasListener(process, ras.address) for process in first.values()] if ras else ())
+
+        monkeypatch.setattr(request_thread, "ras_listeners", listeners)
         processes = [process for job in sorted({job for job, _ in runs}) for process in recorded(job, users)]
         thread = RasReader(answers, lambda: processes, lambda: is_off)
         for run in runs:
@@ -75,11 +76,11 @@ def test_the_answer_about_another_job_is_not_taken(read):
         assert read(ras) == ({}, {"none": 1})
 
 
-def test_an_answer_counts_for_processes_of_the_user_only_who_listens(read):
-    with FakeRas(answer()) as ras:
-        assert set(read(ras, users=(1001, 1002))[0]) == {"p0"}
-    with FakeRas(answer(pid=401)) as ras:
-        assert read(ras, users=(1001, 1002)) == ({}, {"none": 1})
+@pytest.mark.parametrize(("pid", "name"), [(400, "p0"), (401, "p1")])
+def test_an_answer_counts_for_processes_of_the_user_only_who_listens(read, pid, name):
+    with FakeRas(answer(pid)) as ras:
+        answers, counted = read(ras, users=(1001, 1002))
+    assert (set(answers), counted) == ({name}, {"answered": 1})
 
 
 def test_an_answer_is_as_old_as_its_request(read, monkeypatch):

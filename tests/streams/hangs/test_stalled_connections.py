@@ -20,6 +20,7 @@ class Ring(Job):
     def __init__(self, run="r1"):
         super().__init__({"c0": list(range(RANKS))}, run)
         self.cut, self.read, self.batches_of = {}, 0, ConnectionBatches("agent", "host")
+        self.ahead_ns = {}  # rank -> how much the clock of its host is ahead
 
     def cut_links(self, cut):
         self.cut = cut
@@ -47,6 +48,7 @@ class Ring(Job):
         record = {"job": "train", "run": self.run, "rank": rank, "world_size": RANKS, "host": "h", "gpu_uuid": ""}
         _, batch = self.batches_of.batch(record, [values | {"start_ns": self.now - SECOND} for values in rows])
         self.read += 1
+        batch.envelope["sent_ns"] += self.ahead_ns.get(rank, 0)
         self.take(apply_batch(self.stage, batch, self.read, self.now))
 
 
@@ -153,6 +155,15 @@ def test_a_connection_that_delivers_again_is_stated_no_more():
     job.cut = {}
     job.run_for(2)
     assert "delivers nothing" not in job.rows[-1][0]["note"]
+
+
+def test_a_host_whose_clock_is_ahead_hides_no_link_of_others():
+    job = begun(Ring().run_for(20)).cut_links({(1, 2): DATA})
+    job.ahead_ns = {4: 8 * SECOND}
+    for _ in range(15):
+        job.run_for(1)
+        job.send(4, [row("10.0.0.4:1", "10.0.9.9:2", "receive", 0, 1 << 20) | {"queued": -1}])
+    assert "the link from host-0 (rank 1)" in job.rows[-1][0]["note"]
 
 
 def test_a_pair_is_known_after_a_restart_of_the_worker():

@@ -29,12 +29,15 @@ def outside(verdicts):
     return [window for first, window in verdicts.items() if first + 19 < SLOW[0] or first > SLOW[1]]
 
 
-def stored(*ends):
-    """Rows of a state: (rank, local, remote, direction, bytes, ns on the network, delivery rate, retransmitted)."""
+def stored(*ends, nics=()):
+    """Rows of a state: (rank, local, remote, direction, bytes, ns on the network, delivery rate, retransmitted).
+
+    `nics`: local end -> its interface."""
     state = TransferState({}, "job|run")
     for number, (rank, local, remote, direction, size, network_ns, rate, again) in enumerate(ends):
         of_kernel = {"busy_ns": network_ns, "network_ns": network_ns, "delivery_rate": rate, "retransmitted": again}
         values = row(local, remote, direction, 10, size) | (of_kernel if direction == "send" else {})
+        values |= {"nic": dict(nics).get(local, "")}
         _, batch = ConnectionBatches("agent", "node").batch({"job": "job", "run": "run", "rank": rank}, [values])
         state.apply(BatchTable.of([batch]), np.array([number]))
     kept = state.between(0, 10**18)
@@ -111,9 +114,23 @@ def test_the_rate_of_a_pair_is_that_of_its_connections_together():
     )
     pairs = join_connections(*kept)
     assert pairs.keys() == {(0, 1)}
-    assert pairs[0, 1] == pytest.approx(Connections(80e6, 7.0, 1e8, 1.0))
+    assert pairs[0, 1][:4] == pytest.approx(Connections(80e6, 7.0, 1e8, 1.0)[:4])
     assert pairs[0, 1].rate == pytest.approx(1.0)
     assert pairs[0, 1]._replace(delivery_rate=0.0).rate == pytest.approx(0.8)
+
+
+def test_a_pair_has_the_interfaces_of_both_ends_of_the_connections_that_carry_data():
+    ends = [("a:1", "b:2", 40_000_000), ("a:3", "b:4", 40_000_000), ("a:5", "b:6", 200_000)]
+    rows = [
+        of
+        for a, b, size in ends
+        for of in ((0, a, b, "send", size, 10**8, 10**8, 0), (1, b, a, "receive", size, 0, -1, 0))
+    ]
+    nics = {"a:1": "eth1", "a:3": "eth0", "a:5": "eth7", "b:2": "ens3", "b:4": "ens3"}
+    pairs = join_connections(*stored(*rows, nics=nics))
+    assert (pairs[0, 1].nics, pairs[0, 1].receiver_nics) == (("eth0", "eth1"), ("ens3",))
+    [flow] = with_connections([], pairs, 1e6)
+    assert (flow.nics, flow.receiver_nics) == (("eth0", "eth1"), ("ens3",))
 
 
 def test_the_other_end_is_who_has_the_same_ends_the_other_way_round():
@@ -125,7 +142,7 @@ def test_the_other_end_is_who_has_the_same_ends_the_other_way_round():
 
 
 def test_a_flow_is_what_the_kernel_counted_only_if_its_data_goes_over_tcp():
-    over = Connections(16.0 * LEAST_BYTES, 0.0, 1e7, 0.0)
+    over = Connections(16.0 * LEAST_BYTES, 0.0, 1e7, 0.0, nics=("eth0",))
     [flow] = with_connections([RING], {(0, 1): over}, 1e6)
     assert (flow.over_tcp, flow.communicator, flow.nics, flow.name) == (True, "c", ("eth0",), "tcp 0 1")
     assert flow.rate == pytest.approx(over.rate)
@@ -159,7 +176,7 @@ def test_a_path_that_carries_nothing_now_and_then_has_a_rate_with_its_stalls_whe
 
 
 def test_a_pair_that_is_busy_for_less_than_a_suspect_costs_is_not_evaluated():
-    over = Connections(16.0 * LEAST_BYTES, 0.0, 1e7, 0.0)
+    over = Connections(16.0 * LEAST_BYTES, 0.0, 1e7, 0.0, nics=("eth0",))
     assert with_connections([RING], {(0, 1): over}, 1.1e7) == []
 
 
