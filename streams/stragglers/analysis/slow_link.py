@@ -19,6 +19,8 @@ from drumline.streams.stragglers.links.slow_flows import SlowFlows
 
 #: Part of the growth of collectives that a flow has to explain: it overlaps with lateness, and is a mean of all kinds.
 EXPLAINED = 0.4
+#: Pairs of ranks whose floors are compared: each window keeps 100 bytes of each. A larger pipeline has no floors.
+MOST_PAIRS = 4_096
 #: communicator -> `kinds`: "operation bytes" -> floor of one such collective, ns; `least`: see _least.
 LinkSummary = Mapping[str, Mapping[str, Any]]
 
@@ -62,7 +64,8 @@ def summarize_links(data: WindowData) -> LinkSummary:
 
 def _linked(data: WindowData) -> list[CommunicatorWindow]:
     """Return the groups of which floors are known."""
-    return [group for group in (*data.communicators, *data.pairs) if group.kinds]
+    pairs = data.pairs if len(data.pairs) <= MOST_PAIRS else ()
+    return [group for group in (*data.communicators, *pairs) if group.kinds]
 
 
 def _floor(kind: Floats) -> int:

@@ -14,6 +14,7 @@ from support.straggler_simulator import MS, Fault, batches
 
 from drumline.streams.core.thresholds import INSUFFICIENT, OK
 from drumline.streams.lateness.collective_join import EXCHANGE, LOCKSTEP, PIPELINE, POINT_TO_POINT, point_to_point
+from drumline.streams.stragglers.analysis import slow_link
 from drumline.streams.stragglers.analysis.pipelines import pipeline_stages
 
 pytestmark = pytest.mark.traces
@@ -159,3 +160,12 @@ def test_a_slow_link_of_a_pipeline_without_replicas_is_the_jobs_and_names_no_ran
     windows = evaluated(batches(job))
     for first, named in zip(windows, named_ranks(windows), strict=True):
         assert named == ({-1: "slow_link"} if first >= 60 else {})
+
+
+def test_floors_of_more_pairs_than_a_window_keeps_are_none(monkeypatch):
+    monkeypatch.setattr(slow_link, "MOST_PAIRS", 1)
+    job = batches(simulate_pipeline((1.0, 1.0, 1.0), 1, 96, transfer_ns=MS, slow_link=(60, 4.0)))
+    windows = evaluated(job)
+    assert [named for named in named_ranks(windows) if "slow_link" in named.values()] == []
+    monkeypatch.undo()
+    assert {-1: "slow_link"} in named_ranks(evaluated(job))
