@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Iterable
-
-import structlog
 
 from drumline.infra.telemetry import metrics
 from drumline.producers.batching.sample_envelopes import SampleEnvelopes, readings
 from drumline.producers.host.host_samples import HostSamples, ProcessSample
+from drumline.producers.host.sampling_thread import SamplingThread
 from drumline.producers.host.targets import RecordedProcess
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
-
-log = structlog.get_logger()
 
 #: Mean time between two polls at the main threads; s. It varies, so that no job's steps keep time with it.
 POLL_S = 0.05
@@ -37,8 +33,8 @@ class HostBatches:
         return key, Batch(Topic.HOST, envelope, readings(Topic.HOST, row))
 
 
-class HostSampler(threading.Thread):
-    """Samples the recorded processes once a period; `drumline agent` starts it and calls `stop`.
+class HostSampler(SamplingThread):
+    """Samples the recorded processes once a period, and polls them in between.
 
     `processes` returns those that are alive now. The spool is another's, and closed by it.
     """
@@ -51,33 +47,27 @@ class HostSampler(threading.Thread):
         period_s: float,
         samples: HostSamples | None = None,
     ) -> None:
-        super().__init__(name="host", daemon=True)
+        super().__init__("host", "processes")
         self._spool, self._batches, self._processes, self._period_s = spool, batches, processes, period_s
         self._samples = samples or HostSamples()
-        self._halt = threading.Event()
+        self._due = time.monotonic() + period_s
 
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._halt.set()
-        self.join(5.0)
+    def pause_s(self) -> float:
+        """Return the time until the next poll; without processes a period."""
+        return POLL_S * random.uniform(0.5, 1.5) if self._samples.processes else self._period_s
 
-    def run(self) -> None:
-        """Sample until `stop`."""
-        problem = ""
-        due = time.monotonic() + self._period_s
-        while not self._halt.wait(POLL_S * random.uniform(0.5, 1.5) if self._samples.processes else self._period_s):
-            try:
-                self._samples.poll()
-                if time.monotonic() >= due:
-                    due = max(due + self._period_s, time.monotonic())
-                    self._sample()
-            except Exception as error:  # nothing that /proc shows must end the sampling of a host
-                if (text := f"{type(error).__name__}: {error}") != problem:
-                    problem = text
-                    log.warning("processes cannot be sampled now", problem=text)
+    def sample(self) -> None:
+        """Poll, and append the rows of a period that is over."""
+        self._samples.poll()
+        if time.monotonic() >= self._due:
+            self._due = max(self._due + self._period_s, time.monotonic())
+            self._append()
+
+    def close(self) -> None:
+        """Close the files of the processes."""
         self._samples.close()
 
-    def _sample(self) -> None:
+    def _append(self) -> None:
         for sample in self._samples.read(time.time_ns()):
             key, batch = self._batches.batch(sample)
             self._spool.append_batch(key, batch)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import structlog
-
 from drumline.infra.telemetry import metrics
 from drumline.producers.batching.sample_envelopes import SampleEnvelopes, encoded
+from drumline.producers.host.sampling_thread import SamplingThread
 from drumline.producers.host.targets import RecordedProcess
 from drumline.producers.network.connection_rates import ConnectionRates, Row
 from drumline.producers.network.connections import read_connections
@@ -19,8 +17,6 @@ from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import Batch
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
-
-log = structlog.get_logger()
 
 #: Length of a row; s.
 PERIOD_S = 1.0
@@ -49,8 +45,8 @@ class ConnectionBatches:
         return key, Batch(Topic.TRANSFER, envelope | dictionaries | {"sent_ns": sent_ns}, columns)
 
 
-class ConnectionSampler(threading.Thread):
-    """Samples connections once a period; `drumline agent` starts it and calls `stop`.
+class ConnectionSampler(SamplingThread):
+    """Samples connections once a period, and polls them in between.
 
     `processes` returns those that are alive now. The spool is another's, and closed by it.
     """
@@ -62,38 +58,31 @@ class ConnectionSampler(threading.Thread):
         processes: Callable[[], Iterable[RecordedProcess]],
         period_s: float = PERIOD_S,
     ) -> None:
-        super().__init__(name="connections", daemon=True)
+        super().__init__("connections", "connections")
         self._spool, self._batches, self._processes, self._period_s = spool, batches, processes, period_s
         self._owners, self._rates, self._interfaces = SocketOwners(), ConnectionRates(), dict[str, str]()
-        self._halt = threading.Event()
+        self._polls, self._files_due, self._read_due, self._took_s = 0, 0.0, 0.0, 0.0
 
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._halt.set()
-        self.join(5.0)
+    def pause_s(self) -> float:
+        """Return the time between two polls."""
+        return self._period_s / POLLS
 
-    def run(self) -> None:
-        """Sample until `stop`."""
-        problem, polls, files_due, read_due, took_s = "", 0, 0.0, 0.0, 0.0
-        while not self._halt.wait(self._period_s / POLLS):
-            polls = (polls + 1) % POLLS
-            try:
-                if not polls and (begin := time.monotonic()) >= files_due:
-                    self._owners.follow(self._processes())
-                    self._interfaces = read_interfaces() if self._owners.owners else {}
-                    metrics.AGENT_CONNECTIONS_UNSEEN.set(self._owners.left_out)
-                    files_due = (end := time.monotonic()) + max(FILES_S, (end - begin) / MOST_SHARE)
-                wanted = self._owners.owners and (not polls or took_s <= MOST_SHARE * self._period_s / POLLS)
-                if wanted and (begin := time.monotonic()) >= read_due:
-                    self._rates.refresh(read_connections(self._owners.owners))
-                    took_s = (end := time.monotonic()) - begin
-                    read_due = end + took_s / MOST_SHARE
-                    if not polls:
-                        self._publish(time.time_ns())
-            except Exception as error:  # nothing that the kernel shows must end the sampling of a host
-                if (text := f"{type(error).__name__}: {error}") != problem:
-                    problem = text
-                    log.warning("connections cannot be sampled now", problem=text)
+    def sample(self) -> None:
+        """Poll the kernel, and append the rows of a period that is over; less often where that takes long."""
+        self._polls = (self._polls + 1) % POLLS
+        is_row_due = not self._polls
+        if is_row_due and (begin := time.monotonic()) >= self._files_due:
+            self._owners.follow(self._processes())
+            self._interfaces = read_interfaces() if self._owners.owners else {}
+            metrics.AGENT_CONNECTIONS_UNSEEN.set(self._owners.left_out)
+            self._files_due = (end := time.monotonic()) + max(FILES_S, (end - begin) / MOST_SHARE)
+        wanted = self._owners.owners and (is_row_due or self._took_s <= MOST_SHARE * self.pause_s())
+        if wanted and (begin := time.monotonic()) >= self._read_due:
+            self._rates.refresh(read_connections(self._owners.owners))
+            self._took_s = (end := time.monotonic()) - begin
+            self._read_due = end + self._took_s / MOST_SHARE
+            if is_row_due:
+                self._publish(time.time_ns())
 
     def _publish(self, now_ns: int) -> None:
         rows, left_out = self._rates.take(now_ns, self._owners.owners, self._interfaces)

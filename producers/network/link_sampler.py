@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 
-import structlog
-
 from drumline.producers.batching.sample_envelopes import SampleEnvelopes, encoded, in_bounds
+from drumline.producers.host.sampling_thread import SamplingThread
 from drumline.producers.network.link_samples import LinkSample, LinkSamples
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import Batch
 from drumline.schemas.keys import record_key
 from drumline.schemas.topics import Topic
-
-log = structlog.get_logger()
 
 
 class LinkBatches:
@@ -34,28 +30,20 @@ class LinkBatches:
         return record_key(batch), batch
 
 
-class LinkSampler(threading.Thread):
-    """Samples the links once a period; `drumline agent` starts it and calls `stop`. The spool is closed elsewhere."""
+class LinkSampler(SamplingThread):
+    """Samples the links once a period, at once for the first time. The spool is another's, and closed by it."""
 
     def __init__(self, spool: SpoolWriter, batches: LinkBatches, samples: LinkSamples, period_s: float) -> None:
-        super().__init__(name="network", daemon=True)
+        super().__init__("network", "links")
         self._spool, self._batches, self._samples, self._period_s = spool, batches, samples, period_s
-        self._halt = threading.Event()
+        self._pause_s = 0.0
 
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._halt.set()
-        self.join(5.0)
+    def pause_s(self) -> float:
+        """Return the period; 0 at the begin."""
+        pause_s, self._pause_s = self._pause_s, self._period_s
+        return pause_s
 
-    def run(self) -> None:
-        """Sample until `stop`."""
-        problem = ""
-        while not self._halt.is_set():
-            try:
-                if samples := list(self._samples.read(time.time_ns())):
-                    self._spool.append_batch(*self._batches.batch(samples))
-            except Exception as error:  # nothing that sysfs shows must end the sampling of a host
-                if (text := f"{type(error).__name__}: {error}") != problem:
-                    problem = text
-                    log.warning("links cannot be sampled now", problem=text)
-            self._halt.wait(self._period_s)
+    def sample(self) -> None:
+        """Read the links, and append their rows."""
+        if samples := list(self._samples.read(time.time_ns())):
+            self._spool.append_batch(*self._batches.batch(samples))
