@@ -18,8 +18,8 @@ from drumline.producers.network.connections import TcpConnection
 #: Bytes in an interval below which a direction of a connection has no row: control messages. A send that waited for
 #: the network half of the interval has one all the same: the path may be stalled.
 LEAST_BYTES = 1 << 16
-#: Rows of a process in an interval: those of stalled paths, up to half of them, and those that carried most. Rings and
-#: trees need a few for each channel.
+#: Rows of a process in an interval: those that carried most, half of them at least if there are so many, and those of
+#: stalled paths. Rings and trees need a few for each channel.
 MOST_ROWS = 256
 SEND, RECEIVE = "send", "receive"
 
@@ -84,8 +84,10 @@ def _chosen(rows: list[Row]) -> list[Row]:
     rows = sorted(rows, key=lambda row: -int(row["bytes"]))
     if len(rows) <= MOST_ROWS:
         return rows
-    stalled = [row for row in rows if int(row["bytes"]) < LEAST_BYTES][: MOST_ROWS // 2]
-    return rows[: MOST_ROWS - len(stalled)] + stalled
+    moving = [row for row in rows if int(row["bytes"]) >= LEAST_BYTES]
+    stalled = rows[len(moving) :]
+    chosen = moving[: MOST_ROWS - min(len(stalled), MOST_ROWS // 2)]
+    return chosen + stalled[: MOST_ROWS - len(chosen)]
 
 
 def _rows(known: _Followed, begin_ns: int, now_ns: int, interfaces: Mapping[str, str]) -> Iterable[Row]:

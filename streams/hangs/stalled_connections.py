@@ -18,8 +18,9 @@ from drumline.schemas.record_table import Ints, RecordTable
 LEAST_BYTES = 1 << 16
 #: Time for which a row of a stalled connection counts, by the newest record of its rank: agents send one a second; ns.
 FRESH_NS = 4_000_000_000
-#: The same by the newest record of its run, for ranks of which no more comes: clocks of hosts differ; ns.
-RUN_FRESH_NS = 30_000_000_000
+#: The same by the clock of its run, for ranks of which no more comes: clocks of hosts differ; ns. That clock is behind
+#: those of this part of the ranks, which may be wrong.
+RUN_FRESH_NS, AHEAD_PART = 30_000_000_000, 4
 #: Rows in a row of a connection that is stalled: a second that loses packets is no cut link. The time between two, of
 #: which agents of a loaded host leave some out; ns.
 LEAST_INTERVALS, MOST_GAP_NS = 3, 3_500_000_000
@@ -60,13 +61,13 @@ class StalledConnections:
         ends: (own end, other end) of a connection -> the rank that has it.
     """
 
-    __slots__ = ("_newest_ns", "_noted", "_stalled", "ends")
+    __slots__ = ("_last_ns", "_noted", "_stalled", "ends")
 
     def __init__(self) -> None:
         self.ends: dict[tuple[str, str], int] = {}
         self._noted: dict[int, int] = {}
         self._stalled: dict[tuple[str, str], _Stall] = {}
-        self._newest_ns = 0
+        self._last_ns: dict[int, int] = {}  # rank -> when its last record was sent
 
     @property
     def memory(self) -> int:
@@ -75,13 +76,13 @@ class StalledConnections:
 
     def advance(self, ranks: Ints, sent_ns: Ints) -> None:
         """Note that records of these ranks were sent then, and forget stalls that are older."""
-        self._newest_ns = max(self._newest_ns, int(sent_ns.max(initial=0)))
-        if not self._stalled:
-            return
         newest: dict[int, int] = {}
         for rank, now_ns in zip(ranks.tolist(), sent_ns.tolist(), strict=True):
             newest[rank] = max(now_ns, newest.get(rank, 0))
-        least_ns = self._newest_ns - RUN_FRESH_NS
+        self._last_ns |= newest
+        if not self._stalled:
+            return
+        least_ns = sorted(self._last_ns.values())[-1 - len(self._last_ns) // AHEAD_PART] - RUN_FRESH_NS
         old = [
             name
             for name, stall in self._stalled.items()
@@ -103,7 +104,7 @@ class StalledConnections:
         stalled_ranks = {stall.rank for stall in self._stalled.values()}
         of_parts = zip(table.number("rank").tolist(), sent.tolist(), table.ends[:-1], table.ends[1:], strict=True)
         for part, (rank, sent_ns, begin, end) in enumerate(of_parts):
-            is_due = sent_ns - self._noted.get(rank, -NOTED_NS) >= NOTED_NS
+            is_due = abs(sent_ns - self._noted.get(rank, -NOTED_NS)) >= NOTED_NS  # a clock may be set back
             wanted = is_tcp if is_due or rank in stalled_ranks else is_still
             for row in (np.flatnonzero(wanted[begin:end]) + begin).tolist():
                 name = local_names[part][columns["local"][row]], remote_names[part][columns["remote"][row]]

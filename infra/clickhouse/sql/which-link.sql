@@ -18,12 +18,12 @@ WITH ends AS (
     WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND start >= {since:DateTime64(3, 'UTC')} AND start < {until:DateTime64(3, 'UTC')} AND local != ''
     GROUP BY local, remote, at
 ), pairs AS (
-    SELECT a.of_rank AS from_rank, any(a.of_host) AS from_host, arrayStringConcat(arraySort(groupUniqArrayIf(a.of_nic, a.of_nic != '')), ' ') AS from_nic,
-        b.of_rank AS to_rank, any(b.of_host) AS to_host, arrayStringConcat(arraySort(groupUniqArrayIf(b.of_nic, b.of_nic != '')), ' ') AS to_nic, a.at AS at, sum(a.size) AS sent,
+    SELECT a.of_rank AS from_rank, a.of_host AS from_host, arrayStringConcat(arraySort(groupUniqArrayIf(a.of_nic, a.of_nic != '')), ' ') AS from_nic,
+        b.of_rank AS to_rank, b.of_host AS to_host, arrayStringConcat(arraySort(groupUniqArrayIf(b.of_nic, b.of_nic != '')), ' ') AS to_nic, a.at AS at, sum(a.size) AS sent,
         greatest(sent / greatest(sum(a.size * a.busy_ns) / sent, 1), sum(a.delivered)) AS gb_s
     FROM connections AS a INNER JOIN connections AS b ON b.local = a.remote AND b.remote = a.local AND b.at = a.at
     WHERE a.size >= 1048576 AND a.of_rank != b.of_rank
-    GROUP BY from_rank, to_rank, at
+    GROUP BY from_rank, from_host, to_rank, to_host, at
 ), recorded AS (
     SELECT communicator, sender, receiver, at, anyIf(of_rank, sends) AS from_rank, anyIf(of_host, sends) AS from_host, anyIf(nics, sends) AS from_nic,
         anyIf(of_rank, NOT sends) AS to_rank, anyIf(of_host, NOT sends) AS to_host, anyIf(nics, NOT sends) AS to_nic, anyIf(size, sends) AS sent, max(rate) AS gb_s
@@ -48,10 +48,10 @@ SELECT f.from_rank AS from_rank, f.from_host AS from_host, f.from_nic AS from_ni
     round(f.lowest, 3) AS lowest_gb_s, round(f.usual, 3) AS usual_gb_s, round(median(f.usual) OVER (PARTITION BY f.communicator, f.from_host = f.to_host), 3) AS peers_gb_s,
     round(f.sent / 1e9, 3) AS recorded_gb, f.communicator AS communicator, arrayStringConcat(arrayFilter(text -> text != '', [a.wrong, b.wrong]), ', ') AS wrong, a.errors + b.errors AS errors
 FROM (
-    SELECT communicator, any(from_rank) AS from_rank, any(from_host) AS from_host, any(from_nic) AS from_nic, any(to_rank) AS to_rank, any(to_host) AS to_host, any(to_nic) AS to_nic,
+    SELECT communicator, any(from_rank) AS from_rank, from_host, any(from_nic) AS from_nic, any(to_rank) AS to_rank, to_host, any(to_nic) AS to_nic,
         argMax(gb_s, at) AS newest, min(gb_s) AS lowest, median(gb_s) AS usual, sum(flows.sent) AS sent,
         if((from_host, from_nic) IN (SELECT host, device FROM links), from_nic, '') AS from_device, if((to_host, to_nic) IN (SELECT host, device FROM links), to_nic, '') AS to_device
-    FROM flows GROUP BY communicator, sender, receiver
+    FROM flows GROUP BY communicator, sender, receiver, from_host, to_host
 ) AS f
 LEFT ANY JOIN links AS a ON a.host = f.from_host AND a.device = f.from_device
 LEFT ANY JOIN links AS b ON b.host = f.to_host AND b.device = f.to_device

@@ -71,7 +71,8 @@ def _host_extent(host: str, slow: Sequence[Flow], evaluated: Sequence[Flow], hos
     nics = {nic for flow in slow for nic in _nics(flow, host, hosts)}
     crossing = [flow for flow in evaluated if host in _hosts(flow, hosts)]
     of_nic = [flow for flow in crossing if not nics.isdisjoint(_nics(flow, host, hosts))]
-    is_nic = len(nics) == 1 and len(of_nic) < len(crossing)
+    is_known = all(_nics(flow, host, hosts) for flow in slow)  # what is slow without a device may be on any
+    is_nic = is_known and len(nics) == 1 and len(of_nic) < len(crossing)
     candidates = of_nic if is_nic else crossing
     slow_names = {flow.name for flow in slow}
 

@@ -158,6 +158,24 @@ def test_what_is_wrong_with_a_link_is_that_of_the_interface_where_it_is_known(se
     assert known == {("nic-a", "eth1", "", "errors", 10), ("nic-b", "", "eth1", "errors", 10)}
 
 
+def test_ranks_over_tcp_that_another_attempt_has_on_other_hosts_are_other_links(server):
+    client = clickhouse.connect(server, database=server.clickhouse.database)
+    clickhouse.command(
+        client,
+        """INSERT INTO transfers (job, run, rank, host, start, duration_ns, comm_rank, ranks, peer, direction, bytes,
+            busy_ns, network_ns, local, remote, delivery_rate)
+        WITH toStartOfInterval(now(), INTERVAL 10 SECOND) - 60 + 20 * attempt AS at, ['b', 'c'][attempt] AS other,
+            [(0, 'a', other), (1, other, 'a')] AS ends
+        SELECT 'moved', 'r', end.1, concat('moved-', end.2), at, 1000000000, -1, 0, -1, way, 200000000, 100000000,
+            100000000 * attempt, concat(end.2, ':1'), concat(end.3, ':1'), -1
+        FROM (SELECT arrayJoin([1, 2]) AS attempt) ARRAY JOIN ends AS end ARRAY JOIN ['send', 'receive'] AS way""",
+    )
+    names, result = cookbook.asker(server)(dataclasses.replace(queries()["which-link"], example={"job": "moved"}))
+    flows = [dict(zip(names, row, strict=True)) for row in result]
+    known = {(of["from_host"][-1] + of["to_host"][-1], float(of["newest_gb_s"])) for of in flows}
+    assert known == {("ab", 2.0), ("ba", 2.0), ("ac", 1.0), ("ca", 1.0)}
+
+
 def test_little_traffic_over_tcp_hides_no_pair_that_nccl_recorded_on_another_network(server):
     client = clickhouse.connect(server, database=server.clickhouse.database)
     clickhouse.command(

@@ -1,5 +1,7 @@
 """Rows of connections: what each carried in an interval, of those that a process holds."""
 
+import pytest
+
 from drumline.producers.network.connection_rates import LEAST_BYTES, MOST_ROWS, ConnectionRates
 from drumline.producers.network.connections import TcpConnection
 
@@ -81,6 +83,15 @@ def test_stalled_paths_have_rows_beside_many_connections_that_carry_more():
     rows, left_out = sampled(begin, end)
     assert (len(rows["p"]), left_out) == (MOST_ROWS, 10)
     assert rows["p"][-1]["local"] == "a:0"
+
+
+@pytest.mark.parametrize("moving", [0, 10, MOST_ROWS])
+def test_of_many_stalled_paths_none_has_two_rows(moving):
+    begin = [OPENED._replace(local=f"a:{n}") for n in range(MOST_ROWS + 44)]
+    end = [of._replace(acknowledged=MB) for of in begin[:moving]]
+    end += [of._replace(busy_us=900_000, queued=5_000) for of in begin[moving:]]
+    rows, left_out = sampled(begin, end)
+    assert (len({row["local"] for row in rows["p"]}), left_out) == (MOST_ROWS, 44)
 
 
 def test_a_row_names_the_interface_that_has_its_address():

@@ -157,12 +157,24 @@ def test_a_connection_that_delivers_again_is_stated_no_more():
     assert "delivers nothing" not in job.rows[-1][0]["note"]
 
 
-def test_a_host_whose_clock_is_ahead_hides_no_link_of_others():
+@pytest.mark.parametrize("ahead_s", [8, 3_600])
+def test_a_host_whose_clock_is_ahead_hides_no_link_of_others(ahead_s):
     job = begun(Ring().run_for(20)).cut_links({(1, 2): DATA})
-    job.ahead_ns = {4: 8 * SECOND}
+    job.ahead_ns = {4: ahead_s * SECOND}
     for _ in range(15):
         job.run_for(1)
         job.send(4, [row("10.0.0.4:1", "10.0.9.9:2", "receive", 0, 1 << 20) | {"queued": -1}])
+    assert "the link from host-0 (rank 1)" in job.rows[-1][0]["note"]
+
+
+def test_connections_that_are_opened_after_clocks_were_set_back_are_known():
+    job = Ring()
+    job.ahead_ns = dict.fromkeys(range(RANKS), 3_600 * SECOND)
+    job.run_for(2)
+    [state] = job.stage.states.values()
+    state.connections.ends.clear()
+    job.ahead_ns = {}
+    begun(job.run_for(20)).cut_links({(1, 2): DATA}).run_for(15)
     assert "the link from host-0 (rank 1)" in job.rows[-1][0]["note"]
 
 

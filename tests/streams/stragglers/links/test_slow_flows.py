@@ -190,6 +190,14 @@ def test_what_slow_flows_have_in_common(is_slow, expected):
     assert (extent.detail, extent.direction, extent.host, extent.to_host, extent.nic) == expected
 
 
+def test_a_device_is_not_named_where_flows_without_a_known_one_are_slow_too():
+    known = [flow(2, other, nic="eth0") for other in (0, 4, 6)]
+    flows = [*known, *(replace(of, nics=(), communicator="d") for of in known), flow(4, 6), flow(6, 4), flow(0, 4)]
+    assert extent_of(known, flows, HOSTS).detail == ONE_NIC
+    extent = extent_of(flows[:6], flows, HOSTS)
+    assert (extent.detail, extent.direction, extent.host) == (ONE_HOST, SENDS, "node-1")
+
+
 @pytest.mark.parametrize(("sent", "returned", "named"), [(2.5, 4.3, [(0, 1)]), (5.0, 5.2, [(0, 1), (1, 0)])])
 def test_a_direction_that_is_slow_by_the_queue_of_the_other_is_not_named(sent, returned, named):
     known = [flow(0, 1), flow(1, 0)]
