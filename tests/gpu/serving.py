@@ -3,8 +3,11 @@
 Parts: load (an HTTP load on two servers in turn, one of them recorded: throughput, TPOT, and whether each request has
 its row), serve (requests with a caller's trace to `transformers serve`), busy (the iterations' GPU time beside
 CUPTI's), adapters (an engine of one's own: which adapter is dear), ranks (tensor parallelism on two GPUs: rank 1 late
-by a fifth of each iteration, then healthy for SERVING_HEALTHY_S). A part that fails is reported, and the next begins.
-SERVING_SECONDS: time for all. SERVING_ROUNDS: pairs of loads; SERVING_REQUESTS: of a load.
+by a fifth of each iteration, then healthy for SERVING_HEALTHY_S), pairs and graphs (rounds of the same requests in one
+process, with the adapter and without it, and iterations beside CUPTI: of a model that computes long, and of one in
+CUDA graphs), deep (`transformers serve` with CUPTI all the time). A part that fails is reported, and the next begins.
+SERVING_SECONDS: time for all. SERVING_ROUNDS: pairs of loads; SERVING_REQUESTS: of a load; SERVING_TRACES: requests
+with a trace; SERVING_PAIRS_S: time of pairs and of graphs. Spools of serve and deep are left in OUT.
 """
 
 import json
@@ -43,10 +46,11 @@ BEGAN = time.monotonic()
 ROUNDS, REQUESTS = int(os.environ.get("SERVING_ROUNDS", "16")), int(os.environ.get("SERVING_REQUESTS", "250"))
 AT_ONCE, TOKENS = int(os.environ.get("SERVING_AT_ONCE", "64")), 8_192
 HEALTHY_S = float(os.environ.get("SERVING_HEALTHY_S", "35"))
+TRACES, PAIRS_S = int(os.environ.get("SERVING_TRACES", "2000")), float(os.environ.get("SERVING_PAIRS_S", "90"))
 #: Servers are started anew after so many pairs: no process is fast or slow by chance for all of them.
 PAIRS_OF_SERVERS = 4
 #: Time that parts after `load` need; s.
-NEEDED_S = {"serve": 60, "busy": 30, "adapters": 45, "ranks": 150}
+NEEDED_S = {"serve": 60, "busy": 30, "adapters": 45, "ranks": 150}  # of a call without parts
 results: dict[str, object] = {}
 
 
@@ -58,12 +62,14 @@ def left() -> float:
     return SECONDS - (time.monotonic() - BEGAN)
 
 
-def start(name: str, command: list[str], spool: Path | None, **more: str) -> subprocess.Popen[str]:
+def start(
+    name: str, command: list[str], spool: Path | None, policy: str = "auto", **more: str
+) -> subprocess.Popen[str]:
     """Start a program of serving_job.py; `spool`: it is recorded."""
     shared = {**os.environ, "TOKENIZERS_PARALLELISM": "false", **more}
     if spool is not None:
         spool.mkdir(exist_ok=True)
-        options = LaunchOptions(job=name, run=name, policy="auto", spool=str(spool))
+        options = LaunchOptions(job=name, run=name, policy=policy, spool=str(spool))
         shared = environment(shared, command, options)
         make_rings(shared)
     return subprocess.Popen(
@@ -228,7 +234,12 @@ def busy_part(folder: Path) -> None:
     loads.join()
     end(server.program)
     time.sleep(2)
-    window = profiles[0]
+    results["busy"] = beside_cupti(profiles[0], spool)
+    report(f"busy: {json.dumps(results['busy'])}")
+
+
+def beside_cupti(window: dict[str, int], spool: Path) -> dict[str, object]:
+    """Return which part of a window the GPU was busy by the iterations' events, and by CUPTI."""
     # Iterations overlap with their launches: those that the host began well inside the window.
     low, high = int(window["began_ns"]) + 200_000_000, int(window["ended_ns"]) - 200_000_000
     rows = sorted(rows_of(spool, "gpu.iteration.v1"), key=lambda row: int(row["start_ns"]))
@@ -237,12 +248,42 @@ def busy_part(folder: Path) -> None:
     idle = sum(max(int(row["gpu_idle_ns"]), 0) for row in inside)
     share = span / (span + idle) if inside else 0.0
     cupti = int(window["busy_ns"]) / max(int(window["last_ns"]) - int(window["first_ns"]), 1)
-    results["busy"] = {
+    return {
         "window": window, "iterations": len(inside), "share_of_time_by_events": round(share, 5),
         "share_of_time_by_cupti": round(cupti, 5),
         "events_above_cupti_percent": round(100 * (share / cupti - 1), 3) if cupti else None,
     }  # fmt: skip
-    report(f"busy: {json.dumps(results['busy'])}")
+
+
+def pairs_part(folder: Path, name: str = "pairs", **more: str) -> None:
+    """Compare rounds of the same requests in one process, with the adapter's methods and with the engine's own."""
+    spool = folder / f"spool-{name}"
+    seconds = min(PAIRS_S, max(left() - 45, 20))
+    model_of = {
+        "SERVING_WIDTH": "16384",
+        "SERVING_LAYERS": "4",
+    } | more  # few wide layers: the GPU takes longer than the host
+    program = start(name, [sys.executable, JOB, "pairs", str(seconds)], spool, **model_of)
+    answer = program.communicate(timeout=seconds + 90)[0]
+    lines = [json.loads(line) for line in answer.splitlines() if line.startswith("{")]
+    values = [line["pair"] for line in lines if "pair" in line]
+    ratios = {}
+    for key in ("tokens_per_s", "tpot_ms"):
+        ratio, half = mean_ratio([v["recorded"][key] for v in values], [v["plain"][key] for v in values])
+        ratios[key] = {"percent": round(100 * (ratio - 1), 3), "half_interval": round(100 * half, 3)}
+    window = next((line["window"] for line in lines if "window" in line), None)
+    time.sleep(2)
+    rows = rows_of(spool, "gpu.iteration.v1")
+    results[name] = {
+        "recorded_above_plain": ratios, "pairs": len(values), "values": values, "iterations": len(rows),
+        "phases": _phases(rows), "busy": beside_cupti(window, spool) if window else None,
+    }  # fmt: skip
+    report(f"{name}: {json.dumps({k: v for k, v in results[name].items() if k != 'values'})}")
+
+
+def graphs_part(folder: Path) -> None:
+    """The same with CUDA graphs."""
+    pairs_part(folder, "graphs", SERVING_GRAPHS="1")
 
 
 def adapters_part(folder: Path) -> None:
@@ -322,49 +363,84 @@ def ranks_part(folder: Path) -> None:
         report(f"{name}: {json.dumps(results[name])}")
 
 
-def serve_part(folder: Path) -> None:
+def serve_part(folder: Path, name: str = "serve", requests: int = 0, policy: str = "auto") -> None:
     """Send requests with a caller's trace to `transformers serve`; each has a row with it."""
     model = folder / "tiny"
-    subprocess.run([sys.executable, str(ENGINE), "model", str(model)], check=True, stdout=subprocess.DEVNULL)
+    if not model.exists():
+        subprocess.run([sys.executable, str(ENGINE), "model", str(model)], check=True, stdout=subprocess.DEVNULL)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     code = "import sys; from transformers.cli.transformers import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "serve", str(model), "--continuous-batching", "--port", str(port)]
-    spool = folder / "spool-serve"
-    program = start("serve", command, spool)
-    traces = [f"00-{n + 1:032x}-{n + 1:016x}-01" for n in range(16)]
-    answers = []
-    until = time.monotonic() + 100
-    for trace in traces:
-        body = json.dumps({"model": str(model), "prompt": "the quick brown fox", "max_tokens": 20})
-        while True:
-            try:
-                connection = HTTPConnection("127.0.0.1", port, timeout=60)
-                headers = {"Content-Type": "application/json", "traceparent": trace}
-                connection.request("POST", "/v1/completions", body, headers)
-                answer = connection.getresponse()
-                answers.append((answer.status, answer.read()[:200].decode()))
-                break
-            except OSError:
-                if time.monotonic() > until or program.poll() is not None:
-                    raise
-                time.sleep(0.5)
+    spool = OUT / f"spool-{name}"
+    program = start(name, command, spool, policy)
+    traces = [f"00-{n + 1:032x}-{n + 1:016x}-01" for n in range(requests or TRACES)]
+    todo, lock, rng = list(traces), threading.Lock(), random.Random(0)
+    answers: list[tuple[int, str]] = []
+    give_up = time.monotonic() + min(100, max(left() - 20, 20))
+
+    def post(connection: HTTPConnection, trace: str, words: int, tokens: int) -> None:
+        prompt = "the quick brown fox " * words
+        body = json.dumps({"model": str(model), "prompt": prompt, "max_tokens": tokens})
+        headers = {"Content-Type": "application/json", "traceparent": trace}
+        connection.request("POST", "/v1/completions", body, headers)
+        answer = connection.getresponse()
+        answers.append((answer.status, answer.read()[:200].decode()))
+
+    def client() -> None:
+        connection = HTTPConnection("127.0.0.1", port, timeout=60)
+        while left() > 25:
+            with lock:
+                if not todo:
+                    return
+                trace, words, tokens = todo.pop(), rng.randint(1, 16), rng.randint(4, 24)
+            post(connection, trace, words, tokens)
+
+    while True:
+        try:
+            post(HTTPConnection("127.0.0.1", port, timeout=60), todo[-1], 2, 8)
+            todo.pop()
+            break
+        except OSError:
+            if time.monotonic() > give_up or program.poll() is not None:
+                raise
+            time.sleep(0.5)
+    began = time.monotonic()
+    clients = [threading.Thread(target=client) for _ in range(AT_ONCE)]
+    for thread in clients:
+        thread.start()
+    for thread in clients:
+        thread.join()
+    seconds = time.monotonic() - began
     end(program)
     time.sleep(2)
-    rows = rows_of(spool, "gpu.request.v1")
-    results["serve"] = {
-        "statuses": _counts(status for status, _ in answers), "first": answers[0][1], "request_rows": len(rows),
+    rows, iterations = rows_of(spool, "gpu.request.v1"), rows_of(spool, "gpu.iteration.v1")
+    gpu = sum(max(int(row["gpu_ns"]), 0) for row in iterations)
+    results[name] = {
+        "sent": len(answers), "seconds": round(seconds, 1), "statuses": _counts(status for status, _ in answers),
+        "first": answers[0][1], "request_rows": len(rows), "iterations": len(iterations),
         "rows_with_their_trace": len({row["traceparent"] for row in rows} & set(traces)),
+        "outcomes": _counts(row["outcome"] for row in rows), "gpu_s": gpu / 1e9,
+        "gpu_s_of_requests": sum(max(int(row["gpu_ns"]), 0) for row in rows) / 1e9,
+        "kernels": len(rows_of(spool, "gpu.kernel.v1")),
     }  # fmt: skip
-    report(f"serve: {json.dumps(results['serve'])}")
+    report(f"{name}: {json.dumps(results[name])}")
 
 
-PARTS = {"load": load_part, "serve": serve_part, "busy": busy_part, "adapters": adapters_part, "ranks": ranks_part}
+def deep_part(folder: Path) -> None:
+    """Serve with CUPTI all the time: the spool has the kernels of each iteration."""
+    serve_part(folder, "deep", 64, "always")
+
+
+PARTS = {
+    "load": load_part, "serve": serve_part, "busy": busy_part, "adapters": adapters_part, "ranks": ranks_part,
+    "pairs": pairs_part, "graphs": graphs_part, "deep": deep_part,
+}  # fmt: skip
 
 
 def main() -> int:
     OUT.mkdir(exist_ok=True, parents=True)
-    wanted, failed = sys.argv[2:] or list(PARTS), 0
+    wanted, failed = sys.argv[2:] or ["load", *NEEDED_S], 0
     with tempfile.TemporaryDirectory(dir="/var/tmp" if os.access("/var/tmp", os.W_OK) else None) as path:
         folder = Path(path)
         subprocess.run([sys.executable, JOB, "model", str(folder / "model")], check=True, stdout=subprocess.DEVNULL)

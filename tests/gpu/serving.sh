@@ -1,7 +1,7 @@
 #!/bin/sh
 # Measures the recording of inference engines on one or two GPUs, in under eight minutes, without a network:
 #     sh tests/gpu/serving.sh WHEELHOUSE OUT [PART...] 2>&1 | tee OUT.log     from the repository's root; PYTHON names a Python with PyTorch
-# WHEELHOUSE and PYTHON: as for session.sh; that Python has transformers too. OUT gets serving.json and errors.tgz. Parts: serving.py.
+# WHEELHOUSE and PYTHON: as for session.sh; that Python has transformers too. OUT gets serving.json, errors.tgz and spools.tgz. Parts: serving.py.
 set -u
 here=$(dirname "$0")
 . "$here/environment.sh"
@@ -10,6 +10,6 @@ shift 2
 
 NCCL_NVLS_ENABLE=0 timeout "${SERVING_TIMEOUT:-475}" python "$here/serving.py" "$out" "$@"
 code=$?
-(cd "$out" && tar czf errors.tgz ./*.err && rm -f ./*.err)
+(cd "$out" && tar czf errors.tgz ./*.err && rm -f ./*.err && tar czf spools.tgz ./spool-* && rm -rf ./spool-*)
 rm -rf "$work"
 exit $code

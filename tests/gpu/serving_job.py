@@ -1,12 +1,14 @@
 """Jobs of serving.py, which need PyTorch and transformers: a model, a server, ranks with tensor parallelism, an engine.
 
-usage: serving_job.py model FOLDER | server FOLDER PORT_FILE | ranks FOLDER LATE | adapters
+usage: serving_job.py model FOLDER | server FOLDER PORT_FILE | ranks FOLDER LATE | adapters | pairs SECONDS
 
 model writes a small Llama with random weights. server answers POST /generate {"tokens": [...], "count": n} by
 continuous batching, over HTTP, with the times of each token, and POST /profile {"seconds": s} with what CUPTI shows of
 these seconds. ranks generates with tensor parallelism below torchrun; rank LATE (-1: none) sleeps a fifth of each
 iteration.
-adapters is an engine of its own with drumline's calls, of whose adapters one computes twice as much.
+adapters is an engine of its own with drumline's calls, of whose adapters one computes twice as much. pairs takes turns
+between rounds of the same requests with the adapter's methods and with the engine's own, prints each pair, and at last
+what CUPTI shows of a round. SERVING_WIDTH, SERVING_LAYERS, SERVING_GRAPHS=1: of its model, and CUDA graphs.
 """
 
 import json
@@ -14,6 +16,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import Queue
@@ -24,20 +27,26 @@ import transformers
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
 #: Few layers, so that an iteration is short beside what recording costs.
-WIDTH, LAYERS = (2_048, int(os.environ.get("SERVING_LAYERS", "4"))) if DEVICE == "cuda" else (64, 2)
+WIDTH = int(os.environ.get("SERVING_WIDTH", "2048")) if DEVICE == "cuda" else 64
+LAYERS = int(os.environ.get("SERVING_LAYERS", "4")) if DEVICE == "cuda" else 2
 TOKENS = 8_192
 #: Requests of ranks: (tokens of the prompt, tokens to generate).
 RANKS_LOAD = [(64 + 8 * (n % 32), 160) for n in range(192 if DEVICE == "cuda" else 12)]
 SECONDS_OF_ADAPTERS = float(os.environ.get("SERVING_ADAPTERS_S", "20"))
 
 
+def llama() -> transformers.LlamaConfig:
+    heads = max(WIDTH // 128, 2)
+    return transformers.LlamaConfig(
+        vocab_size=TOKENS, hidden_size=WIDTH, intermediate_size=4 * WIDTH, num_hidden_layers=LAYERS,
+        num_attention_heads=heads, num_key_value_heads=heads // 2, head_dim=WIDTH // heads,
+        max_position_embeddings=4_096,
+    )  # fmt: skip
+
+
 def write_model(folder: Path) -> None:
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=TOKENS, hidden_size=WIDTH, intermediate_size=4 * WIDTH, num_hidden_layers=LAYERS,
-        num_attention_heads=16, num_key_value_heads=8, head_dim=max(WIDTH // 16, 32), max_position_embeddings=4_096,
-    )  # fmt: skip
-    transformers.LlamaForCausalLM(config).to(DTYPE).save_pretrained(folder)
+    transformers.LlamaForCausalLM(llama()).to(DTYPE).save_pretrained(folder)
 
 
 def load_model(folder: str, **more: object) -> transformers.PreTrainedModel:
@@ -50,7 +59,7 @@ def settings(count: int) -> transformers.GenerationConfig:
 
 def batching() -> dict[str, object]:
     """Options of continuous batching, of those that this version of transformers has."""
-    wanted: dict[str, object] = {"max_batch_tokens": 1_024, "use_cuda_graph": False}
+    wanted: dict[str, object] = {"max_batch_tokens": 1_024, "use_cuda_graph": os.environ.get("SERVING_GRAPHS") == "1"}
     if DEVICE == "cpu":
         wanted |= {"num_blocks": 256, "max_batch_tokens": 128}
     config = transformers.ContinuousBatchingConfig(**wanted)
@@ -187,6 +196,90 @@ def adapters() -> None:
     print(json.dumps({"requests": number}))
 
 
+def switch() -> Callable[[bool], None]:
+    """Return a function that gives the engine's classes the adapter's methods, or their own."""
+    from transformers.generation.continuous_batching import continuous_api as module
+
+    kinds = (module.ContinuousBatchProcessor, module.Scheduler, module.OutputRouter, module.ModelRunner,
+             module.ContinuousBatchingManager)  # fmt: skip
+    wrapped = [
+        (kind, name, call)
+        for kind in kinds
+        for name, call in vars(kind).items()
+        if getattr(getattr(call, "__code__", None), "co_filename", "").endswith("engines/seams.py")
+    ]
+    if not wrapped:
+        raise RuntimeError("the adapter is not in place")
+
+    def set_methods(recorded: bool) -> None:
+        for kind, name, call in wrapped:
+            setattr(kind, name, call if recorded else call.__wrapped__)
+
+    return set_methods
+
+
+class Rounds:
+    """Rounds of the same requests, all at once, to one manager of continuous batching."""
+
+    def __init__(self, requests: int, prompt: int, count: int) -> None:
+        torch.manual_seed(0)
+        torch.set_default_dtype(DTYPE)
+        with torch.device(DEVICE):
+            model = transformers.LlamaForCausalLM(llama()).eval()
+        torch.set_default_dtype(torch.float32)
+        self.prompts = [[(7 * n + k) % TOKENS for k in range(prompt)] for n in range(requests)]
+        self.count, self.number = count, 0
+        self.manager = model.init_continuous_batching(generation_config=settings(count), **batching())
+        self.manager.start()
+
+    def run(self) -> dict[str, float]:
+        """Return tokens a second and ms a token of one round."""
+        began, outputs = time.perf_counter(), []
+        for prompt in self.prompts:
+            self.number += 1
+            self.manager.add_request(
+                prompt,
+                request_id=f"p-{self.number}",
+                max_new_tokens=self.count,
+                record_timestamps=True,
+                eos_token_id=-1,
+            )
+        while len(outputs) < len(self.prompts):
+            output = self.manager.get_result(timeout=1)
+            if output is not None and output.is_finished():
+                outputs.append(output)
+        seconds = time.perf_counter() - began
+        tpot = [(of.timestamps[-1] - of.timestamps[0]) / max(len(of.timestamps) - 1, 1) for of in outputs]
+        return {"tokens_per_s": len(outputs) * self.count / seconds, "tpot_ms": 1e3 * sum(tpot) / len(tpot)}
+
+
+def pairs(seconds: float) -> None:
+    """Take turns; the order within a pair changes, so that a drift counts for neither."""
+    until = time.monotonic() + seconds
+    recorded = switch()
+    rounds = Rounds(*map(int, os.environ.get("SERVING_ROUND", "64,256,128").split(",")))
+    for _ in range(2):
+        print(json.dumps({"first": rounds.run()}), flush=True)
+    pair = 0
+    while time.monotonic() < until:
+        values = {}
+        for is_recorded in (True, False) if pair % 2 else (False, True):
+            recorded(is_recorded)
+            values["recorded" if is_recorded else "plain"] = rounds.run()
+        pair += 1
+        print(json.dumps({"pair": values}), flush=True)
+    recorded(True)
+    rounds.run()
+    if DEVICE == "cuda":
+        windows: list[dict] = []
+        thread = threading.Thread(target=lambda: windows.append(profile({"seconds": 3.0})))
+        thread.start()
+        while thread.is_alive():
+            rounds.run()
+        print(json.dumps({"window": windows[0]}), flush=True)
+    rounds.manager.stop(block=True)
+
+
 if __name__ == "__main__":
     mode, *rest = sys.argv[1:]
     if mode == "model":
@@ -195,5 +288,7 @@ if __name__ == "__main__":
         serve(*rest)
     elif mode == "ranks":
         ranks(rest[0], int(rest[1]))
+    elif mode == "pairs":
+        pairs(float(rest[0]))
     else:
         adapters()
