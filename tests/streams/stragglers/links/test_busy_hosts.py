@@ -52,6 +52,14 @@ def test_a_wait_that_is_short_or_of_one_rank_alone_explains_no_slow_collective(q
     assert (of.cause, of.detail) == ("slow_link", "above_own_history")
 
 
+@pytest.mark.parametrize(("queued_ms", "cause"), [(220, "changed_job"), (150, "slow_link")])
+def test_of_a_job_that_loses_most_of_its_time_a_fifth_of_waiting_explains_it(queued_ms, cause):
+    of = row(
+        with_samples(unlocated(Network(RANKS, slow={("node-1", "node-2"): 12.0}, slow_steps=SLOW)), [queued_ms] * 4)
+    )
+    assert of.cause == cause
+
+
 def test_a_slow_flow_is_named_on_hosts_that_lack_cpu_too():
     of = row(with_samples(job(Network(RANKS, slow=ONE_WAY, slow_steps=SLOW), STEPS), [900] * RANKS))
     assert (of.cause, of.detail) == ("slow_link", "one_flow")
