@@ -17,8 +17,8 @@ from drumline.schemas.epochs import EPOCH_HEADER, is_ahead, read_epoch
 from drumline.schemas.errors import BadRecord, ForeignJob, OutOfBounds, UnknownSchema, WrongSchema
 from drumline.schemas.model import RecordModel, model
 from drumline.schemas.parts.encoded import part_values
-from drumline.schemas.parts.merged import MERGED, SHARED, merged
-from drumline.schemas.parts.parts import JOINED_BY_AGENTS, PARTS, joined, split
+from drumline.schemas.parts.merged import MERGED, merged
+from drumline.schemas.parts.parts import JOINED_BY_AGENTS
 from drumline.schemas.parts.table import MergedTable
 from drumline.schemas.record_table import BatchTable, RecordTable
 from drumline.schemas.registry import Registry, lock_file_registry
@@ -41,7 +41,7 @@ class Received(NamedTuple):
 
 
 class OpenRecord(NamedTuple):
-    """Holds a record of which the kind is known: a batch, a list of parts, or a table of them. No part is read yet.
+    """Holds a record of which the kind is known: a batch, or a table of parts. No part is read yet.
 
     `unit`: what records have in common that may be read together; None for one that is read by itself. `record`: the
     record as a whole, None for a batch; `job`: of all of its parts. `writer`, `id`: the schema of the parts of a table.
@@ -75,7 +75,6 @@ class Codec:
         self.registry = registry or lock_file_registry()
         self._guard = guard
         self._readable: set[tuple[int, str]] = set()
-        self._shapes = {shape.name: shape for shape in map(model, (PARTS, MERGED))}
 
     def encode(self, batch: Batch) -> bytes:
         """Return the Kafka value of a batch.
@@ -84,25 +83,19 @@ class Codec:
         """
         return encode(model(batch.topic), batch, header(self.registry.id_of(batch.topic)))
 
-    def join(self, job: str, values: Sequence[bytes]) -> bytes:
-        """Return the Kafka value of a record whose parts are these values, of one topic, key and job."""
-        return self.encode(joined(job, values))
-
     def merge(self, topic: str, values: Sequence[bytes]) -> bytes | None:
         """Return the Kafka value of a record with these values, of one topic and key, in one table.
 
-        None if they do not all have the topic's current schema, and one job and run.
+        None if they do not all have the topic's current schema, and one job and run, or one is damaged.
         """
         schema, number = model(topic), self.registry.id_of(topic)
         try:
             if any(schema_id(value, topic) != number for value in values):
                 return None
-            batches = [decode(schema, value, None, HEADER.size) for value in values]
+            record = merged(schema, number, BatchTable.read(schema, values, HEADER.size))
         except BadRecord:
             return None
-        if len({tuple(batch.envelope[name] for name in SHARED) for batch in batches}) > 1:
-            return None
-        return self.encode(merged(schema, number, batches))
+        return None if record is None else self.encode(record)
 
     def open(self, topic: str, received: Received, *, bounded: bool = True) -> OpenRecord:
         """Return a record with its kind. Option and errors: see `decode`, which names all errors of batches."""
@@ -115,10 +108,10 @@ class Codec:
             writer = self.registry.model_of(number)
         except UnknownSchema:
             return OpenRecord(received)
-        reader = self._shapes.get(writer.name)
-        if reader is None:
+        reader = model(MERGED)
+        if writer.name != reader.name:
             return OpenRecord(received, self._unit_of_batch(topic, value))
-        if (number, reader.topic) not in self._readable:
+        if (number, MERGED) not in self._readable:
             self._check_schema(number, writer, reader)
         if bounded:
             check_size(topic, received.key, value, received.headers or ())
@@ -128,8 +121,6 @@ class Codec:
         if bounded and self._guard is not None:
             signer = self._guard.check(topic, received.key, value, received.headers or (), job)
             tenant = signer if topic in OF_HOSTS else None
-        if reader.topic == PARTS:
-            return OpenRecord(received, None, job, record, tenant=tenant)
         number = int(record.envelope["schema"])
         if not 0 <= number < _IDS:
             raise UnknownSchema(f"schema id {number} of its parts is none", topic=topic)
@@ -151,13 +142,8 @@ class Codec:
         Raises BadRecord if one may be bad: `values` and `decode` show which one. Retry later: RegistryUnavailable.
         """
         first = records[0]
-        if first.writer is not None:
-            return self._read_tables(topic, records)
         if first.record is not None:
-            values = split(first.record, topic)
-            table = BatchTable.of([self.decode_part(topic, value, first) for value in values])
-            table.sizes, table.rows_of = [table.parts], [table.rows]
-            return table
+            return self._read_tables(topic, records)
         if len(records) > 1:
             return self._read_batches(topic, [record.received for record in records])
         return BatchTable.of([self.decode_part(topic, first.received.value, first)])
@@ -180,16 +166,9 @@ class Codec:
         assert len(tables) == len(records), "a batch has another unit"
         return MergedTable(tables, writer, model(topic))
 
-    def reads_at_once(self, topic: str, record: OpenRecord) -> bool:
+    def reads_at_once(self, record: OpenRecord) -> bool:
         """Return True if `read` of a record needs no network: the schemas of its parts are in memory."""
-        if record.record is None:
-            return self.decodes_at_once(record.received.value)
-        if record.writer is not None:
-            return True
-        try:
-            return all(map(self.decodes_at_once, split(record.record, topic)))
-        except BadRecord:  # `read` says so
-            return True
+        return record.record is not None or self.decodes_at_once(record.received.value)
 
     def values(self, topic: str, record: OpenRecord) -> list[bytes | None]:
         """Return the value of each part of a record, for `decode`; of a batch, its own.
@@ -198,8 +177,6 @@ class Codec:
         """
         if record.record is None:
             return [record.received.value]
-        if record.writer is None:
-            return [*split(record.record, topic)]
         return [*part_values(self.merged_table(topic, [record]), record.id)]
 
     def decode(
@@ -274,8 +251,7 @@ class Codec:
             number = schema_id(value)
             if not self.registry.in_memory(number):
                 return False
-            shape = self._shapes.get(self.registry.model_of(number).name)
-            if value is None or shape is None or shape.topic != MERGED:
+            if value is None or self.registry.model_of(number).name != model(MERGED).name:
                 return True
             of_parts = number_behind(JOB_ENVELOPE.values(), value, HEADER.size)
             return not 0 <= of_parts < _IDS or self.registry.in_memory(of_parts)

@@ -180,7 +180,7 @@ class Intake:
             opened = self._codec.open(record.topic, received(record), bounded=False)
         except BadRecord:
             return True
-        return self._codec.reads_at_once(record.topic, opened)
+        return self._codec.reads_at_once(opened)
 
 
 def _count_gap(state: PartitionState, behind: int) -> None:

@@ -17,7 +17,6 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadSchema, RegistryRejected, RegistryUnavailable, UnknownSchema
 from drumline.schemas.model import RecordModel, has_schema, model, parse_model
 from drumline.schemas.parts.merged import MERGED
-from drumline.schemas.parts.parts import PARTS
 from drumline.schemas.registry import lock_file_registry
 from drumline.schemas.tenants import TenantGuard
 from drumline.schemas.topics import Topic
@@ -126,7 +125,7 @@ class ConfluentRegistry:
             parsed = parse_model(f"schema id {schema_id}", schema.schema_str or "")
         except BadSchema:
             raise UnknownSchema(f"schema id {schema_id} is not a schema of drumline") from None
-        current = (model(topic) for topic in (*Topic, PARTS, MERGED) if has_schema(topic))
+        current = (model(topic) for topic in (*Topic, MERGED) if has_schema(topic))
         return next((known for known in current if known.fingerprint == parsed.fingerprint), parsed)
 
     def _request(self, call: Callable[[], Any]) -> tuple[int, Any]:

@@ -28,9 +28,6 @@ log = structlog.get_logger()
 
 #: Bytes of a joined record: far below Kafka's limit. Those of all that wait.
 RECORD_BYTES, HELD_BYTES = 256 << 10, 8 << 20
-#: Ranks of a job from which on parts are merged in one table (schemas/parts/merged.py): hosts spend some CPU on it,
-#: and whoever reads all ranks of a job saves much more.
-MERGED_RANKS = 64
 #: Time for which a registry without the schema of joined records is not asked again; s.
 REGISTRY_S = 30.0
 
@@ -44,14 +41,12 @@ def due(now: float, interval: float) -> float:
 class _Waiting:
     """The parts of a record that is not sent yet.
 
-    `due`: when it is to be, by the clock. `is_merged`: in one table.
-    `record`: of all parts, once it was made: it may wait for the client's queue.
+    `due`: when it is to be, by the clock. `record`: of all parts, once it was made: it may wait for the client's queue.
     """
 
     job: str
     run: str
     due: float
-    is_merged: bool
     values: list[bytes] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     record: bytes | None = None
@@ -69,7 +64,7 @@ class RecordJoiner:
         self._send, self._codec, self._clock = send, codec, clock
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._bytes = 0
-        self._plain_until = self._unmerged_until = float("-inf")
+        self._plain_until = float("-inf")
 
     def send(self, topic: str, key: str, value: bytes, answer: Answer, headers: tuple[Header, ...] = ()) -> bool:
         """Take a message; return False while the client's queue is full. One with headers is not joined."""
@@ -92,7 +87,7 @@ class RecordJoiner:
         ranks = int(shared["world_size"])
         until = due(self._clock(), interval_s(ranks, topic, self._is_moving(topic, ranks, value)))
         if place not in self._waiting:
-            self._waiting[place] = _Waiting(job, run, until, ranks >= MERGED_RANKS)
+            self._waiting[place] = _Waiting(job, run, until)
         waiting = self._waiting[place]
         waiting.due = min(waiting.due, until)  # whose process stands still takes the others along
         waiting.values.append(value)
@@ -136,29 +131,17 @@ class RecordJoiner:
         return True
 
     def _joined(self, topic: str, waiting: _Waiting) -> bytes | None:
-        """Return the value of the record, None while the registry has no id for it."""
+        """Return the value of the record, None while the registry has no id for it, or where parts fit no table."""
         if self._clock() < self._plain_until:
             return None
         if waiting.record is not None:
             return waiting.record
         try:
-            waiting.record = self._merged(topic, waiting) or self._codec.join(waiting.job, waiting.values)
-            return waiting.record
+            waiting.record = self._codec.merge(topic, waiting.values)
         except (BadSchema, RegistryUnavailable) as error:
             log.warning("records are not joined", problem=str(error))
             self._plain_until = self._clock() + REGISTRY_S
-            return None
-
-    def _merged(self, topic: str, waiting: _Waiting) -> bytes | None:
-        """Return the value of the record in one table, None where there is none, or no id for it."""
-        if not waiting.is_merged or self._clock() < self._unmerged_until:
-            return None
-        try:
-            return self._codec.merge(topic, waiting.values)
-        except (BadSchema, RegistryUnavailable) as error:
-            log.warning("records are joined, but not merged", problem=str(error))
-            self._unmerged_until = self._clock() + REGISTRY_S
-            return None
+        return waiting.record
 
     def _answer(self, place: tuple[str, str], sent: _Waiting, error: KafkaError | None) -> None:
         """Pass Kafka's answer on; what it takes in no joined record, it may take alone."""

@@ -7,15 +7,15 @@ encoded again to the bytes that were merged. docs/reference/record-format.md des
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array, Column
+from drumline.schemas.envelope import within_int32
 from drumline.schemas.model import RecordModel
-from drumline.schemas.record_table import Ints, json_text
+from drumline.schemas.record_table import BatchTable, Ints, json_text
 
 #: Name of the schema; no topic has it.
 MERGED = "gpu.merged.v1"
@@ -62,23 +62,31 @@ def layout(schema: RecordModel) -> TableLayout:
     return known
 
 
-def merged(schema: RecordModel, number: int, batches: Sequence[Batch]) -> Batch:
-    """Return the record of 1 to MOST_PARTS batches of one job and run, all with a schema and its id."""
-    of, texts = layout(schema), dict[str, int]()
-    fields = np.empty((len(of.kinds), len(batches)), np.int64)
-    for part, batch in enumerate(batches):
-        fields[:, part] = [
-            value if kind in NUMBERS else texts.setdefault(value if kind == "string" else json_text(value), len(texts))
-            for kind, value in ((kind, batch.envelope[name]) for name, kind in of.kinds.items())
-        ]
-    values = np.empty((len(of.columns), sum(batch.rows for batch in batches)), np.int64)
-    for line, column in enumerate(schema.columns):
-        values[line] = _as_integers(np.concatenate([batch.columns[column.name] for batch in batches]))
-    if values.shape[1]:
-        values[of.delta, 1:] = np.diff(values[of.delta], axis=1)
-    numbers = np.concatenate([fields.ravel(), values.ravel()])
-    head = {name: batches[0].envelope[name] for name in SHARED}
-    head |= {"rows": len(numbers), "schema": number, "parts": len(batches), "texts": list(texts)}
+def merged(schema: RecordModel, number: int, table: BatchTable) -> Batch | None:
+    """Return the record of 1 to MOST_PARTS batches with a schema and its id.
+
+    None if they are not of one job and run, or one cannot be encoded again: a number is beyond its Avro type.
+    """
+    of, texts, envelopes = layout(schema), dict[str, int](), table.envelopes
+    if any(len({envelope[name] for envelope in envelopes}) > 1 for name in SHARED):
+        return None
+    if any(within_int32(schema, envelope) is not None for envelope in envelopes):
+        return None
+    fields = np.empty((len(of.kinds), table.parts), np.int64)
+    for line, (name, kind) in enumerate(of.kinds.items()):
+        values = [envelope[name] for envelope in envelopes]
+        if kind not in NUMBERS:
+            written = values if kind == "string" else map(json_text, values)
+            values = [texts.setdefault(value, len(texts)) for value in written]
+        fields[line] = values
+    rows = np.empty((len(of.columns), table.rows), np.int64)
+    for line, name in enumerate(of.columns):
+        rows[line] = _as_integers(table.columns[name])
+    if table.rows:
+        rows[of.delta, 1:] = np.diff(rows[of.delta], axis=1)
+    numbers = np.concatenate([fields.ravel(), rows.ravel()])
+    head = {name: envelopes[0][name] for name in SHARED}
+    head |= {"rows": len(numbers), "schema": number, "parts": table.parts, "texts": list(texts)}
     return Batch(MERGED, head, {"numbers": numbers})
 
 

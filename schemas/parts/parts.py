@@ -1,23 +1,12 @@
-"""Join the batches of one host in one Kafka record, as its parts: a message costs a consumer more than its rows.
-
-A part is the value of a record of its own, with its own schema id. So parts keep process, sequence, losses and
-completeness, and consumers split a record and go on with what they know. docs/reference/record-format.md describes it.
-"""
+"""Choose which records of a host are joined in one, and for how long; number its parts. Their table is in merged.py."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
-
-import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.errors import BadEnvelope
 from drumline.schemas.topics import Topic
 
-#: Name of the schema; no topic has it.
-PARTS = "gpu.parts.v1"
 #: Topics whose records agents join: each rank sends a batch a step, or a second.
 JOINED_BY_AGENTS = frozenset({Topic.STEP, Topic.COLLECTIVE, Topic.DEVICE, Topic.HOST, Topic.PROGRESS})
 _BITS = 8
@@ -67,20 +56,3 @@ def position(offset: int, part: int) -> int:
 def place_of(number: int) -> tuple[int, int]:
     """Return (offset, part) of a position."""
     return number >> _BITS, number & MOST_PARTS
-
-
-def joined(job: str, values: Sequence[bytes]) -> Batch:
-    """Return the record of some values, 1 to MOST_PARTS."""
-    content = np.frombuffer(b"".join(values), "<u1")
-    envelope = {"job": job, "rows": len(content), "sizes": [len(value) for value in values]}
-    return Batch(PARTS, envelope, {"content": content})
-
-
-def split(record: Batch, topic: str) -> list[bytes]:
-    """Return the values of a record's parts. Raises BadEnvelope for sizes that are not those of its content."""
-    sizes = record.envelope["sizes"]
-    if not 1 <= len(sizes) <= MOST_PARTS or min(sizes) <= 0 or sum(sizes) != record.rows:
-        detail = f"{len(sizes)} parts of {sum(sizes)} bytes in a record of {record.rows}"
-        raise BadEnvelope(detail, topic=topic, field="sizes")
-    content = record.columns["content"].tobytes()
-    return [content[begin:end] for begin, end in pairwise(accumulate(sizes, initial=0))]

@@ -81,12 +81,12 @@ def test_a_range_that_a_version_without_bounds_has_cut_is_rebuilt_as_it_was():
     assert [entry.disposition for entry in state.entries] == ["dead_letter"]
 
 
-def joined(*values, headers=()):
-    return Record(Topic.STEP, 0, 0, b"job", CODEC.join("job", values), JOINED_MS, list(headers))
+def single(value):
+    return Record(Topic.STEP, 0, 0, b"job", value, JOINED_MS, [])
 
 
-def merged(*values):
-    return Record(Topic.STEP, 0, 0, b"job", CODEC.merge(Topic.STEP, values), JOINED_MS, [])
+def merged(*values, headers=()):
+    return Record(Topic.STEP, 0, 0, b"job", CODEC.merge(Topic.STEP, values), JOINED_MS, list(headers))
 
 
 def step(sequence, **envelope):
@@ -96,15 +96,16 @@ def step(sequence, **envelope):
 
 
 @pytest.mark.parametrize("bad", [{}, {"world_size": -1}])
-def test_merged_parts_are_entries_as_joined_ones_are(bad, monkeypatch):
+def test_merged_parts_are_entries_as_records_alone_are(bad, monkeypatch):
     values = step(0), step(1, **bad), step(2)
-    wanted = taken(joined(*values)).entries
+    wanted = [entry for value in values for entry in taken(single(value)).entries]
     decoded, decode = [], CODEC.decode
     monkeypatch.setattr(CODEC, "decode", lambda *of, **how: (decoded.append(of), decode(*of, **how))[1])
     entries = taken(merged(*values)).entries
     assert len(decoded) == (3 if bad else 0)
+    assert [entry.record.part for entry in entries] == [1, 2, 3]
     for entry, other in zip(entries, wanted, strict=True):
-        assert (entry.record, entry.size, entry.error) == (other.record, other.size, other.error)
+        assert (entry.record.value, entry.size, entry.error) == (other.record.value, other.size, other.error)
         assert (entry.disposition, entry.rows, entry.content) == (other.disposition, other.rows, other.content)
         assert (entry.time_min, entry.time_max) == (other.time_min, other.time_max)
         if other.batch is not None:
@@ -117,16 +118,16 @@ def test_merged_parts_are_entries_as_joined_ones_are(bad, monkeypatch):
 def test_a_joined_record_that_an_intent_lists_as_a_dead_letter_stays_one_when_its_tenant_is_known():
     guarded = Codec(guard=TenantGuard({"a": Tenant((b"k" * 32,), ("job",), ("*",))}))
     values = step(0), step(1)
-    (before,) = taken(joined(*values), codec=guarded).entries
+    (before,) = taken(merged(*values), codec=guarded).entries
     assert before.error == ("Unsigned", "gpu.step.v1: no tenant that is known here has signed it")
     intent = Intent(OffsetRange("id", 0, 0, 0), 1, 0, dead_letters=frozenset({position(0, 0)}), published_ms=JOINED_MS)
-    pending = taken(joined(*values), intent=intent).cut(1, 0.0)
+    pending = taken(merged(*values), intent=intent).cut(1, 0.0)
     assert pending.intent == intent
     assert [entry.error[0] for entry in pending.entries] == ["KnownDeadLetter"]
 
 
 def test_the_dead_letter_of_a_signed_part_has_the_value_that_was_signed():
-    record_ = joined(step(0), step(1)[:-3], headers=[(SIGNATURE_HEADER, b"s")])
+    record_ = merged(step(0), step(1, world_size=-1), headers=[(SIGNATURE_HEADER, b"s")])
     whole = record_.value
     good, bad = taken(record_).entries
     assert (good.disposition, good.record.value, good.error) == (Disposition.STORED, None, ("", ""))
@@ -153,16 +154,20 @@ def test_a_record_whose_parts_have_new_schemas_waits_while_the_registry_is_down(
     parked, requests, codec = [], [], Codec()
     kafka = SimpleNamespace(states={(Topic.STEP, 0): state}, pause_for_schema=lambda *of: parked.append(of))
     intake = Intake(SinkSettings(), kafka, codec, SinkCounts())
-    new = header(4_000_000) + step(0)[5:]
-    known = codec.registry.in_memory
+    written = decode(model(MERGED), merged(step(0), step(1)).value, start=HEADER.size)
+    written.envelope["schema"] = 4_000_000
+    new = CODEC.encode(written)
+    known, model_of = codec.registry.in_memory, codec.registry.model_of
     monkeypatch.setattr(codec.registry, "in_memory", lambda number: number != 4_000_000 and known(number))
 
-    def decode(*_, **__):
-        requests.append(1)
-        raise RegistryUnavailable("away")
+    def read_model(number):
+        if number == 4_000_000:
+            requests.append(1)
+            raise RegistryUnavailable("away")
+        return model_of(number)
 
-    monkeypatch.setattr(codec, "decode", decode)
+    monkeypatch.setattr(codec.registry, "model_of", read_model)
     for attempt in range(3):
-        intake.take(joined(step(0), new))
+        intake.take(single(new))
         intake.registry.at = float("inf")
         assert (len(parked), len(requests)) == (attempt + 1, 1), "none before its time"

@@ -35,13 +35,14 @@ def test_parts_are_stored_once_and_the_audit_accounts_for_each(pipeline):
         for again in (False, True):  # the second time cut otherwise, and from the middle on
             for part in cut(batches[70:] if again else batches, chance):
                 values = [pipeline.codec.encode(batch) for batch in part]
-                value = values[0] if len(values) == 1 else pipeline.codec.join("job", values)
+                value = values[0] if len(values) == 1 else pipeline.codec.merge(topic, values)
                 pipeline.raw(topic, "job", value, flush=False)
                 records += 1
         pipeline.published[topic] = sum(batch.rows for batch in batches)
-        damaged = pipeline.codec.encode(any_batch(topic, 2, process_id(9), 0))[:-3]
-        good = any_batch(topic, 3, process_id(8), 0)
-        pipeline.raw(topic, "job", pipeline.codec.join("job", [damaged, pipeline.codec.encode(good)]))
+        bad, good = any_batch(topic, 2, process_id(9), 0), any_batch(topic, 3, process_id(8), 0)
+        bad.envelope["world_size"] = -1
+        values = [pipeline.codec.encode(batch) for batch in (bad, good)]
+        pipeline.raw(topic, "job", pipeline.codec.merge(topic, values))
         pipeline.published[topic] += 3
         records += 1
     pipeline.drain(records, TOPICS)
@@ -61,7 +62,7 @@ def test_a_kill_while_parts_are_stored_changes_nothing(pipeline):
     batches = [any_batch(topic, 20, process_id(n % 8), n // 8, seed=n % 8) for n in range(4_000)]
     for part in cut(batches, chance):
         values = [pipeline.codec.encode(batch) for batch in part]
-        pipeline.raw(topic, "job", pipeline.codec.join("job", values), flush=False)
+        pipeline.raw(topic, "job", pipeline.codec.merge(topic, values), flush=False)
     assert pipeline.producer.flush(60) == 0
     pipeline.published[topic] = sum(batch.rows for batch in batches)
     for _ in range(3):

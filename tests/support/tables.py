@@ -3,6 +3,7 @@
 import numpy as np
 
 from drumline.schemas.codec import Codec, Received
+from drumline.schemas.parts.merged import merged
 from drumline.schemas.record_table import BatchTable
 from drumline.sinks.ranges.disposition import read_all
 from drumline.streams.offline import applied
@@ -16,6 +17,11 @@ def apply_batch(stage, batch, offset, now_ns):
 def open_all(codec, topic, values):
     """Return records with their kind."""
     return [codec.open(topic, Received(value)) for value in values]
+
+
+def merged_record(schema, number, batches):
+    """Return the record of batches with a schema and its id."""
+    return merged(schema, number, BatchTable.of(batches))
 
 
 class RecordParts:

@@ -46,7 +46,7 @@ class RecordDecoder:
 
     async def read(self, topic: str, records: Sequence[OpenRecord]) -> RecordTable:
         """Return all parts of records of one unit, or of one record, as a table. Errors: see `decode`."""
-        at_once = self._codec.reads_at_once(topic, records[0])  # what needs the registry is read by itself
+        at_once = self._codec.reads_at_once(records[0])  # what needs the registry is read by itself
         return await self._retried(topic, at_once, partial(self._codec.read, topic, records))
 
     async def decode(self, topic: str, value: bytes | None, of: OpenRecord) -> Batch:

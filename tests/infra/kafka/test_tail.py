@@ -3,12 +3,11 @@
 from types import SimpleNamespace
 
 from support.labs.sink import any_batch
-from support.tables import parts_of
+from support.tables import merged_record, parts_of
 
 from drumline.infra.kafka.tail import entries
 from drumline.schemas.codec import Codec
 from drumline.schemas.model import model
-from drumline.schemas.parts.merged import merged
 from drumline.schemas.topics import Topic
 
 CODEC = Codec()
@@ -22,19 +21,21 @@ def message(value):
 
 
 def test_a_record_with_parts_shows_the_rows_of_each_and_which_part_is_bad():
-    values = [CODEC.encode(any_batch(Topic.STEP, rows, f"p{rows}", rows)) for rows in (1, 2, 3)]
-    record = CODEC.join("job", [values[0], values[1][:-2], values[2]])
+    batches = [any_batch(Topic.STEP, rows, f"p{rows}", rows) for rows in (1, 2, 3)]
+    batches[1].envelope["world_size"] = -1
+    values = [CODEC.encode(batch) for batch in batches]
+    record = CODEC.merge(Topic.STEP, values)
     shown = list(entries(CODEC, message(record), {}))
     assert [(row["_part"], row.get("_row")) for row in shown] == [(1, 0), (2, None), (3, 0), (3, 1), (3, 2)]
-    assert shown[1]["error"]["reason"] == "bad_envelope"
+    assert shown[1]["error"]["reason"] == "out_of_bounds"
     assert [row["_part"] for row in entries(CODEC, message(record), {"process_id": "p3"})] == [2, 3, 3, 3]
-    assert ["_part" in row for row in entries(CODEC, message(values[1]), {})] == [False, False]
+    assert ["_part" in row for row in entries(CODEC, message(values[2]), {})] == [False] * 3
 
 
 def test_a_merged_record_whose_parts_no_producer_encoded_is_one_bad_record():
     parts = [any_batch(Topic.STEP, 2, f"p{number}", number) for number in range(2)]
     parts = [CODEC.decode(Topic.STEP, CODEC.encode(part)) for part in parts]
-    record = merged(model(Topic.STEP), CODEC.registry.id_of(Topic.STEP), parts)
+    record = merged_record(model(Topic.STEP), CODEC.registry.id_of(Topic.STEP), parts)
     table = parts_of(CODEC, Topic.STEP, CODEC.encode(record)).merged
     record.columns["numbers"][table.fields.size + table.layout.line["skipped"] * table.rows] = 1 << 40
     [shown] = entries(CODEC, message(CODEC.encode(record)), {})

@@ -76,7 +76,7 @@ def test_a_key_that_is_not_the_formats_is_counted_and_a_missing_one_too():
 def test_each_part_of_a_joined_record_counts_for_its_process():
     topic = sorted(JOINED_BY_AGENTS)[0]
     batches = [batch_of(topic, number) for number in range(3)]
-    joined = Codec().join("job", [Codec().encode(batch) for batch in batches])
+    joined = Codec().merge(topic, [Codec().encode(batch) for batch in batches])
     key = record_key(batches[0]).encode()
     wrong = (partition_of(key, PARTITIONS) + 1) % PARTITIONS
     reported = accounts(message(topic, key, joined, wrong))

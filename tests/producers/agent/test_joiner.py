@@ -6,10 +6,10 @@ from support.labs.sink import any_batch
 from support.tables import parts_of
 
 from drumline.producers.agent import joiner as module
-from drumline.producers.agent.joiner import MERGED_RANKS, REGISTRY_S, RecordJoiner
+from drumline.producers.agent.joiner import REGISTRY_S, RecordJoiner
 from drumline.producers.rings.progress import STATES
 from drumline.schemas.codec import Codec
-from drumline.schemas.errors import BadSchema, RegistryUnavailable
+from drumline.schemas.errors import RegistryUnavailable
 from drumline.schemas.parts.parts import MOST_PARTS, allowance_ns, interval_s
 from drumline.schemas.topics import Topic
 
@@ -128,25 +128,6 @@ def test_a_record_is_of_one_run_which_an_audit_counts(host):
     assert host.sequences() == [[0, 1], [2, 3]]
 
 
-@pytest.mark.parametrize(("ranks", "is_merged"), [(8, False), (MERGED_RANKS - 1, False), (MERGED_RANKS, True)])
-def test_parts_of_large_jobs_are_merged(host, ranks, is_merged):
-    for sequence in range(3):
-        host.batch(sequence, world_size=ranks)
-    host.joiner.flush()
-    [(_, _, value)] = host.sent
-    assert (parts_of(host.codec, Topic.STEP, value).merged is not None) is is_merged
-    assert host.sequences() == [[0, 1, 2]]
-
-
-def test_parts_that_cannot_be_merged_are_joined(host):
-    host.batch(0)
-    value = host.codec.encode(any_batch(Topic.STEP, 2, "p1", 1))
-    host.joiner.send(Topic.STEP, "job", value[:-3], lambda _: None)
-    host.joiner.flush()
-    parts = parts_of(host.codec, Topic.STEP, host.sent[0][2])
-    assert (parts.merged, parts.values[1]) == (None, value[:-3])
-
-
 def test_a_record_that_waits_for_a_full_queue_is_made_once(host, monkeypatch):
     merge, merges = host.codec.merge, []
     monkeypatch.setattr(host.codec, "merge", lambda *of: (merges.append(of), merge(*of))[1])
@@ -235,36 +216,32 @@ def test_what_is_held_is_bounded(host, monkeypatch):
     assert host.joiner._bytes <= 20_000
 
 
-def test_without_an_id_for_joined_records_each_message_is_sent_alone(host, monkeypatch):
-    def join(job, values):
-        raise RegistryUnavailable("away")
-
-    monkeypatch.setattr(host.codec, "join", join)
-    monkeypatch.setattr(host.codec, "merge", join)
-    for sequence in range(3):
-        host.batch(sequence)
-    assert host.joiner.flush()
-    assert host.sequences() == [[0], [1], [2]]
+def test_a_damaged_message_and_what_waits_with_it_are_sent_alone(host):
+    host.batch(0)
+    value = host.codec.encode(any_batch(Topic.STEP, 2, "p1", 1))
+    host.joiner.send(Topic.STEP, "job", value[:-3], lambda _: None)
+    host.joiner.flush()
+    assert [sent for _, _, sent in host.sent][1:] == [value[:-3]]
+    assert parts_of(host.codec, Topic.STEP, host.sent[0][2]) is None
 
 
-def test_without_an_id_for_merged_records_messages_are_joined_and_later_merged_again(host, monkeypatch):
+def test_without_an_id_for_joined_records_each_message_is_sent_alone_for_a_while(host, monkeypatch):
     merges = []
 
     def merge(*of):
         merges.append(of)
-        raise BadSchema("the registry does not have it")
+        raise RegistryUnavailable("away")
 
     monkeypatch.setattr(host.codec, "merge", merge)
     for first in (0, 10):
         for sequence in range(first, first + 3):
             host.batch(sequence)
         assert host.joiner.flush()
-    assert host.sequences() == [[0, 1, 2], [10, 11, 12]]
+    assert host.sequences() == [[0], [1], [2], [10], [11], [12]]
     assert len(merges) == 1
     monkeypatch.undo()
     host.now += REGISTRY_S
     for sequence in range(20, 23):
         host.batch(sequence)
     assert host.joiner.flush()
-    tables = [parts_of(host.codec, Topic.STEP, value).merged for _, _, value in host.sent]
-    assert [table is not None for table in tables] == [False, False, True]
+    assert host.sequences()[6:] == [[20, 21, 22]]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.labs.sink import NOW_NS, any_batch
 from support.older_schema import registry_with_older
-from support.tables import parts_of
+from support.tables import merged_record, parts_of
 
 from drumline.schemas.avro_read import number_behind
 from drumline.schemas.batch import Batch
@@ -29,7 +29,7 @@ from drumline.schemas.errors import (
 )
 from drumline.schemas.model import model
 from drumline.schemas.parts.encoded import encoded
-from drumline.schemas.parts.merged import MERGED, merged
+from drumline.schemas.parts.merged import MERGED
 from drumline.schemas.parts.parts import JOINED_BY_AGENTS, MOST_PARTS
 from drumline.schemas.registry import LockFileRegistry
 from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
@@ -145,7 +145,7 @@ def test_what_has_no_common_schema_job_and_run_is_not_merged(tmp_path):
 
 
 def test_topics_that_agents_do_not_join_take_no_merged_record():
-    record = CODEC.encode(merged(model(Topic.KERNEL), 1, batches(Topic.KERNEL)))
+    record = CODEC.encode(merged_record(model(Topic.KERNEL), 1, batches(Topic.KERNEL)))
     assert parts_of(CODEC, Topic.KERNEL, record) is None
     with pytest.raises(WrongSchema):
         CODEC.decode(Topic.KERNEL, record)
@@ -166,7 +166,7 @@ def test_bytes_that_are_cut_anywhere_are_a_bad_record():
 
 @pytest.mark.parametrize("count", [-1, 0, 2, 4, MOST_PARTS + 1, 1 << 30])
 def test_a_record_that_is_no_table_of_its_parts_is_rejected(count):
-    record = merged(model(Topic.STEP), CODEC.registry.id_of(Topic.STEP), batches(Topic.STEP))
+    record = merged_record(model(Topic.STEP), CODEC.registry.id_of(Topic.STEP), batches(Topic.STEP))
     record.envelope["parts"] = count
     with pytest.raises(BadEnvelope):
         parts_of(CODEC, Topic.STEP, CODEC.encode(record))
@@ -174,7 +174,7 @@ def test_a_record_that_is_no_table_of_its_parts_is_rejected(count):
 
 @pytest.mark.parametrize("number", [-1, 1, 4, 1 << 62, -(1 << 63)])
 def test_numbers_of_rows_that_are_not_those_of_the_table_are_rejected(number):
-    record = merged(model(Topic.STEP), CODEC.registry.id_of(Topic.STEP), batches(Topic.STEP))
+    record = merged_record(model(Topic.STEP), CODEC.registry.id_of(Topic.STEP), batches(Topic.STEP))
     parts = parts_of(CODEC, Topic.STEP, CODEC.encode(record)).merged
     at = parts.layout.line["rows"] * parts.parts
     record.columns["numbers"][at] = number
@@ -184,7 +184,7 @@ def test_numbers_of_rows_that_are_not_those_of_the_table_are_rejected(number):
 
 @pytest.mark.parametrize("index", [-1, 1_000])
 def test_an_index_beyond_the_texts_is_rejected(index):
-    record = merged(model(Topic.STEP), CODEC.registry.id_of(Topic.STEP), batches(Topic.STEP))
+    record = merged_record(model(Topic.STEP), CODEC.registry.id_of(Topic.STEP), batches(Topic.STEP))
     parts = parts_of(CODEC, Topic.STEP, CODEC.encode(record)).merged
     record.columns["numbers"][parts.layout.line["host"] * parts.parts] = index
     with pytest.raises(BadEnvelope):
@@ -193,7 +193,7 @@ def test_an_index_beyond_the_texts_is_rejected(index):
 
 @pytest.mark.parametrize("text", ["no JSON", "{}", "[1]", "[" * 10_000, '["' + "x" * 5_000 + '"]', r'["\ud800"]'])
 def test_a_text_that_is_no_list_is_found(text):
-    record = merged(model(Topic.PROGRESS), CODEC.registry.id_of(Topic.PROGRESS), batches(Topic.PROGRESS))
+    record = merged_record(model(Topic.PROGRESS), CODEC.registry.id_of(Topic.PROGRESS), batches(Topic.PROGRESS))
     at = next(at for at, known in enumerate(record.envelope["texts"]) if known.startswith("["))
     record.envelope["texts"][at] = text
     parts = parts_of(CODEC, Topic.PROGRESS, CODEC.encode(record))
@@ -213,7 +213,7 @@ def test_a_text_that_is_no_list_is_found(text):
 def test_a_text_that_all_parts_use_is_rejected_before_they_are_made(topic, fields):
     long, batch = "x" * 1_900_000, whole(any_batch(topic, 0, "p", 0))
     batch.envelope |= {name: [long] if isinstance(batch.envelope[name], list) else long for name in fields}
-    record = CODEC.encode(merged(model(topic), CODEC.registry.id_of(topic), [batch] * MOST_PARTS))
+    record = CODEC.encode(merged_record(model(topic), CODEC.registry.id_of(topic), [batch] * MOST_PARTS))
     tracemalloc.start()
     try:
         with pytest.raises(BadEnvelope, match="characters in the envelopes of its parts"):
@@ -281,7 +281,7 @@ def test_no_part_outside_its_bounds_is_inside(topic):
 
 
 def test_an_index_beyond_the_dictionary_of_its_part_is_not_inside():
-    record = merged(model(Topic.COLLECTIVE), CODEC.registry.id_of(Topic.COLLECTIVE), batches(Topic.COLLECTIVE))
+    record = merged_record(model(Topic.COLLECTIVE), CODEC.registry.id_of(Topic.COLLECTIVE), batches(Topic.COLLECTIVE))
     parts = parts_of(CODEC, Topic.COLLECTIVE, CODEC.encode(record)).merged
     line = parts.layout.line["operation"]
     record.columns["numbers"][len(parts.layout.kinds) * parts.parts + line * parts.rows] = 200
@@ -299,7 +299,7 @@ def test_an_index_is_compared_with_the_dictionary_of_its_own_part(index, inside)
         batch.columns["operation"] = np.zeros_like(batch.columns["operation"])
     long.columns["operation"][:] = 2
     short.columns["operation"][:] = index
-    record = merged(model(Topic.COLLECTIVE), CODEC.registry.id_of(Topic.COLLECTIVE), [long, short])
+    record = merged_record(model(Topic.COLLECTIVE), CODEC.registry.id_of(Topic.COLLECTIVE), [long, short])
     parts = parts_of(CODEC, Topic.COLLECTIVE, CODEC.encode(record)).merged
     assert is_inside(parts, APPENDED_MS) is inside
 
@@ -307,7 +307,7 @@ def test_an_index_is_compared_with_the_dictionary_of_its_own_part(index, inside)
 @pytest.mark.parametrize(("topic", "column"), [(Topic.COLLECTIVE, "ordinal"), (Topic.STEP, "skipped")])
 @pytest.mark.parametrize("number", [-(1 << 40), 1 << 40])
 def test_a_value_wider_than_its_column_is_rejected_not_cut(topic, column, number):
-    record = merged(model(topic), CODEC.registry.id_of(topic), batches(topic))
+    record = merged_record(model(topic), CODEC.registry.id_of(topic), batches(topic))
     parts = parts_of(CODEC, topic, CODEC.encode(record)).merged
     line = parts.layout.line[column]
     record.columns["numbers"][len(parts.layout.kinds) * parts.parts + line * parts.rows] = number
@@ -337,7 +337,8 @@ def test_parts_of_an_older_schema_have_the_fields_of_the_current_one(tmp_path):
     batch = whole(any_batch(Topic.DEVICE, 2, "p", 0))
     envelope = {name: batch.envelope[name] for name in older.envelope}
     columns = {column.name: batch.columns[column.name] for column in older.columns}
-    parts = parts_of(codec, Topic.DEVICE, codec.encode(merged(older, number, [Batch(Topic.DEVICE, envelope, columns)])))
+    record = merged_record(older, number, [Batch(Topic.DEVICE, envelope, columns)])
+    parts = parts_of(codec, Topic.DEVICE, codec.encode(record))
     now = parts.merged.batch(0)
     same(now, codec.decode(Topic.DEVICE, parts.values[0]))
     new = {column.name for column in current.columns} - set(columns)
@@ -370,7 +371,7 @@ def test_no_registry_is_asked_for_a_schema_that_none_can_have(number):
         def in_memory(self, schema_id):
             return 0 <= schema_id < 1 << 31
 
-    record = merged(model(Topic.STEP), number, batches(Topic.STEP))
+    record = merged_record(model(Topic.STEP), number, batches(Topic.STEP))
     value, codec = CODEC.encode(record), Codec(Remote())
     assert codec.decodes_at_once(value)
     with pytest.raises(UnknownSchema):

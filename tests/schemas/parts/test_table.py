@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from support.labs.sink import any_batch
-from support.tables import open_all, parts_of
+from support.tables import merged_record, open_all, parts_of
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.bounds.check import AHEAD_NS
@@ -13,7 +13,6 @@ from drumline.schemas.confluent import HEADER
 from drumline.schemas.errors import BadEnvelope
 from drumline.schemas.model import model
 from drumline.schemas.parts.encoded import encoded
-from drumline.schemas.parts.merged import merged
 from drumline.schemas.parts.parts import JOINED_BY_AGENTS
 from drumline.schemas.topics import Topic
 
@@ -100,7 +99,7 @@ def test_texts_that_records_share_are_there_once():
 def test_a_record_that_takes_rows_or_texts_of_another_is_no_table(spoil):
     good, _ = record(Topic.STEP, (2, 2))
     schema, number = model(Topic.STEP), CODEC.registry.id_of(Topic.STEP)
-    bad = merged(schema, number, [CODEC.decode(Topic.STEP, value) for value in record(Topic.STEP, (2, 2), 1)[1]])
+    bad = merged_record(schema, number, [CODEC.decode(Topic.STEP, value) for value in record(Topic.STEP, (2, 2), 1)[1]])
     lines = [name for name in schema.envelope if name not in ("job", "run")]
     numbers = bad.columns["numbers"].copy()
     spoil({name: line for line, name in enumerate(lines)}, numbers[: 2 * len(lines)].reshape(len(lines), 2))

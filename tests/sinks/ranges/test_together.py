@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from support.labs.sink import NOW_NS, any_batch, process_id
+from support.tables import merged_record
 
 from drumline.infra.config.settings import SinkSettings
 from drumline.infra.kafka.registry import ConfluentRegistry
@@ -17,7 +18,7 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER, header
 from drumline.schemas.epochs import write_epoch
 from drumline.schemas.model import model
-from drumline.schemas.parts.merged import MERGED, merged
+from drumline.schemas.parts.merged import MERGED
 from drumline.schemas.parts.parts import JOINED_BY_AGENTS
 from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
 from drumline.schemas.topics import DERIVED_TOPICS, Topic
@@ -91,7 +92,7 @@ def ranges(topic, values, monkeypatch, *, together):
         if len(of) == 1:
             value = of[0]
         else:
-            value = codec.merge(topic, of) if together else codec.join("job", of)
+            value = codec.merge(topic, of)
             assert value is not None
         intake.take(Record(topic, 0, offset, b"key", value, NOW_MS + offset, list(headers), leader_epoch=3))
         if offset % 17 and offset < len(values) - 1:
@@ -245,7 +246,7 @@ def stub_registry():
 def of_schema(number):
     """A merged record whose parts name a schema."""
     batches = [CODEC.decode(Topic.STEP, CODEC.encode(any_batch(Topic.STEP, 1, "p", n))) for n in range(2)]
-    return header(5) + CODEC.encode(merged(model(Topic.STEP), number, batches))[HEADER.size :]
+    return header(5) + CODEC.encode(merged_record(model(Topic.STEP), number, batches))[HEADER.size :]
 
 
 def test_a_record_whose_parts_schema_is_unknown_never_asks_a_registry_that_is_away():
@@ -278,7 +279,6 @@ def test_records_that_an_intent_lists_and_large_ones_do_not_wait():
     large = CODEC.encode(any_batch(Topic.KERNEL, 3_000, "p", 0))
     assert not CODEC.reads_together(Topic.KERNEL, large)
     assert CODEC.reads_together(Topic.KERNEL, CODEC.encode(any_batch(Topic.KERNEL, 3, "p", 0)))
-    assert not CODEC.reads_together(Topic.STEP, CODEC.join("job", [large]))
     assert not CODEC.reads_together(Topic.STEP, None)
     assert not CODEC.reads_together(Topic.STEP, header(4_000_000))
 
@@ -301,7 +301,7 @@ def test_who_signed_each_record_is_checked(monkeypatch):
     assert np.all([entry.record.value is None for entry in state.entries if not entry.error[0]])
 
 
-@pytest.mark.parametrize("shape", ["alone", "joined", "merged"])
+@pytest.mark.parametrize("shape", ["alone", "merged"])
 def test_rows_about_a_host_of_another_tenant_are_dead_letters(shape):
     topic, secret = Topic.DEVICE, b"k" * 32
     codec = Codec(guard=TenantGuard({"a": Tenant((secret,), ("*",), ("a-*",))}))
@@ -310,7 +310,7 @@ def test_rows_about_a_host_of_another_tenant_are_dead_letters(shape):
         batch.envelope["host"] = host
     values = [CODEC.encode(batch) for batch in batches]
     if shape != "alone":
-        values = [CODEC.join("job", values)] if shape == "joined" else [CODEC.merge(topic, values)]
+        values = [CODEC.merge(topic, values)]
     state = PartitionState(table(topic), 0, "id", 0, opened=True)
     intake = Intake(SinkSettings(), SimpleNamespace(states={(topic, 0): state}), codec, SinkCounts())
     for offset, value in enumerate(values):
@@ -337,5 +337,6 @@ def test_memory_is_counted_as_parts_and_records_take_it():
     state.duplicates.history = dict.fromkeys(state.identities_to_load(), Intervals())
     state.cut(1, 0.0)
     assert state.memory == sum(entry.memory for entry in state.entries)
-    intake.take(Record(Topic.STEP, 0, 500, b"k", CODEC.join("job", values), NOW_MS, []))
+    large = CODEC.encode(any_batch(Topic.STEP, 1_000, process_id(9), 0))
+    intake.take(Record(Topic.STEP, 0, 500, b"k", large, NOW_MS, []))
     assert state.entries[-1].memory == state.entries[-1].size + OBJECT_BYTES

@@ -13,7 +13,7 @@ from drumline.infra.config.settings import Settings
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.keys import record_key
-from drumline.schemas.parts.parts import JOINED_BY_AGENTS, position
+from drumline.schemas.parts.parts import position
 from drumline.schemas.record_table import BatchTable
 from drumline.schemas.tenants import SIGNATURE_HEADER
 from drumline.schemas.topics import Topic
@@ -122,12 +122,7 @@ def watched(worker, monkeypatch):
     return tables
 
 
-def merge(topic, values):
-    """In one table, where agents do so."""
-    return (CODEC.merge(topic, values) if topic in JOINED_BY_AGENTS else None) or CODEC.join("job", values)
-
-
-def joined(stream, most, record_of=lambda _topic, values: CODEC.join("job", values)):
+def joined(stream, most):
     """The stream as agents publish it that join up to `most` batches of a topic and key."""
     waiting = {}
     for time_ns, batch in stream:
@@ -135,16 +130,9 @@ def joined(stream, most, record_of=lambda _topic, values: CODEC.join("job", valu
         parts = waiting.setdefault(place, [])
         parts.append(CODEC.encode(batch))
         if len(parts) == most:
-            yield time_ns, *place, record_of(place[0], waiting.pop(place))
+            yield time_ns, *place, CODEC.merge(place[0], waiting.pop(place))
     for place, parts in waiting.items():
-        yield stream[-1][0], *place, record_of(place[0], parts)
-
-
-@pytest.mark.parametrize("most", [1, 4, 7])
-def test_verdicts_on_joined_records_are_those_on_the_batches(worker, most):
-    asyncio.run(handle(worker, joined(STREAM, most)))
-    assert seen(b for b in worker.published if b.topic == Topic.STRAGGLER) == seen(verdicts(STREAM, CONFIG))
-    assert not worker.buried
+        yield stream[-1][0], *place, CODEC.merge(place[0], parts)
 
 
 def test_verdicts_on_lateness_that_is_applied_together_are_those_on_each_record(worker, monkeypatch):
@@ -185,7 +173,7 @@ def test_lateness_on_which_its_stage_fails_is_all_dead_letters(worker, monkeypat
 @pytest.mark.parametrize("most", [1, 4, 7])
 def test_verdicts_on_merged_records_are_those_on_the_batches(worker, monkeypatch, most):
     expected, tables = seen(verdicts(STREAM, CONFIG)), watched(worker, monkeypatch)
-    asyncio.run(handle(worker, joined(STREAM, most, merge)))
+    asyncio.run(handle(worker, joined(STREAM, most)))
     assert seen(b for b in worker.published if b.topic == Topic.STRAGGLER) == expected
     assert not worker.buried
     assert {table.topic for table in tables if isinstance(table, BatchTable)} == {Topic.LATENESS}
@@ -219,7 +207,7 @@ def test_a_merged_record_about_several_communicators_is_one_dead_letter(worker):
 def of_communicators(most=3):
     """Communicator -> records of its first collectives."""
     records = {}
-    for _, _, key, value in joined([item for item in STREAM if item[1].topic == Topic.COLLECTIVE][:40], most, merge):
+    for _, _, key, value in joined([item for item in STREAM if item[1].topic == Topic.COLLECTIVE][:40], most):
         records.setdefault(key.removeprefix("job:"), []).append(value)
     return records
 
@@ -264,10 +252,9 @@ def test_a_communicator_that_fails_costs_no_other_that_is_applied_with_it(worker
     assert all(state.members for state in stage.states.values())
 
 
-@pytest.mark.parametrize("record_of", [lambda _, values: CODEC.join("job", values), merge])
-def test_parts_of_one_record_that_are_of_one_rank_all_count_and_come_again_in_vain(worker, record_of):
+def test_parts_of_one_record_that_are_of_one_rank_all_count_and_come_again_in_vain(worker):
     steps = [(at, batch) for at, batch in STREAM if batch.topic == Topic.STEP and batch.envelope["rank"] == 0]
-    [record] = joined(steps[:5], 5, record_of)
+    [record] = joined(steps[:5], 5)
 
     async def twice():
         for _ in range(2):
@@ -282,20 +269,15 @@ def test_parts_of_one_record_that_are_of_one_rank_all_count_and_come_again_in_va
     assert rows == sum(batch.rows for _, batch in steps[:5])
 
 
-def test_a_bad_part_is_a_dead_letter_and_the_others_count(worker):
-    steps = [(at, batch) for at, batch in STREAM if batch.topic == Topic.STEP][:3]
-    values = [CODEC.encode(batch) for _, batch in steps]
-    bad = values[1][:-3]
-    record = CODEC.join("job", [values[0], bad, values[2]])
-    worker.records.clock = lambda: steps[-1][0]
-    asyncio.run(worker.records.handle([message(Topic.STEP, "job", record, 4)], Delivery(lambda: None)))
-    assert worker.buried == [(4, 2, bad)]
-    assert len(worker.stages["job"].states["3:job|run"].sources.ranks) == 2
+def with_a_bad_one():
+    """The first batch of steps, and the same beyond its bounds."""
+    good = next(batch for _, batch in STREAM if batch.topic == Topic.STEP)
+    return good, Batch(Topic.STEP, {**good.envelope, "world_size": -1}, good.columns)
 
 
 def test_bad_parts_that_were_signed_together_are_one_dead_letter_of_the_record(worker):
-    value = CODEC.encode(next(batch for _, batch in STREAM if batch.topic == Topic.STEP))
-    signed = message(Topic.STEP, "job", CODEC.join("job", [value[:-3], value, value[:-3]]), 4)
+    good, bad = (CODEC.encode(batch) for batch in with_a_bad_one())
+    signed = message(Topic.STEP, "job", CODEC.merge(Topic.STEP, [bad, good, bad]), 4)
     signed.headers = [(SIGNATURE_HEADER, b"s")]
     asyncio.run(worker.records.handle([signed], Delivery(lambda: None)))
     assert worker.buried == [(4, 0, None)]
@@ -304,6 +286,7 @@ def test_bad_parts_that_were_signed_together_are_one_dead_letter_of_the_record(w
 @pytest.mark.parametrize("joined", [True, False], ids=["parts", "records"])
 def test_no_part_or_record_goes_on_into_a_stage_that_was_built_while_one_was_in_work(worker, monkeypatch, joined):
     values = [CODEC.encode(batch) for _, batch in STREAM if batch.topic == Topic.STEP][:3]
+    _, bad = with_a_bad_one()
     runner = worker.runners["job"]
     apply, applied = runner.apply, []
 
@@ -316,7 +299,7 @@ def test_no_part_or_record_goes_on_into_a_stage_that_was_built_while_one_was_in_
 
     monkeypatch.setattr(runner, "apply", rebuilt_meanwhile)
     if joined:
-        records = [CODEC.join("job", [*values, values[0][:-3]])]  # each part by itself, since one is bad
+        records = [CODEC.merge(Topic.STEP, [*values, CODEC.encode(bad)])]  # each part by itself, since one is bad
     else:
         records = [values[0], CODEC.merge(Topic.STEP, values[1:])]  # of two units
     messages = [message(Topic.STEP, "job", value, 4 + number) for number, value in enumerate(records)]
@@ -328,7 +311,7 @@ def test_no_part_or_record_goes_on_into_a_stage_that_was_built_while_one_was_in_
 def in_hosts(stream, most):
     """The records of joined batches, several of one topic and time together as a worker that has many takes them."""
     waiting = []
-    for time_ns, topic, key, value in joined(stream, most, merge):
+    for time_ns, topic, key, value in joined(stream, most):
         if waiting and (waiting[-1][1] != topic or len(waiting) == 5):
             yield waiting
             waiting = []

@@ -117,7 +117,7 @@ def test_parts_of_a_new_schema_wait_too():
     registry = Registry(away=3)
     known = Codec()
     value = known.encode(Batch(Topic.STEP, {"rows": 0, "job": "job"}))
-    record = known.join("job", [value, value])
+    record = known.merge(Topic.STEP, [value, value])
     registry.requested.add(schema_id(record, Topic.STEP))
     waited, health = [], Health()
 
