@@ -17,9 +17,9 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadRecord, RegistryRejected, RegistryUnavailable
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.ranges.dead_letter_limit import FLOOD_RATIO, FLOOD_RUN, FLOOD_S, RUN_S, FloodGuard
-from drumline.sinks.ranges.disposition import UNREADABLE, Disposition, RangeEntry, Record, read_all, received
+from drumline.sinks.ranges.disposition import UNREADABLE, Disposition, RangeEntry, Record
 from drumline.sinks.ranges.partition import PartitionState
-from drumline.sinks.ranges.together import read_together
+from drumline.sinks.ranges.reading import read_all, read_together, received
 from drumline.sinks.telemetry import SinkCounts
 
 log = structlog.get_logger()

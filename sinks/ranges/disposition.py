@@ -1,24 +1,16 @@
-"""Decode one Kafka record and hold its disposition."""
+"""A record of Kafka in the sink, and its entry in a range: its batch, and its disposition."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds.check import check_size, header_bytes
+from drumline.schemas.bounds.check import header_bytes
 from drumline.schemas.bounds.limits import MAX_KEY_BYTES
-from drumline.schemas.codec import Codec, OpenRecord, Received
-from drumline.schemas.confluent import HEADER
-from drumline.schemas.epochs import read_epoch
-from drumline.schemas.errors import BadRecord
 from drumline.schemas.parts.parts import position
-from drumline.schemas.tenants import is_signed
-from drumline.schemas.topics import DERIVED_TOPICS
-from drumline.sinks.tables.blocks import TIME_END_NS, row_count, time_span, unstorable
-from drumline.sinks.tables.tables import SinkTable
+from drumline.sinks.tables.blocks import TIME_END_NS
 
 #: Python objects of a record beside its bytes. Measured: 3.4 to 5.7 kB for a batch of one row.
 OBJECT_BYTES = 6_000
@@ -162,81 +154,3 @@ class RangeEntry:
     def names(self) -> int:
         """Return how many names of kernels the record has."""
         return 0 if self.batch is None else len(self.batch.envelope.get("names", ()))
-
-
-def read_all(
-    record: Record,
-    table: SinkTable,
-    codec: Codec,
-    is_counted: Callable[[Record], bool],
-    is_buried: Callable[[Record], bool],
-) -> list[RangeEntry]:
-    """Decode and check a record: an entry for it, or for each of its parts.
-
-    Duplicates are found later, when its range is cut. `is_counted`: whether an intent counts a record or part as
-    decoded. `is_buried`: whether one lists the record, as a whole, as a dead letter. Retry later: RegistryUnavailable.
-    """
-    counted = is_counted(record)
-    try:
-        if record.value is None and table.upsert:  # a tombstone: the key was deleted from the compacted topic
-            if not counted:
-                check_size(table.topic, record.key, None, record.headers)
-            size, record.headers = record.size, []
-            return [RangeEntry(record, size, None, Disposition.EMPTY)]
-        opened = codec.open(table.topic, received(record), bounded=not counted)
-        values = codec.values(table.topic, opened)
-    except BadRecord as error:
-        return [_rejected(record, error)]
-    if opened.record is None:
-        return [_read(record, opened, table, codec, bounded=not counted)]
-    if is_buried(record):  # it did not decode when the intent was written; the rebuilt range has to be the same
-        return [RangeEntry(record, record.size, None, Disposition.DEAD_LETTER)]
-    parts = [replace(record, value=value, part=number) for number, value in enumerate(values, 1)]
-    entries = [_read(part, opened, table, codec, bounded=not is_counted(part)) for part in parts]
-    if is_signed(record.headers):
-        for entry in entries:  # its dead letter has the value that was signed
-            if entry.disposition is Disposition.DEAD_LETTER:
-                entry.record.value = record.value
-    return entries
-
-
-def received(record: Record) -> Received:
-    """Return a record as the codec takes it."""
-    return Received(record.value, record.timestamp_ms, record.key, record.headers)
-
-
-def _read(record: Record, of: OpenRecord, table: SinkTable, codec: Codec, *, bounded: bool) -> RangeEntry:
-    """Decode and check a record, or a part of one. Retry later: RegistryUnavailable."""
-    try:
-        batch = codec.decode_part(table.topic, record.value, of, bounded=bounded)
-    except BadRecord as error:
-        return _rejected(record, error)
-    reason = unstorable(table, batch)
-    if reason:
-        return RangeEntry(record, record.size, batch, Disposition.DEAD_LETTER, error=("Unstorable", reason))
-    return stored(record, table, record.value or b"", batch, time_span(table, batch))
-
-
-def stored(record: Record, table: SinkTable, value: bytes, batch: Batch, span: tuple[int, int]) -> RangeEntry:
-    """Return the entry of a batch that can be stored; its record keeps no bytes. `value`: of the record or part."""
-    rows, size = row_count(table, batch), len(value) + len(record.key or b"") + header_bytes(record.headers)
-    content = content_hash(value) if rows and not table.upsert else 0
-    epoch, source = read_epoch(record.headers) if table.topic in DERIVED_TOPICS else (None, "")
-    disposition = Disposition.STORED if rows else Disposition.EMPTY
-    record.value, record.headers = None, []
-    return RangeEntry(record, size, batch, disposition, rows, *span, content=content, epoch=epoch, source=source)
-
-
-def _rejected(record: Record, error: BadRecord) -> RangeEntry:
-    reason = type(error).__name__, str(error)
-    return RangeEntry(record, record.size, None, Disposition.DEAD_LETTER, error=reason)
-
-
-def content_hash(value: bytes) -> int:
-    """Return 64 bits that tell contents apart, never 0. Another schema id of the same bytes changes nothing.
-
-    An agent that publishes a batch again sends the bytes that lie in the spool. SHA-256, which CPUs have instructions
-    for: nobody computes a second value for the hash of another's batch.
-    """
-    digest = hashlib.sha256(memoryview(value)[HEADER.size :]).digest()
-    return int.from_bytes(digest[:8], "little") or 1

@@ -5,7 +5,7 @@ import numpy as np
 from drumline.schemas.codec import Codec, Received
 from drumline.schemas.parts.merged import merged
 from drumline.schemas.record_table import BatchTable
-from drumline.sinks.ranges.disposition import read_all
+from drumline.sinks.ranges.reading import read_all
 from drumline.streams.offline import applied
 
 

@@ -4,9 +4,10 @@ import pytest
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
-from drumline.sinks.ranges.disposition import Disposition, RangeEntry, Record, content_hash
+from drumline.sinks.ranges.disposition import Disposition, RangeEntry, Record
 from drumline.sinks.ranges.duplicates import Duplicates, StoredBatches
 from drumline.sinks.ranges.offset_ranges import Intervals
+from drumline.sinks.ranges.reading import content_hash
 
 STORED, EMPTY, DUPLICATE = Disposition.STORED, Disposition.EMPTY, Disposition.DUPLICATE
 PLACE = ("p", "key", 7)

@@ -25,7 +25,7 @@ from drumline.schemas.topics import DERIVED_TOPICS, Topic
 from drumline.sinks import intake as intake_module
 from drumline.sinks.inserts.ledger import ledger_block
 from drumline.sinks.intake import Intake
-from drumline.sinks.ranges import together as together_module
+from drumline.sinks.ranges import reading as reading_module
 from drumline.sinks.ranges.disposition import OBJECT_BYTES, Disposition, Record
 from drumline.sinks.ranges.duplicates import StoredBatches
 from drumline.sinks.ranges.intent import write_intent
@@ -136,23 +136,21 @@ def test_records_are_read_at_once_as_long_as_they_are_good(monkeypatch):
     values = [([CODEC.encode(any_batch(Topic.STEP, 1, "p", n)), CODEC.encode(any_batch(Topic.STEP, 1, "q", n))], ())
               for n in range(64)]  # fmt: skip
     exclusive = []
-    monkeypatch.setattr("drumline.sinks.ranges.together.read_all", lambda record, *_: exclusive.append(record) or [])
+    monkeypatch.setattr("drumline.sinks.ranges.reading.read_all", lambda record, *_: exclusive.append(record) or [])
     ranges(Topic.STEP, values, monkeypatch, together=True)
     assert not exclusive
 
 
 def test_the_bad_one_of_many_is_read_alone(monkeypatch):
-    from drumline.sinks.ranges import together
-
-    exclusive, read_all = [], together.read_all
+    exclusive, read_all = [], reading_module.read_all
     bad = any_batch(Topic.STEP, 1, "p", 99)
     bad.envelope["world_size"] = -1
     records = [
         Record(Topic.STEP, 0, n, b"k", CODEC.merge(Topic.STEP, [CODEC.encode(of)]), NOW_MS, [])
         for n, of in enumerate([*(any_batch(Topic.STEP, 1, "p", n) for n in range(50)), bad])
     ]
-    monkeypatch.setattr(together, "read_all", lambda *of: (exclusive.append(of[0].offset), read_all(*of))[1])
-    entries = together.read_together(records, table(Topic.STEP), CODEC)
+    monkeypatch.setattr(reading_module, "read_all", lambda *of: (exclusive.append(of[0].offset), read_all(*of))[1])
+    entries = reading_module.read_together(records, table(Topic.STEP), CODEC)
     assert [[e.disposition for e in of] for of in entries] == [["stored"]] * 50 + [["dead_letter"]]
     assert exclusive == [48, 49, 50], "few others beside it"
 
@@ -171,7 +169,7 @@ def test_bad_records_cost_no_more_than_two_further_reads_of_each(is_merged, inte
     original, decode = getattr(codec, name), codec.decode
     monkeypatch.setattr(codec, name, lambda topic, of: (read.append(len(of)), original(topic, of))[1])
     monkeypatch.setattr(codec, "decode", lambda *of, **how: (read.append(0), decode(*of, **how))[1])
-    entries = together_module.read_together(records, table(Topic.STEP), codec)
+    entries = reading_module.read_together(records, table(Topic.STEP), codec)
     became = [[entry.disposition for entry in of] for of in entries]
     assert became == [["stored" if offset % interval else "dead_letter"] for offset in range(600)]
     assert sum(size for size in read if size > 1) <= 2 * len(records)
