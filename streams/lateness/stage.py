@@ -30,8 +30,15 @@ from drumline.streams.core.records import (
     unpack_rows,
 )
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness.cuts import Emission, cut_steps, passes
-from drumline.streams.lateness.emission import Matches, completed_step, lateness_batches, matches_of
+from drumline.streams.lateness.emission import (
+    Emission,
+    Matches,
+    completed_step,
+    cut_steps,
+    lateness_batches,
+    matches_of,
+    passes,
+)
 from drumline.streams.lateness.lateness_batch import MAX_ROWS
 from drumline.streams.lateness.open_run import OpenRun
 from drumline.streams.lateness.received import FromRanks, mixed_records, received_of

@@ -15,7 +15,7 @@ from drumline.streams.stragglers.alarm import NO_DATA, Alarm
 from drumline.streams.stragglers.analysis.cause import Cause
 from drumline.streams.stragglers.analysis.verdict import WindowVerdict
 from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB, RankVerdict
-from drumline.streams.stragglers.verdict_batch import verdict_batch
+from drumline.streams.stragglers.window_verdict import verdict_batch
 
 log = structlog.get_logger()
 #: Detail of insufficient_data: the job, or a part of it, is in quarantine.

@@ -24,7 +24,7 @@ from drumline.streams.lateness.collective_join import (
     match_step,
     operation_number,
 )
-from drumline.streams.lateness.cuts import Emission, passes
+from drumline.streams.lateness.emission import Emission, passes
 
 QUORUM, WHOLE = 0.8, 0.5
 REDUCE = operation_number("Reduce")

@@ -11,7 +11,7 @@ from drumline.streams.stragglers.alarm import Alarm
 from drumline.streams.stragglers.analysis.cause import Cause
 from drumline.streams.stragglers.analysis.verdict import WindowVerdict
 from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict, grouped
-from drumline.streams.stragglers.verdict_batch import LEFT_OUT, verdict_batch
+from drumline.streams.stragglers.window_verdict import LEFT_OUT, verdict_batch
 
 
 class Ranks:
