@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from drumline.streams.core.medians import peers_median
 from drumline.streams.core.records import Rows
 from drumline.streams.lateness.blocks import Blocks, OpenSteps, read_blocks
-from drumline.streams.lateness.collective_join import (
+from drumline.streams.lateness.collective_join import Ints, StepMatch, are_alike, is_sent, match_step
+from drumline.streams.lateness.collective_rows import (
     COLLECTIVE_ROW,
     EXCHANGE,
     KIND_ROW,
@@ -26,14 +27,7 @@ from drumline.streams.lateness.collective_join import (
     PAIR,
     PIPELINE,
     POINT_TO_POINT,
-    RECEIVE,
     ROOTED,
-    SEND,
-    Ints,
-    StepMatch,
-    are_alike,
-    is_sent,
-    match_step,
 )
 from drumline.streams.lateness.pieces import ranges
 from drumline.streams.lateness.sends import transfer_kinds
@@ -148,7 +142,7 @@ def _transfers(blocks: Blocks, chosen: Ints) -> tuple[Ints, Rows]:
     parts = (blocks.begin[chosen][:, None] + np.arange(PAIR)).ravel()
     first, length = blocks.first[parts], blocks.length[parts]
     rows, part = blocks.rows[ranges(first, first + length)], np.repeat(np.arange(len(parts)), length)
-    index, kinds = transfer_kinds(rows, part, SEND, RECEIVE, KIND_ROW)
+    index, kinds = transfer_kinds(rows, part)
     kinds["step"] = blocks.step[chosen][index]
     return chosen[index], kinds
 

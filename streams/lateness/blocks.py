@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drumline.streams.core.records import Rows, stacked, unpack_all
-from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, Ints, counting, is_in_order
+from drumline.streams.lateness.collective_join import Ints, counting, is_in_order
+from drumline.streams.lateness.collective_rows import COLLECTIVE_ROW
 from drumline.streams.lateness.pieces import ranges
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from drumline.streams.core.records import Rows, StateRecord, key, pack_text, stacked, unpack_rows
-from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, merge
+from drumline.streams.lateness.collective_join import merge
+from drumline.streams.lateness.collective_rows import COLLECTIVE_ROW
 from drumline.streams.lateness.pieces import CHUNK_STEPS
 
 #: Ranks of a value, and its bytes from which on it takes no other rank in.

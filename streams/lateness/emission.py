@@ -13,7 +13,8 @@ from drumline.streams.core.records import UnreadableValue, stacked
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.block_match import match_blocks
 from drumline.streams.lateness.blocks import OpenSteps
-from drumline.streams.lateness.collective_join import KIND_ROW, LATENESS_ROW, StepMatch
+from drumline.streams.lateness.collective_join import StepMatch
+from drumline.streams.lateness.collective_rows import KIND_ROW, LATENESS_ROW
 from drumline.streams.lateness.gap_changes import hidden_parts
 from drumline.streams.lateness.lateness_batch import lateness_batch, slices, step_lists
 from drumline.streams.lateness.state import CommunicatorState

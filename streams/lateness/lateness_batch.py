@@ -12,7 +12,7 @@ from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.keys import derived_process_id
 from drumline.schemas.topics import Topic
 from drumline.streams.core.records import Rows, run_key
-from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, SLICE_RANKS, slice_of
+from drumline.streams.lateness.collective_rows import LATENESS_ROW, OPERATIONS, SLICE_RANKS, slice_of
 from drumline.streams.lateness.gap_changes import HiddenPart
 from drumline.streams.lateness.state import CommunicatorState
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from drumline.schemas.columns import Array
 from drumline.schemas.record_table import BatchTable, Ints, RecordTable
 from drumline.streams.core.records import Rows
-from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND, OTHER, operation_number
+from drumline.streams.lateness.collective_rows import COLLECTIVE_ROW, KIND, OTHER, operation_number
 from drumline.streams.lateness.pieces import Piece, cut
 
 #: Value of `source` in gpu.collective.v1 and gpu.step.v1 for rows of the light tier.

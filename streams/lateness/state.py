@@ -31,7 +31,7 @@ from drumline.streams.core.records import (
     unpack_rows,
 )
 from drumline.streams.lateness.chunks import Chunks
-from drumline.streams.lateness.collective_join import COLLECTIVE_ROW
+from drumline.streams.lateness.collective_rows import COLLECTIVE_ROW
 from drumline.streams.lateness.pieces import CHUNK_STEPS, Piece, cut
 from drumline.streams.lateness.received import FromRanks, MemberReport
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from drumline.schemas.bounds.limits import HIDDEN, KINDS
 from drumline.schemas.record_table import RecordTable
 from drumline.streams.core.records import Rows, as_json
-from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, slice_of
+from drumline.streams.lateness.collective_rows import LATENESS_ROW, OPERATIONS, slice_of
 
 _UNREAD = frozenset({"exposed_wait_ns", "floor_ns", "bytes"})
 #: One rank in one step, as this stage keeps it: LATENESS_ROW without the quarter that no verdict reads.

@@ -24,7 +24,7 @@ from drumline.streams.core.attempts import Attempt
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import NO_ROWS, Rows, key, newest_steps, pack_rows, split_run_key
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness.collective_join import PIPELINE
+from drumline.streams.lateness.collective_rows import PIPELINE
 from drumline.streams.stragglers.analysis.lateness_history import unexplained_windows
 from drumline.streams.stragglers.communicators import Communicators
 from drumline.streams.stragglers.inspection.sampled_stacks import SampledStacks

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
-from drumline.streams.lateness.collective_join import KIND, LOCKSTEP
+from drumline.streams.lateness.collective_rows import KIND, LOCKSTEP
 
 Row = Mapping[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.topics import Topic
-from drumline.streams.lateness.collective_join import KIND, LOCKSTEP
+from drumline.streams.lateness.collective_rows import KIND, LOCKSTEP
 from drumline.views.verdict.recorded_job import OfflineJob
 
 #: Reasons of idle time, and times of the host, which the GPU may spend as it likes: column of gpu.step.v1 -> text.

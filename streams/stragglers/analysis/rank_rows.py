@@ -12,7 +12,7 @@ import numpy as np
 from drumline.infra.guidance.causes import HOST_STALL, SLOW_COMPUTE, SLOW_GPU, UNKNOWN
 from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import OK, StragglerConfig
-from drumline.streams.lateness.collective_join import OPERATIONS
+from drumline.streams.lateness.collective_rows import OPERATIONS
 from drumline.streams.stragglers.analysis.attribution import Attribution
 from drumline.streams.stragglers.analysis.cause import (
     DETAILS,

@@ -17,8 +17,8 @@ from drumline.producers.rings.ring_file import DATATYPES, FUNCTIONS
 from drumline.schemas.counters import CLOCK_REASONS
 from drumline.sinks.tables.tables import SEVERITIES
 from drumline.streams.hangs.named_ranks import Reason
-from drumline.streams.lateness.collective_join import EXCHANGE, PIPELINE
-from drumline.streams.lateness.collective_join import OPERATIONS as COMPARED
+from drumline.streams.lateness.collective_rows import EXCHANGE, PIPELINE
+from drumline.streams.lateness.collective_rows import OPERATIONS as COMPARED
 from drumline.streams.stragglers.alarm import STATES
 
 #: As CUPTI numbers them.

@@ -15,15 +15,8 @@ from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness import block_match, emission, stage
 from drumline.streams.lateness.block_match import match_blocks
 from drumline.streams.lateness.blocks import OpenSteps
-from drumline.streams.lateness.collective_join import (
-    KIND,
-    OPERATIONS,
-    POINT_TO_POINT,
-    RECEIVE,
-    SEND,
-    match_step,
-    operation_number,
-)
+from drumline.streams.lateness.collective_join import match_step
+from drumline.streams.lateness.collective_rows import KIND, OPERATIONS, POINT_TO_POINT, RECEIVE, SEND, operation_number
 from drumline.streams.lateness.emission import Emission, passes
 
 QUORUM, WHOLE = 0.8, 0.5

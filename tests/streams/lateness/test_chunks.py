@@ -11,7 +11,8 @@ from support.labs.lateness import rows
 from drumline.streams.core.records import Rows, stacked, unpack_rows
 from drumline.streams.lateness import chunks as module
 from drumline.streams.lateness.chunks import RANKS_OF_VALUE, Chunks
-from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, merge
+from drumline.streams.lateness.collective_join import merge
+from drumline.streams.lateness.collective_rows import COLLECTIVE_ROW
 from drumline.streams.lateness.state import CHECKPOINT_KINDS
 from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.labs.lateness import matched, rows
 
-from drumline.streams.lateness.collective_join import ALL_TO_ALL
+from drumline.streams.lateness.collective_rows import ALL_TO_ALL
 
 ALL_REDUCE, FLOOR = 0, 10
 

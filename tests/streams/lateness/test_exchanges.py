@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.labs.lateness import matched, rows
 
-from drumline.streams.lateness.collective_join import LOCKSTEP, POINT_TO_POINT, SEND_RECV, operation_number
+from drumline.streams.lateness.collective_rows import LOCKSTEP, POINT_TO_POINT, SEND_RECV, operation_number
 
 ALL_REDUCE, SEND, RECV, WIRE = 0, operation_number("Send"), operation_number("Recv"), 10
 

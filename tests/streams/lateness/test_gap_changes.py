@@ -8,7 +8,7 @@ from support.labs.light import hidden_windows, light
 from support.straggler_simulator import MS, Fault, ddp, fsdp, mesh, overlapped, simulate
 
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, LOCKSTEP, SEND_RECV
+from drumline.streams.lateness.collective_rows import COLLECTIVE_ROW, LOCKSTEP, SEND_RECV
 from drumline.streams.lateness.gap_changes import beyond_longest, hidden_part
 
 CONFIG = StragglerConfig()

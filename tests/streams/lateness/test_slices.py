@@ -16,7 +16,7 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.topics import TOPICS, Topic
 from drumline.streams.core.records import run_key
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness import collective_join, lateness_batch, stage
+from drumline.streams.lateness import collective_rows, lateness_batch, stage
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.offline import verdicts
 from drumline.streams.stragglers.lateness_rows import WHOLE
@@ -34,7 +34,7 @@ def most_rows(monkeypatch, most):
 
 @pytest.fixture
 def small_slices(monkeypatch):
-    monkeypatch.setattr(collective_join, "SLICE_RANKS", 2)
+    monkeypatch.setattr(collective_rows, "SLICE_RANKS", 2)
     most_rows(monkeypatch, 2)
 
 

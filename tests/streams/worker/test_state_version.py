@@ -13,7 +13,7 @@ from drumline.schemas.topics import Topic
 from drumline.streams.core import records as packed_rows
 from drumline.streams.core.batch_dedup import CONTENT
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND_ROW, LATENESS_ROW, OPERATIONS
+from drumline.streams.lateness.collective_rows import COLLECTIVE_ROW, KIND_ROW, LATENESS_ROW, OPERATIONS
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.offline import results
 from drumline.streams.stragglers.alarm import STATES, Alarm

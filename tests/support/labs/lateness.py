@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, match_step
+from drumline.streams.lateness.collective_join import match_step
+from drumline.streams.lateness.collective_rows import COLLECTIVE_ROW
 
 
 def rows(durations, *, step=0, start=1000, operation=1, lockstep=1, ordinals=None):

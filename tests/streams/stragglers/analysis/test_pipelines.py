@@ -13,7 +13,8 @@ from support.pipeline_simulator import simulate_pipeline
 from support.straggler_simulator import MS, Fault, batches
 
 from drumline.streams.core.thresholds import INSUFFICIENT, OK
-from drumline.streams.lateness.collective_join import EXCHANGE, LOCKSTEP, PIPELINE, POINT_TO_POINT, point_to_point
+from drumline.streams.lateness.collective_join import point_to_point
+from drumline.streams.lateness.collective_rows import EXCHANGE, LOCKSTEP, PIPELINE, POINT_TO_POINT
 from drumline.streams.stragglers.analysis import slow_link
 from drumline.streams.stragglers.analysis.pipelines import pipeline_stages
 
