@@ -26,7 +26,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from counts_calls import RANK, attachment, calls, check, difference, state, totals, waited, wanted
-from launch_bound import ddp, decode, pin_threads, timed
+from launch_bound import ddp, decode, timed
+
+from drumline.lab.bench.overhead.ddp_job import pin_threads
 
 tier, workloads = sys.argv[1], sys.argv[2].split(",")
 CORES = sorted(os.sched_getaffinity(0))

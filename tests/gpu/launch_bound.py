@@ -1,25 +1,11 @@
 """Workloads whose steps wait for the host, and their timing, for the jobs of prices.py and counts.py."""
 
-import contextlib
 import gc
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import torch
-
-
-def pin_threads(cores: list[int]) -> None:
-    """Give the main thread the first of four or more cores, autograd's the second, and all others the rest."""
-    if len(cores) < 4:
-        return
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # it has ended
-            is_autograd = (task / "comm").read_text().startswith("pt_autograd")
-            os.sched_setaffinity(int(task.name), {cores[1]} if is_autograd else set(cores[2:]))
-    os.sched_setaffinity(os.getpid(), {cores[0]})
 
 
 def ddp(rank: int) -> Callable[[], None]:

@@ -124,7 +124,7 @@ def window() -> None:
     timed(torch, step, 20)
     gc.freeze()
     gc.disable()
-    pin_threads()
+    pin_threads(sorted(os.sched_getaffinity(0)))
     report(ready=True)
     for line in sys.stdin:
         name, _, number = line.strip().partition(" ")

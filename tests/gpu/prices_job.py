@@ -17,7 +17,9 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
-from launch_bound import ddp, decode, pin_threads, timed
+from launch_bound import ddp, decode, timed
+
+from drumline.lab.bench.overhead.ddp_job import pin_threads
 
 mode, rank = sys.argv[1], int(os.environ["RANK"])
 prices = ctypes.CDLL(sys.argv[2])

@@ -143,12 +143,11 @@ def paired(torch: Any, step: Callable[[], None], steps: int, pairs: int) -> dict
     return {"on": blocks[True], "off": blocks[False]}
 
 
-def pin_threads() -> None:
-    """Give the main thread a core of its own, autograd's another one, and all other threads the rest of the process's.
+def pin_threads(cores: Sequence[int]) -> None:
+    """Give the main thread the first of four or more cores, autograd's the second, and all other threads the rest.
 
     So that how the kernel places them makes no difference between processes.
     """
-    cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 4:
         return
     for task in Path("/proc/self/task").iterdir():
@@ -182,7 +181,7 @@ def main() -> None:
         timed(torch, step, FIRST)
     gc.freeze()
     gc.disable()
-    pin_threads()
+    pin_threads(sorted(os.sched_getaffinity(0)))
     print(json.dumps({"versions": _versions(torch), "attached": _attached(mode)}), flush=True)
     for line in sys.stdin:
         name, count, *pairs = line.split()
