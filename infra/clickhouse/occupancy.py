@@ -1,4 +1,4 @@
-"""Theoretical occupancy of a kernel from its launch, as SQL and in Python.
+"""Theoretical occupancy of a kernel from its launch, as SQL.
 
 active warps / warps an SM can hold, by the limit that is hit first: warps, blocks, registers, shared memory. Formula
 and units as in CUDA's occupancy calculator (cuda_occupancy.h); limits from the CUDA C++ Programming Guide, "Compute
@@ -42,37 +42,6 @@ MODELS: dict[str, Sm] = {
     "T4": Sm(32, 16, 65_536, 0, 40),
     "V100": Sm(64, 32, 98_304, 0, 80),
 }
-
-
-def blocks_per_sm(sm: Sm, threads: int, registers: int, shared: int) -> dict[str, int]:
-    """Return the blocks that each resource lets an SM hold.
-
-    `threads`, `registers` (per thread) and `shared` (bytes) are those of a block.
-    """
-    warps = max(-(-threads // WARP), 1)
-    per_warp = -(-registers * WARP // 256) * 256
-    by_registers = REGISTERS // PARTITIONS // per_warp * PARTITIONS // warps if per_warp else sm.blocks
-    taken = -(-(shared + sm.reserved) // 128) * 128
-    return {
-        "warps": sm.warps // warps,
-        "blocks": sm.blocks,
-        "registers": by_registers,
-        "shared memory": sm.shared // taken if taken else sm.blocks,
-    }
-
-
-def occupancy(sm: Sm, threads: int, registers: int, shared: int) -> float:
-    """Return the theoretical occupancy, 0..1."""
-    warps = max(-(-threads // WARP), 1)
-    return min(blocks_per_sm(sm, threads, registers, shared).values()) * warps / sm.warps
-
-
-def sm_of(text: str) -> Sm | None:
-    """Return the SM that a process described, `sms=132 threads=2048 ...`; None where it did not."""
-    values = {name: int(number) for name, _, number in (pair.partition("=") for pair in text.split())}
-    if not values.get("threads"):
-        return None
-    return Sm(values["threads"] // WARP, values["blocks"], values["shared"], values["reserved"], values["sms"])
 
 
 def sm_sql(model: str, described: str) -> str:

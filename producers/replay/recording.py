@@ -108,14 +108,11 @@ class RecordedJob:
         self._steps_per_loop = _steps(sources)
         self.counts = [sources[replayed.source].counts for replayed in self.rank_sources]
         self.rows: dict[Topic, int] = dict.fromkeys(self.topics, 0)
-        self.total_batches = 0
         for replayed in self.rank_sources:
             for feed in self._feeds[replayed.source]:
                 self.rows[feed.topic] += feed.rows * loop
-                self.total_batches += len(feed.plan) * loop
         if Topic.PROCESS in self.topics:
             self.rows[Topic.PROCESS] = len(self.rank_sources)
-            self.total_batches += len(self.rank_sources)
 
     def rows_before(self, before_ns: Mapping[Topic, int]) -> dict[Topic, int]:
         """Return the rows by topic whose recorded time is before a time of their topic; ns since the epoch."""

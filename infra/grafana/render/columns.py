@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from drumline.infra.grafana.model import Field, Panel
 
-#: Grafana's grid on a screen of 1,440 px: width of 24 columns, gap of panels, border and scroll bar of a table; px.
-SCREEN, GRID, GAP, FRAME = 1424, 24, 8, 12
 #: Width of a column that states none, by kind; px.
 WIDTHS = {"t": 165, "s": 110, "n": 80}
 #: From which width on a column of times has ms.
@@ -14,11 +12,6 @@ MS_WIDTH = 200
 CHARACTER, AROUND = 8.2, 18
 #: Parts of column names that are written in another way; units are shown beside each value.
 WRITTEN = {"gpu": "GPU", "cpu": "CPU", "sm": "SM", "sms": "SMs", "xid": "XID", "ns": "", "pid": "PID", "uuid": "UUID"}
-
-
-def panel_width(panel: Panel) -> int:
-    """Return the width that a panel has for columns; px."""
-    return SCREEN * panel.width // GRID - GAP - FRAME
 
 
 def header(name: str, shown: Field | None = None) -> str:

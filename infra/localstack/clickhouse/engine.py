@@ -146,24 +146,6 @@ def wait_for_supervisor(settings: Settings) -> bool:
     return False
 
 
-def self_test(settings: Settings) -> str:
-    """Start the engine, query its version, stop it; return the version. Needs exclusive use of ports and state.
-
-    Raises StackError that names the failed step: this tests the wheel's private entry point.
-    """
-    with temporary_engine(settings):
-        version = query(settings, "SELECT version()", "analyst")
-        try:
-            query(settings, "SELECT 1", "default", SecretStr(""))
-        except StackError:
-            pass
-        else:
-            raise StackError("the engine lets user `default` in without a password")
-    if answers(settings):
-        raise StackError("the engine still answers after its stdin was closed")
-    return version
-
-
 def query(settings: Settings, sql: str, user: str, password: SecretStr | None = None) -> str:
     """Execute one statement over plain HTTP, for checks (programs use clickhouse-connect). Raises StackError."""
     secret = password if password is not None else local_password(settings, user)

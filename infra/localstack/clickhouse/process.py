@@ -3,8 +3,8 @@
 It ends when its stdin is closed.
 
 The wheel `chdb-core` links clickhouse-local, which can listen for HTTP and native clients. The way in is its private
-binding `_chdb.query`, hence the exact version in pyproject.toml, `engine.self_test` beside this file, and the
-fallback in docs/guide/local-stack.md.
+binding `_chdb.query`, hence the exact version in pyproject.toml, the test of that version in
+tests/infra/localstack/clickhouse/test_engine.py, and the fallback in docs/guide/local-stack.md.
 FOLDER holds conf/ (config.xml, users.xml), data/ and backups/.
 
 clickhouse-local starts as user `default` without a password and has no option for that; users.xml allows that user

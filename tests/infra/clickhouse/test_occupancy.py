@@ -1,19 +1,41 @@
-"""Theoretical occupancy in Python and in SQL."""
+"""Theoretical occupancy in SQL, against its formula in Python."""
 
 import pytest
 
 from drumline.infra.clickhouse.occupancy import (
     MODELS,
-    Sm,
-    blocks_per_sm,
+    PARTITIONS,
+    REGISTERS,
+    WARP,
     named_query,
-    occupancy,
-    sm_of,
     sm_sql,
     with_occupancy,
 )
 from drumline.infra.clickhouse.queries import queries
 from drumline.infra.localstack.clickhouse.engine import query
+
+
+def blocks_per_sm(sm, threads, registers, shared):
+    """The blocks that each resource lets an SM hold.
+
+    `threads`, `registers` (per thread) and `shared` (bytes) are those of a block.
+    """
+    warps = max(-(-threads // WARP), 1)
+    per_warp = -(-registers * WARP // 256) * 256
+    by_registers = REGISTERS // PARTITIONS // per_warp * PARTITIONS // warps if per_warp else sm.blocks
+    taken = -(-(shared + sm.reserved) // 128) * 128
+    return {
+        "warps": sm.warps // warps,
+        "blocks": sm.blocks,
+        "registers": by_registers,
+        "shared memory": sm.shared // taken if taken else sm.blocks,
+    }
+
+
+def occupancy(sm, threads, registers, shared):
+    """The theoretical occupancy, 0..1."""
+    warps = max(-(-threads // WARP), 1)
+    return min(blocks_per_sm(sm, threads, registers, shared).values()) * warps / sm.warps
 
 
 @pytest.mark.parametrize(
@@ -51,8 +73,6 @@ def test_occupancy_in_sql_is_the_same(stack):
 @pytest.mark.stack
 def test_a_gpu_newer_than_the_table_is_computed_from_what_cuda_states_of_it(stack):
     text = "sms=160 threads=1536 blocks=24 registers=65536 shared=131072 reserved=2048"
-    assert sm_of(text) == Sm(48, 24, 131_072, 2_048, 160)
-    assert sm_of("") is None
     for model in ("'NVIDIA R300'", "'NVIDIA H200'"):
         assert query(stack, f"SELECT {sm_sql(model, repr(text))}", "analyst") == "(48,24,131072,2048,160)"
 

@@ -7,7 +7,6 @@ import pytest
 from drumline.infra.grafana import bands
 from drumline.infra.grafana.catalog import DASHBOARDS
 from drumline.infra.grafana.model import Panel, PanelQuery
-from drumline.infra.grafana.render.columns import panel_width
 from drumline.infra.grafana.render.dashboard import dashboard_json
 
 SERIES = 20
@@ -55,6 +54,15 @@ def overrides(drawn):
 def shown_columns(panel, drawn):
     by_name = overrides(drawn)
     return {name: by_name[name] for name, _ in panel.query.declared if not by_name[name].get("custom.hideFrom.viz")}
+
+
+#: Grafana's grid on a screen of 1,440 px: width of 24 columns, gap of panels, border and scroll bar of a table; px.
+SCREEN, GRID, GAP, FRAME = 1424, 24, 8, 12
+
+
+def panel_width(panel):
+    """The width that a panel has for columns; px."""
+    return SCREEN * panel.width // GRID - GAP - FRAME
 
 
 @of_kind("table")

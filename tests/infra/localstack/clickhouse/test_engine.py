@@ -22,7 +22,7 @@ from drumline.infra.config.local_credentials import local_password, password_fil
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError, State, locked
 from drumline.infra.localstack import stack as local_stack
-from drumline.infra.localstack.clickhouse.engine import answers, ensure_engine, query, self_test
+from drumline.infra.localstack.clickhouse.engine import answers, ensure_engine, query, temporary_engine
 from drumline.infra.localstack.processes import own_processes
 
 pytestmark = pytest.mark.stack
@@ -47,8 +47,11 @@ def table(clean_stack: Settings) -> Iterator[str]:
     writer.close()
 
 
-def test_self_test_passes_on_the_pinned_wheel(private: Settings) -> None:
-    assert self_test(private) == "26.9.2.1"
+def test_the_private_entry_point_of_the_pinned_wheel_serves_and_ends_with_its_stdin(private: Settings) -> None:
+    with temporary_engine(private):
+        assert query(private, "SELECT version()", "analyst") == "26.9.2.1"
+        with pytest.raises(StackError):  # a user without a password
+            query(private, "SELECT 1", "default", SecretStr(""))
     assert not answers(private)
 
 
