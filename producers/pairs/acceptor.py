@@ -8,7 +8,8 @@ import time
 from types import TracebackType
 from typing import cast
 
-from drumline.producers.pairs.channel import PROOF_S, Channel, left
+from drumline.infra.runtime.deadlines import seconds_left
+from drumline.producers.pairs.channel import PROOF_S, Channel
 
 #: Most connections that prove at once; of more, the oldest is dropped: strangers cannot fill it for long.
 MOST_PROVING = 256
@@ -35,7 +36,7 @@ class Acceptor:
     def accept(self, until: float) -> Channel:
         """Return the next connection that has the secret; others are closed. Raises TimeoutError."""
         while True:
-            for key, _ in self._selector.select(min(left(until), PROOF_S / 10)):
+            for key, _ in self._selector.select(min(seconds_left(until), PROOF_S / 10)):
                 if key.data is None:
                     self._greet()
                 elif self._is_proven(channel := cast("Channel", key.data)):

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from drumline.infra.runtime.deadlines import receive, seconds_left
+
 #: Bytes of a line before the other end has proved the secret, and after: all pairs of a thousand hosts in ten rounds.
 PROOF_BYTES, LINE_BYTES = 256, 1 << 22
 #: Longest time of a proof; s. Others prove meanwhile.
@@ -82,7 +84,7 @@ class Channel:
         return True
 
     def _send_line(self, line: bytes, until: float) -> None:
-        self.socket.settimeout(left(until))
+        self.socket.settimeout(seconds_left(until))
         self.socket.sendall(line + b"\n")
 
     def _line(self, until: float, most: int) -> bytes:
@@ -94,8 +96,7 @@ class Channel:
         return line
 
     def _read(self, until: float) -> None:
-        self.socket.settimeout(left(until))
-        got = self.socket.recv(1 << 16)
+        got = receive(self.socket, 1 << 16, until)
         if not got:
             raise ConnectionResetError("the other end closed the connection")
         self._rest += got
@@ -115,13 +116,6 @@ def _check(proof: bytes, *of: bytes) -> None:
         raise PermissionError("the other end has another secret, job or list of hosts")
 
 
-def left(until: float) -> float:
-    """Return the seconds until a time of time.monotonic(). Raises TimeoutError where it has passed."""
-    if (seconds := until - time.monotonic()) <= 0:
-        raise TimeoutError("timed out")
-    return seconds
-
-
 def listen(address: str, port: int) -> socket.socket:
     """Return a socket that listens on one address of this host. `port`: 0 = any. Raises OSError."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -135,7 +129,7 @@ def connect(address: str, port: int, secret: bytes, until: float, retry: bool = 
     """
     while True:
         try:
-            channel = Channel(socket.create_connection((address, port), left(until)))
+            channel = Channel(socket.create_connection((address, port), seconds_left(until)))
             try:
                 channel.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 channel.prove(secret)

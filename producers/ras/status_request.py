@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 
+from drumline.infra.runtime.deadlines import receive
 from drumline.producers.ras.report import RasReport, json_values, ras_report
 
 #: Time that RAS may collect from the job's other hosts, as `ncclras` has it; it then answers with what it has; s.
@@ -49,19 +50,10 @@ def request_status(address: tuple[str, int], most_s: float = MOST_S) -> RasRepor
             raise NoAnswer(str(error) or type(error).__name__) from None
 
 
-def _received(peer: socket.socket, most: int, until: float) -> bytes:
-    """Return the next bytes, b"" at the end. Raises OSError after `until`."""
-    left_s = until - time.monotonic()
-    if left_s <= 0:
-        raise TimeoutError("no whole answer in time")
-    peer.settimeout(left_s)
-    return peer.recv(most)
-
-
 def _line(peer: socket.socket, until: float) -> str:
     """Return an answer of one line: RAS sends nothing behind it before the next request."""
     line = b""
-    while not line.endswith(b"\n") and len(line) < MOST_LINE and (more := _received(peer, MOST_LINE, until)):
+    while not line.endswith(b"\n") and len(line) < MOST_LINE and (more := receive(peer, MOST_LINE, until)):
         line += more
     return line.decode(errors="replace").strip()[:MOST_LINE]
 
@@ -69,7 +61,7 @@ def _line(peer: socket.socket, until: float) -> str:
 def _rest(peer: socket.socket, until: float) -> bytes:
     """Return all until the other end closes. Raises ValueError for more than MOST_BYTES."""
     answer = bytearray()
-    while more := _received(peer, 1 << 16, until):
+    while more := receive(peer, 1 << 16, until):
         answer += more
         if len(answer) > MOST_BYTES:
             raise ValueError(f"an answer of more than {MOST_BYTES >> 20} MiB")
