@@ -17,8 +17,8 @@ from drumline.schemas.epochs import EPOCH_HEADER, is_ahead, read_epoch
 from drumline.schemas.errors import BadRecord, ForeignJob, OutOfBounds, UnknownSchema, WrongSchema
 from drumline.schemas.model import RecordModel, model
 from drumline.schemas.parts.encoded import part_values
+from drumline.schemas.parts.joining import JOINED_BY_AGENTS
 from drumline.schemas.parts.merged import MERGED, merged
-from drumline.schemas.parts.parts import JOINED_BY_AGENTS
 from drumline.schemas.parts.table import MergedTable
 from drumline.schemas.record_table import BatchTable, RecordTable
 from drumline.schemas.registry import Registry, lock_file_registry

@@ -28,7 +28,7 @@ COUNTED: tuple[Header, ...] = ((COUNTED_HEADER, b"host"),)
 class Origin:
     """Names the rejected record. `topic_id`, `timestamp_ms`: None where the writer does not have them.
 
-    `part`: number of the rejected part of it (parts.py), whose value the dead letter has; 0 = the whole record.
+    `part`: number of the rejected part of it (parts/joining.py), whose value the dead letter has; 0 = the whole record.
     """
 
     topic: str

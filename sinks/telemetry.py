@@ -15,7 +15,7 @@ from drumline.infra.clickhouse.client import ClickHouseFailed
 from drumline.infra.clickhouse.error_codes import ErrorCode
 from drumline.infra.telemetry import metrics
 from drumline.schemas.errors import RegistryUnavailable
-from drumline.schemas.parts.parts import place_of
+from drumline.schemas.parts.joining import place_of
 from drumline.sinks.kafka.dead_letters import DeadLettersFailed
 from drumline.sinks.ranges.disposition import Disposition
 

@@ -152,7 +152,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
 
 def _stages(config: Settings) -> MakeStages:
     """Return what makes the stream worker's window stages, which count the rows that stay on this host."""
-    from drumline.streams.core.budget import StateBudget, StateLimits
+    from drumline.streams.core.state_budget import StateBudget, StateLimits
     from drumline.streams.windows.config import WindowConfig
     from drumline.streams.windows.kernel_frequency import KernelFrequency
     from drumline.streams.windows.memcpy_bandwidth import MemcpyBandwidth

@@ -13,7 +13,7 @@ from drumline.producers.replay.recording import TimedBatch
 from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.codec import Codec, Received
 from drumline.schemas.keys import derived_process_id, record_key
-from drumline.schemas.parts.parts import interval_s
+from drumline.schemas.parts.joining import interval_s
 from drumline.schemas.record_table import RecordTable
 from drumline.schemas.topics import Topic
 from drumline.streams.core.records import run_key

@@ -21,7 +21,7 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER
 from drumline.schemas.dead_letters import Header
 from drumline.schemas.errors import BadRecord, BadSchema, RegistryUnavailable
-from drumline.schemas.parts.parts import JOINED_BY_AGENTS, MOST_PARTS, SECOND_RANKS, interval_s, moves
+from drumline.schemas.parts.joining import JOINED_BY_AGENTS, MOST_PARTS, SECOND_RANKS, interval_s, moves
 from drumline.schemas.topics import Topic
 
 log = structlog.get_logger()

@@ -22,7 +22,7 @@ from drumline.producers.derive.steps.budget import (
     unknown_budgets,
 )
 from drumline.producers.derive.steps.host_columns import marked_sums
-from drumline.producers.derive.steps.inference import find_period, inferred_steps
+from drumline.producers.derive.steps.inferred_steps import find_period, inferred_steps
 from drumline.producers.derive.steps.steps import INFERRED, STEP_PATTERN, Steps, marked_steps
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic

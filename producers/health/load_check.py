@@ -12,7 +12,7 @@ from typing import Any
 
 from drumline.producers.health.health_check import FAIL, OK, SKIPPED, HealthCheck, describe, reasons
 from drumline.producers.health.model_table import COPY_SHARE, MATMUL_SHARE, Sourced, limits_of, pcie_gbytes
-from drumline.producers.nvml.instances import compute_processes
+from drumline.producers.nvml.mig_instances import compute_processes
 from drumline.producers.nvml.samples import Gpu, Nvml
 from drumline.schemas.counters import CLOCK_FAULT_BITS
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from drumline.producers.batching.sample_envelopes import UNKNOWN
 from drumline.producers.nvml.batches import Part
 from drumline.producers.nvml.gpm import Gpm
-from drumline.producers.nvml.instances import NO_INSTANCE, Instance, compute_processes, instances
+from drumline.producers.nvml.mig_instances import NO_INSTANCE, Instance, compute_processes, instances
 from drumline.producers.nvml.paced import PacedReadings
 from drumline.producers.nvml.query import DriverMissing, NvmlLost, NvmlMissing, NvmlQuery, text
 from drumline.producers.nvml.readings import (

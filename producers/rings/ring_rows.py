@@ -24,7 +24,7 @@ from drumline.producers.rings.ring_file import COPY_ENGINES, MAX_COMMS, MOST_REA
 from drumline.producers.rings.state import LastStep, OpenStep, RingState
 from drumline.producers.rings.step_cuts import Cut, RingView, Segments, complete, marked_segments, watermark_ns
 from drumline.producers.rings.transfers import SECOND_NS, transfer_rows
-from drumline.producers.rings.unmarked import UnmarkedCalls
+from drumline.producers.rings.unmarked_steps import UnmarkedCalls
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
 

@@ -17,8 +17,8 @@ from drumline.schemas.bounds.limits import MAX_BYTES
 from drumline.schemas.columns import Array, filled
 from drumline.schemas.errors import BadColumn, BadEnvelope
 from drumline.schemas.model import RecordModel
+from drumline.schemas.parts.joining import MOST_PARTS
 from drumline.schemas.parts.merged import NUMBERS, SHARED, TableLayout, layout
-from drumline.schemas.parts.parts import MOST_PARTS
 from drumline.schemas.record_table import Ints, RecordTable, json_text
 
 #: Characters of an array as JSON that is kept between records, and how many are kept.

@@ -13,7 +13,7 @@ from typing import Any
 
 from drumline.infra.clickhouse.client import Client, rows
 from drumline.infra.config.settings import Settings
-from drumline.schemas.parts.parts import JOINED_BY_AGENTS, MOST_PARTS
+from drumline.schemas.parts.joining import JOINED_BY_AGENTS, MOST_PARTS
 from drumline.schemas.topics import DAY_MS
 from drumline.sinks.audit.rollups import Rollup, comparison
 from drumline.sinks.inserts.ledger import Ledger

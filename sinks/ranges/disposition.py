@@ -9,7 +9,7 @@ from enum import StrEnum
 from drumline.schemas.batch import Batch
 from drumline.schemas.bounds.check import header_bytes
 from drumline.schemas.bounds.limits import MAX_KEY_BYTES
-from drumline.schemas.parts.parts import position
+from drumline.schemas.parts.joining import position
 from drumline.sinks.tables.blocks import TIME_END_NS
 
 #: Python objects of a record beside its bytes. Measured: 3.4 to 5.7 kB for a batch of one row.
@@ -45,7 +45,7 @@ class Disposition(StrEnum):
 class Record:
     """Holds a Kafka record as it came, or a part of it. `timestamp_ms`, `leader_epoch`: -1 if it has none.
 
-    `part`: its number from 1 (schemas/parts/parts.py); 0 = a whole record.
+    `part`: its number from 1 (schemas/parts/joining.py); 0 = a whole record.
     """
 
     topic: str

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from drumline.schemas.parts.parts import MOST_PARTS, place_of, position
+from drumline.schemas.parts.joining import MOST_PARTS, place_of, position
 from drumline.sinks.ranges.offset_ranges import OffsetRange, pack, unpack
 
 #: Kafka's default offset.metadata.max.bytes is 4,096; ranges are cut before their intent gets longer than this.
@@ -29,8 +29,8 @@ class Intent:
     """Describes a range that is about to be inserted.
 
     `records`: Kafka records in the range. `rows`: rows that the table gets. `dead_letters`, `duplicate`, `fenced`,
-    `expired`: positions (schemas/parts/parts.py) classified so; a replay does not classify again. `published_ms`: when
-    Kafka received the last record; -1 = unknown.
+    `expired`: positions (schemas/parts/joining.py) classified so; a replay does not classify again.
+    `published_ms`: when Kafka received the last record; -1 = unknown.
     """
 
     range: OffsetRange

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drumline.schemas.record_table import RecordTable
-from drumline.streams.core.budget import ChargedStore
 from drumline.streams.core.records import (
     NO_ROWS,
     attempt_of_key,
@@ -28,6 +27,7 @@ from drumline.streams.core.records import (
     split_run_key,
     unpack_rows,
 )
+from drumline.streams.core.state_budget import ChargedStore
 
 #: After so much time of its own, and of the attempt, a process whose rank was not replaced belongs to a later attempt:
 #: some launchers restart single ranks. Launchers that restart all have killed it by then; ns.

@@ -17,8 +17,8 @@ import numpy as np
 from drumline.infra.runtime.stage import BUDGET, FAILED, Incident
 from drumline.schemas.batch import Batch
 from drumline.schemas.record_table import Ints, RecordTable
-from drumline.streams.core.budget import ChargedStore, OverBudget, StateBudget, Store
 from drumline.streams.core.records import UnreadableValue, split_run_key
+from drumline.streams.core.state_budget import ChargedStore, OverBudget, StateBudget, Store
 
 Unit = TypeVar("Unit", bound=Hashable)
 State = TypeVar("State")

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.parts.parts import allowance_ns
+from drumline.schemas.parts.joining import allowance_ns
 from drumline.schemas.record_table import Ints, RecordTable
 from drumline.schemas.topics import Topic
 from drumline.streams.core.attempts import Attempts
-from drumline.streams.core.budget import StateBudget, Store
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.isolation import IsolatedStage, Work, by_unit
 from drumline.streams.core.records import (
@@ -30,6 +29,7 @@ from drumline.streams.core.records import (
     unit_parts,
     unpack_rows,
 )
+from drumline.streams.core.state_budget import StateBudget, Store
 from drumline.streams.hangs.config import HangConfig
 from drumline.streams.hangs.hang_batch import WHOLE_JOB, HangRow, digest, hang_batch, standing_rows
 from drumline.streams.hangs.named_ranks import Reason, Standstill, explain, with_stalled_links

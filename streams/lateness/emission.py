@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.parts.parts import allowance_ns
+from drumline.schemas.parts.joining import allowance_ns
 from drumline.streams.core.records import UnreadableValue, stacked
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.block_match import match_blocks

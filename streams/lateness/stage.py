@@ -12,10 +12,9 @@ from functools import partial
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.parts.parts import allowance_ns
+from drumline.schemas.parts.joining import allowance_ns
 from drumline.schemas.record_table import Ints, RecordTable
 from drumline.streams.core.attempts import Attempts
-from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.isolation import IsolatedStage, Work, by_unit
@@ -29,6 +28,7 @@ from drumline.streams.core.records import (
     unit_parts,
     unpack_rows,
 )
+from drumline.streams.core.state_budget import StateBudget
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.emission import (
     Emission,

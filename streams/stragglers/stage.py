@@ -15,15 +15,15 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.keys import derived_process_id
-from drumline.schemas.parts.parts import allowance_ns
+from drumline.schemas.parts.joining import allowance_ns
 from drumline.schemas.record_table import Ints, RecordTable
 from drumline.schemas.topics import Topic
 from drumline.streams.core.attempts import Attempts, leads_of
-from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.isolation import IsolatedStage, Work, by_unit
 from drumline.streams.core.records import NO_ROWS, key, pack_rows, run_key, split_run_key
+from drumline.streams.core.state_budget import StateBudget
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.analysis.verdict import WindowVerdict
 from drumline.streams.stragglers.open_windows import NEVER, first_kept, last_complete_step, window_of

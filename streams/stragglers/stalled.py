@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from drumline.infra.guidance.causes import INSUFFICIENT_DATA
-from drumline.schemas.parts.parts import allowance_ns
+from drumline.schemas.parts.joining import allowance_ns
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, StragglerConfig
 from drumline.streams.stragglers.alarm import Alarm, load_alarms
 from drumline.streams.stragglers.analysis.cause import Cause

@@ -16,9 +16,9 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.schemas.record_table import Ints, RecordTable
 from drumline.streams.core.batch_dedup import Arrival
-from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.isolation import IsolatedStage, Work, by_unit
 from drumline.streams.core.records import key, run_key, run_keys, unit_parts
+from drumline.streams.core.state_budget import StateBudget
 from drumline.streams.windows.config import WindowConfig
 from drumline.streams.windows.panes import Array, Pane, coarsen, combine, pack_pane, unpack_pane
 from drumline.streams.windows.process_state import Names, ProcessState, RollingWindow, Store, identity_of, load_process

@@ -11,7 +11,7 @@ from drumline.infra.kafka.registry import codec
 from drumline.infra.runtime.stage import Stage
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.topics import JOINED_TOPICS, Topic
-from drumline.streams.core.budget import StateBudget, StateLimits
+from drumline.streams.core.state_budget import StateBudget, StateLimits
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.hangs.config import HangConfig
 from drumline.streams.hangs.stage import HangStage

@@ -32,8 +32,8 @@ from drumline.streams.worker.lag import Lag
 from drumline.streams.worker.output import OutputProducer, ProducerFailed
 from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
 from drumline.streams.worker.records.decoder import RecordDecoder
+from drumline.streams.worker.records.grouping import BUFFERED, TOGETHER, pieces, take_waiting, wait_until_filled
 from drumline.streams.worker.records.handler import PartitionRevoked, RecordHandler
-from drumline.streams.worker.records.together import BUFFERED, TOGETHER, pieces, take_waiting, wait_until_filled
 from drumline.streams.worker.stage_runner import StageRunner
 from drumline.streams.worker.status_file import StatusReporter
 from drumline.streams.worker.telemetry import Readiness

@@ -1,7 +1,7 @@
 """Number the records, and their parts, of all topics that had the same name, one after the other.
 
 A recreated topic numbers its records from 0 again, and state that remembers offsets would take them for duplicates. So
-stages get positions: offset and part (schemas/parts/parts.py), and 2^48 more for every topic of that name before this
+stages get positions: offset and part (schemas/parts/joining.py), and 2^48 more for every topic of that name before this
 one. The state stores that number with Kafka's id of the topic. Key: t|topic.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, MutableMapping
 
 import numpy as np
 
-from drumline.schemas.parts.parts import position
+from drumline.schemas.parts.joining import position
 from drumline.streams.core.records import NO_ROWS, key, pack_rows, unpack_rows
 
 #: No partition of a topic holds so many records, of 255 parts each; 2^15 topics of one name fit into the i8 of state

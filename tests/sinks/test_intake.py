@@ -13,8 +13,8 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER, header
 from drumline.schemas.errors import RegistryUnavailable
 from drumline.schemas.model import model
+from drumline.schemas.parts.joining import position
 from drumline.schemas.parts.merged import MERGED
-from drumline.schemas.parts.parts import position
 from drumline.schemas.tenants import SIGNATURE_HEADER, Tenant, TenantGuard
 from drumline.schemas.topics import Topic
 from drumline.sinks.intake import Intake

@@ -70,11 +70,11 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     ),
     "90,000 windows in a record": (
         f"{BOUNDS}::{CONTENT}",
-        f"{STREAMS}/core/test_budget.py::test_a_record_of_90000_windows_costs_no_more_than_the_steps_that_are_kept",
+        f"{STREAMS}/core/test_state_budget.py::test_a_record_of_90000_windows_costs_no_more_than_the_steps_that_are_kept",
     ),
     "300,000 chunks in a record": (
         f"{BOUNDS}::{CONTENT}",
-        f"{STREAMS}/core/test_budget.py::test_a_record_of_300000_chunks_costs_no_more_than_the_steps_that_are_kept",
+        f"{STREAMS}/core/test_state_budget.py::test_a_record_of_300000_chunks_costs_no_more_than_the_steps_that_are_kept",
     ),
     "other rows under a job's process id": (
         f"{END}/test_sink_kills.py::test_batches_under_a_foreign_process_id_erase_nothing_and_the_audit_names_them",

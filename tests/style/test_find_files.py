@@ -37,7 +37,7 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     # deriving
     "match NCCL kernels with calls": (("nccl|kernel", "match"), "producers/derive/nccl/kernel_matching.py"),
     "find steps again after lost records": (("nccl|derive", "resync"), "producers/derive/nccl/resync.py"),
-    "infer steps without markers": (("step", "infer"), "producers/derive/steps/inference.py"),
+    "infer steps without markers": (("step", "infer"), "producers/derive/steps/inferred_steps.py"),
     "time budget of a step": (("step", "budget"), "producers/derive/steps/budget.py"),
     "NVTX ranges": (("derive|producers", "nvtx|range"), "producers/derive/nvtx.py"),
     "emit rows of a live process once": (("live", "emit"), "producers/live_matching/emitter.py"),
@@ -115,6 +115,12 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     "exit with a message": (("cli", "console|exit"), "cli/console.py"),
     "retry with backoff": (("retry|backoff", "runtime|util|common"), "infra/runtime/retry.py"),
     "stop at SIGTERM": (("signal|sigterm", "runtime|util|common"), "infra/runtime/signals.py"),
+    "how long records of a host are joined": (("schema|agent", "join"), "schemas/parts/joining.py"),
+    "parts of a GPU that MIG divided": (("nvml|producers", "mig"), "producers/nvml/mig_instances.py"),
+    "memory that the worker's state may take": (("stream", "state.?(budget|limit)"), "streams/core/state_budget.py"),
+    "group messages that are handled at once": (("worker|record", "group"), "streams/worker/records/grouping.py"),
+    "steps of a ring without marks": (("ring", "unmarked|infer"), "producers/rings/unmarked_steps.py"),
+    "decode a record in the sink": (("sink", "read|decode"), "sinks/ranges/reading.py"),
     # hard to find, and kept for that
     "state of a straggler stage": (("stragg", "state"), "streams/stragglers/state.py"),
     "error classes of the sink": (("sink", "error"), "sinks/errors.py"),

@@ -1,7 +1,7 @@
 """Dead letters in readable form: origin, reason, number of records; and the selection for a replay.
 
 A sink and a stream worker may both reject a record, so it may have two dead letters. Dead letters are counted per
-reader, records by origin. A part of a record (schemas/parts/parts.py) counts as one.
+reader, records by origin. A part of a record (schemas/parts/joining.py) counts as one.
 """
 
 from __future__ import annotations

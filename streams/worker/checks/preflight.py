@@ -16,7 +16,7 @@ CHANGELOG = {
     "cleanup.policy": "compact",
     "compression.type": "producer",
     "message.timestamp.type": "LogAppendTime",  # a broker rejects times of a worker whose clock is an hour ahead
-    "max.message.bytes": "8388608",  # twice the largest value (core/budget.py)
+    "max.message.bytes": "8388608",  # twice the largest value (core/state_budget.py)
     "segment.ms": "600000",
     "segment.bytes": "67108864",
     "min.cleanable.dirty.ratio": "0.1",

@@ -16,7 +16,7 @@ from drumline.infra.kafka.partitioner import partition_of
 from drumline.infra.kafka.verification import VERIFIED, Verification
 from drumline.schemas.codec import Codec
 from drumline.schemas.keys import record_key
-from drumline.schemas.parts.parts import JOINED_BY_AGENTS
+from drumline.schemas.parts.joining import JOINED_BY_AGENTS
 from drumline.schemas.topics import Topic
 
 PARTITIONS = 4

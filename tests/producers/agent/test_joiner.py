@@ -10,7 +10,7 @@ from drumline.producers.agent.joiner import REGISTRY_S, RecordJoiner
 from drumline.producers.rings.progress import STATES
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryUnavailable
-from drumline.schemas.parts.parts import MOST_PARTS, allowance_ns, interval_s
+from drumline.schemas.parts.joining import MOST_PARTS, allowance_ns, interval_s
 from drumline.schemas.topics import Topic
 
 

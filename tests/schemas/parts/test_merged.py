@@ -29,8 +29,8 @@ from drumline.schemas.errors import (
 )
 from drumline.schemas.model import model
 from drumline.schemas.parts.encoded import encoded
+from drumline.schemas.parts.joining import JOINED_BY_AGENTS, MOST_PARTS
 from drumline.schemas.parts.merged import MERGED
-from drumline.schemas.parts.parts import JOINED_BY_AGENTS, MOST_PARTS
 from drumline.schemas.registry import LockFileRegistry
 from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
 from drumline.schemas.topics import Topic

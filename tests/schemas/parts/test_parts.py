@@ -8,8 +8,8 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import header
 from drumline.schemas.errors import WrongSchema
 from drumline.schemas.model import model, parse_model
+from drumline.schemas.parts.joining import JOINED_BY_AGENTS, MOST_PARTS, place_of, position
 from drumline.schemas.parts.merged import MERGED
-from drumline.schemas.parts.parts import JOINED_BY_AGENTS, MOST_PARTS, place_of, position
 from drumline.schemas.topics import Topic
 
 CODEC = Codec()

@@ -13,7 +13,7 @@ from drumline.schemas.confluent import HEADER
 from drumline.schemas.errors import BadEnvelope
 from drumline.schemas.model import model
 from drumline.schemas.parts.encoded import encoded
-from drumline.schemas.parts.parts import JOINED_BY_AGENTS
+from drumline.schemas.parts.joining import JOINED_BY_AGENTS
 from drumline.schemas.topics import Topic
 
 TOPICS = sorted(JOINED_BY_AGENTS)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drumline.schemas.parts.parts import position
+from drumline.schemas.parts.joining import position
 from drumline.sinks.ranges.intent import BadIntent, Intent, read_metadata, write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
 

@@ -18,8 +18,8 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER, header
 from drumline.schemas.epochs import write_epoch
 from drumline.schemas.model import model
+from drumline.schemas.parts.joining import JOINED_BY_AGENTS
 from drumline.schemas.parts.merged import MERGED
-from drumline.schemas.parts.parts import JOINED_BY_AGENTS
 from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
 from drumline.schemas.topics import DERIVED_TOPICS, Topic
 from drumline.sinks import intake as intake_module

@@ -2,7 +2,7 @@
 
 import pytest
 
-from drumline.schemas.parts.parts import position
+from drumline.schemas.parts.joining import position
 from drumline.schemas.topics import Topic
 from drumline.sinks.errors import LostRecords
 from drumline.sinks.ranges.intent import Intent, write_done, write_intent

@@ -1,8 +1,8 @@
 """Attempts of a run: which start of a job a batch belongs to, by the processes that sent it."""
 
 from drumline.streams.core.attempts import CARRIED_NS, Attempts, Sighting
-from drumline.streams.core.budget import ChargedStore, StateBudget, StateLimits
 from drumline.streams.core.records import split_run_key
+from drumline.streams.core.state_budget import ChargedStore, StateBudget, StateLimits
 
 S, T = 1_000_000_000, 1_700_000_000_000_000_000
 

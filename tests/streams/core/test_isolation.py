@@ -14,8 +14,8 @@ from support.tables import apply_batch
 from drumline.infra.runtime.stage import FAILED, Incident
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
-from drumline.streams.core.budget import OverBudget, StateBudget, StateLimits
 from drumline.streams.core.records import UnreadableValue
+from drumline.streams.core.state_budget import OverBudget, StateBudget, StateLimits
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness import stage as lateness_stage
 from drumline.streams.lateness.stage import CommunicatorStage

@@ -19,7 +19,7 @@ NAMED = [pair for row in ROWS for pair in re.findall(r"`([\w.]+)` = ([\d.]+)", r
 MODULES = {
     "groups": "streams.stragglers.analysis.groups",
     "devices": "streams.stragglers.analysis.gpu_cause",
-    "inferred": "producers.derive.steps.inference",
+    "inferred": "producers.derive.steps.inferred_steps",
     "resync": "producers.derive.nccl.resync",
     "verdict": "streams.stragglers.analysis.verdict",
     "flows": "streams.stragglers.links.flows",

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drumline.streams.core.budget import ChargedStore, StateBudget, StateLimits
 from drumline.streams.core.records import pack_text
+from drumline.streams.core.state_budget import ChargedStore, StateBudget, StateLimits
 from drumline.streams.worker.compressed_values import BLOCK_BYTES, LEAST_BYTES, CompressedValue, compress, plain
 from drumline.streams.worker.partition_store import CheckpointOrder, PartitionStore
 

@@ -13,7 +13,7 @@ from drumline.infra.config.settings import Settings
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.keys import record_key
-from drumline.schemas.parts.parts import position
+from drumline.schemas.parts.joining import position
 from drumline.schemas.record_table import BatchTable
 from drumline.schemas.tenants import SIGNATURE_HEADER
 from drumline.schemas.topics import Topic

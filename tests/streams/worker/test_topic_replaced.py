@@ -11,7 +11,7 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.acls import ExistingTopic
 from drumline.infra.kafka.connect import BrokerUnreachable
 from drumline.infra.telemetry.health import Health
-from drumline.schemas.parts.parts import position
+from drumline.schemas.parts.joining import position
 from drumline.streams.core.records import pack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage

@@ -10,7 +10,7 @@ from drumline.producers.batching.recorded import feeds
 from drumline.producers.derive.nccl import kernel_names as nccl
 from drumline.producers.derive.nccl.calls import NcclCalls
 from drumline.producers.derive.rows import derive
-from drumline.producers.derive.steps.inference import find_period, inferred_steps
+from drumline.producers.derive.steps.inferred_steps import find_period, inferred_steps
 from drumline.producers.derive.steps.steps import API_DOMAIN
 from drumline.schemas.topics import Topic
 

@@ -8,7 +8,7 @@ from mode.utils.queues import FlowControlEvent, FlowControlQueue
 
 from drumline.schemas.topics import Topic
 from drumline.streams.worker.faust_config import MAX_POLL
-from drumline.streams.worker.records.together import BUFFERED, MOST_BYTES, pieces, take_waiting, wait_until_filled
+from drumline.streams.worker.records.grouping import BUFFERED, MOST_BYTES, pieces, take_waiting, wait_until_filled
 
 
 class Queue(list):

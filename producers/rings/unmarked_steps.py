@@ -1,11 +1,11 @@
-"""Steps of a job that marks none: NCCL's calls have a period (derive/steps/inference.py)."""
+"""Steps of a job that marks none: NCCL's calls have a period (derive/steps/inferred_steps.py)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from drumline.producers.derive.nccl.calls import NcclCalls
-from drumline.producers.derive.steps.inference import CallPeriod, find_period, inferred_steps
+from drumline.producers.derive.steps.inferred_steps import CallPeriod, find_period, inferred_steps
 from drumline.producers.derive.steps.steps import INFERRED
 from drumline.producers.rings.operations import function_codes, kernel_starts
 from drumline.producers.rings.state import RingState

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from drumline.schemas.codec import Codec
-from drumline.schemas.parts.parts import JOINED_BY_AGENTS
+from drumline.schemas.parts.joining import JOINED_BY_AGENTS
 from drumline.schemas.topics import Topic
 
 #: Topics of which a large job has many records, a few kB each.

@@ -10,7 +10,7 @@ from support.tables import apply_batch
 
 from drumline.infra.config.settings import Settings, StreamSettings
 from drumline.schemas.batch import Batch
-from drumline.streams.core.budget import StateBudget, StateLimits
+from drumline.streams.core.state_budget import StateBudget, StateLimits
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.stragglers.stage import JobStage
