@@ -85,13 +85,12 @@ class BatchWriter:
     The decoder's output owns it. Runs in the decoder's thread and blocks only as `emit` does. Guarantees: sequences
     without gaps, and watermarks and complete steps that never fall. Times are ns since the epoch.
 
-    `muted`: topics whose rows are dropped, as another source publishes them. `separate_losses`: a batch states lost
-    rows or has rows, not both. `is_silent`: no heartbeats are sent, as no rows may come for hours.
+    `separate_losses`: a batch states lost rows or has rows, not both. `is_silent`: no heartbeats are sent, as no rows
+    may come for hours.
     """
 
     def __init__(self, identity: Identity, emit: Callable[[Topic, str, Batch], None]) -> None:
         self.identity = identity
-        self.muted: frozenset[Topic] = frozenset()
         self.separate_losses = self.is_silent = False
         self._emit = emit
         self._feeds: dict[tuple[Topic, str], _Feed] = {}
@@ -111,8 +110,6 @@ class BatchWriter:
         `communicator`: of collectives. `dropped`: rows lost before; rows outside the bounds of the contract count too.
         `steps_from`: source of the steps (derive.steps).
         """
-        if topic in self.muted:
-            return
         feed = self._feed(topic, "" if communicator is None else hash_text(communicator))
         parts = split_rows(topic, table)
         feed.dropped += dropped + table.rows - sum(map(len, parts))

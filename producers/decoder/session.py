@@ -32,7 +32,6 @@ from drumline.producers.ipc.timing import HELD_NS, REQUEST_NS
 from drumline.producers.spool.location import spool_bytes, spool_root
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
-from drumline.schemas.topics import Topic
 
 #: Interval of the derivation, and of the process's record; ns.
 ADVANCE_NS = 500_000_000
@@ -45,8 +44,6 @@ CONTROL_NS = 250_000_000
 CLOSE_AFTER_OFF_NS = 2 * ADVANCE_NS + 500_000_000
 #: State of a process whose launches are counted while nothing records them.
 COUNTED = str(Policy(COUNTS))
-#: What the agent publishes of a process that has a ring.
-FROM_RING = frozenset({Topic.COLLECTIVE, Topic.STEP, Topic.PROGRESS})
 
 
 class Session:
@@ -257,7 +254,8 @@ class Session:
             self._set_host_complete(now_ns, now_ns)
         if self._output:
             self._output.report_losses(self._reader.dropped, now_ns)
-            self._progress.finish(self._output.writer, now_ns)
+            if not self._output.live.has_ring:
+                self._progress.finish(self._output.writer, now_ns)
             self._derive(self._output, now_ns, True)
             self._output.advance_launches(now_ns, now_ns, True)
             self._output.advance_pc_samples(now_ns, True)
@@ -287,7 +285,8 @@ class Session:
             if decoded.kernels.rows and decoded.kernels["graph"].any():
                 self.pool.header[Header.GRAPHS] = 1
             output.take(number, decoded, now_ns)
-            self._progress.take(decoded, now_ns)
+            if not output.live.has_ring:
+                self._progress.take(decoded, now_ns)
         if decoded is None or decoded.invalid["kernels"]:
             output.unread(now_ns)
             self._progress.calls.lost()
@@ -303,11 +302,15 @@ class Session:
             self._output.live.complete_until_ns = self._host_complete_ns
 
     def _derive(self, output: SpoolOutput, now_ns: int, final: bool) -> None:
-        """Derive steps, collectives and ranges. A segment that fails is given up; kernels are still published."""
-        output.writer.muted = FROM_RING if self._ring.is_used() else frozenset()
+        """Derive ranges, and of a process without a ring steps, collectives and progress too.
+
+        A segment that fails is given up; kernels are still published.
+        """
+        output.live.has_ring = self._ring.is_used()
         # Between deep windows; those downstream close once a process is silent.
         output.writer.is_silent = self._rests
-        self._progress.write(output.writer, now_ns)  # before heartbeats, of which it then needs none
+        if not output.live.has_ring:
+            self._progress.write(output.writer, now_ns)  # before heartbeats, of which it then needs none
         for on, time_ns in self._windows:
             output.live.recording(on, time_ns)
         self._windows.clear()

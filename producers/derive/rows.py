@@ -67,21 +67,24 @@ def derive(
     since_ns: int = 0,
     known: KnownMatches | None = None,
     sampled: bool = False,
+    matched: bool = True,
 ) -> Derived:
     """Derive ranges, steps, collectives and budgets of a process.
 
     Missing activity (no NVTX, no NCCL, no copies) gives empty tables. `pattern`, `since_ns`: see host_steps(). `known`:
     matches of a live process that are known already. `sampled`: only some steps were recorded, each run of them from
-    the begin of its first step on, as a profiler with a schedule does.
+    the begin of its first step on, as a profiler with a schedule does. `matched`: False where another source has the
+    collectives; then no call of NCCL is matched with kernels, and steps are those that are marked.
     """
     kernels = activity.kernels
     ranges, unfinished = nested_ranges(activity.markers)
     communication = nccl.is_kernel(kernels.dictionaries["names"])
     is_nccl = communication[kernels["name"]] if kernels.rows else np.zeros(0, bool)
     gpu = gpu_busy(kernels, is_nccl, activity.copies)
-    nccl_kernels = _in_launch_order(kernels, is_nccl)
+    nccl_kernels = _in_launch_order(kernels, is_nccl & matched)
     matchable = _matchable(nccl_kernels)
     calls = nccl_calls(ranges, activity.payloads)
+    calls = calls if matched else calls.take(slice(0))
     steps, source = marked_steps(ranges, pattern, since_ns)
     if len(calls.start_ns) == 0 and nccl_kernels.rows:  # NCCL without NVTX: kernels stand for calls
         calls = matching.as_calls(matchable)

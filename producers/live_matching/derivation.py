@@ -97,12 +97,14 @@ class IncrementalDerivation:
         counts: rows that could not be derived or read, by reason.
         complete_until_ns: activity of the host before this has arrived, with the kernels that it launched; None = all
             that has ended.
+        has_ring: the process's ring has collectives and steps; then ranges alone are emitted, and no call is matched.
     """
 
     def __init__(self, writer: BatchWriter, pattern: str = STEP_PATTERN) -> None:
         self.counts: Counter[str] = Counter()
         self._writer, self._pattern, self._pending = writer, pattern, PendingActivity()
         self.complete_until_ns: int | None = None
+        self.has_ring = False
         self._settled_ns = self._no_segment_since_ns = 0
         self._matches = MatchHistory()
         self._lost_ns = self._ranges_lost_ns = 0
@@ -199,7 +201,10 @@ class IncrementalDerivation:
         ranges, _ = nested_ranges(markers)
         steps, source = marked_steps(ranges, self._pattern)
         calls = host_calls(ranges, payloads, steps)
-        nccl_kernels = self._matches.nccl_kernels(kernels, self._pending.launched)
+        matchable = kernels
+        if self.has_ring:
+            calls, matchable = calls.take(slice(0)), kernels.take(slice(0))
+        nccl_kernels = self._matches.nccl_kernels(matchable, self._pending.launched)
         self._communicates = len(calls.start_ns) > 0
         ends = SegmentEndFinder(
             steps=steps,
@@ -273,7 +278,7 @@ class IncrementalDerivation:
             payloads=segment.payloads,
         )
         known = self._matches.known_matches(self._pending.launched, counted)
-        rows = derive(activity, self._pattern, known=known)
+        rows = derive(activity, self._pattern, known=known, matched=not self.has_ring)
         behind = kernels_behind(segment.nccl_kernels, rows.collectives, end)
         return _DerivedSegment(rows, end, inside, open_range_ids, behind)
 
@@ -284,7 +289,7 @@ class IncrementalDerivation:
             self.counts["endless_ranges"] += len(segment.endless)
         self._ranges_lost_ns = 0
         self.counts["skipped_steps"] += self._emitter.emit(
-            rows, derived.open_range_ids, end, now_ns, self._complete_until_ns(now_ns)
+            rows, derived.open_range_ids, end, now_ns, self._complete_until_ns(now_ns), ranges_only=self.has_ring
         )
         last = max(end.launches - (derived.behind or 0), 0)
         fresh = segment.nccl_kernels["start_ns"][self._matches.emitted : last]

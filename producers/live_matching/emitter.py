@@ -63,12 +63,14 @@ class RowEmitter:
         self._lost = [*(lost for lost in self._lost if lost[1] >= last_ns - LOSSES_NS), (first_ns, last_ns)]
 
     def emit(
-        self, segment: Derived, open_range_ids: Array, end: SegmentEnd, now_ns: int, complete_until_ns: int
-    ) -> int:
+        self, segment: Derived, open_range_ids: Array, end: SegmentEnd, now_ns: int, complete_until_ns: int,
+        ranges_only: bool = False,
+    ) -> int:  # fmt: skip
         """Write new rows to the batch writer and return how many of the emitted steps are marked `skipped`.
 
         A step is skipped if it ended after `complete_until_ns` (CUPTI may still hold its records), overlaps a known
         loss, has no kernel, or is next to such a step. `open_range_ids`: ranges that are open at the segment's end.
+        `ranges_only`: collectives and steps have another source.
         """
         steps, last_step = segment.steps, self.step
         recorded, has_kernel = self._recorded_steps(steps), _has_kernel(steps, segment.kernels)
@@ -80,7 +82,8 @@ class RowEmitter:
         new = self._numbered(Table({**steps.columns, "skipped": skipped}, steps.dictionaries).take(emitted))
         progress = FeedProgress(now_ns, min(end.host_ns, end.gpu_ns), self.step)
         if new.rows:
-            self._writer.write(Topic.STEP, new, progress, steps_from=segment.steps_from)
+            if not ranges_only:
+                self._writer.write(Topic.STEP, new, progress, steps_from=segment.steps_from)
             # Kernels of other steps may still come, or are lost.
             certain = has_kernel[emitted] | ((end_ns(new) <= complete_until_ns) & ~self._in_losses(new))
             self._track_missing_kernels(new.take(certain), has_kernel[emitted][certain])

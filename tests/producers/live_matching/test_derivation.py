@@ -71,6 +71,7 @@ def played(
     killed_ns=0,
     denied=(1 << 62, 0),
     pieces=1,
+    has_ring=False,
 ):
     """Feed an activity as CUPTI would deliver it, kernels when they have ended; return the batches by topic.
 
@@ -78,12 +79,14 @@ def played(
     pending. `launched`: delivered while it is wanted. `held`: activity of the host from the first time on comes at the
     second, as a kernel takes long; steps of the API come at once. `pool_reports`: whether the pool reports that.
     `killed_ns`: the end. `denied`: first and last time at which CUPTI got no buffers; reported in `pieces` a tick.
+    `has_ring`: NCCL's plugin has the collectives.
     """
     sent = defaultdict(list)
     writer = BatchWriter(
         IDENTITY, lambda topic, key, batch: sent[topic].append(decode(model(topic), encode(model(topic), batch)))
     )
     live = IncrementalDerivation(writer)
+    live.has_ring = has_ring
     for on, time_ns in windows:
         live.recording(on, time_ns)
     arrive = {
@@ -165,6 +168,31 @@ def test_piecewise_on_other_parallelisms(name):
     sent, _live = played(activity)
     assert not steps_like_the_whole(sent, whole)
     assert sum(b.rows for b in sent[Topic.COLLECTIVE]) == whole.collectives.rows
+
+
+def ranges_of(sent):
+    """Rows of ranges: step, name, begin and duration."""
+    return sorted(
+        (step, batch.envelope["names"][name], start_ns, took_ns)
+        for batch in sent[Topic.RANGE]
+        for step, name, start_ns, took_ns in joined([batch], ["step", "name", "start_ns", "duration_ns"])
+    )
+
+
+@pytest.mark.parametrize("path", [DEMO_RECORDING, folder("fsdp"), folder("pipeline")], ids=lambda path: path.name)
+def test_beside_a_ring_nothing_but_the_same_ranges_is_derived(path):
+    activity = recorded(path)[1]
+    sent, live = played(activity, has_ring=True)
+    assert set(sent) == {Topic.RANGE}
+    assert ranges_of(sent) == ranges_of(played(activity)[0])
+    assert not live.counts["unattributed_collectives"]
+
+
+def test_beside_a_ring_no_loss_makes_launches_wanted():
+    activity = recorded(DEMO_RECORDING)[0]
+    given = {"lost_ns": [int(np.median(activity.markers["time_ns"]))], "launched": when_launched(activity)}
+    assert played(activity, **given)[1].counts["launches_requested"]
+    assert not played(activity, **given, has_ring=True)[1].counts["launches_requested"]
 
 
 def test_promises_are_kept():
