@@ -108,52 +108,52 @@ def test_kernels_of_all_groups_of_steps_add_up_to_the_raw_count(server):
         assert all(0 < float(row["busy_percent"]) < 100 for row in groups)
 
 
-def test_the_rate_of_ranks_over_tcp_is_what_the_kernel_counted(server):
-    client = clickhouse.connect(server, database=server.clickhouse.database)
+def over_tcp(port, size, busy, network, rate="toInt64(-1)", nic="''"):
+    """SQL of what the kernel counted of a connection in a second."""
+    ends = f"concat(end.2, ':{port}'), concat(end.3, ':{port}')"
+    return f"'', toInt32(-1), 0, toInt32(-1), {size}, {busy}, {network}, {ends}, {rate}, {nic}"
+
+
+def by_nccl(size, busy):
+    """SQL of what NCCL recorded of a communicator of both ranks in a second."""
+    return f"'c', end.1, 2, 1 - end.1, {size}, {busy}, {busy}, '', '', toInt64(-1), ''"
+
+
+def flows_of(server, job, *kinds, host="node-"):
+    """Store ten seconds of transfers between ranks 0 and 1, on hosts a and b; return the answer about them."""
+    source = "FROM numbers(10) ARRAY JOIN ends AS end ARRAY JOIN ['send', 'receive'] AS way"
+    head = f"'{job}', 'r', end.1, concat('{host}', end.2), at, 1000000000, way"
     clickhouse.command(
-        client,
-        """INSERT INTO transfers (job, run, rank, host, start, duration_ns, communicator, comm_rank, ranks, peer,
-            direction, bytes, busy_ns, network_ns, local, remote, delivery_rate)
-        WITH toStartOfInterval(now(), INTERVAL 10 SECOND) - 60 + second AS at, [(0, 'a', 'b'), (1, 'b', 'a')] AS ends
-        SELECT 'tcp', 'r', end.1, concat('node-', end.2), at, 1000000000, '', -1, 0, -1, way, 400000000,
-            if(way = 'send', 500000000, 0), if(way = 'send', 400000000, 0), concat(end.2, ':', port),
-            concat(end.3, ':', port), if(way = 'send' AND end.1 = 1, 700000000, -1)
-        FROM (SELECT arrayJoin(range(10)) AS second)
-        ARRAY JOIN ends AS end ARRAY JOIN ['1', '2'] AS port ARRAY JOIN ['send', 'receive'] AS way
-        UNION ALL
-        SELECT 'tcp', 'r', end.1, concat('node-', end.2), at, 1000000000, 'c', end.1, 2, 1 - end.1, way, 90000000,
-            1000000, 1000000, '', '', -1
-        FROM (SELECT arrayJoin(range(10)) AS second)
-        ARRAY JOIN ends AS end ARRAY JOIN ['send', 'receive'] AS way""",
+        clickhouse.connect(server, database=server.clickhouse.database),
+        f"""INSERT INTO transfers (job, run, rank, host, start, duration_ns, direction, communicator, comm_rank, ranks,
+            peer, bytes, busy_ns, network_ns, local, remote, delivery_rate, nic)
+        WITH toStartOfInterval(now(), INTERVAL 10 SECOND) - 60 + number AS at, [(0, 'a', 'b'), (1, 'b', 'a')] AS ends
+        {" UNION ALL ".join(f"SELECT {head}, {kind} {source}" for kind in kinds)}""",
     )
-    names, result = cookbook.asker(server)(dataclasses.replace(queries()["which-link"], example={"job": "tcp"}))
-    flows = [dict(zip(names, row, strict=True)) for row in result]
+    names, result = cookbook.asker(server)(dataclasses.replace(queries()["which-link"], example={"job": job}))
+    return [dict(zip(names, row, strict=True)) for row in result]
+
+
+def test_the_rate_of_ranks_over_tcp_is_what_the_kernel_counted(server):
+    busy, network = "if(way = 'send', 500000000, 0)", "if(way = 'send', 400000000, 0)"
+    rate = "if(way = 'send' AND end.1 = 1, 700000000, -1)"
+    connections = (over_tcp(port, 400_000_000, busy, network, rate) for port in (1, 2))
+    flows = flows_of(server, "tcp", *connections, by_nccl(90_000_000, 1_000_000))
     rates = {(int(flow["from_rank"]), int(flow["to_rank"])): float(flow["newest_gb_s"]) for flow in flows}
     assert rates == {(0, 1): 2.0, (1, 0): 2.0}  # two connections: 0.8 GB in 0.4 s, more than their paths' 1.4 GB/s
     assert {flow["communicator"] for flow in flows} == {"tcp"}
 
 
 def test_what_is_wrong_with_a_link_is_that_of_the_interface_where_it_is_known(server):
-    client = clickhouse.connect(server, database=server.clickhouse.database)
     clickhouse.command(
-        client,
-        """INSERT INTO transfers (job, run, rank, host, start, duration_ns, comm_rank, ranks, peer, direction, bytes,
-            busy_ns, network_ns, local, remote, delivery_rate, nic)
-        WITH toStartOfInterval(now(), INTERVAL 10 SECOND) - 60 + second AS at, [(0, 'a', 'b'), (1, 'b', 'a')] AS ends
-        SELECT 'nics', 'r', end.1, concat('nic-', end.2), at, 1000000000, -1, 0, -1, way, 200000000, 100000000,
-            100000000, concat(end.2, ':1'), concat(end.3, ':1'), -1, if(end.2 = 'a', 'eth1', '')
-        FROM (SELECT arrayJoin(range(10)) AS second)
-        ARRAY JOIN ends AS end ARRAY JOIN ['send', 'receive'] AS way""",
-    )
-    clickhouse.command(
-        client,
+        clickhouse.connect(server, database=server.clickhouse.database),
         """INSERT INTO network_samples (host, device, time, reason, rx_errors)
         SELECT host, device, now() - 30, reason, errors FROM
             values('host String, device String, reason String, errors UInt64', ('nic-a', 'eth0', 'slow', 5),
                 ('nic-a', 'eth1', '', 7), ('nic-b', 'eth0', 'errors', 1), ('nic-b', 'eth1', '', 2))""",
     )
-    names, result = cookbook.asker(server)(dataclasses.replace(queries()["which-link"], example={"job": "nics"}))
-    flows = [dict(zip(names, row, strict=True)) for row in result]
+    connection = over_tcp(1, 200_000_000, 100_000_000, 100_000_000, nic="if(end.2 = 'a', 'eth1', '')")
+    flows = flows_of(server, "nics", connection, host="nic-")
     known = {(of["from_host"], of["from_nic"], of["to_nic"], of["wrong"], int(of["errors"])) for of in flows}
     assert known == {("nic-a", "eth1", "", "errors", 10), ("nic-b", "", "eth1", "errors", 10)}
 
@@ -177,25 +177,8 @@ def test_ranks_over_tcp_that_another_attempt_has_on_other_hosts_are_other_links(
 
 
 def test_little_traffic_over_tcp_hides_no_pair_that_nccl_recorded_on_another_network(server):
-    client = clickhouse.connect(server, database=server.clickhouse.database)
-    clickhouse.command(
-        client,
-        """INSERT INTO transfers (job, run, rank, host, start, duration_ns, communicator, comm_rank, ranks, peer,
-            direction, bytes, busy_ns, network_ns, local, remote, delivery_rate)
-        WITH toStartOfInterval(now(), INTERVAL 10 SECOND) - 60 + second AS at, [(0, 'a', 'b'), (1, 'b', 'a')] AS ends
-        SELECT 'gloo', 'r', end.1, concat('node-', end.2), at, 1000000000, '', -1, 0, -1, way, 2000000,
-            if(way = 'send', 500000000, 0), if(way = 'send', 400000000, 0), concat(end.2, ':1'), concat(end.3, ':1'),
-            if(way = 'send', -1, -1)
-        FROM (SELECT arrayJoin(range(10)) AS second)
-        ARRAY JOIN ends AS end ARRAY JOIN ['send', 'receive'] AS way
-        UNION ALL
-        SELECT 'gloo', 'r', end.1, concat('node-', end.2), at, 1000000000, 'c', end.1, 2, 1 - end.1, way, 90000000,
-            10000000, 10000000, '', '', -1
-        FROM (SELECT arrayJoin(range(10)) AS second)
-        ARRAY JOIN ends AS end ARRAY JOIN ['send', 'receive'] AS way""",
-    )
-    names, result = cookbook.asker(server)(dataclasses.replace(queries()["which-link"], example={"job": "gloo"}))
-    flows = [dict(zip(names, row, strict=True)) for row in result]
+    busy, network = "if(way = 'send', 500000000, 0)", "if(way = 'send', 400000000, 0)"
+    flows = flows_of(server, "gloo", over_tcp(1, 2_000_000, busy, network), by_nccl(90_000_000, 10_000_000))
     rates = {(flow["communicator"], int(flow["from_rank"])): float(flow["newest_gb_s"]) for flow in flows}
     assert rates == {("c", 0): 9.0, ("c", 1): 9.0, ("tcp", 0): 0.005, ("tcp", 1): 0.005}
 
