@@ -1,22 +1,17 @@
-"""Jobs of serving.py, which need PyTorch and transformers: a model, a server, ranks with tensor parallelism, an engine.
+"""Jobs of serving.py, which need PyTorch and transformers: a model, ranks with tensor parallelism, an engine.
 
-usage: serving_job.py model FOLDER | server FOLDER PORT_FILE | ranks FOLDER LATE | adapters
+usage: serving_job.py model FOLDER | ranks FOLDER LATE | adapters
 
-model writes a small Llama with random weights. server answers POST /generate {"tokens": [...], "count": n} by
-continuous batching, over HTTP, with the times of each token, and POST /profile {"seconds": s} with what CUPTI shows of
-these seconds. ranks generates with tensor parallelism below torchrun; rank LATE (-1: none) sleeps a fifth of each
-iteration.
-adapters is an engine of its own with drumline's calls, of whose adapters one computes twice as much.
+model writes a small Llama with random weights. ranks generates with tensor parallelism below torchrun; rank LATE (-1:
+none) sleeps a fifth of each iteration. adapters is an engine of its own with drumline's calls, of whose adapters one
+computes twice as much.
 """
 
 import json
 import os
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from queue import Queue
 
 import torch
 import transformers
@@ -55,78 +50,6 @@ def batching() -> dict[str, object]:
         wanted |= {"num_blocks": 256, "max_batch_tokens": 128}
     config = transformers.ContinuousBatchingConfig(**wanted)
     return {"continuous_batching_config": config}
-
-
-def serve(folder: str, port_file: str) -> None:
-    model = load_model(folder).to(DEVICE)
-    manager = model.init_continuous_batching(generation_config=settings(32), **batching())
-    manager.start()
-    answers: dict[str, Queue] = {}
-
-    def route() -> None:
-        while True:
-            output = manager.get_result(timeout=1)
-            if output is not None and output.is_finished():
-                answers.pop(output.request_id).put(output)
-
-    threading.Thread(target=route, daemon=True).start()
-    number = iter(range(1 << 62))
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *arguments: object) -> None:
-            """Stay silent."""
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            answer = json.dumps(profile(body) if self.path == "/profile" else self.generate(body)).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def generate(self, body: dict) -> dict:
-            name, came = f"http-{next(number)}", time.perf_counter()
-            answers[name] = Queue()
-            queue = answers[name]
-            manager.add_request(
-                body["tokens"], request_id=name, max_new_tokens=body["count"], record_timestamps=True, eos_token_id=-1
-            )
-            output = queue.get(timeout=300)
-            times = output.timestamps
-            return {"tokens": len(output.generated_tokens), "ttft": times[0] - came,
-                    "tpot": (times[-1] - times[0]) / max(len(times) - 1, 1), "id": name}  # fmt: skip
-
-    ThreadingHTTPServer.request_queue_size = 256
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Path(port_file + ".part").write_text(str(server.server_port))
-    Path(port_file + ".part").rename(port_file)
-    server.serve_forever()
-
-
-def profile(body: dict) -> dict:
-    """Return begin and end (ns since the epoch) of some seconds, and in them the time in which the GPU ran anything."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as profiler
-
-    with profiler(activities=[ProfilerActivity.CUDA]) as recorded:
-        torch.cuda.synchronize()
-        began = time.time_ns()
-        time.sleep(body["seconds"])
-        ended = time.time_ns()
-    spans = []
-    for event in recorded.profiler.kineto_results.events():
-        if event.device_type() == torch.autograd.DeviceType.CUDA and event.duration_ns() > 0:
-            spans.append((event.start_ns(), event.start_ns() + event.duration_ns()))
-    spans.sort()
-    busy, until = 0, 0
-    for start, end in spans:
-        busy += max(0, end - max(start, until))
-        until = max(until, end)
-    first, last = (spans[0][0], until) if spans else (began, ended)
-    times = {"began_ns": began, "ended_ns": ended, "busy_ns": busy, "first_ns": first, "last_ns": last}
-    return {**times, "kernels": len(spans)}
 
 
 def ranks(folder: str, late: int) -> None:
@@ -191,8 +114,6 @@ if __name__ == "__main__":
     mode, *rest = sys.argv[1:]
     if mode == "model":
         write_model(Path(rest[0]))
-    elif mode == "server":
-        serve(*rest)
     elif mode == "ranks":
         ranks(rest[0], int(rest[1]))
     else:
