@@ -45,3 +45,13 @@ def test_each_request_has_its_row_and_their_time_is_that_of_the_iterations(model
     assert all(0 <= row["queue_ns"] <= row["ttft_ns"] <= row["duration_ns"] for row in requests)
     everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert PLANTED.encode() not in everything
+
+
+def test_the_batch_that_vllm_chose_before_a_request_ended_is_attributed_to_it(model, tmp_path):
+    done = run([PYTHON, JOB, "scheduler", str(model)], tmp_path, seconds=400, TOKENIZERS_PARALLELISM="false")
+    assert done.returncode == 0, done.stderr[-2_000:]
+    requests = wait_for(tmp_path, "gpu.request.v1", REQUESTS)
+    iterations = [row for row in spool_rows(tmp_path, "gpu.iteration.v1") if row["role"] == "engine"]
+    stopped = [row for row in requests if row["outcome"] == "stop"]
+    assert any(row["iterations"] > row["output_tokens"] for row in stopped), "no batch was chosen before"
+    assert sum(row["host_ns"] for row in requests) == sum(row["duration_ns"] for row in iterations)
