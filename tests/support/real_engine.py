@@ -1,6 +1,6 @@
 """Real inference engines with a tiny random model on the CPU.
 
-usage: real_engine.py model|vllm|scheduler|batching|generate FOLDER
+usage: real_engine.py model|vllm|scheduler|sglang|batching|generate FOLDER
 
 Runs in a Python that has the engines, for test_real_engines.py.
 """
@@ -77,6 +77,14 @@ def run_asynchronous_scheduler(folder: str) -> None:
         scheduler.update_from_output(batch, ModelRunnerOutput(names, places, sampled))
 
 
+def import_sglang() -> None:
+    """Import SGLang's scheduler, which runs on GPUs only; print the methods that drumline has joined."""
+    from sglang.srt.managers.scheduler import Scheduler
+
+    codes = {name: getattr(getattr(Scheduler, name), "__code__", None) for name in dir(Scheduler)}
+    print(*sorted(name for name, code in codes.items() if code and code.co_filename.endswith("seams.py")))
+
+
 def run_transformers(folder: str, *, batching: bool) -> None:
     import torch
     import transformers
@@ -100,6 +108,8 @@ if __name__ == "__main__":
         write_model(path)
     elif how == "vllm":
         run_vllm(path)
+    elif how == "sglang":
+        import_sglang()
     elif how == "scheduler":
         run_asynchronous_scheduler(path)
     else:
