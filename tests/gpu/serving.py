@@ -196,14 +196,16 @@ def serve_part(folder: Path, seconds: float) -> None:
         began = time.monotonic()
         load = threading.Thread(target=served.load, args=(traces, until))
         load.start()
-        while load.is_alive() and len(served.statuses) < REQUESTS // 3:
+        while load.is_alive() and len(served.statuses) < REQUESTS // 10:
             time.sleep(0.05)
         opened = time.monotonic()
         with window(spool, "serve"):
             while load.is_alive() and time.monotonic() < opened + 12 and not columns(spool, "gpu.kernel.v1"):
                 time.sleep(0.2)
             first = time.monotonic() - opened
+            recorded_ns = time.time_ns()
             time.sleep(WINDOW_S)
+        closed_ns = time.time_ns()
         load.join()
         took = time.monotonic() - began
         time.sleep(5)
@@ -218,7 +220,9 @@ def serve_part(folder: Path, seconds: float) -> None:
         "rows_with_their_trace": len({row["traceparent"] for row in requests} & set(traces)),
         "outcomes": counts(row["outcome"] for row in requests), "models": counts(row["model"] for row in requests),
         "s_until_kernels": round(first, 2), "files_with_planted_word": sum(PLANTED.encode() in text for text in texts),
-        **attributed(requests, iterations), "phases": phases(iterations), "processes": processes(spool),
+        **attributed(requests, iterations), "phases": phases(iterations),
+        "phases_in_the_window": phases([row for row in iterations if recorded_ns <= int(row["start_ns"]) < closed_ns]),
+        "processes": processes(spool),
     })  # fmt: skip
     keep("kernels of a request", kernels_of_a_request(spool, requests, iterations))
     pack(spool, "serve")
