@@ -67,8 +67,11 @@ class EngineRecorder:
         self._channel = channel
         self._key = os.urandom(16) if os.environ.get(REQUESTS_VARIABLE) != "plain" else b""
         self._numbers: dict[str, int] = {}
+        #: Requests that are over and may be in iterations under way: their number, and the last of these iterations.
+        self._ended: dict[str, tuple[int, int]] = {}
         self._request_numbers = itertools.count(1)
         self._iteration = 0
+        self._newest_over = -1
         self._tokens: Mapping[str, int] = {}
         self._was_same = False
         self._end_ns = 0
@@ -101,11 +104,16 @@ class EngineRecorder:
             self._channel.send(iteration_messages.FIRST.pack(b"T", time_ns) + array("I", numbers).tobytes())
 
     def end_request(self, request: str, outcome: str, output_tokens: int, end_ns: int = 0, **facts: int) -> None:
-        """Tell that a request is over. `facts`: cached_tokens, preemptions, prompt_tokens."""
+        """Tell that a request is over; iterations under way may have it yet.
+
+        `facts`: cached_tokens, preemptions, prompt_tokens.
+        """
         number = self._numbers.pop(request, 0)
         if not self._numbers:
             self._left = False  # the time until the next iteration is no gap
         if number:
+            if self._iteration - 1 > self._newest_over:  # where batches overlap, the next one may hold it yet
+                self._ended[request] = (number, self._iteration - 1)
             ended = {"n": number, "time_ns": end_ns or time.time_ns(), "outcome": _short(outcome, MOST_OF_NAME)}
             self._channel.send_json(b"E", {**facts, **ended, "output_tokens": output_tokens})
 
@@ -135,12 +143,16 @@ class EngineRecorder:
             len(tokens), len(prefill),
         )  # fmt: skip
         if not same:
-            message += self._pairs(tokens) + self._pairs(prefill)
+            message += self._pairs(tokens, number) + self._pairs(prefill, number)
         lost = self._channel.lost[0]
         self._channel.send(message)
         # A batch is the same as the one before only if that one was sent.
         self._tokens, self._was_same = tokens, not prefill and self._channel.lost[0] == lost
         self._end_ns, self._left = end_ns, len(self._numbers) > 0
+        self._newest_over = max(self._newest_over, number)
+        for request, (_, last) in list(self._ended.items()) if self._ended else ():
+            if last <= self._newest_over:
+                del self._ended[request]
         self._send_gpu_times()
 
     def begin_gpu(self, stream: Any = None) -> Any:
@@ -192,8 +204,11 @@ class EngineRecorder:
         if ready := [timed for timed in times if timed[0] not in self._gpu_timed]:
             self._channel.send(b"G" + b"".join(iteration_messages.GPU.pack(*timed) for timed in ready))
 
-    def _pairs(self, tokens: Mapping[str, int]) -> bytes:
+    def _pairs(self, tokens: Mapping[str, int], iteration: int) -> bytes:
         numbers = self._numbers
+        if self._ended:
+            over = {request: number for request, (number, last) in self._ended.items() if iteration <= last}
+            numbers = {**numbers, **over}
         flat: list[int] = []
         for request, count in tokens.items():
             flat += (numbers.get(request, 0), count)

@@ -70,11 +70,7 @@ def _version() -> str:
 
 
 class RankWatch:
-    """Follows the scheduler of one rank, in its thread.
-
-    A request that ends while a batch with it is on the GPU is over for the recorder when that batch is, with the time
-    at which it ended: else what the batch took for it would be no one's.
-    """
+    """Follows the scheduler of one rank, in its thread."""
 
     def __init__(self) -> None:
         self._opened: EngineRecorder | None = None
@@ -82,12 +78,9 @@ class RankWatch:
         self._requests: dict[str, Any] = {}
         self._queued: dict[str, Any] = {}
         self._without_token: set[str] = set()
-        self._newest: dict[str, int] = {}
-        self._over: dict[str, tuple[int, str]] = {}
         self._preemptions: dict[str, int] = {}
         self._preempted = 0
         self._chunked: Any = None
-        self._done = -1
         self._began_ns = self._schedule_ns = 0
         self._unsampled: tuple[int, Any, Any] | None = None
 
@@ -157,8 +150,6 @@ class RankWatch:
             self._chunked = batch.chunked_req or self._chunked  # others may decode between two chunks
             for name in tokens:
                 self._queued.pop(name, None)
-                if name in self._requests:
-                    self._newest[name] = facts.number
             self._drop_from_queue(scheduler)
             facts.preempted, self._preempted = self._preempted, 0
             facts.waiting = len(scheduler.waiting_queue)
@@ -197,11 +188,10 @@ class RankWatch:
         if recorder is None or note is None:
             return
         facts, tokens, prefill = note
-        facts.end_ns, self._done = time.time_ns(), facts.number
+        facts.end_ns = time.time_ns()
         facts.output_tokens = max(sum(len(request.output_ids) for request in batch.reqs) - (before or 0), 0)
         recorder.publish_place()
         recorder.iteration(facts, tokens, prefill)
-        self._end_those_over()
         if not self._is_engine:
             return
         waiting = self._without_token
@@ -227,18 +217,11 @@ class RankWatch:
             self._end(name, "abort")
 
     def _end(self, name: str, reason: str) -> None:
-        if name in self._requests and name not in self._over:
-            self._over[name] = (time.time_ns(), reason)
-            self._end_those_over()
-
-    def _end_those_over(self) -> None:
-        for name in [name for name in self._over if self._newest.get(name, -1) <= self._done]:
-            (end_ns, reason), request = self._over.pop(name), self._requests.pop(name)
-            self._without_token.discard(name)
-            self._newest.pop(name, None)
-            facts = {"cached_tokens": int(request.cached_tokens), "preemptions": self._preemptions.pop(name, 0)}
-            if self._opened is not None:
-                self._opened.end_request(name, reason, len(request.output_ids), end_ns, **facts)
+        if (request := self._requests.pop(name, None)) is None or self._opened is None:
+            return
+        self._without_token.discard(name)
+        facts = {"cached_tokens": int(request.cached_tokens), "preemptions": self._preemptions.pop(name, 0)}
+        self._opened.end_request(name, reason, len(request.output_ids), **facts)
 
 
 def _stream(scheduler: Any) -> Any:

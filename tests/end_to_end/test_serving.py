@@ -30,7 +30,7 @@ def table(text):
     return [dict(zip(names, line, strict=True)) for line in lines]
 
 
-def test_a_callers_trace_leads_to_the_iterations_of_its_request_and_no_text_of_it_is_in_kafka(
+def test_a_callers_trace_leads_to_the_iterations_of_its_request_and_no_text_of_it_is_in_kafka_spool_or_logs(
     clean_stack, environment_of, tmp_path
 ):
     pipeline = Pipeline(clean_stack, environment_of(clean_stack), tmp_path)
@@ -92,4 +92,7 @@ def test_a_callers_trace_leads_to_the_iterations_of_its_request_and_no_text_of_i
     records = [record for topic in RAW_TOPICS for record in read(clean_stack, topic, "beginning", follow=False)]
     assert records
     assert not any(b"planted" in (part or b"") for record in records for part in (record.key(), record.value()))
+    files = [*tmp_path.glob("*.log"), *(path for path in spool.rglob("*") if path.is_file())]
+    assert any(path.suffix == ".log" for path in files)
+    assert not [path for path in files if b"planted" in path.read_bytes()]
     assert pipeline.audit(row["run"])["clean"]

@@ -1,13 +1,13 @@
 """Measure the recording of an inference engine; called by serving.sh: serving.py OUT [PART...]
 
-Parts: load (an HTTP load on two servers in turn, one of them recorded: throughput, TPOT, and whether each request has
-its row), serve (requests with a caller's trace to `transformers serve`), busy (the iterations' GPU time beside
-CUPTI's), adapters (an engine of one's own: which adapter is dear), ranks (tensor parallelism on two GPUs: rank 1 late
-by a fifth of each iteration, then healthy for SERVING_HEALTHY_S), pairs and graphs (rounds of the same requests in one
-process, with the adapter and without it, and iterations beside CUPTI: of a model that computes long, and of one in
-CUDA graphs), deep (`transformers serve` with CUPTI all the time). A part that fails is reported, and the next begins.
-SERVING_SECONDS: time for all. SERVING_ROUNDS: pairs of loads; SERVING_REQUESTS: of a load; SERVING_TRACES: requests
-with a trace; SERVING_PAIRS_S: time of pairs and of graphs. Spools of serve and deep are left in OUT.
+Parts, each with a time of its own: serve (an HTTP load of mixed lengths with a caller's trace on `transformers serve`,
+a deep window in it, and the kernels of one request), gpu and launch (throughput and time a token with recording on
+and off by turns in one process, then the iterations' GPU time beside CUPTI's, of an engine bound by the GPU and of
+one bound by launches), adapters (an engine of one's own: which adapter is dear), faults (a scheduler and a tokenizer
+that sleep), ranks (tensor parallelism on two GPUs: rank 1 late by a fifth of each iteration, then healthy for
+SERVING_HEALTHY_S). Without names: all but ranks. A part that fails is reported, and the next begins.
+SERVING_SECONDS: time for all. SERVING_REQUESTS: of the HTTP load. serve, adapters and faults leave their spools in
+OUT, which `drumline agent --until-empty` publishes where Kafka is.
 """
 
 import json
@@ -16,6 +16,7 @@ import random
 import socket
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
@@ -23,34 +24,35 @@ import traceback
 from collections import defaultdict
 from http.client import HTTPConnection
 from pathlib import Path
-from statistics import mean, median
+from queue import Empty, Queue
+from statistics import mean
 
 import numpy as np
+from deep_rows import columns, processes, window
+from serving_rows import attributed, batches_of, counts, phases, rows_of
 
-from drumline.lab.bench.overhead.ratios import mean_ratio
 from drumline.producers.launcher import LaunchOptions, environment
 from drumline.producers.rings.host_rings import RingFolder
 from drumline.producers.spool.location import make_rings, rings_folder
 from drumline.producers.spool.quota import SpoolLimits
-from drumline.producers.spool.segment_format import DATA, SEGMENT_MAGIC, scan
-from drumline.schemas.batch import decode
-from drumline.schemas.model import model
 from drumline.streams import offline
 from drumline.streams.core.thresholds import StragglerConfig
 
 OUT = Path(sys.argv[1])
-JOB = str(Path(__file__).with_name("serving_job.py"))
-ENGINE = Path(__file__).parents[1] / "support" / "real_engine.py"
-SECONDS = float(os.environ.get("SERVING_SECONDS", "460"))
+FOLDER = Path(__file__).parent
+JOB, ENGINE = str(FOLDER / "serving_job.py"), str(FOLDER / "serving_engine.py")
+TINY = str(FOLDER.parent / "support" / "real_engine.py")
+SECONDS = float(os.environ.get("SERVING_SECONDS", "520"))
 BEGAN = time.monotonic()
-ROUNDS, REQUESTS = int(os.environ.get("SERVING_ROUNDS", "16")), int(os.environ.get("SERVING_REQUESTS", "250"))
-AT_ONCE, TOKENS = int(os.environ.get("SERVING_AT_ONCE", "64")), 8_192
+REQUESTS, AT_ONCE = int(os.environ.get("SERVING_REQUESTS", "2000")), 48
 HEALTHY_S = float(os.environ.get("SERVING_HEALTHY_S", "35"))
-TRACES, PAIRS_S = int(os.environ.get("SERVING_TRACES", "2000")), float(os.environ.get("SERVING_PAIRS_S", "90"))
-#: Servers are started anew after so many pairs: no process is fast or slow by chance for all of them.
-PAIRS_OF_SERVERS = 4
-#: Time that parts after `load` need; s.
-NEEDED_S = {"serve": 60, "busy": 30, "adapters": 45, "ranks": 150}  # of a call without parts
+#: Length of the deep window; longest time of each part; s.
+WINDOW_S = 2.0
+PART_S = {"serve": 175, "gpu": 140, "launch": 95, "adapters": 35, "faults": 95, "ranks": 240}
+#: Requests to one server: transformers 5.17 stops answering after 800 to 1,000, recorded or not.
+OF_SERVER = 500
+#: A word of every prompt: no spool may have it.
+PLANTED = "zanzibar"
 results: dict[str, object] = {}
 
 
@@ -58,20 +60,29 @@ def report(text: str) -> None:
     print(f"[{time.monotonic() - BEGAN:5.0f} s] {text}", flush=True)
 
 
+def keep(name: str, value: object) -> None:
+    """Report a result, and write all there are."""
+    results[name] = value
+    report(f"{name}: {json.dumps(value, default=str)}")
+    (OUT / "serving.json").write_text(json.dumps(results, indent=1, default=str))
+
+
 def left() -> float:
     return SECONDS - (time.monotonic() - BEGAN)
 
 
-def start(
-    name: str, command: list[str], spool: Path | None, policy: str = "auto", **more: str
-) -> subprocess.Popen[str]:
-    """Start a program of serving_job.py; `spool`: it is recorded."""
-    shared = {**os.environ, "TOKENIZERS_PARALLELISM": "false", **more}
-    if spool is not None:
-        spool.mkdir(exist_ok=True)
-        options = LaunchOptions(job=name, run=name, policy=policy, spool=str(spool))
-        shared = environment(shared, command, options)
-        make_rings(shared)
+def pack(spool: Path, name: str) -> None:
+    """Put a spool into OUT."""
+    with tarfile.open(OUT / f"{name}.tar.xz", "w:xz", preset=3) as tar:
+        tar.add(spool, arcname=name, filter=lambda entry: entry if entry.isfile() or entry.isdir() else None)
+
+
+def start(name: str, command: list[str], spool: Path, **more: str) -> subprocess.Popen[str]:
+    """Start a recorded program."""
+    spool.mkdir(exist_ok=True)
+    shared = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", **more}
+    shared = environment(shared, command, LaunchOptions(job=name, run=name, policy="auto", spool=str(spool)))
+    make_rings(shared)
     return subprocess.Popen(
         command, env=shared, stdout=subprocess.PIPE, stderr=open(OUT / f"{name}.err", "a"), text=True
     )
@@ -86,232 +97,235 @@ def end(program: subprocess.Popen[str]) -> None:
         program.wait()
 
 
-def rows_of(spool: Path, topic: str) -> list[dict[str, object]]:
-    """Return the rows of a topic in a spool, with texts for indices."""
-    rows: list[dict[str, object]] = []
-    record = model(topic)
-    for path in sorted([*spool.glob("*/*.seg"), *spool.glob("*/*.taken")]):
-        for frame in scan(path.read_bytes()[len(SEGMENT_MAGIC) :], True):
-            if getattr(frame, "kind", None) != DATA or frame.topic != topic:
-                continue
-            batch = decode(record, frame.body)
-            columns = {
-                c.name: batch.strings(c.name, c.dictionary).tolist() if c.dictionary else batch.columns[c.name].tolist()
-                for c in record.columns
-            } if batch.rows else {}  # fmt: skip
-            rows += [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    return rows
+def lines(program: subprocess.Popen[str], seconds: float) -> list[dict[str, object]]:
+    """Report the lines of JSON that a program prints, and return them; it is ended when the time is over."""
+    queue: Queue[str | None] = Queue()
+    until, printed = time.monotonic() + seconds, []
+
+    def read() -> None:
+        for line in program.stdout:
+            queue.put(line)
+        queue.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = queue.get(timeout=max(until - time.monotonic(), 0.1))
+        except Empty:
+            report("ended: its time is over")
+            break
+        if line is None:
+            break
+        report(line.strip()[:600])
+        if line.startswith("{"):
+            printed.append(json.loads(line))
+    if program.poll() is None:
+        try:
+            program.wait(10)
+        except subprocess.TimeoutExpired:
+            end(program)
+    return printed
 
 
-class Server:
-    """A server of serving_job.py, plain or recorded."""
+class Served:
+    """`transformers serve` below `drumline run`, and an HTTP load on it."""
 
-    def __init__(self, name: str, folder: Path, spool: Path | None) -> None:
-        port_file = folder / f"{name}-{time.monotonic_ns()}.port"
-        self.name = name
-        self.program = start(name, [sys.executable, JOB, "server", str(folder / "model"), str(port_file)], spool)
-        until = time.monotonic() + 120
-        while not port_file.exists():
-            if self.program.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"server {name} does not start: see {name}.err")
-            time.sleep(0.1)
-        self.port = int(port_file.read_text())
+    def __init__(self, folder: Path, spool: Path) -> None:
+        self.model = folder / "tiny"
+        subprocess.run([sys.executable, TINY, "model", str(self.model)], check=True, stdout=subprocess.DEVNULL)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        code = "import sys; from transformers.cli.transformers import main; sys.exit(main())"
+        options = ["--continuous-batching", "--host", "127.0.0.1", "--port", str(self.port)]
+        options += ["--cb-block-size", "64", "--cb-num-blocks", "512", "--cb-max-batch-tokens", "512"]
+        self.program = start("serve", [sys.executable, "-c", code, "serve", str(self.model), *options], spool)
+        self.statuses: list[int] = []
+        self.first = ""
 
-    def post(self, path: str, body: dict[str, object], connection: HTTPConnection | None = None) -> dict[str, object]:
-        connection = connection or HTTPConnection("127.0.0.1", self.port, timeout=300)
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        return json.loads(connection.getresponse().read())
+    def wait(self, until: float) -> None:
+        """Wait for the first answer. Raises OSError."""
+        while True:
+            try:
+                self.post(HTTPConnection("127.0.0.1", self.port, timeout=90), f"00-{1 << 127:032x}-{1:016x}-01", 4, 4)
+                return
+            except OSError:
+                if time.monotonic() > until or self.program.poll() is not None:
+                    report(f"serve does not answer; its exit code is {self.program.poll()}")
+                    raise
+                time.sleep(0.5)
 
-    def load(self, seed: int, requests: int) -> tuple[float, list[dict[str, object]]]:
-        """Send requests of mixed lengths, AT_ONCE at a time; return tokens a second and the answers."""
-        rng = random.Random(seed)
-        todo = [(rng.randint(16, 512), rng.randint(16, 160)) for _ in range(requests)]
-        answers: list[dict[str, object]] = []
-        lock = threading.Lock()
+    def post(self, connection: HTTPConnection, trace: str, length: int, tokens: int) -> None:
+        body = json.dumps({"model": str(self.model), "prompt": f"{PLANTED} " * length, "max_tokens": tokens})
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json", "traceparent": trace})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        self.statuses.append(answer.status)
+        self.first = self.first or text[:200]
+
+    def load(self, traces: list[str], until: float) -> None:
+        """Send a request a trace, of mixed lengths, AT_ONCE at a time, until the time is over."""
+        rng, lock = random.Random(7), threading.Lock()
+        todo = [(trace, rng.randint(1, 60), rng.randint(2, 12)) for trace in traces[::-1]]
 
         def client() -> None:
-            connection = HTTPConnection("127.0.0.1", self.port, timeout=300)
-            while True:
+            connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+            while time.monotonic() < until:
                 with lock:
                     if not todo:
                         return
-                    size, count = todo.pop()
-                tokens = [(size * 31 + k) % TOKENS for k in range(size)]
-                answer = self.post("/generate", {"tokens": tokens, "count": count}, connection)
-                with lock:
-                    answers.append(answer)
+                    request = todo.pop()
+                try:
+                    self.post(connection, *request)
+                except OSError:
+                    self.statuses.append(-1)
+                    connection.close()
 
-        began = time.perf_counter()
         clients = [threading.Thread(target=client) for _ in range(AT_ONCE)]
         for thread in clients:
             thread.start()
         for thread in clients:
             thread.join()
-        seconds = time.perf_counter() - began
-        return sum(int(answer["tokens"]) for answer in answers) / seconds, answers
 
 
-def load_part(folder: Path) -> None:
-    """Alternate loads on a plain and a recorded server; each pair has the same requests."""
-    spool = folder / "spool-load"
-    values: dict[str, list[dict[str, float]]] = {"plain": [], "recorded": []}
-    sent = 0
-    servers: list[Server] = []
-    reserve = sum(NEEDED_S.values()) if not sys.argv[2:] else 15
-    for pair in range(ROUNDS):
-        if left() < reserve + 20:
-            report(f"no time left after {pair} pairs")
+def serve_part(folder: Path, seconds: float) -> None:
+    """Send requests with a caller's trace to `transformers serve`, and open a deep window among them."""
+    spool, until = folder / "spool-serve", time.monotonic() + seconds - 30
+    traces = [f"00-{n + 1:032x}-{n + 1:016x}-01" for n in range(REQUESTS)]
+    statuses: list[int] = []
+    took = 0.0
+    for begin in range(0, REQUESTS, OF_SERVER):
+        served = Served(folder, spool)
+        try:
+            served.wait(until)
+            report(f"serve: the first answer is there: {served.first}")
+            began = time.monotonic()
+            load = threading.Thread(target=served.load, args=(traces[begin : begin + OF_SERVER], until))
+            load.start()
+            if not begin:
+                while load.is_alive() and len(served.statuses) < OF_SERVER // 4:
+                    time.sleep(0.05)
+                opened = time.monotonic()
+                with window(spool, "serve"):
+                    while load.is_alive() and time.monotonic() < opened + 12 and not columns(spool, "gpu.kernel.v1"):
+                        time.sleep(0.2)
+                    first = time.monotonic() - opened
+                    recorded_ns = time.time_ns()
+                    time.sleep(WINDOW_S)
+                closed_ns = time.time_ns()
+            load.join()
+            took += time.monotonic() - began
+            time.sleep(2)
+        finally:
+            end(served.program)
+        statuses += served.statuses
+        if time.monotonic() > until - 15:
             break
-        if pair % PAIRS_OF_SERVERS == 0:
-            for server in servers:
-                end(server.program)
-            servers = [Server("plain", folder, None), Server("recorded", folder, spool)]
-            for server in servers:
-                sent += server.load(1_000 + pair, REQUESTS // 4)[1].__len__() * (server.name == "recorded")
-        for server in servers if pair % 2 == 0 else servers[::-1]:
-            per_s, answers = server.load(pair, REQUESTS)
-            sent += len(answers) * (server.name == "recorded")
-            tpot = [float(answer["tpot"]) for answer in answers]
-            values[server.name].append({
-                "tokens_per_s": per_s, "tpot_ms": 1e3 * mean(tpot), "tpot_median_ms": 1e3 * median(tpot),
-                "ttft_ms": 1e3 * mean(float(answer["ttft"]) for answer in answers),
-            })  # fmt: skip
-        last = {name: {key: round(value, 3) for key, value in rounds[-1].items()} for name, rounds in values.items()}
-        report(f"pair {pair}: {json.dumps(last)}")
-    for server in servers:
-        end(server.program)
     time.sleep(2)
-    ratios = {}
-    for key in ("tokens_per_s", "tpot_ms", "tpot_median_ms", "ttft_ms"):
-        ratio, half = mean_ratio([v[key] for v in values["recorded"]], [v[key] for v in values["plain"]])
-        ratios[key] = {"percent": round(100 * (ratio - 1), 3), "half_interval": round(100 * half, 3)}
     requests, iterations = rows_of(spool, "gpu.request.v1"), rows_of(spool, "gpu.iteration.v1")
-    timed = [row for row in iterations if row["gpu_ns"] >= 0]
-    gpu = sum(int(row["gpu_ns"]) for row in timed)
-    shared = sum(max(int(row["gpu_ns"]), 0) for row in requests)
-    results["load"] = {
-        "rounds": values, "recorded_above_plain": ratios, "requests_sent": sent, "request_rows": len(requests),
-        "outcomes": _counts(row["outcome"] for row in requests), "iterations": len(iterations),
-        "iterations_with_gpu_time": len(timed), "gpu_s": gpu / 1e9, "gpu_s_of_requests": shared / 1e9,
-        "unattributed_percent": round(100 * (1 - shared / gpu), 4) if gpu else None, "phases": _phases(iterations),
-    }  # fmt: skip
-    report(f"load: {json.dumps({k: v for k, v in results['load'].items() if k != 'rounds'})}")
+    texts = [path.read_bytes() for path in spool.rglob("*") if path.is_file()]
+    keep("serve", {
+        "statuses": counts(statuses), "first": served.first, "seconds": round(took, 1),
+        "request_rows": len(requests),
+        "rows_with_their_trace": len({row["traceparent"] for row in requests} & set(traces)),
+        "outcomes": counts(row["outcome"] for row in requests), "models": counts(row["model"] for row in requests),
+        "s_until_kernels": round(first, 2), "files_with_planted_word": sum(PLANTED.encode() in text for text in texts),
+        **attributed(requests, iterations), "phases": phases(iterations),
+        "phases_in_the_window": phases([row for row in iterations if recorded_ns <= int(row["start_ns"]) < closed_ns]),
+        "processes": processes(spool),
+    })  # fmt: skip
+    keep("kernels of a request", kernels_of_a_request(spool, requests, iterations))
+    pack(spool, "serve")
 
 
-def _counts(values: object) -> dict[str, int]:
-    counts: dict[str, int] = defaultdict(int)
-    for value in values:
-        counts[str(value)] += 1
-    return dict(counts)
+def kernels_of_a_request(
+    spool: Path, requests: list[dict[str, object]], iterations: list[dict[str, object]]
+) -> dict[str, object]:
+    """Return which request has most kernels in the deep window, between begin and end of its iterations."""
+    starts = np.sort(np.concatenate([of["start_ns"] for of in columns(spool, "gpu.kernel.v1").values()] or [[]]))
+    if not starts.size:
+        return {"kernels": 0}
+    spans = np.array([[row["start_ns"], row["start_ns"] + row["duration_ns"]] for row in iterations])
+    counted = np.searchsorted(starts, spans[:, 1]) - np.searchsorted(starts, spans[:, 0])
+    best, most = "", 0
+    for row in requests:
+        low, high = int(row["start_ns"]), int(row["start_ns"]) + int(row["duration_ns"])
+        kernels = int(counted[(spans[:, 0] >= low) & (spans[:, 1] <= high)].sum())
+        if kernels > most:
+            best, most = str(row["traceparent"]), kernels
+    return {"kernels": len(starts), "in_iterations": int(counted.sum()), "trace": best, "its_kernels": most}
 
 
-def _phases(rows: list[dict[str, object]]) -> dict[str, dict[str, float]]:
-    """Return by phase: iterations, mean ms on the host and the GPU, mean idle ms of the GPU before them."""
-    phases: dict[str, dict[str, float]] = {}
-    for phase in sorted({str(row["phase"]) for row in rows}):
-        part = [row for row in rows if row["phase"] == phase]
-        names = ("duration_ns", "gpu_ns", "gpu_idle_ns")
-        columns = {name: np.array([int(row[name]) for row in part]) for name in names}
-        phases[phase] = {"iterations": len(part), "host_ms": round(float(columns["duration_ns"].mean()) / 1e6, 4)}
-        for name in ("gpu_ns", "gpu_idle_ns"):
-            known = columns[name][columns[name] >= 0]
-            phases[phase][name.replace("_ns", "_ms")] = round(float(known.mean()) / 1e6, 4) if known.size else -1
-    return phases
-
-
-def busy_part(folder: Path) -> None:
-    """Compare the GPU time of iterations with what CUPTI shows in the same seconds, under load."""
-    spool = folder / "spool-busy"
-    server = Server("busy", folder, spool)
-    server.load(1, AT_ONCE)
-    profiles: list[dict[str, object]] = []
-    thread = threading.Thread(target=lambda: profiles.append(server.post("/profile", {"seconds": 3.0})))
-    loads = threading.Thread(target=lambda: server.load(2, 4 * REQUESTS))
-    loads.start()
-    time.sleep(1)
-    thread.start()
-    thread.join()
-    loads.join()
-    end(server.program)
+def engine_part(size: str, folder: Path, seconds: float) -> None:
+    """Compare loads with recording on and off in one process, and GPU time with CUPTI's."""
+    spool = folder / f"spool-{size}"
+    printed = lines(start(size, [sys.executable, ENGINE, "overhead", size, str(seconds - 25)], spool), seconds)
+    pairs = [line for line in printed if "pair" in line]
+    ratios: dict[str, object] = {"pairs": len(pairs)}
+    for key in ("tokens_per_s", "tpot_ms", "tpot_median_ms", "ttft_ms") if len(pairs) > 1 else ():
+        logs = np.log([[pair[name][key] for name in ("recorded", "plain")] for pair in pairs])
+        ratios[key] = interval(logs[:, 0] - logs[:, 1])
+        ratios[f"{key} plain"] = round(float(np.exp(logs[:, 1].mean())), 3)
+        ratios[f"{key} varies by"] = round(float(logs[:, 1].std()), 4)
+    keep(f"{size}: recorded above plain, %", ratios)
     time.sleep(2)
-    results["busy"] = beside_cupti(profiles[0], spool)
-    report(f"busy: {json.dumps(results['busy'])}")
+    iterations = rows_of(spool, "gpu.iteration.v1")
+    result = {**attributed(rows_of(spool, "gpu.request.v1"), iterations), "phases": phases(iterations)}
+    for cupti in (line["busy"] for line in printed if "busy" in line):
+        low, high = int(cupti["began_ns"]), int(cupti["ended_ns"])
+        inside = [int(row["gpu_ns"]) for row in iterations if low <= int(row["start_ns"]) < high]
+        result |= {"cupti": cupti, "its_iterations": len(inside), "without_gpu_time": sum(ns < 0 for ns in inside)}
+        spent = sum(ns for ns in inside if ns >= 0)
+        result["events_above_cupti_percent"] = round(100 * (spent / max(cupti["busy_ns"], 1) - 1), 3)
+    keep(f"{size}: GPU time", result)
 
 
-def beside_cupti(window: dict[str, int], spool: Path) -> dict[str, object]:
-    """Return which part of a window the GPU was busy by the iterations' events, and by CUPTI."""
-    # Iterations overlap with their launches: those that the host began well inside the window.
-    low, high = int(window["began_ns"]) + 200_000_000, int(window["ended_ns"]) - 200_000_000
-    rows = sorted(rows_of(spool, "gpu.iteration.v1"), key=lambda row: int(row["start_ns"]))
-    inside = [row for row in rows if low <= int(row["start_ns"]) < high and int(row["gpu_ns"]) >= 0]
-    span = sum(int(row["gpu_ns"]) for row in inside)
-    idle = sum(max(int(row["gpu_idle_ns"]), 0) for row in inside)
-    share = span / (span + idle) if inside else 0.0
-    cupti = int(window["busy_ns"]) / max(int(window["last_ns"]) - int(window["first_ns"]), 1)
-    return {
-        "window": window, "iterations": len(inside), "share_of_time_by_events": round(share, 5),
-        "share_of_time_by_cupti": round(cupti, 5),
-        "events_above_cupti_percent": round(100 * (share / cupti - 1), 3) if cupti else None,
-    }  # fmt: skip
+def interval(logs: np.ndarray) -> dict[str, float]:
+    """Return the mean of log ratios and its 95 % interval by bootstrap, in percent."""
+    rng = np.random.default_rng(7)
+    means = logs[rng.integers(0, len(logs), (10_000, len(logs)))].mean(axis=1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return {name: round(100 * float(np.expm1(value)), 3)
+            for name, value in (("mean", logs.mean()), ("low", low), ("high", high))}  # fmt: skip
 
 
-def pairs_part(folder: Path, name: str = "pairs", **more: str) -> None:
-    """Compare rounds of the same requests in one process, with the adapter's methods and with the engine's own."""
-    spool = folder / f"spool-{name}"
-    seconds = min(PAIRS_S, max(left() - 45, 20))
-    model_of = {
-        "SERVING_WIDTH": "16384",
-        "SERVING_LAYERS": "4",
-    } | more  # few wide layers: the GPU takes longer than the host
-    program = start(name, [sys.executable, JOB, "pairs", str(seconds)], spool, **model_of)
-    answer = program.communicate(timeout=seconds + 90)[0]
-    lines = [json.loads(line) for line in answer.splitlines() if line.startswith("{")]
-    values = [line["pair"] for line in lines if "pair" in line]
-    ratios = {}
-    for key in ("tokens_per_s", "tpot_ms"):
-        ratio, half = mean_ratio([v["recorded"][key] for v in values], [v["plain"][key] for v in values])
-        ratios[key] = {"percent": round(100 * (ratio - 1), 3), "half_interval": round(100 * half, 3)}
-    window = next((line["window"] for line in lines if "window" in line), None)
-    time.sleep(2)
-    rows = rows_of(spool, "gpu.iteration.v1")
-    results[name] = {
-        "recorded_above_plain": ratios, "pairs": len(values), "values": values, "iterations": len(rows),
-        "phases": _phases(rows), "busy": beside_cupti(window, spool) if window else None,
-    }  # fmt: skip
-    report(f"{name}: {json.dumps({k: v for k, v in results[name].items() if k != 'values'})}")
+def faults_part(folder: Path, seconds: float) -> None:
+    """Run loads with a fault each; verdicts by the minute need Kafka and ClickHouse, to which the spools go."""
+    for fault in ("scheduler", "tokenizer", "healthy"):
+        spool = folder / f"spool-{fault}"
+        printed = lines(start(fault, [sys.executable, ENGINE, fault, "gpu", str(seconds / 3 - 3)], spool), seconds / 3)
+        time.sleep(1)
+        rows = rows_of(spool, "gpu.iteration.v1")
+        began = next((int(line["from_ns"]) for line in printed if "from_ns" in line), 0)
+        keep(f"fault {fault}", phases([row for row in rows if int(row["start_ns"]) >= began]))
+        pack(spool, fault)
 
 
-def graphs_part(folder: Path) -> None:
-    """The same with CUDA graphs."""
-    pairs_part(folder, "graphs", SERVING_GRAPHS="1")
-
-
-def adapters_part(folder: Path) -> None:
+def adapters_part(folder: Path, seconds: float) -> None:
     """Cost of each adapter a token: iterations with it against those without, by tokens."""
     spool = folder / "spool-adapters"
     program = start("adapters", [sys.executable, JOB, "adapters"], spool)
-    answer = program.communicate(timeout=120)[0]
+    answer = program.communicate(timeout=seconds)[0]
     time.sleep(2)
     requests, iterations = rows_of(spool, "gpu.request.v1"), rows_of(spool, "gpu.iteration.v1")
     names = sorted({str(row["adapter"]) for row in requests})
     timed = [row for row in iterations if int(row["gpu_ns"]) >= 0] or iterations
     key = "gpu_ns" if int(timed[0]["gpu_ns"]) >= 0 else "duration_ns"
-    counts = np.zeros((len(timed), len(names)))
+    tokens = np.zeros((len(timed), len(names)))
     for at, row in enumerate(timed):
         for part in str(row["adapters"]).split(","):
             name, _, count = part.rpartition("=")
             if name in names:
-                counts[at, names.index(name)] = int(count)
-    solved = np.linalg.lstsq(counts, np.array([float(row[key]) for row in timed]), rcond=None)[0]
+                tokens[at, names.index(name)] = int(count)
+    solved = np.linalg.lstsq(tokens, np.array([float(row[key]) for row in timed]), rcond=None)[0]
     shares: dict[str, list[float]] = defaultdict(list)
     for row in requests:
         shares[str(row["adapter"])].append(float(row["gpu_ns"]) / max(int(row["output_tokens"]), 1))
-    results["adapters"] = {
+    keep("adapters", {
         "job": answer.strip(), "requests": len(requests), "iterations": len(iterations), "time": key,
         "us_per_token_by_regression": {name: round(float(ns) / 1e3, 2) for name, ns in zip(names, solved, strict=True)},
         "us_per_token_by_shares": {name: round(mean(values) / 1e3, 2) for name, values in shares.items()},
-    }  # fmt: skip
-    report(f"adapters: {json.dumps(results['adapters'])}")
+    })  # fmt: skip
+    pack(spool, "adapters")
 
 
 def later(rounds: list[int] = [0]) -> float:  # noqa: B006
@@ -320,8 +334,9 @@ def later(rounds: list[int] = [0]) -> float:  # noqa: B006
     return float(rounds[0])
 
 
-def ranks_part(folder: Path) -> None:
+def ranks_part(folder: Path, seconds: float) -> None:
     """Run tensor parallelism on two ranks, healthy and with rank 1 late, and evaluate what an agent would publish."""
+    subprocess.run([sys.executable, JOB, "model", str(folder / "model")], check=True, stdout=subprocess.DEVNULL)
     for name, late, seconds in (("ranks-late", 1, 35.0), ("ranks-healthy", -1, HEALTHY_S)):
         spool = folder / f"spool-{name}"
         command = ["torchrun", "--nproc-per-node", "2", "--standalone", JOB, "ranks", str(folder / "model"), str(late)]
@@ -338,12 +353,8 @@ def ranks_part(folder: Path) -> None:
             rings.round(time.time_ns())
             if rings.is_empty:
                 break
-        batches = []
-        for path in sorted([*spool.glob("*/*.seg"), *spool.glob("*/*.taken")]):
-            for frame in scan(path.read_bytes()[len(SEGMENT_MAGIC) :], True):
-                if getattr(frame, "kind", None) == DATA and frame.topic in ("gpu.collective.v1", "gpu.step.v1"):
-                    batch = decode(model(frame.topic), frame.body)
-                    batches.append((int(batch.envelope["sent_ns"]), batch))
+        printed = batches_of(spool, "gpu.collective.v1", "gpu.step.v1")
+        batches = [(int(batch.envelope["sent_ns"]), batch) for batch in printed]
         batches.sort(key=lambda pair: pair[0])
         named: dict[str, int] = defaultdict(int)
         first: dict[str, int] = {}
@@ -354,108 +365,35 @@ def ranks_part(folder: Path) -> None:
                 named[key] += 1
                 first.setdefault(key, int(batch.envelope["first_step"]))
         iterations = rows_of(spool, "gpu.iteration.v1")
-        results[name] = {
+        keep(name, {
             "job": answer.strip().splitlines()[-2:], "rings_left": not rings.is_empty, "batches": len(batches),
             "verdicts": dict(named), "first_step": first, "iterations": len(iterations),
-            "roles": _counts(row["role"] for row in iterations), "request_rows": len(rows_of(spool, "gpu.request.v1")),
-        }  # fmt: skip
+            "roles": counts(row["role"] for row in iterations), "request_rows": len(rows_of(spool, "gpu.request.v1")),
+        })  # fmt: skip
         rings.close()
-        report(f"{name}: {json.dumps(results[name])}")
-
-
-def serve_part(folder: Path, name: str = "serve", requests: int = 0, policy: str = "auto") -> None:
-    """Send requests with a caller's trace to `transformers serve`; each has a row with it."""
-    model = folder / "tiny"
-    if not model.exists():
-        subprocess.run([sys.executable, str(ENGINE), "model", str(model)], check=True, stdout=subprocess.DEVNULL)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    code = "import sys; from transformers.cli.transformers import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "serve", str(model), "--continuous-batching", "--port", str(port)]
-    spool = OUT / f"spool-{name}"
-    program = start(name, command, spool, policy)
-    traces = [f"00-{n + 1:032x}-{n + 1:016x}-01" for n in range(requests or TRACES)]
-    todo, lock, rng = list(traces), threading.Lock(), random.Random(0)
-    answers: list[tuple[int, str]] = []
-    give_up = time.monotonic() + min(100, max(left() - 20, 20))
-
-    def post(connection: HTTPConnection, trace: str, words: int, tokens: int) -> None:
-        prompt = "the quick brown fox " * words
-        body = json.dumps({"model": str(model), "prompt": prompt, "max_tokens": tokens})
-        headers = {"Content-Type": "application/json", "traceparent": trace}
-        connection.request("POST", "/v1/completions", body, headers)
-        answer = connection.getresponse()
-        answers.append((answer.status, answer.read()[:200].decode()))
-
-    def client() -> None:
-        connection = HTTPConnection("127.0.0.1", port, timeout=60)
-        while left() > 25:
-            with lock:
-                if not todo:
-                    return
-                trace, words, tokens = todo.pop(), rng.randint(1, 16), rng.randint(4, 24)
-            post(connection, trace, words, tokens)
-
-    while True:
-        try:
-            post(HTTPConnection("127.0.0.1", port, timeout=60), todo[-1], 2, 8)
-            todo.pop()
-            break
-        except OSError:
-            if time.monotonic() > give_up or program.poll() is not None:
-                raise
-            time.sleep(0.5)
-    began = time.monotonic()
-    clients = [threading.Thread(target=client) for _ in range(AT_ONCE)]
-    for thread in clients:
-        thread.start()
-    for thread in clients:
-        thread.join()
-    seconds = time.monotonic() - began
-    end(program)
-    time.sleep(2)
-    rows, iterations = rows_of(spool, "gpu.request.v1"), rows_of(spool, "gpu.iteration.v1")
-    gpu = sum(max(int(row["gpu_ns"]), 0) for row in iterations)
-    results[name] = {
-        "sent": len(answers), "seconds": round(seconds, 1), "statuses": _counts(status for status, _ in answers),
-        "first": answers[0][1], "request_rows": len(rows), "iterations": len(iterations),
-        "rows_with_their_trace": len({row["traceparent"] for row in rows} & set(traces)),
-        "outcomes": _counts(row["outcome"] for row in rows), "gpu_s": gpu / 1e9,
-        "gpu_s_of_requests": sum(max(int(row["gpu_ns"]), 0) for row in rows) / 1e9,
-        "kernels": len(rows_of(spool, "gpu.kernel.v1")),
-    }  # fmt: skip
-    report(f"{name}: {json.dumps(results[name])}")
-
-
-def deep_part(folder: Path) -> None:
-    """Serve with CUPTI all the time: the spool has the kernels of each iteration."""
-    serve_part(folder, "deep", 64, "always")
 
 
 PARTS = {
-    "load": load_part, "serve": serve_part, "busy": busy_part, "adapters": adapters_part, "ranks": ranks_part,
-    "pairs": pairs_part, "graphs": graphs_part, "deep": deep_part,
+    "serve": serve_part, "gpu": lambda *arguments: engine_part("gpu", *arguments),
+    "launch": lambda *arguments: engine_part("launch", *arguments), "adapters": adapters_part,
+    "faults": faults_part, "ranks": ranks_part,
 }  # fmt: skip
 
 
 def main() -> int:
     OUT.mkdir(exist_ok=True, parents=True)
-    wanted, failed = sys.argv[2:] or ["load", *NEEDED_S], 0
+    wanted, failed = sys.argv[2:] or [name for name in PARTS if name != "ranks"], 0
     with tempfile.TemporaryDirectory(dir="/var/tmp" if os.access("/var/tmp", os.W_OK) else None) as path:
-        folder = Path(path)
-        subprocess.run([sys.executable, JOB, "model", str(folder / "model")], check=True, stdout=subprocess.DEVNULL)
-        report("the model is written")
         for name in wanted:
-            if left() < 20:
+            if left() < 30:
                 report(f"{name}: no time left")
                 continue
+            report(f"== {name}")
             try:
-                PARTS[name](folder)
+                PARTS[name](Path(path), min(PART_S[name], left() - 5))
             except Exception:
                 failed += 1
-                results[f"{name} failed"] = traceback.format_exc()
-                report(f"{name} failed:\n{traceback.format_exc()}")
-            (OUT / "serving.json").write_text(json.dumps(results, indent=1, default=str))
+                keep(f"{name} failed", traceback.format_exc())
     return failed
 
 

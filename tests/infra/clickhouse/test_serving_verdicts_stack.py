@@ -13,17 +13,20 @@ pytestmark = [pytest.mark.stack, pytest.mark.long]
 LOADS = {
     "healthy": (Load(per_s=12.0, base_ns=25_000_000, token_ns=40_000, seed=7), 3_600),
     "starved": (Load(host_ns=14_000_000), 150),
+    "scheduler": (Load(host_ns=14_000_000), 150),
     "blocked": (Load(per_s=6.0, prompts=(3_000, 9_000), chunked=False, tokens=1 << 20, kv_blocks=40_000), 150),
     "thrashed": (Load(kv_blocks=200, per_s=60.0), 150),
     "adapters": (Load(adapters=("plain", "slow", "other", ""), slow_adapter="slow", per_s=3.0), 150),
 }
+#: Columns of a load: its scheduler sleeps.
+COLUMNS = {"scheduler": {"schedule_ns": 12_000_000}}
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
     with migrated_database.served(tmp_path_factory.mktemp("server")) as client:
         for job, (load, seconds) in LOADS.items():
-            lines = "\n".join(iterations(load, seconds, job))
+            lines = "\n".join(iterations(load, seconds, job, **COLUMNS.get(job, {})))
             clickhouse.insert_once(client, "iterations", lines.encode(), job, "JSONEachRow")
         yield client
 
@@ -41,6 +44,7 @@ def test_an_hour_of_a_healthy_load_names_nothing(client):
     ("job", "cause", "detail"),
     [
         ("starved", "engine_starved", "between_iterations"),
+        ("scheduler", "engine_starved", "scheduler"),
         ("blocked", "prefill_blocks_decode", ""),
         ("thrashed", "kv_thrash", ""),
     ],

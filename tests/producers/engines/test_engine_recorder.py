@@ -3,6 +3,7 @@
 import json
 import sys
 import threading
+from array import array
 
 from drumline.producers.engines import iteration_messages
 from drumline.producers.engines.engine_recorder import BatchFacts, EngineRecorder
@@ -42,6 +43,36 @@ def test_the_pause_after_the_last_request_is_no_gap_of_the_engine():
         recorder.iteration(BatchFacts(begin + 3 * SECOND, begin + 4 * SECOND), {f"r{number}": 1}, {})
         recorder.end_request(f"r{number}", "stop", 2)
     assert gaps(channel) == [0, 2 * SECOND, 0, 2 * SECOND]
+
+
+def numbers(message):
+    return array("I", message[iteration_messages.ITERATION.size :])[::2].tolist()
+
+
+def test_iterations_that_were_under_way_at_the_end_of_a_request_name_it_and_later_ones_do_not():
+    channel = KeptMessages()
+    recorder = EngineRecorder(channel, "fake")
+    for name in ("ends", "stays"):
+        recorder.begin_request(name)
+    under_way = [recorder.next_iteration() for _ in range(3)]
+    recorder.iteration(BatchFacts(1, 2, under_way[0]), {"ends": 4, "stays": 4}, {"ends": 4, "stays": 4})
+    recorder.end_request("ends", "stop", 1)
+    recorder.begin_request("ends")  # another one of the same name
+    for number in under_way[1:]:
+        recorder.iteration(BatchFacts(2, 3, number), {"ends": 1, "stays": number}, {})
+    recorder.iteration(BatchFacts(3, 4), {"ends": 7, "stays": 1}, {"ends": 7})
+    sent = [numbers(message) for message in channel.messages if message[:1] == b"I"]
+    assert sent == [[1, 2, 1, 2], [1, 2], [1, 2], [3, 2, 3]]
+    assert not recorder._ended
+
+
+def test_requests_that_end_while_no_iteration_is_under_way_are_forgotten_at_once():
+    recorder = EngineRecorder(KeptMessages(), "fake")
+    recorder.iteration(BatchFacts(1, 2), {}, {})
+    for n in range(3):
+        recorder.begin_request(f"r{n}")
+        recorder.end_request(f"r{n}", "abort", 0)
+    assert not recorder._ended
 
 
 def test_requests_that_begin_in_many_threads_at_once_have_numbers_of_their_own():

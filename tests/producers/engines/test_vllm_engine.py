@@ -4,19 +4,19 @@ import os
 import sys
 
 import pytest
-from support.fakes.fake_vllm import PROGRAM, write_fake_vllm
+from support.fakes.fake_vllm import ASYNCHRONOUS, PROGRAM, write_fake_vllm
 from support.recorded_engine import run, wait_for
 from support.spool_tables import spool_rows
 
 from drumline.producers.engines.seams import UnknownEngine, method
 
 
-def served(tmp_path, **more):
+def served(tmp_path, program=PROGRAM, **more):
     write_fake_vllm(tmp_path / "packages", **more)
     spool = tmp_path / "spool"
     spool.mkdir()
     paths = [str(tmp_path / "packages"), os.environ.get("PYTHONPATH", "")]
-    done = run([sys.executable, "-c", PROGRAM], spool, PYTHONPATH=os.pathsep.join(filter(None, paths)))
+    done = run([sys.executable, "-c", program], spool, PYTHONPATH=os.pathsep.join(filter(None, paths)))
     assert (done.returncode, done.stdout) == (0, "served\n")
     return spool, done.stderr
 
@@ -38,6 +38,15 @@ def test_requests_and_iterations_of_a_known_version_have_rows(tmp_path):
     everything = b"".join(path.read_bytes() for path in spool.rglob("*") if path.is_file())
     assert b"planted" not in everything
     assert b"secret-folder" not in everything
+
+
+def test_the_batch_that_holds_a_request_after_its_end_is_attributed_to_it(tmp_path):
+    spool, _ = served(tmp_path, ASYNCHRONOUS)
+    requests = wait_for(spool, "gpu.request.v1", 3)
+    iterations = spool_rows(spool, "gpu.iteration.v1")
+    assert [row["requests"] for row in iterations] == [3, 3, 3, 2, 1]
+    assert sorted(row["iterations"] for row in requests) == [3, 4, 5]
+    assert sum(row["host_ns"] for row in requests) == sum(row["duration_ns"] for row in iterations)
 
 
 def test_an_unknown_version_runs_on_with_one_sentence_and_no_rows(tmp_path):

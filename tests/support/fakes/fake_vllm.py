@@ -46,7 +46,9 @@ class Scheduler:
         return Output(tokens, sum(tokens.values()))
     def update_from_output(self, scheduler_output, model_runner_output):
         for name in list(scheduler_output.num_scheduled_tokens):
-            request = self.requests[name]
+            request = self.requests.get(name)
+            if request is None:  # over since the batch before: with asynchronous scheduling it is in one more
+                continue
             request.num_output_tokens += 1
             if request.is_finished():
                 self._free_request(request)
@@ -59,12 +61,18 @@ class Worker:
     def execute_model(self, scheduler_output): return None
     def sample_tokens(self, grammar_output): return object()
 """
-#: Runs the fake: three requests, of which the second has a trace context.
-PROGRAM = """
+_BEGIN = """
 import time
 from vllm.v1.core.sched.scheduler import Request, Scheduler
 from vllm.v1.worker.gpu_worker import Worker
 scheduler, worker = Scheduler(), Worker()
+def update(batch):
+    scheduler.update_from_output(batch, type("R", (), {"sampled_token_ids": [[1]] * len(batch.num_scheduled_tokens)})())
+"""
+#: Runs the fake: three requests, of which the second has a trace context.
+PROGRAM = (
+    _BEGIN
+    + """
 headers = {"traceparent": "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"}
 for n in range(3):
     scheduler.add_request(Request(f"planted-{n}", 5 + n, 4, headers if n == 1 else None, time.time()))
@@ -72,9 +80,27 @@ while scheduler.requests:
     batch = scheduler.schedule()
     worker.execute_model(batch)
     result = worker.sample_tokens(None)
-    scheduler.update_from_output(batch, type("R", (), {"sampled_token_ids": [[1]] * len(batch.num_scheduled_tokens)})())
+    update(batch)
 print("served")
 """
+)
+#: Runs it with asynchronous scheduling: each batch is chosen before the results of the one before are there.
+ASYNCHRONOUS = (
+    _BEGIN
+    + """
+for n in range(3):
+    scheduler.add_request(Request(f"planted-{n}", 5 + n, 2 + n, None, time.time()))
+batch = scheduler.schedule()
+while scheduler.requests:
+    next_batch = scheduler.schedule()
+    time.sleep(0.01)
+    update(batch)
+    batch = next_batch
+time.sleep(0.01)
+update(batch)
+print("served")
+"""
+)
 
 
 def write_fake_vllm(folder: Path, version: str = "0.32.0") -> None:
