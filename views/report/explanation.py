@@ -17,6 +17,7 @@ from drumline.views.report.gaps import spans
 from drumline.views.report.link_state import link_evidence
 from drumline.views.report.rank_state import state_lines
 from drumline.views.report.text import evidence, filled, hang, quoted, seconds, share, subject, timeline_command
+from drumline.views.report.verdict_source import verdicts_of
 
 #: Ranks that an answer for programs explains without `--rank`.
 MOST_RANKS = 5
@@ -125,6 +126,7 @@ def explain(
     `since`, `until`: as in data.load. Raises NoSuchRun, and the query's ClickHouseFailed.
     """
     chosen, _ = find_run(query, job, run)
+    query = verdicts_of(query, chosen)
     scope = {"job": job, "run": chosen["run"], "since": since or chosen["started"], "until": until or chosen["ended"]}
     if rank is not None and rank >= 0:
         require_rank([row["rank"] for row in query(queries.RANKS, scope)], rank, chosen["run"])
