@@ -71,9 +71,13 @@ def test_a_run_that_was_evaluated_again_is_read_in_the_view(client):
 
 
 def test_windows_are_counted_as_the_view_coverage_has_them(client):
-    command(client, "INSERT INTO stragglers_versions (job, run, rank, first_step, last_step, window_start, window_end, "
-            f"severity, published, detail) SELECT '{JOB}', 'r1', -1, 40 + 10 * number, 49 + 10 * number, '{START:%F %T}', "
-            f"'{START:%F %T}', -1, now64(3), ['no_past', 'stalled', 'ranks_missing'][number + 1] FROM numbers(3)")  # fmt: skip
+    command(
+        client,
+        "INSERT INTO stragglers_versions (job, run, rank, first_step, last_step, window_start, window_end, severity, "
+        f"published, detail) WITH toDateTime64('{START:%F %T}', 9, 'UTC') AS at SELECT '{JOB}', 'r1', -1, "
+        "40 + 10 * number, 49 + 10 * number, at, at, -1, now64(3), "
+        "['no_past', 'stalled', 'ranks_missing'][number + 1] FROM numbers(3)",
+    )
     [row] = rows(client, queries.WINDOWS, SCOPE)
     [coverage] = rows(client, "SELECT count() AS windows, countIf(evaluated) AS evaluated FROM coverage")
     assert (row["windows"], row["evaluated"], row["reason"]) == (*coverage.values(), "ranks_missing")
