@@ -11,13 +11,12 @@ from drumline.infra.guidance.entry import DRUMLINE, cause_text
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.runtime.terminal import escape_controls
 from drumline.views.report import queries
-from drumline.views.report.data import LISTED, NoSuchRun, Query, Row, find_run
+from drumline.views.report.data import LISTED, NoSuchRun, Query, Row, find_run, verdicts_of
 from drumline.views.report.deep_window import EPISODE, QUESTION, DeepWindow, deep_window
 from drumline.views.report.gaps import spans
 from drumline.views.report.link_state import link_evidence
 from drumline.views.report.rank_state import state_lines
 from drumline.views.report.text import evidence, filled, hang, quoted, seconds, share, subject, timeline_command
-from drumline.views.report.verdict_source import verdicts_of
 
 #: Ranks that an answer for programs explains without `--rank`.
 MOST_RANKS = 5

@@ -10,11 +10,10 @@ from typing import Any
 from drumline.infra.clickhouse.queries import query as named_query
 from drumline.infra.guidance.causes import SLOW_LINK
 from drumline.views.report import device_queries, queries
-from drumline.views.report.data import LISTED, NoSuchRun, Query, ReportData, Row, find_run
+from drumline.views.report.data import LISTED, NoSuchRun, Query, ReportData, Row, find_run, verdicts_of
 from drumline.views.report.deep_window import EPISODE, deep_window
 from drumline.views.report.heat_map import joined_bands
 from drumline.views.report.link_state import link_evidence
-from drumline.views.report.verdict_source import verdicts_of
 
 #: Takes the fields of ReportData that are known, and the names of those that are new.
 Arrived = Callable[[Mapping[str, Any], tuple[str, ...]], None]

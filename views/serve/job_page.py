@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.views.report import queries
-from drumline.views.report.data import Query, ReportData, Row
+from drumline.views.report.data import Query, ReportData, Row, verdicts_of
 from drumline.views.report.loading import Arrived, load, rows_of, side_by_side
 from drumline.views.report.text import LEVELS, by_rank
-from drumline.views.report.verdict_source import verdicts_of
 from drumline.views.serve.fleet import ENDED_S
 from drumline.views.serve.runs.headline import Headline, headline
 from drumline.views.serve.timeline import LATE_RANKS, PEERS

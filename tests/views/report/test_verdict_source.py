@@ -8,8 +8,7 @@ from support.stored_job import JOB, START, store
 
 from drumline.infra.clickhouse.client import command, connect, rows
 from drumline.views.report import queries
-from drumline.views.report.data import find_run
-from drumline.views.report.verdict_source import from_table, verdicts_of
+from drumline.views.report.data import find_run, from_table, verdicts_of
 from drumline.views.top.data import WINDOW
 
 pytestmark = pytest.mark.stack
