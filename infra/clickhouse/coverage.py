@@ -13,6 +13,10 @@ RECENT_S = 900
 #: found within 20 s, and a worker may be behind for a minute.
 NO_STEPS_S, NO_WINDOW_S, NO_WINDOW_STEPS = 300, 120, 100
 
+#: The view `coverage` (migration 0006) as conditions on `stragglers`: its rows, and two of its columns.
+WHOLE, EVALUATED = "rank = -1 AND detail NOT IN ('stalled', 'silent')", "severity >= 'ok'"
+REASON = f"if({EVALUATED}, '', toString(detail))"
+
 #: Why most of a group of windows AS c were not evaluated, "" = all were. A past that is too short is a reason only
 #: where it is the only one: it ends by itself.
 MAIN_REASON = (

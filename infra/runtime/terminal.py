@@ -17,6 +17,8 @@ LAYOUT = "\n\t"
 
 def escape_controls(text: str, keep: str = "") -> str:
     r"""Return `text` with control and invisible characters escaped ("\x1b"): C0, C1, marks of writing direction."""
+    if text.isprintable():
+        return text
     return "".join(
         char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text
     )

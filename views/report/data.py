@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ Query = Callable[[str, Mapping[str, Any]], list[Row]]
 
 #: Names that a message lists, and characters of each.
 LISTED, LONGEST = 10, 60
+_VIEW = re.compile(r"\bFROM stragglers\b( AS \w+)?")
 
 
 class NoSuchRun(LookupError):
@@ -70,6 +72,23 @@ def find_run(query: Query, job: str, run: str) -> tuple[Row, list[str]]:
         raise NoSuchRun(f"job {job!r} has no run {run!r}; there are: {_listed([row['run'] for row in runs])}")
     [labels] = query(queries.LABELS, {"job": job, "run": chosen["run"]})
     return {**chosen, **labels}, [row["run"] for row in runs if row is not chosen]
+
+
+def verdicts_of(query: Query, run: Row) -> Query:
+    """Return `query` for statements on the verdicts of `run` alone; their rows are those of the view `stragglers`.
+
+    The view finds out for each row which evaluation is in force. To plan that costs ClickHouse as much as to read the
+    rows of thousands of ranks, so those of a run with one evaluation come from the table. run: with the columns of
+    RUNS. The result is as safe for several threads as `query` is, and raises its errors.
+    """
+    if int(run.get("evaluations", 2)) > 1:
+        return query
+    return lambda sql, parameters: query(from_table(sql), parameters)
+
+
+def from_table(sql: str) -> str:
+    """Return a statement that reads the newest versions of verdicts, of every evaluation."""
+    return _VIEW.sub(r"FROM stragglers_versions\1 FINAL", sql)
 
 
 def _listed(names: list[str]) -> str:

@@ -11,7 +11,7 @@ from drumline.infra.guidance.entry import DRUMLINE, cause_text
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.runtime.terminal import escape_controls
 from drumline.views.report import queries
-from drumline.views.report.data import LISTED, NoSuchRun, Query, Row, find_run
+from drumline.views.report.data import LISTED, NoSuchRun, Query, Row, find_run, verdicts_of
 from drumline.views.report.deep_window import EPISODE, QUESTION, DeepWindow, deep_window
 from drumline.views.report.gaps import spans
 from drumline.views.report.link_state import link_evidence
@@ -125,6 +125,7 @@ def explain(
     `since`, `until`: as in data.load. Raises NoSuchRun, and the query's ClickHouseFailed.
     """
     chosen, _ = find_run(query, job, run)
+    query = verdicts_of(query, chosen)
     scope = {"job": job, "run": chosen["run"], "since": since or chosen["started"], "until": until or chosen["ended"]}
     if rank is not None and rank >= 0:
         require_rank([row["rank"] for row in query(queries.RANKS, scope)], rank, chosen["run"])

@@ -10,7 +10,7 @@ from typing import Any
 from drumline.infra.clickhouse.queries import query as named_query
 from drumline.infra.guidance.causes import SLOW_LINK
 from drumline.views.report import device_queries, queries
-from drumline.views.report.data import LISTED, NoSuchRun, Query, ReportData, Row, find_run
+from drumline.views.report.data import LISTED, NoSuchRun, Query, ReportData, Row, find_run, verdicts_of
 from drumline.views.report.deep_window import EPISODE, deep_window
 from drumline.views.report.heat_map import joined_bands
 from drumline.views.report.link_state import link_evidence
@@ -76,11 +76,11 @@ def load(
         "whole": not since and not until,
         "price_per_gpu_hour": price_per_gpu_hour,
     }
-    ranks = int(chosen["ranks"])
-    with side_by_side(query) as later:
+    ranks, kernels = int(chosen["ranks"]), int(chosen["kernels"])
+    with side_by_side(verdicts_of(query, chosen)) as later:
         parts: dict[Future[Any], tuple[str, ...]] = {  # the longest first
             later(_devices, {**scope, "length_ns": length_ns, "bins": WINDOW_BINS}, ranks): ("devices", "device_times"),
-            later(_episodes, scope, deep): ("episodes",),
+            later(_episodes, scope, deep, kernels > 0): ("episodes",),
             later(_steps, scope, int(chosen["steps"]) > MOST_STEPS): ("steps", "step_times"),
             later(_windows, scope, ranks): ("windows", "lateness", "bands"),
             later(_only, queries.COST, scope): ("cost",),
@@ -147,12 +147,13 @@ def _windows(query: Query, scope: Row, ranks: int) -> tuple[Row, list[Row], list
     return windows, latest, joined_bands(cells, band, BANDS)
 
 
-def _episodes(query: Query, scope: Row, deep: bool) -> tuple[list[Row]]:
-    """Return the episodes with the evidence of links and deep windows."""
+def _episodes(query: Query, scope: Row, deep: bool, has_kernels: bool) -> tuple[list[Row]]:
+    """Return the episodes with the evidence of links and deep windows, of which a run without kernels has none."""
     episodes = [{**row} for row in query(queries.EPISODES, scope)]
     for row in [row for row in episodes if row["cause"] == SLOW_LINK][:LISTED]:
         row["links"] = link_evidence(query, scope | _place(row))
-    for row in [row for row in episodes if row["rank"] >= 0 and row["state"] != "suspect"][:DEEP]:
+    late = [row for row in episodes if row["rank"] >= 0 and row["state"] != "suspect"]
+    for row in late[:DEEP] if has_kernels else []:
         row["deep"], row["deep_later"] = deep_window(query, scope | _place(row)) if deep else None, not deep
     return (episodes,)
 

@@ -6,7 +6,7 @@ began after `until` are left out. Plots get a bounded number of bins, whatever t
 
 from __future__ import annotations
 
-from drumline.infra.clickhouse.coverage import MAIN_REASON, UNREPORTED, of_attempt
+from drumline.infra.clickhouse.coverage import EVALUATED, MAIN_REASON, REASON, UNREPORTED, WHOLE, of_attempt
 from drumline.infra.clickhouse.occupancy import SHAPE, SHAPED, achieved, sm_of_job, with_occupancy
 from drumline.schemas.topics import TOPICS, Topic
 
@@ -17,8 +17,12 @@ WHERE topic NOT IN ({_RESULTS}) GROUP BY job, run"""
 
 RUNS = f"""
 SELECT run, toString(j.started) AS started, toString(j.ended) AS ended, ranks, hosts, kernels, memcpys, collectives,
-       steps, dropped_rows, toString(h.last_record) AS last_record
-FROM jobs AS j INNER JOIN ({LAST_RECORDS}) AS h USING (job, run) WHERE job = {{job:String}}
+       steps, dropped_rows, toString(h.last_record) AS last_record, e.evaluations AS evaluations
+FROM jobs AS j INNER JOIN ({LAST_RECORDS}) AS h USING (job, run)
+LEFT JOIN (
+    SELECT job, run, uniqExact(evaluation) AS evaluations FROM evaluations WHERE job = {{job:String}} GROUP BY job, run
+) AS e USING (job, run)
+WHERE job = {{job:String}}
 ORDER BY h.last_record DESC LIMIT 50
 """
 
@@ -107,16 +111,19 @@ GROUP BY bin ORDER BY bin
 """
 
 # Windows of the time: all, those with enough data, their length, why most of the others have none; and what was stated
-# last of a pipeline's stages.
+# last of a pipeline's stages. Read once: the view `coverage` has no evidence.
 WINDOWS = f"""
 SELECT count() AS windows, countIf(c.evaluated OR c.reason != 'no_past') AS measured,
        countIf(c.evaluated) AS evaluated, min(first_step) AS first, max(last_step) AS last,
        sumIf(steps_used * step_ns, c.evaluated) / 1e9 AS evaluated_s, sum(steps_skipped) AS steps_skipped,
        {MAIN_REASON} AS reason,
        arraySort(groupArrayIf(1000)((first_step, last_step), NOT c.evaluated)) AS unevaluated,
-       (SELECT argMaxIf(evidence_json, window_end, JSONHas(evidence_json, 'stages')) FROM stragglers
-        WHERE {SCOPE} AND {_WINDOW} AND rank = -1) AS stages
-FROM coverage AS c WHERE {SCOPE} AND {_WINDOW}
+       argMaxIf(c.evidence_json, c.window_end, JSONHas(c.evidence_json, 'stages')) AS stages
+FROM (
+    SELECT first_step, last_step, window_end, steps_used, steps_skipped, step_ns, evidence_json,
+           {EVALUATED} AS evaluated, {REASON} AS reason
+    FROM stragglers WHERE {SCOPE} AND {_WINDOW} AND {WHOLE}
+) AS c
 """
 
 

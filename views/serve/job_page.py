@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.views.report import queries
-from drumline.views.report.data import Query, ReportData, Row
+from drumline.views.report.data import Query, ReportData, Row, verdicts_of
 from drumline.views.report.loading import Arrived, load, rows_of, side_by_side
 from drumline.views.report.text import LEVELS, by_rank
 from drumline.views.serve.fleet import ENDED_S
@@ -68,7 +68,7 @@ def job_page(
     data = load(query, job, run, since, until, price, arrived, deep)
     with side_by_side(query) as later:
         newest = later(rows_of, JOBS, {"job": job, "most": 1})
-        window = rows_of(query, WINDOW, {"job": job, "run": data.run["run"]})
+        window = rows_of(verdicts_of(query, data.run), WINDOW, {"job": job, "run": data.run["run"]})
         live = _is_newest_alive(newest.result(), data.run["run"])
         of_run = {"job": job, "run": data.run["run"], "since": data.run["started"], "until": data.run["ended"]}
         hangs = data.hangs if data.whole else rows_of(query, queries.HANGS, of_run)
@@ -90,10 +90,13 @@ def _ranks(data: ReportData, window: list[Row], live: bool) -> list[RankLine]:
     now = {row["rank"]: row for row in window if row["rank"] >= 0}
     costs = {row["rank"]: row for row in by_rank(data) if row["rank"] >= 0}
     awaited = {rank: row["state"] for row in data.hangs for rank in row["awaited"]}
+    episodes: dict[int, list[Row]] = {}
+    for episode in data.episodes:
+        episodes.setdefault(episode["rank"], []).append(episode)
     lines = []
     for rank in now.keys() | costs.keys() | awaited.keys():
         row, cost = now.get(rank), costs.get(rank)
-        named = [episode for episode in data.episodes if episode["rank"] == rank]
+        named = episodes.get(rank, [])
         worst = named[0] if named else {}  # the most expensive
         lines.append(
             RankLine(
