@@ -150,7 +150,7 @@ class EngineRecorder:
         self._tokens, self._was_same = tokens, not prefill and self._channel.lost[0] == lost
         self._end_ns, self._left = end_ns, len(self._numbers) > 0
         self._newest_over = max(self._newest_over, number)
-        for request, (_, last) in list(self._ended.items()) if self._ended else ():
+        for request, (_, last) in list(self._ended.items()):
             if last <= self._newest_over:
                 del self._ended[request]
         self._send_gpu_times()
@@ -206,12 +206,10 @@ class EngineRecorder:
 
     def _pairs(self, tokens: Mapping[str, int], iteration: int) -> bytes:
         numbers = self._numbers
-        if self._ended:
-            over = {request: number for request, (number, last) in self._ended.items() if iteration <= last}
-            numbers = {**numbers, **over}
+        over = {request: number for request, (number, last) in self._ended.items() if iteration <= last}
         flat: list[int] = []
         for request, count in tokens.items():
-            flat += (numbers.get(request, 0), count)
+            flat += (over.get(request) or numbers.get(request, 0), count)
         return array("I", flat).tobytes()
 
     def _public(self, request: str) -> str:
